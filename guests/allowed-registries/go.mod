@@ -1,0 +1,3 @@
+module portcullis.dev/guests/allowed-registries
+
+go 1.24
