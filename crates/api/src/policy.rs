@@ -1,0 +1,322 @@
+//! Policy and ClusterPolicy (design section 3). Both kinds have the same spec; what only a ClusterPolicy may set is refused
+//! on a Policy.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::{
+    ContextAwareResource, FailurePolicy, MatchCondition, MatchPart, Mode, PolicyId, PolicyIdError, RuleWithOperations,
+    WebhookKind,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::PolicyStatus;
+
+/// `apiVersion` of every kind here.
+pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
+
+/// A free-form settings object.
+pub type RawSettings = serde_json::Map<String, Value>;
+
+/// Which of the two kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// Applies to its own namespace.
+    Policy,
+    /// Applies everywhere its selectors say.
+    ClusterPolicy,
+}
+
+/// A Policy or a ClusterPolicy, as in a manifest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Policy {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// The kind.
+    pub kind: Kind,
+    /// Name and namespace.
+    pub metadata: Metadata,
+    /// What the user wants.
+    pub spec: PolicySpec,
+    /// What is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub status: Option<PolicyStatus>,
+}
+
+/// The part of ObjectMeta that counts here. Unknown fields are allowed, as a manifest from a cluster has many.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// At most 63 characters.
+    pub name: String,
+    /// Of a Policy; `default` where absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub namespace: Option<String>,
+    /// Set by the API server; in a folder by the loader.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub uid: Option<String>,
+    /// Set by the API server; in a folder counted by the loader.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub generation: Option<i64>,
+    /// When the object was made (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub creation_timestamp: Option<jiff::Timestamp>,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What the user wants of a policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicySpec {
+    /// Which installation serves it.
+    #[serde(default = "default_policy_server")]
+    pub policy_server: String,
+    /// Where the module is: `registry://…`, `https://…`, `file:///…`; in a folder also a path relative to the manifest.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub module: Option<String>,
+    /// Members of a group, instead of `module`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policies: Option<BTreeMap<String, Value>>,
+    /// How the members of a group decide.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expression: Option<String>,
+    /// Replaces the text of a denial; required for a group.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+    /// Passed to the module unchanged.
+    #[serde(default)]
+    pub settings: RawSettings,
+    /// Which requests are judged.
+    pub rules: Vec<RuleWithOperations>,
+    /// Whether the policy may change objects.
+    #[serde(default)]
+    pub mutating: bool,
+    /// What a denial does.
+    #[serde(default)]
+    pub mode: Mode,
+    /// What happens when the policy cannot judge.
+    #[serde(default)]
+    pub failure_policy: FailurePolicy,
+    /// `Exact` or `Equivalent`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub match_policy: Option<String>,
+    /// CEL expressions that must hold for the policy to be asked; 60 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub match_conditions: Vec<MatchCondition>,
+    /// Labels of the object.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub object_selector: Option<Value>,
+    /// Labels of the object's namespace; ClusterPolicy only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub namespace_selector: Option<Value>,
+    /// `None` or `NoneOnDryRun`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub side_effects: Option<String>,
+    /// Longest time the API server waits, 1 to 30 s; 10 where absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_seconds: Option<u32>,
+    /// Longest evaluation, 1 to 30 s and not above `timeoutSeconds`; 2 where absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_eval_seconds: Option<u32>,
+    /// Kinds the policy may read; ClusterPolicy only.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub context_aware_resources: Vec<ContextAwareResource>,
+    /// Host capabilities the policy may use.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub host_capabilities: Vec<String>,
+    /// What must have signed the module.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub signatures: Option<Value>,
+    /// How many revisions are kept; 10 where absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub revision_history_limit: Option<u32>,
+    /// Serve this revision's content as the new generation.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rollback_to: Option<i64>,
+    /// The policy stays loaded and is not asked.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+fn default_policy_server() -> String {
+    "default".to_owned()
+}
+
+/// Which rule of the schema a manifest breaks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// The name cannot be used.
+    #[error("metadata.name: {0}")]
+    Name(#[from] PolicyIdError),
+    /// A field breaks a rule.
+    #[error("{field}: {problem}")]
+    Field {
+        /// For instance `spec.module`.
+        field: &'static str,
+        /// What is wrong and what is wanted.
+        problem: String,
+    },
+}
+
+impl Policy {
+    /// The policy's id.
+    ///
+    /// # Errors
+    /// When name or namespace is no DNS name of at most 63 characters.
+    pub fn id(&self) -> Result<PolicyId, PolicyIdError> {
+        match self.kind {
+            Kind::ClusterPolicy => PolicyId::cluster(&self.metadata.name),
+            Kind::Policy => {
+                PolicyId::namespaced(self.metadata.namespace.as_deref().unwrap_or("default"), &self.metadata.name)
+            }
+        }
+    }
+
+    /// Checks what a schema can know.
+    ///
+    /// # Errors
+    /// The first rule that is broken, in plain words.
+    pub fn check(&self) -> Result<PolicyId, SpecError> {
+        let id = self.id()?;
+        let field = |field, problem: &str| Err(SpecError::Field { field, problem: problem.to_owned() });
+        if self.api_version != API_VERSION {
+            return field("apiVersion", &format!("want {API_VERSION}"));
+        }
+        let spec = &self.spec;
+        match (&spec.module, &spec.policies) {
+            (None, None) => return field("spec.module", "want the address of a module (or `policies` for a group)"),
+            (Some(_), Some(_)) => return field("spec.policies", "want exactly one of `module` and `policies`"),
+            (Some(module), None) if module.is_empty() || module.len() > 2048 => {
+                return field("spec.module", "want an address of 1 to 2048 characters");
+            }
+            (Some(_), None) if spec.expression.is_some() => {
+                return field("spec.expression", "goes with `policies`, not with `module`");
+            }
+            (None, Some(_)) if spec.expression.is_none() || spec.message.is_none() => {
+                return field("spec.expression", "a group needs `expression` and `message`");
+            }
+            _ => {}
+        }
+        if spec.rules.is_empty() {
+            return field("spec.rules", "want at least one rule");
+        }
+        for rule in &spec.rules {
+            for list in [&rule.api_groups, &rule.api_versions, &rule.resources, &rule.operations] {
+                if list.is_empty() {
+                    return field("spec.rules", "apiGroups, apiVersions, resources and operations must not be empty");
+                }
+            }
+            if let Some(other) =
+                rule.operations.iter().find(|o| !matches!(o.as_str(), "CREATE" | "UPDATE" | "DELETE" | "CONNECT" | "*"))
+            {
+                return field(
+                    "spec.rules",
+                    &format!("operation {other:?} is none of CREATE, UPDATE, DELETE, CONNECT, *"),
+                );
+            }
+        }
+        for (name, seconds) in
+            [("spec.timeoutSeconds", spec.timeout_seconds), ("spec.timeoutEvalSeconds", spec.timeout_eval_seconds)]
+        {
+            if seconds.is_some_and(|seconds| !(1..=30).contains(&seconds)) {
+                return field(name, "want 1 to 30");
+            }
+        }
+        if spec.timeout_eval_seconds.unwrap_or(1) > spec.timeout_seconds.unwrap_or(10) {
+            return field("spec.timeoutEvalSeconds", "must not be above timeoutSeconds (10 where absent)");
+        }
+        if !matches!(spec.match_policy.as_deref(), None | Some("Exact" | "Equivalent")) {
+            return field("spec.matchPolicy", "want Exact or Equivalent");
+        }
+        if !matches!(spec.side_effects.as_deref(), None | Some("None" | "NoneOnDryRun")) {
+            return field("spec.sideEffects", "want None or NoneOnDryRun");
+        }
+        if spec.match_conditions.len() > 60 {
+            return field("spec.matchConditions", "want at most 60");
+        }
+        if spec.message.as_ref().is_some_and(|message| message.len() > 1024) {
+            return field("spec.message", "want at most 1024 bytes");
+        }
+        if self.kind == Kind::Policy {
+            if spec.namespace_selector.is_some() {
+                return field("spec.namespaceSelector", "a Policy applies to its own namespace; use a ClusterPolicy");
+            }
+            if !spec.context_aware_resources.is_empty() {
+                return field("spec.contextAwareResources", "a Policy cannot read the cluster; use a ClusterPolicy");
+            }
+        }
+        Ok(id)
+    }
+
+    /// What decides the policy's match group.
+    pub fn match_part(&self) -> MatchPart {
+        let spec = &self.spec;
+        MatchPart {
+            kind: if spec.mutating { WebhookKind::Mutating } else { WebhookKind::Validating },
+            namespace: match self.kind {
+                Kind::Policy => Some(self.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+                Kind::ClusterPolicy => None,
+            },
+            rules: spec.rules.clone(),
+            match_policy: spec.match_policy.clone(),
+            object_selector: spec.object_selector.clone(),
+            namespace_selector: spec.namespace_selector.clone(),
+            match_conditions: spec.match_conditions.clone(),
+            failure_policy: spec.failure_policy,
+            side_effects: spec.side_effects.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(change: impl FnOnce(&mut Value)) -> Result<PolicyId, String> {
+        let mut value = serde_json::json!({
+            "apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "no-privileged"},
+            "spec": {"module": "modules/no-privileged.wasm",
+                     "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]},
+        });
+        change(&mut value);
+        let policy: Policy = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        policy.check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_shortest_policy_is_accepted() {
+        assert_eq!(policy(|_| ()).map(|id| id.to_string()).as_deref(), Ok("cluster/no-privileged"));
+    }
+
+    #[test]
+    fn a_misspelt_field_is_named() {
+        let error = policy(|p| p["spec"]["setings"] = serde_json::json!({})).expect_err("refused");
+        assert!(error.contains("setings"), "{error}");
+    }
+
+    #[test]
+    fn rules_of_the_schema_are_told_in_plain_words() {
+        let refused = |change: fn(&mut Value)| policy(change).expect_err("refused");
+        assert!(
+            refused(|p| p["spec"]["policies"] = serde_json::json!({})).starts_with("spec.policies: want exactly one")
+        );
+        assert!(refused(|p| p["spec"]["rules"] = serde_json::json!([])).starts_with("spec.rules: want at least one"));
+        assert!(
+            refused(|p| p["spec"]["timeoutEvalSeconds"] = 11.into()).starts_with("spec.timeoutEvalSeconds: must not")
+        );
+        assert!(refused(|p| p["metadata"]["name"] = "No".into()).starts_with("metadata.name"));
+        assert!(
+            refused(|p| {
+                p["kind"] = "Policy".into();
+                p["spec"]["namespaceSelector"] = serde_json::json!({});
+            })
+            .starts_with("spec.namespaceSelector: a Policy applies to its own namespace")
+        );
+    }
+}

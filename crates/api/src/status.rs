@@ -1,0 +1,135 @@
+//! The status of a policy (status-api section 2).
+
+use jiff::Timestamp;
+use portcullis_contract::{Digest, ReplicaState};
+use serde::{Deserialize, Serialize};
+
+/// What is, as far as the leader (in a folder: the reporter) knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyStatus {
+    /// The newest generation that has been looked at.
+    pub observed_generation: i64,
+    /// One of each type.
+    pub conditions: Vec<Condition>,
+    /// What the newest generation means in bytes; absent until known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub resolved: Option<Resolved>,
+    /// The last generation that was Ready.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_served: Option<Resolved>,
+    /// How many replicas are in which state.
+    pub replica_counts: ReplicaCounts,
+    /// `current/expected`.
+    pub summary: String,
+    /// At most 16, failing first, then by name.
+    pub replicas: Vec<ReplicaStatus>,
+    /// How many the cap left out.
+    pub replicas_omitted: u32,
+}
+
+/// A generation and its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resolved {
+    /// The digest of the module.
+    pub digest: Digest,
+    /// The generation.
+    pub generation: i64,
+}
+
+/// A `metav1.Condition`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Which.
+    pub r#type: ConditionType,
+    /// Whether it holds.
+    pub status: Truth,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in words; 1 024 bytes at most.
+    pub message: String,
+    /// The generation it speaks of.
+    pub observed_generation: i64,
+    /// When `status` changed last.
+    pub last_transition_time: Timestamp,
+}
+
+/// The types of conditions (status-api section 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ConditionType {
+    /// The spec is understood.
+    Accepted,
+    /// Every expected replica answers with this generation, and the API servers call it.
+    Ready,
+    /// Every expected replica answers with some valid generation, and the API servers call them.
+    Enforced,
+    /// At least one expected replica fails, or serves an older generation because of a failure, or is unknown.
+    Degraded,
+    /// Work or retries are going on.
+    Reconciling,
+    /// Nothing will get better until somebody changes something.
+    Stalled,
+    /// The webhook of the policy's match group exists, is right, and has been reached.
+    WebhookConfigured,
+}
+
+/// The three values of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Truth {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// How many expected replicas are in which state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaCounts {
+    /// Replicas that the API server can reach.
+    pub expected: u32,
+    /// Serve the newest generation.
+    pub current: u32,
+    /// Serve an older one.
+    pub previous: u32,
+    /// Work on it, nothing answers yet.
+    pub pending: u32,
+    /// Failed, nothing answers.
+    pub failed: u32,
+    /// Nothing is known.
+    pub unknown: u32,
+}
+
+/// One replica's part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaStatus {
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's uid.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+    /// What it does.
+    pub state: ReplicaState,
+    /// The generation that answers here; 0 if none.
+    pub generation: i64,
+    /// Why it is not Current.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Whether waiting can help.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub retryable: Option<bool>,
+    /// When it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next_retry_time: Option<Timestamp>,
+    /// Since when it is so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub since: Option<Timestamp>,
+    /// Why, in words; 256 bytes at most.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+}

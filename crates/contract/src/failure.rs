@@ -1,0 +1,60 @@
+//! One failure, as it is told everywhere.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{Class, Reason, Stage};
+
+/// A failure of one generation of one policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// The generation that failed; 0 where none is known.
+    pub generation: i64,
+    /// Why, in one word.
+    pub reason: Reason,
+    /// Why, in words: the thing, the cause, and what helps. At most 1 KiB, safe to show.
+    pub message: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it is tried again; absent when it is not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next_retry_time: Option<Timestamp>,
+    /// Since when it fails.
+    pub since: Timestamp,
+}
+
+impl Failure {
+    /// Longest `message`, in bytes.
+    pub const MAX_MESSAGE: usize = 1024;
+
+    /// A first failure of `generation`, now. The message is cleaned and cut.
+    pub fn new(generation: i64, reason: Reason, message: impl AsRef<str>) -> Self {
+        Self {
+            generation,
+            reason,
+            message: crate::clean(message.as_ref(), Self::MAX_MESSAGE),
+            attempts: 1,
+            next_retry_time: None,
+            since: Timestamp::now(),
+        }
+    }
+
+    /// Where it happened.
+    pub fn stage(&self) -> Stage {
+        self.reason.stage()
+    }
+
+    /// Whether retrying can help.
+    pub fn class(&self) -> Class {
+        self.reason.class()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}

@@ -1,0 +1,259 @@
+//! Match groups: policies whose match part is the same to the letter share one webhook (design section 3).
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Digest, FailurePolicy};
+
+/// The kind of webhook that calls a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WebhookKind {
+    /// May only judge.
+    Validating,
+    /// May change the object.
+    Mutating,
+}
+
+/// Which requests a webhook is asked about (`admissionregistration.k8s.io/v1` RuleWithOperations).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RuleWithOperations {
+    /// API groups; `""` is the core group, `*` all.
+    pub api_groups: Vec<String>,
+    /// API versions; `*` all.
+    pub api_versions: Vec<String>,
+    /// Resources, for instance `pods`, `pods/status`, `*`, `*/*`.
+    pub resources: Vec<String>,
+    /// `CREATE`, `UPDATE`, `DELETE`, `CONNECT`, `*`.
+    pub operations: Vec<String>,
+    /// `Cluster`, `Namespaced` or `*`, the default.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scope: Option<String>,
+}
+
+/// A CEL expression that must hold for the webhook to be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MatchCondition {
+    /// A name for messages.
+    pub name: String,
+    /// The expression.
+    pub expression: String,
+}
+
+/// Everything that decides which requests reach a policy and how. Absent and default are the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MatchPart {
+    /// Validating or mutating.
+    pub kind: WebhookKind,
+    /// The namespace of a Policy; nothing for a ClusterPolicy.
+    pub namespace: Option<String>,
+    /// The rules.
+    pub rules: Vec<RuleWithOperations>,
+    /// `Exact` or `Equivalent`, the default.
+    pub match_policy: Option<String>,
+    /// A LabelSelector on the object.
+    pub object_selector: Option<Value>,
+    /// A LabelSelector on the object's namespace.
+    pub namespace_selector: Option<Value>,
+    /// CEL conditions, in order.
+    pub match_conditions: Vec<MatchCondition>,
+    /// What an unserved policy answers.
+    pub failure_policy: FailurePolicy,
+    /// `None`, the default, or `NoneOnDryRun`.
+    pub side_effects: Option<String>,
+}
+
+/// The id of a match group: 16 lower-case hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GroupId(String);
+
+impl GroupId {
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for GroupId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err("not a match group: want 16 lower-case hex digits")
+        }
+    }
+}
+
+impl TryFrom<String> for GroupId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<GroupId> for String {
+    fn from(id: GroupId) -> Self {
+        id.0
+    }
+}
+
+impl std::borrow::Borrow<str> for GroupId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// The group of a match part: the first 16 hex digits of the SHA-256 of its canonical form. The order of rules and
+/// conditions counts, the order of keys and of the words in a rule's lists does not.
+pub fn group_id(part: &MatchPart) -> GroupId {
+    let sorted = |list: &[String]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list.dedup();
+        Value::from(list)
+    };
+    let rules: Vec<Value> = part
+        .rules
+        .iter()
+        .map(|rule| {
+            serde_json::json!({
+                "apiGroups": sorted(&rule.api_groups),
+                "apiVersions": sorted(&rule.api_versions),
+                "resources": sorted(&rule.resources),
+                "operations": sorted(&rule.operations),
+                "scope": rule.scope.as_deref().unwrap_or("*"),
+            })
+        })
+        .collect();
+    let conditions: Vec<Value> =
+        part.match_conditions.iter().map(|c| serde_json::json!({"name": c.name, "expression": c.expression})).collect();
+    let selector = |selector: &Option<Value>| match selector {
+        None | Some(Value::Null) => serde_json::json!({}),
+        Some(value) => value.clone(),
+    };
+    let canonical = serde_json::json!({
+        "kind": part.kind,
+        "namespace": part.namespace,
+        "rules": rules,
+        "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
+        "objectSelector": selector(&part.object_selector),
+        "namespaceSelector": selector(&part.namespace_selector),
+        "matchConditions": conditions,
+        "failurePolicy": part.failure_policy,
+        "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
+    });
+    let mut text = String::new();
+    write_canonical(&canonical, &mut text);
+    let mut hex = Digest::of(text.as_bytes()).hex();
+    hex.truncate(16);
+    GroupId(hex)
+}
+
+/// JSON with sorted keys and no white space.
+fn write_canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(map) => {
+            let mut keys: Vec<_> = map.keys().collect();
+            keys.sort();
+            out.push('{');
+            for (i, key) in keys.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                write_canonical(&Value::from(key.as_str()), out);
+                out.push(':');
+                write_canonical(&map[key], out);
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                write_canonical(item, out);
+            }
+            out.push(']');
+        }
+        scalar => write!(out, "{scalar}").expect("writing to a String never fails"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods() -> MatchPart {
+        MatchPart {
+            kind: WebhookKind::Validating,
+            namespace: None,
+            rules: vec![RuleWithOperations {
+                api_groups: vec![String::new()],
+                api_versions: vec!["v1".into()],
+                resources: vec!["pods".into()],
+                operations: vec!["CREATE".into(), "UPDATE".into()],
+                scope: None,
+            }],
+            match_policy: None,
+            object_selector: None,
+            namespace_selector: None,
+            match_conditions: Vec::new(),
+            failure_policy: FailurePolicy::Fail,
+            side_effects: None,
+        }
+    }
+
+    #[test]
+    fn the_id_is_stable_across_releases() {
+        assert_eq!(group_id(&pods()).as_str(), "c00ef5eb6ddf5cac");
+    }
+
+    #[test]
+    fn defaults_and_order_of_words_make_no_difference() {
+        let mut other = pods();
+        other.match_policy = Some("Equivalent".into());
+        other.side_effects = Some("None".into());
+        other.object_selector = Some(serde_json::json!({}));
+        other.rules[0].scope = Some("*".into());
+        other.rules[0].operations.reverse();
+        assert_eq!(group_id(&other), group_id(&pods()));
+    }
+
+    #[test]
+    fn each_part_makes_a_difference() {
+        let mut parts = vec![pods()];
+        let mut change = |f: fn(&mut MatchPart)| {
+            let mut part = pods();
+            f(&mut part);
+            parts.push(part);
+        };
+        change(|p| p.kind = WebhookKind::Mutating);
+        change(|p| p.namespace = Some("team-a".into()));
+        change(|p| p.failure_policy = FailurePolicy::Ignore);
+        change(|p| p.match_policy = Some("Exact".into()));
+        change(|p| p.side_effects = Some("NoneOnDryRun".into()));
+        change(|p| p.object_selector = Some(serde_json::json!({"matchLabels": {"a": "b"}})));
+        change(|p| p.namespace_selector = Some(serde_json::json!({"matchLabels": {"a": "b"}})));
+        change(|p| p.match_conditions.push(MatchCondition { name: "x".into(), expression: "true".into() }));
+        change(|p| p.rules[0].resources.push("services".into()));
+        let ids: std::collections::BTreeSet<_> = parts.iter().map(group_id).collect();
+        assert_eq!(ids.len(), parts.len());
+    }
+}

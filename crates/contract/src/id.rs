@@ -1,0 +1,165 @@
+//! The name under which a policy is called, counted and shown.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A policy's id: `cluster/<name>`, `namespaced/<namespace>/<name>`, or a name of a Kubewarden `policies.yml`, which has no
+/// slash. Ids of different policies never collide. It is checked on construction and safe as a URL path and a file name.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PolicyId(Arc<str>);
+
+/// The text is not a policy id.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a policy id: want cluster/<name>, namespaced/<namespace>/<name>, or a name without a slash")]
+pub struct PolicyIdError(String);
+
+impl PolicyId {
+    /// The id of a ClusterPolicy.
+    ///
+    /// # Errors
+    /// When `name` is no DNS subdomain of at most 63 characters.
+    pub fn cluster(name: &str) -> Result<Self, PolicyIdError> {
+        format!("cluster/{name}").parse()
+    }
+
+    /// The id of a Policy.
+    ///
+    /// # Errors
+    /// When one of the names is no DNS name of at most 63 characters.
+    pub fn namespaced(namespace: &str, name: &str) -> Result<Self, PolicyIdError> {
+        format!("namespaced/{namespace}/{name}").parse()
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The policy's own name: the last segment.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// The namespace of a Policy; nothing for the others.
+    pub fn namespace(&self) -> Option<&str> {
+        self.0.strip_prefix("namespaced/")?.split('/').next()
+    }
+
+    /// Whether the id is one of a Kubewarden `policies.yml`.
+    pub fn is_bare(&self) -> bool {
+        !self.0.contains('/')
+    }
+}
+
+/// A DNS subdomain (RFC 1123) of at most 63 characters.
+fn is_dns_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 63
+        && name.split('.').all(|label| {
+            let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+            let bytes = label.as_bytes();
+            bytes.first().is_some_and(inner)
+                && bytes.last().is_some_and(inner)
+                && bytes.iter().all(|b| inner(b) || *b == b'-')
+        })
+}
+
+/// A name of a `policies.yml`: upstream forbids the slash only; here also what is unsafe in paths and terminals.
+fn is_bare_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 200
+        && !name.starts_with('.')
+        && name
+            .chars()
+            .all(|c| !c.is_control() && !c.is_whitespace() && !matches!(c, '/' | '\\' | '?' | '#' | '%' | '"'))
+}
+
+impl FromStr for PolicyId {
+    type Err = PolicyIdError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyIdError> {
+        let mut segments = text.split('/');
+        let valid = match (segments.next(), segments.next(), segments.next(), segments.next()) {
+            (Some("cluster"), Some(name), None, None) => is_dns_name(name),
+            (Some("namespaced"), Some(namespace), Some(name), None) => {
+                is_dns_name(namespace) && !namespace.contains('.') && is_dns_name(name)
+            }
+            (Some(name), None, None, None) => is_bare_name(name),
+            _ => false,
+        };
+        if valid { Ok(Self(text.into())) } else { Err(PolicyIdError(crate::clean(text, 200))) }
+    }
+}
+
+impl Borrow<str> for PolicyId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PolicyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for PolicyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for PolicyId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PolicyId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_forms() {
+        for good in ["cluster/no-privileged", "namespaced/team-a/labels", "clusterwide-group-x", "cluster"] {
+            assert_eq!(good.parse::<PolicyId>().map(|id| id.to_string()).as_deref(), Ok(good));
+        }
+    }
+
+    #[test]
+    fn names_that_collide_upstream_stay_apart() {
+        let a = PolicyId::namespaced("a", "b-c").expect("valid");
+        let b = PolicyId::namespaced("a-b", "c").expect("valid");
+        assert_ne!(a, b);
+        assert_eq!((a.namespace(), a.name()), (Some("a"), "b-c"));
+    }
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_refused() {
+        for bad in [
+            "",
+            "..",
+            "cluster/..",
+            "cluster/",
+            "cluster/a/b",
+            "namespaced/a",
+            "namespaced/a/../b",
+            "a b",
+            "a%2fb",
+            "x/y",
+            "Cluster/x",
+        ] {
+            assert!(bad.parse::<PolicyId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the containers of a pod say to each other.
+//!
+//! The loader writes a [`Manifest`] to the shared volume, the evaluator answers with an [`EvaluatorState`] on the pod's
+//! loopback, the loader tells its own [`LoaderState`] there, and the reporter reads both. Every failure carries a
+//! [`Reason`], which knows its [`Stage`] and its [`Class`] once for wire, status, event, metric and log.
+//!
+//! This crate has data and pure functions only. It never opens a file or a socket, and it knows neither wasmtime nor
+//! Kubernetes clients.
+
+mod digest;
+mod failure;
+mod group;
+mod id;
+mod manifest;
+mod reason;
+mod state;
+mod text;
+
+pub use digest::{Digest, DigestError, Hasher};
+pub use failure::Failure;
+pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id};
+pub use id::{PolicyId, PolicyIdError};
+pub use manifest::{
+    Artifact, Candidate, ContextAwareResource, ExecutionMode, FailurePolicy, GroupEntry, LastGood, MANIFEST_FILE,
+    MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError, Mode, PolicyEntry,
+};
+pub use reason::{Class, Reason, Stage};
+pub use state::{
+    Activity, Current, Deviation, EvaluatorState, InputProblem, LoaderPolicy, LoaderState, Phase, Program, Refused,
+    ReplicaState, SourceHealth,
+};
+pub use text::{clean, truncate};
+
+/// The Kubewarden level this host is compatible with, which `minimumKubewardenVersion` of a module is compared to
+/// (policy-abi section 3). It is apart from the product's own version.
+pub const KUBEWARDEN_LEVEL: (u64, u64) = (1, 36);

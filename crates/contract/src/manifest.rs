@@ -1,0 +1,328 @@
+//! The volume manifest: what the loader publishes and the evaluator follows.
+//!
+//! Files of the volume: `manifest.json` (replaced by rename, never edited), `artifacts/<digest>-<engine key>.cwasm`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{Digest, Failure, GroupId, PolicyId, WebhookKind};
+
+/// Name of the manifest's file in the volume.
+pub const MANIFEST_FILE: &str = "manifest.json";
+/// The format this release writes and the newest it reads.
+pub const MANIFEST_FORMAT: u32 = 1;
+/// Largest manifest that is read, in bytes.
+pub const MANIFEST_MAX_BYTES: u64 = 64 << 20;
+
+/// The whole set that a replica should serve.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// Only grows on one volume, also over restarts of the loader.
+    pub number: u64,
+    /// The policies, by id, each id once.
+    pub policies: Vec<PolicyEntry>,
+    /// The match groups, each id once.
+    pub groups: Vec<GroupEntry>,
+}
+
+/// One policy of the manifest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyEntry {
+    /// The id in URL paths, metrics and status.
+    pub id: PolicyId,
+    /// The object's uid; tells a policy from a later one of the same name.
+    pub uid: String,
+    /// The newest generation, whether or not it can be served.
+    pub generation: i64,
+    /// What a denial does; always of the newest generation.
+    pub mode: Mode,
+    /// What an unserved policy answers; always of the newest generation.
+    pub failure_policy: FailurePolicy,
+    /// Loaded and not asked; always of the newest generation.
+    #[serde(default)]
+    pub suspend: bool,
+    /// What may serve, best first: the newest generation where its artifact is there, then the last good one.
+    pub candidates: Vec<Candidate>,
+    /// What failed at the loader, at most one for each generation.
+    pub failures: Vec<Failure>,
+    /// The last generation that an evaluator loaded from this volume, for the loader's own restart.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_good: Option<LastGood>,
+    /// The loader's record of the newest generation (its content), for its own restart. The evaluator ignores it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source: Option<Box<RawValue>>,
+}
+
+/// What the loader remembers of the last generation that an evaluator loaded.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastGood {
+    /// Its generation.
+    pub generation: i64,
+    /// The digest of its module.
+    pub digest: Digest,
+    /// Its content, in the loader's own form.
+    pub source: Box<RawValue>,
+}
+
+/// A generation that has an artifact on the volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Candidate {
+    /// The generation.
+    pub generation: i64,
+    /// The digest of the module.
+    pub digest: Digest,
+    /// The precompiled module.
+    pub artifact: Artifact,
+    /// The guest ABI.
+    pub execution_mode: ExecutionMode,
+    /// The settings, exactly as the user wrote them; a JSON object.
+    pub settings: Box<RawValue>,
+    /// Whether a patch by the policy is sent.
+    pub mutating: bool,
+    /// Replaces the text of a denial.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+    /// Longest evaluation, in seconds; absent means the evaluator's own default.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_eval_seconds: Option<u32>,
+    /// Grants of host capabilities: `*`, a prefix ending in `/*`, or an exact path. Empty grants nothing.
+    #[serde(default)]
+    pub host_capabilities: Vec<String>,
+    /// Kinds the policy may read.
+    #[serde(default)]
+    pub context_aware_resources: Vec<ContextAwareResource>,
+}
+
+/// A precompiled module on the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Artifact {
+    /// File name in `artifacts/`; a plain name without a slash.
+    pub file: String,
+    /// SHA-256 of the file.
+    pub sha256: Digest,
+    /// Size of the file, in bytes.
+    pub size: u64,
+}
+
+/// A match group: what `/admit/<id>` asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupEntry {
+    /// The group.
+    pub id: GroupId,
+    /// Validating groups run side by side, mutating ones in the order of the members.
+    pub kind: WebhookKind,
+    /// The members in the order of their ids. Empty: a tombstone, which answers "allowed" until the loader drops it.
+    pub members: Vec<PolicyId>,
+}
+
+/// The guest ABI of a module (policy-abi section 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutionMode {
+    /// waPC, the default.
+    #[default]
+    #[serde(rename = "kubewarden-wapc")]
+    KubewardenWapc,
+    /// A WASI command.
+    Wasi,
+    /// Rego for Open Policy Agent.
+    Opa,
+    /// Rego for Gatekeeper.
+    Gatekeeper,
+}
+
+impl ExecutionMode {
+    /// The name in metadata.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::KubewardenWapc => "kubewarden-wapc",
+            Self::Wasi => "wasi",
+            Self::Opa => "opa",
+            Self::Gatekeeper => "gatekeeper",
+        }
+    }
+}
+
+/// What a denial does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Rejects.
+    #[default]
+    Protect,
+    /// Admits, with the denial as a warning.
+    Warn,
+    /// Admits, and only tells.
+    Monitor,
+}
+
+impl Mode {
+    /// The name in specs and columns.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Protect => "protect",
+            Self::Warn => "warn",
+            Self::Monitor => "monitor",
+        }
+    }
+}
+
+/// What a policy without a usable generation answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum FailurePolicy {
+    /// Rejects.
+    #[default]
+    Fail,
+    /// Admits with a warning.
+    Ignore,
+}
+
+/// A kind that a policy may read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextAwareResource {
+    /// For instance `v1` or `apps/v1`.
+    pub api_version: String,
+    /// For instance `Namespace`.
+    pub kind: String,
+}
+
+/// Why a manifest cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// Not JSON of the envelope's form: torn, empty, or another file.
+    #[error("failed to decode the manifest: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Written by a newer release.
+    #[error(
+        "the manifest has format {found}, newer than {MANIFEST_FORMAT}, the newest this release reads; upgrade the evaluator"
+    )]
+    NewerFormat {
+        /// The format found.
+        found: u32,
+    },
+    /// The body is not the one that was written.
+    #[error("the manifest's body has digest {found}, its envelope promises {expected}")]
+    Checksum {
+        /// What the envelope says.
+        expected: Digest,
+        /// What the body has.
+        found: Digest,
+    },
+    /// Decodes, and contradicts itself.
+    #[error("the manifest contradicts itself: {0}")]
+    Inconsistent(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope<'a> {
+    format: u32,
+    sha256: Digest,
+    #[serde(borrow)]
+    body: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl Manifest {
+    /// The bytes of `manifest.json`: an envelope of format, checksum and body.
+    ///
+    /// # Errors
+    /// None that a well-formed manifest can cause.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let body = serde_json::value::to_raw_value(self)?;
+        let sha256 = Digest::of(body.get().as_bytes());
+        serde_json::to_vec(&Envelope { format: MANIFEST_FORMAT, sha256, body: &body })
+    }
+
+    /// Reads what [`Manifest::encode`] wrote. Unknown fields are allowed, so that a newer release may add some.
+    ///
+    /// # Errors
+    /// When the bytes are not whole, of a newer format, or contradict themselves.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        // The format comes first and alone: the rest of a newer manifest need not have this form.
+        let Format { format } = serde_json::from_slice(bytes)?;
+        if format > MANIFEST_FORMAT {
+            return Err(ManifestError::NewerFormat { found: format });
+        }
+        let envelope: Envelope<'_> = serde_json::from_slice(bytes)?;
+        let found = Digest::of(envelope.body.get().as_bytes());
+        if found != envelope.sha256 {
+            return Err(ManifestError::Checksum { expected: envelope.sha256, found });
+        }
+        let manifest: Self = serde_json::from_str(envelope.body.get())?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), ManifestError> {
+        let inconsistent = |text: String| Err(ManifestError::Inconsistent(text));
+        let mut ids = std::collections::HashSet::new();
+        for policy in &self.policies {
+            if !ids.insert(&policy.id) {
+                return inconsistent(format!("policy {} is there twice", policy.id));
+            }
+            for candidate in &policy.candidates {
+                let file = &candidate.artifact.file;
+                if file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']) {
+                    return inconsistent(format!("policy {} names the artifact {file:?}", policy.id));
+                }
+            }
+        }
+        let mut groups = std::collections::HashSet::new();
+        for group in &self.groups {
+            if !groups.insert(&group.id) {
+                return inconsistent(format!("match group {} is there twice", group.id));
+            }
+            if let Some(member) = group.members.iter().find(|member| !ids.contains(member)) {
+                return inconsistent(format!("match group {} has the unknown member {member}", group.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        Manifest { number: 7, policies: Vec::new(), groups: Vec::new() }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let bytes = manifest().encode().expect("encodes");
+        assert_eq!(Manifest::decode(&bytes).expect("decodes").number, 7);
+    }
+
+    #[test]
+    fn a_torn_manifest_is_refused_at_every_length() {
+        let bytes = manifest().encode().expect("encodes");
+        for end in 0..bytes.len() {
+            assert!(Manifest::decode(&bytes[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_changed_body_is_refused() {
+        let text = String::from_utf8(manifest().encode().expect("encodes")).expect("text");
+        let changed = text.replace("\"number\":7", "\"number\":8");
+        assert!(matches!(Manifest::decode(changed.as_bytes()), Err(ManifestError::Checksum { .. })));
+    }
+
+    #[test]
+    fn a_newer_format_is_named_even_if_nothing_else_is_known() {
+        let error = Manifest::decode(br#"{"format":2,"blocks":[]}"#).expect_err("refused");
+        assert!(matches!(error, ManifestError::NewerFormat { found: 2 }));
+    }
+}

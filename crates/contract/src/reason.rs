@@ -1,0 +1,215 @@
+//! Why something failed, where, and whether trying again can help (status-api section 6, faults section 1).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where on its way a policy failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Reading what the user wrote.
+    Spec,
+    /// Fetching and verifying the module.
+    Fetch,
+    /// Compiling it.
+    Compile,
+    /// Handing it over on the shared volume.
+    Volume,
+    /// Making it ready to serve.
+    Load,
+    /// One evaluation.
+    Evaluate,
+}
+
+/// Whether retrying can help. Every failure has exactly one class; it decides the code of health checks and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Class {
+    /// Passing: trying again may work with nothing changed. Code 503; retried with backoff (1 s × 2, jitter, 5 min).
+    Retry,
+    /// Needs a change outside the policy: credentials, trust, a pushed image. Code 500; retried every 10 minutes, and at
+    /// once when a watched input changes.
+    Outside,
+    /// Final for this generation: only an edit of the policy helps. Code 500; never retried.
+    Final,
+}
+
+impl Class {
+    /// The code of `/healthz/policies/<id>` and of an answer: 503 for what may pass, 500 for the rest.
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Retry => 503,
+            Self::Outside | Self::Final => 500,
+        }
+    }
+
+    /// Whether trying again with nothing changed may work.
+    pub fn is_retryable(self) -> bool {
+        self == Self::Retry
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident: $stage:ident, $class:ident;)+) => {
+        /// The reason of a failure: one word that is the same in wire JSON, condition, event, metric label and log.
+        ///
+        /// Reasons are API: never renamed once released. A reader takes an unknown one as [`Reason::InternalError`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Reason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Reason {
+            /// Every reason, in the order of this table.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// The word.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)+ }
+            }
+
+            /// Where it happens.
+            pub fn stage(self) -> Stage {
+                match self { $(Self::$name => Stage::$stage,)+ }
+            }
+
+            /// Whether retrying can help.
+            pub fn class(self) -> Class {
+                match self { $(Self::$name => Class::$class,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The manifest of the policy cannot be read or breaks a rule of its schema.
+    SpecInvalid: Spec, Final;
+
+    /// The source refuses connections or its name does not resolve.
+    RegistryUnreachable: Fetch, Retry;
+    /// The source did not answer in time.
+    RegistryTimeout: Fetch, Retry;
+    /// The source answered 5xx.
+    RegistryServerError: Fetch, Retry;
+    /// The source asked to come back later.
+    RegistryThrottled: Fetch, Retry;
+    /// The body ended early.
+    BlobTruncated: Fetch, Retry;
+    /// The signature could not be checked now.
+    SignatureUnavailable: Fetch, Retry;
+    /// The source refused the credentials (401, 403).
+    Unauthorized: Fetch, Outside;
+    /// The credentials that are needed are absent or cannot be read.
+    CredentialsMissing: Fetch, Outside;
+    /// The source has no such module, or the file does not exist.
+    NotFound: Fetch, Outside;
+    /// The source's certificate is not accepted.
+    TLSFailed: Fetch, Outside;
+    /// The source redirects to where the loader does not go.
+    RedirectRefused: Fetch, Outside;
+    /// The bytes are not those of the pinned digest.
+    DigestMismatch: Fetch, Outside;
+    /// The signature is absent or not by who must have signed.
+    SignatureInvalid: Fetch, Outside;
+    /// The scheme, host or path is not one the installation allows.
+    SourceNotAllowed: Fetch, Final;
+    /// The OCI manifest is not that of a policy module.
+    ManifestUnsupported: Fetch, Final;
+    /// The module is above the size limit.
+    ModuleTooLarge: Fetch, Final;
+    /// The module expands beyond the limit.
+    DecompressionLimit: Fetch, Final;
+
+    /// The bytes are not a WebAssembly module.
+    ModuleInvalid: Compile, Final;
+    /// The module needs what this host does not offer.
+    ModuleUnsupported: Compile, Final;
+    /// Compiling took more time or memory than allowed.
+    CompileLimit: Compile, Final;
+    /// The compiler failed on this module.
+    CompileFailed: Compile, Final;
+
+    /// The volume is full.
+    VolumeFull: Volume, Retry;
+    /// The volume cannot be written.
+    VolumeReadOnly: Volume, Retry;
+    /// The manifest on the volume cannot be used.
+    ManifestInvalid: Volume, Retry;
+    /// The artifact that the manifest names is not there.
+    ArtifactMissing: Volume, Retry;
+    /// The artifact's bytes are not those the manifest promises.
+    ArtifactCorrupt: Volume, Retry;
+    /// The artifact was made for another engine.
+    ArtifactIncompatible: Volume, Retry;
+    /// The artifact is no regular file or may not be read.
+    ArtifactUnreadable: Volume, Retry;
+
+    /// The loader has not said yet what to serve.
+    AwaitingManifest: Load, Retry;
+    /// The module wants more memory or tables than allowed.
+    MemoryLimit: Load, Final;
+    /// Starting the module or its settings check took longer than allowed.
+    StartTimedOut: Load, Final;
+    /// The module trapped or failed while starting.
+    InstantiationFailed: Load, Final;
+    /// The policy refuses its settings.
+    SettingsInvalid: Load, Final;
+    /// The policy's settings check itself failed.
+    SettingsCheckFailed: Load, Final;
+    /// The evaluator does not answer.
+    EvaluatorUnreachable: Load, Retry;
+
+    /// The replica has not reported for too long.
+    ReportStale: Load, Retry;
+    /// Replicas disagree about the bytes of a generation.
+    DigestDivergence: Load, Outside;
+
+    /// The policy trapped.
+    EvaluationTrapped: Evaluate, Final;
+    /// The policy ran longer than allowed.
+    EvaluationTimedOut: Evaluate, Final;
+    /// The policy's answer makes no sense.
+    ResponseInvalid: Evaluate, Final;
+    /// The policy's answer is above the size limit.
+    ResponseTooLarge: Evaluate, Final;
+    /// The policy's mutation cannot be applied.
+    PatchInvalid: Evaluate, Final;
+    /// The policy used a capability it has not been granted.
+    CapabilityDenied: Evaluate, Final;
+    /// More requests than this replica takes on.
+    Overloaded: Evaluate, Retry;
+    /// A mistake of this program.
+    InternalError: Evaluate, Final;
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Spec => "spec",
+            Self::Fetch => "fetch",
+            Self::Compile => "compile",
+            Self::Volume => "volume",
+            Self::Load => "load",
+            Self::Evaluate => "evaluate",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_is_the_wire_form() {
+        for reason in Reason::ALL {
+            let json = serde_json::to_string(reason).expect("serialises");
+            assert_eq!(json, format!("\"{reason}\""));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What loader and evaluator say of themselves at `/v1/state` (status-api section 7).
+//!
+//! Both documents have a `version` that grows with each change of the document; `/v1/state?since=<version>` waits until
+//! it is another, 30 s at most.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{Digest, Failure, FailurePolicy, Mode, PolicyId};
+
+/// Which program speaks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Program {
+    /// For instance `portcullis-evaluator`.
+    pub name: String,
+    /// The product's version.
+    pub version: String,
+    /// The engine, for instance `wasmtime 48.0.8`; empty where there is none.
+    #[serde(default)]
+    pub engine: String,
+}
+
+/// What a replica does for one policy (status-api section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ReplicaState {
+    /// Serves the newest generation.
+    Current,
+    /// Serves an older generation.
+    Previous,
+    /// Works, nothing answers yet, no failure.
+    Pending,
+    /// Nothing answers, and there is a failure.
+    Failed,
+    /// Nothing is known.
+    Unknown,
+}
+
+/// The evaluator's `/v1/state`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvaluatorState {
+    /// Grows with each change.
+    pub version: u64,
+    /// Who speaks.
+    pub program: Program,
+    /// Whether the start gate is open.
+    pub ready: bool,
+    /// The manifest that has been applied to the end; 0 before the first.
+    pub manifest_number: u64,
+    /// Why the newest manifest could not be used, until a usable one comes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub manifest_failure: Option<Failure>,
+    /// The policies that serve their newest generation, with nothing to say beyond that.
+    pub current: BTreeMap<PolicyId, Current>,
+    /// All others.
+    pub deviations: Vec<Deviation>,
+}
+
+/// A policy that serves its newest generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Current {
+    /// The object's uid.
+    pub uid: String,
+    /// The generation, which is the newest.
+    pub generation: i64,
+    /// The digest of the module that serves.
+    pub digest: Digest,
+    /// Since when it serves.
+    pub since: Timestamp,
+}
+
+/// A policy that is not plainly serving its newest generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deviation {
+    /// The policy.
+    pub id: PolicyId,
+    /// The object's uid.
+    pub uid: String,
+    /// The newest generation.
+    pub generation: i64,
+    /// The generation that answers; 0 if none.
+    pub serving: i64,
+    /// The digest of the module that answers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<Digest>,
+    /// `Previous`, `Pending` or `Failed`.
+    pub state: ReplicaState,
+    /// Why the newest generation does not serve.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<Failure>,
+    /// What the evaluator itself refused, one for each candidate: from this the loader learns that settings were refused
+    /// or that an artifact must be made again.
+    #[serde(default)]
+    pub refused: Vec<Refused>,
+    /// Since when the policy is in this state.
+    pub since: Timestamp,
+}
+
+/// A candidate that the evaluator refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// The candidate's module.
+    pub digest: Digest,
+    /// The SHA-256 of the artifact that was tried.
+    pub artifact: Digest,
+    /// Why; its `generation` is the candidate's.
+    pub failure: Failure,
+}
+
+/// The loader's `/v1/state`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoaderState {
+    /// Grows with each change.
+    pub version: u64,
+    /// Who speaks.
+    pub program: Program,
+    /// Whether the first list of policies is complete.
+    pub complete: bool,
+    /// The manifest published last; 0 before the first.
+    pub manifest_number: u64,
+    /// Why nothing can be published now (volume full, read-only).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub volume_failure: Option<Failure>,
+    /// The policies, by id.
+    pub policies: Vec<LoaderPolicy>,
+    /// The hosts that modules come from.
+    pub sources: Vec<SourceHealth>,
+    /// Input that is no policy and should perhaps be one.
+    pub problems: Vec<InputProblem>,
+}
+
+/// One policy in the loader's state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoaderPolicy {
+    /// The policy.
+    pub id: PolicyId,
+    /// The object's uid.
+    pub uid: String,
+    /// The newest generation.
+    pub generation: i64,
+    /// Mode of the newest generation.
+    pub mode: Mode,
+    /// `failurePolicy` of the newest generation.
+    pub failure_policy: FailurePolicy,
+    /// `suspend` of the newest generation.
+    pub suspend: bool,
+    /// The module as the user wrote it; never with credentials.
+    pub module: String,
+    /// The digest of the newest generation's module, once known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<Digest>,
+    /// How far the newest generation is.
+    pub phase: Phase,
+    /// What goes on right now, for progress bars.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub activity: Option<Activity>,
+    /// Why the newest generation is not published.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<Failure>,
+    /// The last generation that an evaluator loaded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_good: Option<i64>,
+    /// When the policy was first seen in this volume.
+    pub created: Timestamp,
+}
+
+/// How far the loader is with a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Waits for its turn.
+    Queued,
+    /// Its module is on the way.
+    Fetching,
+    /// Its module is being compiled.
+    Compiling,
+    /// Its artifact is on the volume and in the manifest.
+    Published,
+    /// It failed; `failure` says why and when it is tried again.
+    Failed,
+}
+
+/// Progress of a download or a compilation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Activity {
+    /// Bytes done.
+    pub bytes: u64,
+    /// Bytes in all, where known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub total: Option<u64>,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// How a host that modules come from does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceHealth {
+    /// `host` or `host:port`.
+    pub host: String,
+    /// The newest failure, until a fetch from there works.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<Failure>,
+    /// A policy that met the failure.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policy: Option<PolicyId>,
+}
+
+/// A file or document that could not be taken as a policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InputProblem {
+    /// The file, relative to the folder.
+    pub file: String,
+    /// What is wrong, and where.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+}

@@ -1,0 +1,42 @@
+//! The one wasmtime configuration that loader and evaluator share.
+//!
+//! Code that was compiled under one configuration loads only under the same, so both programs take it from here and from
+//! nowhere else. The loader builds this crate with `compile` (Cranelift, no runtime), the evaluator with `run` (runtime,
+//! no compiler); no program builds both.
+
+#[cfg(feature = "compile")]
+mod compile;
+#[cfg(feature = "run")]
+mod run;
+
+#[cfg(feature = "compile")]
+pub use compile::{CompileError, Compiler};
+#[cfg(feature = "run")]
+pub use run::{RunLimits, RunningEngine, Ticks};
+use wasmtime::{Config, WasmFeatures};
+
+/// The engine and its version, for states and reports.
+pub const ENGINE: &str = concat!("wasmtime ", "48");
+
+/// How often the epoch moves: a guest that runs yields to its neighbours this often, and a deadline is met this exactly.
+pub const TICK: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// WebAssembly proposals that guests may use: what wasmtime has on by default without threads, 64-bit memories and
+/// garbage collection, plus typed function references (policy-abi section 3).
+pub fn features() -> WasmFeatures {
+    WasmFeatures::WASM2
+        | WasmFeatures::TAIL_CALL
+        | WasmFeatures::EXTENDED_CONST
+        | WasmFeatures::FUNCTION_REFERENCES
+        | WasmFeatures::MULTI_MEMORY
+        | WasmFeatures::RELAXED_SIMD
+}
+
+/// What decides whether compiled code fits: everything else in a [`Config`] is free.
+fn shared_config() -> Config {
+    let mut config = Config::new();
+    config.wasm_features(WasmFeatures::all(), false);
+    config.wasm_features(features(), true);
+    config.epoch_interruption(true);
+    config
+}

@@ -1,0 +1,98 @@
+//! Named points where a test makes a program fail, compiled into debug builds only.
+//!
+//! `PORTCULLIS_FAILPOINTS=loader.after_artifact_rename=exit;evaluator.tick=hang` arms them at start. Actions: `exit`
+//! (status 86, at once), `panic`, `hang` (for ever), `delay(<duration>)`, `error`, and `<n>*<action>` for the first n times.
+
+use std::time::Duration;
+
+#[cfg(debug_assertions)]
+mod armed {
+    use std::collections::HashMap;
+    use std::sync::{LazyLock, Mutex};
+
+    pub(super) struct Point {
+        pub(super) action: String,
+        pub(super) left: u64,
+    }
+
+    pub(super) static POINTS: LazyLock<Mutex<HashMap<String, Point>>> = LazyLock::new(|| {
+        let text = std::env::var("PORTCULLIS_FAILPOINTS").unwrap_or_default();
+        let points = text
+            .split(';')
+            .filter_map(|entry| entry.split_once('='))
+            .map(|(name, action)| {
+                let (left, action) = match action.split_once('*') {
+                    Some((n, action)) => (n.parse().unwrap_or(u64::MAX), action),
+                    None => (u64::MAX, action),
+                };
+                (name.trim().to_owned(), Point { action: action.trim().to_owned(), left })
+            })
+            .collect();
+        Mutex::new(points)
+    });
+}
+
+/// What an armed point asks of the code around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Action {
+    None,
+    Delay(Duration),
+    Error,
+}
+
+fn fire(name: &str) -> Action {
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = name;
+        Action::None
+    }
+    #[cfg(debug_assertions)]
+    {
+        let action = {
+            let mut points = armed::POINTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match points.get_mut(name) {
+                Some(point) if point.left > 0 => {
+                    point.left -= 1;
+                    point.action.clone()
+                }
+                _ => return Action::None,
+            }
+        };
+        match action.as_str() {
+            "exit" => std::process::exit(86),
+            "panic" => panic!("fail point {name}"),
+            "hang" => loop {
+                std::thread::sleep(Duration::from_secs(3600));
+            },
+            "error" => Action::Error,
+            delay => {
+                let text = delay.strip_prefix("delay(").and_then(|rest| rest.strip_suffix(')')).unwrap_or("0s");
+                Action::Delay(humantime::parse_duration(text).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// Passes the point `name`. True when the code around it should act as if it had failed.
+pub fn hit(name: &str) -> bool {
+    match fire(name) {
+        Action::None => false,
+        Action::Error => true,
+        Action::Delay(time) => {
+            std::thread::sleep(time);
+            false
+        }
+    }
+}
+
+/// [`hit`] for asynchronous code: a delay does not hold the thread.
+pub async fn hit_async(name: &str) -> bool {
+    match fire(name) {
+        Action::None => false,
+        Action::Error => true,
+        Action::Delay(time) => {
+            tokio::time::sleep(time).await;
+            false
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What every program of a pod does alike: settings, logs, probes, latches, state, shutdown, files and confinement.
+//!
+//! A program's `main` calls [`run`], which turns a bad setting into exit status 64 and anything else that ends the program
+//! into 1, each with a sentence on standard error. Its probes live on a thread and a runtime of their own
+//! ([`ProbeServer`]), so that they answer when everything else hangs.
+
+mod confine;
+mod exit;
+pub mod failpoint;
+mod feed;
+pub mod files;
+#[cfg(feature = "client")]
+mod follow;
+mod latch;
+mod live;
+mod log;
+mod probe;
+mod shutdown;
+
+pub use confine::{Confinement, ConfinementReport};
+pub use exit::{SettingError, parse_duration, run};
+pub use feed::{StateFeed, state_route};
+#[cfg(feature = "client")]
+pub use follow::{FollowError, Follower};
+pub use latch::{Latch, Readiness};
+pub use live::{Beat, Liveness};
+pub use log::{LogArgs, LogFormat};
+pub use probe::{ProbeServer, ProbeSources};
+pub use shutdown::Shutdown;
+
+/// The product's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

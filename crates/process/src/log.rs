@@ -1,0 +1,59 @@
+//! Logs: one line an event, on standard error.
+
+use std::io::IsTerminal as _;
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::SettingError;
+
+/// The log settings that every program has.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// What is logged: error, warn, info, debug, trace, or a filter like `info,portcullis_evaluator=debug`.
+    #[arg(long, env = "PORTCULLIS_LOG_LEVEL", default_value = "info", global = true, help_heading = "Logs")]
+    pub log_level: String,
+
+    /// How it is written.
+    #[arg(
+        long,
+        env = "PORTCULLIS_LOG_FORMAT",
+        default_value = "text",
+        value_enum,
+        global = true,
+        help_heading = "Logs"
+    )]
+    pub log_format: LogFormat,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogArgs {
+    /// Starts logging. Called once, before anything that logs.
+    ///
+    /// # Errors
+    /// When the level is no filter, as a [`SettingError`].
+    pub fn init(&self) -> Result<(), SettingError> {
+        let filter = EnvFilter::try_new(&self.log_level).map_err(|error| {
+            SettingError::new("--log-level", format!("{:?} is no level or filter: {error}", self.log_level))
+        })?;
+        let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let result = match self.log_format {
+            LogFormat::Text => {
+                let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+                builder.with_ansi(colour).with_target(false).try_init()
+            }
+            LogFormat::Json => {
+                builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
+            }
+        };
+        result.map_err(|error| SettingError::new("--log-format", error.to_string()))
+    }
+}

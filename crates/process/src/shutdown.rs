@@ -1,0 +1,50 @@
+//! Shutdown comes from outside: a signal, or a test.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Tells every part of a program that it should end.
+#[derive(Clone, Default)]
+pub struct Shutdown(CancellationToken);
+
+impl Shutdown {
+    /// A shutdown that SIGTERM or SIGINT begins.
+    ///
+    /// # Errors
+    /// When the signals cannot be caught.
+    pub fn on_signals() -> std::io::Result<Self> {
+        let shutdown = Self::default();
+        let token = shutdown.clone();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!("shutting down");
+            token.begin();
+        });
+        Ok(shutdown)
+    }
+
+    /// Begins the shutdown.
+    pub fn begin(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether it has begun.
+    pub fn has_begun(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Waits until it begins.
+    pub async fn begun(&self) {
+        self.0.cancelled().await;
+    }
+
+    /// The token underneath, for tasks that take one.
+    pub fn token(&self) -> &CancellationToken {
+        &self.0
+    }
+}

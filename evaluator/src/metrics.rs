@@ -1,0 +1,207 @@
+//! The evaluator's metrics. Handles are looked up when a policy is loaded and never at a request.
+
+use std::sync::Arc;
+
+use portcullis_contract::{PolicyId, Reason};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
+};
+
+/// Buckets of durations, in seconds: from 50 µs to 30 s.
+const SECONDS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.0, 5.0, 10.0, 30.0,
+];
+
+/// All of them.
+#[derive(Clone)]
+pub struct Metrics {
+    /// What `/metrics` shows.
+    pub registry: Registry,
+    evaluations: IntCounterVec,
+    errors: IntCounterVec,
+    seconds: HistogramVec,
+    wait_seconds: HistogramVec,
+    log_lines_dropped: IntCounterVec,
+    /// Swaps of the table.
+    pub swaps: IntCounter,
+    /// Policies with something that serves.
+    pub loaded: IntGauge,
+    /// Policies with nothing that serves.
+    pub failed: IntGauge,
+    /// Manifests that could not be used.
+    pub manifest_errors: IntCounter,
+    /// 1 while changes of the volume are found by polling only.
+    pub watch_polling: IntGauge,
+    /// Instances in use now.
+    pub instances: IntGauge,
+    /// Instances that there may be.
+    pub instance_limit: IntGauge,
+    /// Requests refused before evaluation because too many were under way.
+    pub overloaded: IntCounter,
+    /// Open connections of the admission port.
+    pub connections: IntGauge,
+    /// Connections closed because there were too many.
+    pub connections_closed: IntCounter,
+    /// TLS handshakes that failed.
+    pub handshakes_failed: IntCounter,
+    /// Seconds left of the serving certificate; negative when it has ended.
+    pub certificate_seconds_left: IntGauge,
+    /// Certificates that could not be taken.
+    pub certificate_errors: IntCounter,
+    /// 1 where Landlock is fully in force.
+    pub landlock: IntGauge,
+    /// 1 where the seccomp filter is in force.
+    pub seccomp: IntGauge,
+    /// Panics in request handlers.
+    pub panics: IntCounter,
+}
+
+/// One policy's handles.
+pub struct PolicyMetrics {
+    /// `verdict`: allowed, denied, mutated, error.
+    pub allowed: IntCounter,
+    /// Denials.
+    pub denied: IntCounter,
+    /// Admissions with a patch.
+    pub mutated: IntCounter,
+    /// Evaluations without a verdict.
+    pub failed: IntCounter,
+    /// Time of an evaluation, without waiting.
+    pub seconds: Histogram,
+    /// Time between a request's arrival and the start of its evaluation.
+    pub wait_seconds: Histogram,
+    /// Log lines of the guest that were dropped by its rate limit.
+    pub log_lines_dropped: IntCounter,
+    errors: IntCounterVec,
+    policy: PolicyId,
+}
+
+impl PolicyMetrics {
+    /// Counts an evaluation that failed, or an answer of a policy with nothing that serves.
+    pub fn error(&self, reason: Reason) {
+        self.failed.inc();
+        self.errors.with_label_values(&[self.policy.as_str(), reason.as_str()]).inc();
+    }
+}
+
+impl Metrics {
+    /// Makes and registers them.
+    ///
+    /// # Errors
+    /// Never with the names given here; the registry's own error else.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let evaluations = IntCounterVec::new(
+            Opts::new(
+                "portcullis_policy_evaluations_total",
+                "Answers by policy and verdict (allowed, denied, mutated, error)",
+            ),
+            &["policy", "verdict"],
+        )?;
+        let errors = IntCounterVec::new(
+            Opts::new("portcullis_policy_evaluation_errors_total", "Requests without a verdict, by policy and reason"),
+            &["policy", "reason"],
+        )?;
+        let histogram = |name: &str, help: &str| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), &["policy"])
+        };
+        let seconds = histogram("portcullis_policy_evaluation_seconds", "Time of an evaluation, without waiting")?;
+        let wait_seconds =
+            histogram("portcullis_policy_wait_seconds", "Time from a request's arrival to its evaluation")?;
+        let log_lines_dropped = IntCounterVec::new(
+            Opts::new("portcullis_policy_log_lines_dropped_total", "Log lines of a policy beyond its rate limit"),
+            &["policy"],
+        )?;
+        for collector in [&evaluations, &errors, &log_lines_dropped] {
+            registry.register(Box::new(collector.clone()))?;
+        }
+        for collector in [&seconds, &wait_seconds] {
+            registry.register(Box::new(collector.clone()))?;
+        }
+        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
+        let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help)?);
+        Ok(Self {
+            swaps: counter("portcullis_swaps_total", "Swaps of the table of policies")?,
+            loaded: gauge("portcullis_policies_loaded", "Policies with something that serves")?,
+            failed: gauge("portcullis_policies_failed", "Policies with nothing that serves")?,
+            manifest_errors: counter("portcullis_manifest_errors_total", "Manifests that could not be used")?,
+            watch_polling: gauge(
+                "portcullis_watch_polling",
+                "1 while changes of the volume are found by polling only",
+            )?,
+            instances: gauge("portcullis_instances", "Policy instances in use")?,
+            instance_limit: gauge("portcullis_instances_limit", "Policy instances that there may be")?,
+            overloaded: counter("portcullis_overloaded_total", "Requests refused because too many were under way")?,
+            connections: gauge("portcullis_connections", "Open connections of the admission port")?,
+            connections_closed: counter("portcullis_connections_closed_total", "Connections closed to make room")?,
+            handshakes_failed: counter("portcullis_tls_handshakes_failed_total", "TLS handshakes that failed")?,
+            certificate_seconds_left: gauge(
+                "portcullis_certificate_seconds_left",
+                "Seconds left of the serving certificate",
+            )?,
+            certificate_errors: counter("portcullis_certificate_errors_total", "Certificates that could not be taken")?,
+            landlock: gauge("portcullis_landlock_enforced", "1 where Landlock is fully in force")?,
+            seccomp: gauge("portcullis_seccomp_enforced", "1 where the seccomp filter is in force")?,
+            panics: counter("portcullis_panics_total", "Panics in request handlers")?,
+            evaluations,
+            errors,
+            seconds,
+            wait_seconds,
+            log_lines_dropped,
+            registry,
+        })
+    }
+
+    /// The handles of one policy.
+    pub fn policy(&self, id: &PolicyId) -> Arc<PolicyMetrics> {
+        let verdict = |verdict: &str| self.evaluations.with_label_values(&[id.as_str(), verdict]);
+        Arc::new(PolicyMetrics {
+            allowed: verdict("allowed"),
+            denied: verdict("denied"),
+            mutated: verdict("mutated"),
+            failed: verdict("error"),
+            seconds: self.seconds.with_label_values(&[id.as_str()]),
+            wait_seconds: self.wait_seconds.with_label_values(&[id.as_str()]),
+            log_lines_dropped: self.log_lines_dropped.with_label_values(&[id.as_str()]),
+            errors: self.errors.clone(),
+            policy: id.clone(),
+        })
+    }
+
+    /// Forgets a policy that is gone, so that names of the past do not pile up.
+    pub fn forget(&self, id: &PolicyId) {
+        for verdict in ["allowed", "denied", "mutated", "error"] {
+            // An error says that there was no such series, which is what is wanted.
+            let _ = self.evaluations.remove_label_values(&[id.as_str(), verdict]);
+        }
+        for reason in Reason::ALL {
+            let _ = self.errors.remove_label_values(&[id.as_str(), reason.as_str()]);
+        }
+        let _ = self.seconds.remove_label_values(&[id.as_str()]);
+        let _ = self.wait_seconds.remove_label_values(&[id.as_str()]);
+        let _ = self.log_lines_dropped.remove_label_values(&[id.as_str()]);
+    }
+}
+
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgotten_policy_leaves_no_series() {
+        let metrics = Metrics::new().expect("registers");
+        let id: PolicyId = "cluster/a".parse().expect("an id");
+        let policy = metrics.policy(&id);
+        policy.allowed.inc();
+        policy.error(Reason::Overloaded);
+        metrics.forget(&id);
+        let text = prometheus::TextEncoder::new().encode_to_string(&metrics.registry.gather()).expect("encodes");
+        assert!(!text.contains("cluster/a"), "{text}");
+    }
+}
