@@ -1,0 +1,258 @@
+//! Building the guests: `guests/` to WebAssembly modules with their metadata.
+//!
+//! The Rust guests are kept under `examples/modules/`, so that trying the examples needs no
+//! WebAssembly toolchain. The Go guest is too large for that and goes to `target/guests/`,
+//! as do variants built for speed tests.
+//!
+//! For Rust there are two ways: the target `wasm32-unknown-unknown` of the Rust toolchain in
+//! use, or the packages of Debian, whose Rust 1.96 builds the standard library from source.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use wasm_encoder::{CustomSection, Section};
+
+const METADATA_SECTION: &str = "io.kubewarden.metadata";
+const WASM_TARGET: &str = "wasm32-unknown-unknown";
+
+const GUESTS: [Guest; 4] = [
+    Guest { name: "default-resources", language: Language::Rust },
+    Guest { name: "no-privileged", language: Language::Rust },
+    Guest { name: "required-labels", language: Language::Rust },
+    Guest { name: "allowed-registries", language: Language::Go },
+];
+
+/// Builds the guests of these names, or all: the Rust ones into `examples/modules/`, the Go
+/// one into `target/guests/`.
+pub(crate) fn build(only: &[String]) -> Result<()> {
+    let (kept, large): (Vec<_>, Vec<_>) = select(only)?
+        .into_iter()
+        .partition(|guest| guest.language == Language::Rust);
+    build_guests(&kept, &kept_dir(), None)?;
+    build_guests(&large, &output_dir(), None)
+}
+
+/// Builds the guests of these names, or all, into another folder. With an optimisation level
+/// (Rust only, like `3`), the files are named after it: `no-privileged-o3.wasm`.
+pub(crate) fn build_into(out: &Path, only: &[String], opt_level: Option<&str>) -> Result<()> {
+    build_guests(&select(only)?, out, opt_level)
+}
+
+/// Where modules go that are not kept: `target/guests/`, or below `CARGO_TARGET_DIR`.
+pub(crate) fn output_dir() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(target) => root().join(target).join("guests"),
+        None => root().join("target/guests"),
+    }
+}
+
+/// Compares the kept modules with their sources as far as that needs no build: each is there
+/// and carries the metadata that is in `guests/` today.
+pub(crate) fn check() -> Result<()> {
+    for guest in GUESTS.iter().filter(|guest| guest.language == Language::Rust) {
+        let path = kept_dir().join(format!("{}.wasm", guest.name));
+        let module = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        ensure!(
+            module.ends_with(&metadata_section(guest)?),
+            "{} does not carry the metadata of guests/{}/metadata.yml: run `cargo xtask guests {2}`",
+            path.display(),
+            guest.name,
+            guest.name,
+        );
+    }
+    Ok(())
+}
+
+struct Guest {
+    name: &'static str,
+    language: Language,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Language {
+    Rust,
+    Go,
+}
+
+fn select(only: &[String]) -> Result<Vec<&'static Guest>> {
+    if only.is_empty() {
+        return Ok(GUESTS.iter().collect());
+    }
+    let find = |name: &String| {
+        GUESTS.iter().find(|guest| guest.name == name).with_context(|| {
+            let names: Vec<_> = GUESTS.iter().map(|guest| guest.name).collect();
+            format!("there is no guest {name}; there are {}", names.join(", "))
+        })
+    };
+    only.iter().map(find).collect()
+}
+
+fn build_guests(guests: &[&Guest], out: &Path, opt_level: Option<&str>) -> Result<()> {
+    let rust: Vec<_> = guests
+        .iter()
+        .copied()
+        .filter(|guest| guest.language == Language::Rust)
+        .collect();
+    let target = output_dir().join("build");
+    if !rust.is_empty() {
+        build_rust(&rust, &target, opt_level)?;
+    }
+    for guest in guests {
+        let built = match guest.language {
+            Language::Rust => {
+                let file = format!("{}.wasm", guest.name.replace('-', "_"));
+                target.join(WASM_TARGET).join("release").join(file)
+            }
+            Language::Go => build_go(guest, &target)?,
+        };
+        let suffix = match (guest.language, opt_level) {
+            (Language::Rust, Some(level)) => format!("-o{level}"),
+            _ => String::new(),
+        };
+        let path = out.join(format!("{}{suffix}.wasm", guest.name));
+        let size = publish(guest, &built, &path)?;
+        println!("{} ({} KB)", path.display(), size / 1000);
+    }
+    Ok(())
+}
+
+fn build_rust(guests: &[&Guest], target: &Path, opt_level: Option<&str>) -> Result<()> {
+    let guests_dir = root().join("guests");
+    let toolchain = Toolchain::find()?;
+    let (mut cargo, mut flags) = toolchain.cargo()?;
+    cargo.args(["build", "--release", "--locked", "--target", WASM_TARGET]);
+    for guest in guests {
+        cargo.args(["--package", guest.name]);
+    }
+    // Panic messages name source files: the same ones wherever the module is built.
+    for (path, name) in [(guests_dir.clone(), "guests"), (cargo_home(), "cargo")] {
+        flags.push(format!("--remap-path-prefix={}=/{name}", path.display()));
+    }
+    cargo
+        .current_dir(&guests_dir)
+        .env("CARGO_TARGET_DIR", target)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    if let Some(level) = opt_level {
+        cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level);
+    }
+    run(cargo)
+}
+
+/// What can compile Rust to WebAssembly here.
+enum Toolchain {
+    /// The toolchain in use has the target installed.
+    WithTarget,
+    /// Rust, its sources and the linker from the packages of Debian.
+    Debian,
+}
+
+impl Toolchain {
+    fn find() -> Result<Self> {
+        // The folder is named whether it exists or not; without the target it does not.
+        let target_libs = Command::new("rustc")
+            .args(["--print", "target-libdir", "--target", WASM_TARGET])
+            .current_dir(root())
+            .output();
+        if let Ok(output) = target_libs
+            && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
+        {
+            return Ok(Self::WithTarget);
+        }
+        let debian = ["/usr/bin/cargo", "/usr/bin/rustc", "/usr/bin/wasm-ld", "/usr/lib/rustlib/src/rust/library"];
+        if debian.iter().all(|path| Path::new(path).exists()) {
+            return Ok(Self::Debian);
+        }
+        bail!(
+            "no Rust toolchain for {WASM_TARGET} was found: run `rustup target add {WASM_TARGET}`, or on Debian \
+             `apt-get install --no-install-recommends rustc-web cargo-web rust-web-src lld`"
+        )
+    }
+
+    /// The command and the compiler flags to start from.
+    fn cargo(&self) -> Result<(Command, Vec<String>)> {
+        match self {
+            Self::WithTarget => Ok((Command::new("cargo"), Vec::new())),
+            Self::Debian => {
+                let mut cargo = Command::new("/usr/bin/cargo");
+                // Building the standard library is unstable; the packages have no such channel.
+                cargo
+                    .arg("-Zbuild-std=std,panic_abort")
+                    .env("RUSTC", "/usr/bin/rustc")
+                    .env("RUSTC_BOOTSTRAP", "1");
+                Ok((cargo, vec!["-Clinker=wasm-ld".to_owned()]))
+            }
+        }
+    }
+}
+
+fn build_go(guest: &Guest, target: &Path) -> Result<PathBuf> {
+    let built = target.join(format!("{}.wasm", guest.name));
+    let mut go = Command::new("go");
+    go.args(["build", "-trimpath", "-ldflags=-s -w", "-o"])
+        .arg(&built)
+        .arg(".")
+        .current_dir(root().join("guests").join(guest.name))
+        .env("GOOS", "wasip1")
+        .env("GOARCH", "wasm");
+    run(go)?;
+    Ok(built)
+}
+
+/// Adds the metadata and puts the module in place with a rename: `portcullis run` may be
+/// watching the folder. Returns the size.
+fn publish(guest: &Guest, built: &Path, path: &Path) -> Result<usize> {
+    let mut module = fs::read(built).with_context(|| format!("failed to read {}", built.display()))?;
+    module.extend(metadata_section(guest)?);
+
+    let dir = path.parent().context("a module is written into a folder")?;
+    fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
+    let unfinished = path.with_extension("wasm.tmp");
+    fs::write(&unfinished, &module).with_context(|| format!("failed to write {}", unfinished.display()))?;
+    fs::rename(&unfinished, path).with_context(|| format!("failed to rename to {}", path.display()))?;
+    Ok(module.len())
+}
+
+/// The metadata of a guest as the custom section that ends its module.
+fn metadata_section(guest: &Guest) -> Result<Vec<u8>> {
+    let path = root().join("guests").join(guest.name).join("metadata.yml");
+    let text = fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    let metadata: serde_json::Value =
+        serde_yaml_ng::from_str(&text).with_context(|| format!("failed to parse {}", path.display()))?;
+    let mut section = Vec::new();
+    CustomSection {
+        name: METADATA_SECTION.into(),
+        data: serde_json::to_vec(&metadata)?.into(),
+    }
+    .append_to(&mut section);
+    Ok(section)
+}
+
+fn run(mut command: Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .status()
+        .with_context(|| format!("failed to start {program}; is it installed?"))?;
+    ensure!(status.success(), "{program} failed with {status}");
+    Ok(())
+}
+
+fn kept_dir() -> PathBuf {
+    root().join("examples/modules")
+}
+
+fn cargo_home() -> PathBuf {
+    match env::var_os("CARGO_HOME") {
+        Some(home) => home.into(),
+        None => env::home_dir().unwrap_or_default().join(".cargo"),
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is a folder of the repository")
+        .to_owned()
+}
