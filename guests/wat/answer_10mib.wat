@@ -1,0 +1,20 @@
+;; Settings are fine; validate accepts with a message of 10 MiB.
+(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 162)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 16) "\"v1\"")
+  (data (i32.const 64) "{\"accepted\":true,\"message\":\"")
+
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    ;; The operations differ in the length of their names.
+    (if (i32.eq (local.get $op_len) (i32.const 16)) ;; protocol_version
+      (then (call $respond (i32.const 16) (i32.const 4)) (return (i32.const 1))))
+    (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    ;; validate
+    (memory.fill (i32.const 92) (i32.const 97) (i32.const 10485760))
+    ;; The closing quote and brace.
+    (i32.store16 (i32.const 10485852) (i32.const 0x7d22))
+    (call $respond (i32.const 64) (i32.const 10485790))
+    (i32.const 1)))

@@ -1,0 +1,2 @@
+;; A module with nothing in it.
+(module)

@@ -1,0 +1,23 @@
+;; Calls tracing/log with a payload that lies outside its memory.
+(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (import "wapc" "__host_call" (func $host_call (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 16) "\"v1\"")
+  (data (i32.const 32) "{\"accepted\":true}")
+  (data (i32.const 256) "kubewarden")
+  (data (i32.const 272) "tracing")
+  (data (i32.const 288) "log")
+
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    ;; The operations differ in the length of their names.
+    (if (i32.eq (local.get $op_len) (i32.const 16)) ;; protocol_version
+      (then (call $respond (i32.const 16) (i32.const 4)) (return (i32.const 1))))
+    (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    ;; validate
+    (drop (call $host_call (i32.const 256) (i32.const 10) (i32.const 272) (i32.const 7)
+      (i32.const 288) (i32.const 3) (i32.const 0x7fff0000) (i32.const 64)))
+    (call $respond (i32.const 32) (i32.const 17))
+    (i32.const 1)))

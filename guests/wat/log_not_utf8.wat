@@ -1,0 +1,20 @@
+;; Logs bytes that are not UTF-8 and the beginning of a terminal code, then accepts.
+(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (import "wapc" "__console_log" (func $console_log (param i32 i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 16) "\"v1\"")
+  (data (i32.const 32) "{\"accepted\":true}")
+  (data (i32.const 512) "ab\ff\fe\1b[")
+
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    ;; The operations differ in the length of their names.
+    (if (i32.eq (local.get $op_len) (i32.const 16)) ;; protocol_version
+      (then (call $respond (i32.const 16) (i32.const 4)) (return (i32.const 1))))
+    (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    ;; validate
+    (call $console_log (i32.const 512) (i32.const 6))
+    (call $respond (i32.const 32) (i32.const 17))
+    (i32.const 1)))

@@ -1,0 +1,3 @@
+;; Has a memory and no __guest_call.
+(module
+  (memory (export "memory") 1))

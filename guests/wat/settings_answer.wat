@@ -1,0 +1,19 @@
+;; A template: answers validate_settings with any bytes, and accepts every request.
+;; Replace {{ANSWER}} by the bytes as the inside of a WebAssembly text string (`\hh` for a byte
+;; is always right), {{LEN}} by their number. They start at 64, in a memory of 16 MiB.
+(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 256)
+  (data (i32.const 16) "\"v1\"")
+  (data (i32.const 32) "{\"accepted\":true}")
+  (data (i32.const 64) "{{ANSWER}}")
+
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    ;; The operations differ in the length of their names.
+    (if (i32.eq (local.get $op_len) (i32.const 16)) ;; protocol_version
+      (then (call $respond (i32.const 16) (i32.const 4)) (return (i32.const 1))))
+    (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
+      (then (call $respond (i32.const 64) (i32.const {{LEN}})) (return (i32.const 1))))
+    ;; validate
+    (call $respond (i32.const 32) (i32.const 17))
+    (i32.const 1)))

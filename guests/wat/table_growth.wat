@@ -1,0 +1,20 @@
+;; Settings are fine; validate doubles a table until it gets no more. Then it traps.
+(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 16) "\"v1\"")
+  (table $elements 1 funcref)
+
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    ;; The operations differ in the length of their names.
+    (if (i32.eq (local.get $op_len) (i32.const 16)) ;; protocol_version
+      (then (call $respond (i32.const 16) (i32.const 4)) (return (i32.const 1))))
+    (if (i32.eq (local.get $op_len) (i32.const 17)) ;; validate_settings
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    ;; validate
+    (loop $more
+      (if (i32.eq (table.grow $elements (ref.null func) (table.size $elements)) (i32.const -1))
+        (then unreachable))
+      (br $more))
+    unreachable))

@@ -1,0 +1,3 @@
+;; Has the memory of a WASI command and no _start.
+(module
+  (memory (export "memory") 1))
