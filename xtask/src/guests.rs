@@ -28,9 +28,7 @@ const GUESTS: [Guest; 4] = [
 /// Builds the guests of these names, or all: the Rust ones into `examples/modules/`, the Go
 /// one into `target/guests/`.
 pub(crate) fn build(only: &[String]) -> Result<()> {
-    let (kept, large): (Vec<_>, Vec<_>) = select(only)?
-        .into_iter()
-        .partition(|guest| guest.language == Language::Rust);
+    let (kept, large): (Vec<_>, Vec<_>) = select(only)?.into_iter().partition(|guest| guest.language == Language::Rust);
     build_guests(&kept, &kept_dir(), None)?;
     build_guests(&large, &output_dir(), None)
 }
@@ -91,11 +89,7 @@ fn select(only: &[String]) -> Result<Vec<&'static Guest>> {
 }
 
 fn build_guests(guests: &[&Guest], out: &Path, opt_level: Option<&str>) -> Result<()> {
-    let rust: Vec<_> = guests
-        .iter()
-        .copied()
-        .filter(|guest| guest.language == Language::Rust)
-        .collect();
+    let rust: Vec<_> = guests.iter().copied().filter(|guest| guest.language == Language::Rust).collect();
     let target = output_dir().join("build");
     if !rust.is_empty() {
         build_rust(&rust, &target, opt_level)?;
@@ -131,10 +125,7 @@ fn build_rust(guests: &[&Guest], target: &Path, opt_level: Option<&str>) -> Resu
     for (path, name) in [(guests_dir.clone(), "guests"), (cargo_home(), "cargo")] {
         flags.push(format!("--remap-path-prefix={}=/{name}", path.display()));
     }
-    cargo
-        .current_dir(&guests_dir)
-        .env("CARGO_TARGET_DIR", target)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    cargo.current_dir(&guests_dir).env("CARGO_TARGET_DIR", target).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     if let Some(level) = opt_level {
         cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level);
     }
@@ -178,10 +169,7 @@ impl Toolchain {
             Self::Debian => {
                 let mut cargo = Command::new("/usr/bin/cargo");
                 // Building the standard library is unstable; the packages have no such channel.
-                cargo
-                    .arg("-Zbuild-std=std,panic_abort")
-                    .env("RUSTC", "/usr/bin/rustc")
-                    .env("RUSTC_BOOTSTRAP", "1");
+                cargo.arg("-Zbuild-std=std,panic_abort").env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
                 Ok((cargo, vec!["-Clinker=wasm-ld".to_owned()]))
             }
         }
@@ -222,19 +210,14 @@ fn metadata_section(guest: &Guest) -> Result<Vec<u8>> {
     let metadata: serde_json::Value =
         serde_yaml_ng::from_str(&text).with_context(|| format!("failed to parse {}", path.display()))?;
     let mut section = Vec::new();
-    CustomSection {
-        name: METADATA_SECTION.into(),
-        data: serde_json::to_vec(&metadata)?.into(),
-    }
-    .append_to(&mut section);
+    CustomSection { name: METADATA_SECTION.into(), data: serde_json::to_vec(&metadata)?.into() }
+        .append_to(&mut section);
     Ok(section)
 }
 
 fn run(mut command: Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("failed to start {program}; is it installed?"))?;
+    let status = command.status().with_context(|| format!("failed to start {program}; is it installed?"))?;
     ensure!(status.success(), "{program} failed with {status}");
     Ok(())
 }
@@ -251,8 +234,5 @@ fn cargo_home() -> PathBuf {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask is a folder of the repository")
-        .to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the repository").to_owned()
 }

@@ -75,9 +75,7 @@ impl Display for Quantity {
 /// The grammar of Kubernetes for quantities, and above zero.
 fn check_quantity(text: &str) -> Result<(), &'static str> {
     const NOT_A_QUANTITY: &str = "is not a quantity: write a number and a unit, like 100m, 0.5, 64Mi or 1e6";
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     if !number.contains(|c: char| c.is_ascii_digit()) || number.matches('.').count() > 1 {
         return Err(NOT_A_QUANTITY);
@@ -107,8 +105,7 @@ fn validate(payload: &[u8]) -> CallResult {
 
 fn judge(payload: &[u8]) -> serde_json::Result<Verdict> {
     let Payload { request, settings } = serde_json::from_slice(payload)?;
-    let is_new_pod =
-        request.operation == "CREATE" && request.kind.group.is_empty() && request.kind.kind == "Pod";
+    let is_new_pod = request.operation == "CREATE" && request.kind.group.is_empty() && request.kind.kind == "Pod";
     match request.object {
         Some(object) if is_new_pod => Ok(decide(&settings, serde_json::from_str(object.get())?)),
         _ => Ok(Verdict::Accept),
@@ -144,9 +141,7 @@ fn decide(settings: &Settings, mut pod: Value) -> Verdict {
 fn is_set(holder: &Map<String, Value>, resource: &str) -> bool {
     let resources = holder.get("resources");
     ["requests", "limits"].into_iter().any(|list| {
-        resources
-            .and_then(|resources| resources.get(list)?.get(resource))
-            .is_some_and(|quantity| !quantity.is_null())
+        resources.and_then(|resources| resources.get(list)?.get(resource)).is_some_and(|quantity| !quantity.is_null())
     })
 }
 
@@ -236,7 +231,9 @@ mod tests {
     fn adds_only_what_the_settings_name() {
         assert_eq!(
             judge_spec(json!({"cpu": 1}), json!({"containers": [{"name": "app"}]})),
-            Verdict::Mutate(json!({"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]}})),
+            Verdict::Mutate(
+                json!({"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]}})
+            ),
         );
     }
 
@@ -295,14 +292,8 @@ mod tests {
             refusal(json!({"cpu": "100 m"})),
             "cpu: 100 m is not a quantity: write a number and a unit, like 100m, 0.5, 64Mi or 1e6",
         );
-        assert_eq!(
-            refusal(json!({"memory": "0Mi"})),
-            "memory: 0Mi is zero: a request of nothing changes nothing",
-        );
-        assert_eq!(
-            refusal(json!({"memory": "64m"})),
-            "memory: 64m is less than a byte; 64Mi is 64 mebibytes",
-        );
+        assert_eq!(refusal(json!({"memory": "0Mi"})), "memory: 0Mi is zero: a request of nothing changes nothing",);
+        assert_eq!(refusal(json!({"memory": "64m"})), "memory: 64m is less than a byte; 64Mi is 64 mebibytes",);
     }
 
     #[test]

@@ -54,10 +54,7 @@ pub fn register<S: DeserializeOwned + Validatable>(validate: fn(&[u8]) -> CallRe
 /// policy should read what is wrong, not that something is.
 fn validate_settings<S: DeserializeOwned + Validatable>(payload: &[u8]) -> CallResult {
     let message = check_settings::<S>(payload).err();
-    Ok(serde_json::to_vec(&SettingsValidationResponse {
-        valid: message.is_none(),
-        message,
-    })?)
+    Ok(serde_json::to_vec(&SettingsValidationResponse { valid: message.is_none(), message })?)
 }
 
 /// Parses and checks settings, or says what is wrong with them.

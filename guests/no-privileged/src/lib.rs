@@ -54,10 +54,7 @@ fn decide(request: &Request) -> Verdict {
     if privileged.is_empty() {
         return Verdict::Accept;
     }
-    Verdict::Deny(format!(
-        "privileged containers are not allowed: {}",
-        privileged.join(", ")
-    ))
+    Verdict::Deny(format!("privileged containers are not allowed: {}", privileged.join(", ")))
 }
 
 fn is_workload(kind: &Kind) -> bool {
@@ -135,9 +132,7 @@ struct Container<'a> {
 
 impl Container<'_> {
     fn is_privileged(&self) -> bool {
-        self.security_context
-            .as_ref()
-            .is_some_and(|context| context.privileged == Some(true))
+        self.security_context.as_ref().is_some_and(|context| context.privileged == Some(true))
     }
 }
 
@@ -215,10 +210,7 @@ mod tests {
             let object = json!({"spec": template});
             assert_eq!(judge_object(group, kind, object), denied("container app"), "{kind}");
         }
-        assert_eq!(
-            judge_object("", "PodTemplate", template.clone()),
-            denied("container app"),
-        );
+        assert_eq!(judge_object("", "PodTemplate", template.clone()), denied("container app"),);
         assert_eq!(
             judge_object("batch", "CronJob", json!({"spec": {"jobTemplate": {"spec": template}}})),
             denied("container app"),

@@ -43,9 +43,8 @@ impl Validatable for Settings {
         }
         for (label, pattern) in &self.patterns {
             check_label_name(label)?;
-            compile(pattern).map_err(|error| {
-                format!("the pattern of {label} is not a regular expression: {error}: {pattern}")
-            })?;
+            compile(pattern)
+                .map_err(|error| format!("the pattern of {label} is not a regular expression: {error}: {pattern}"))?;
         }
         Ok(())
     }
@@ -68,12 +67,8 @@ fn decide(settings: &Settings, object: Option<&Object>) -> Result<Verdict, regex
     }
     let mut faults = Vec::new();
 
-    let missing: Vec<&str> = settings
-        .labels
-        .iter()
-        .map(String::as_str)
-        .filter(|name| metadata.label(name).is_none())
-        .collect();
+    let missing: Vec<&str> =
+        settings.labels.iter().map(String::as_str).filter(|name| metadata.label(name).is_none()).collect();
     if !missing.is_empty() {
         faults.push(format!("missing labels: {}", missing.join(", ")));
     }
@@ -85,11 +80,7 @@ fn decide(settings: &Settings, object: Option<&Object>) -> Result<Verdict, regex
         }
     }
 
-    Ok(if faults.is_empty() {
-        Verdict::Accept
-    } else {
-        Verdict::Deny(faults.join("; "))
-    })
+    Ok(if faults.is_empty() { Verdict::Accept } else { Verdict::Deny(faults.join("; ")) })
 }
 
 /// A pattern holds for the whole value.
@@ -112,9 +103,7 @@ fn check_label_name(label: &str) -> Result<(), String> {
         ));
     }
     if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
-        return Err(format!(
-            "{label:?} is not a label name: what stands before the '/' must be a lower-case DNS name"
-        ));
+        return Err(format!("{label:?} is not a label name: what stands before the '/' must be a lower-case DNS name"));
     }
     Ok(())
 }
@@ -196,14 +185,8 @@ mod tests {
     #[test]
     fn names_all_missing_labels_in_the_order_of_the_settings() {
         let settings = json!({"labels": ["team", "env", "cost"]});
-        for object in [
-            json!({"metadata": {"labels": {"env": "prod"}}}),
-            json!({"metadata": {"labels": {"env": ""}}}),
-        ] {
-            assert_eq!(
-                judge(settings.clone(), object),
-                Verdict::Deny("missing labels: team, cost".to_owned()),
-            );
+        for object in [json!({"metadata": {"labels": {"env": "prod"}}}), json!({"metadata": {"labels": {"env": ""}}})] {
+            assert_eq!(judge(settings.clone(), object), Verdict::Deny("missing labels: team, cost".to_owned()),);
         }
     }
 
@@ -211,10 +194,7 @@ mod tests {
     fn misses_all_labels_where_there_are_none() {
         let settings = json!({"labels": ["team"]});
         for object in [json!({}), json!({"metadata": {}}), json!({"metadata": {"labels": null}})] {
-            assert_eq!(
-                judge(settings.clone(), object),
-                Verdict::Deny("missing labels: team".to_owned()),
-            );
+            assert_eq!(judge(settings.clone(), object), Verdict::Deny("missing labels: team".to_owned()),);
         }
     }
 
@@ -260,10 +240,7 @@ mod tests {
     #[test]
     fn refuses_settings_with_a_reason() {
         assert_eq!(refusal(json!({})), "missing field `labels`");
-        assert_eq!(
-            refusal(json!({"labels": []})),
-            "labels is empty: name at least one label, as in labels: [team]",
-        );
+        assert_eq!(refusal(json!({"labels": []})), "labels is empty: name at least one label, as in labels: [team]",);
         assert_eq!(
             refusal(json!({"labels": ["team"], "label": 1})),
             "unknown field `label`, expected `labels` or `patterns`",
