@@ -1,1 +1,66 @@
-fn main() {}
+//! The benchmarks: what Portcullis costs, as ratios taken in one run.
+//!
+//! Machines are noisy and differ, so each benchmark interleaves what it compares and prints medians of its rounds. The
+//! programs measured are the real ones, built for release, over loopback.
+#![forbid(unsafe_code)]
+
+mod evaluate;
+mod floor;
+mod isolation;
+mod load;
+mod pod;
+mod report;
+mod review;
+mod start;
+mod swap;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::report::Output;
+
+/// Measures Portcullis on this machine.
+///
+/// The figures depend on the machine; the ratios between lines of one run do much less. Goals are in the documentation of
+/// each benchmark.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", version)]
+struct Args {
+    /// Form of the result: a table for people, or one JSON object.
+    #[arg(short, long, value_enum, default_value = "table", global = true)]
+    output: Output,
+
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Subcommand)]
+enum Benchmark {
+    /// One evaluation in bare wasmtime, in this process: what no server can be faster than.
+    Floor(floor::Args),
+    /// Answers over TLS by the real evaluator, with 1, 8 and 64 callers.
+    Evaluate(evaluate::Args),
+    /// From the rename of a manifest to the first answer of the new generation, under load.
+    Swap(swap::Args),
+    /// From the start of an evaluator to ready, on a filled volume.
+    Start(start::Args),
+    /// Other policies' latency while some callers run an endless loop.
+    Isolation(isolation::Args),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    portcullis_process::run(|| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async {
+            match args.benchmark {
+                Benchmark::Floor(floor) => floor.run(args.output),
+                Benchmark::Evaluate(evaluate) => evaluate.run(args.output).await,
+                Benchmark::Swap(swap) => swap.run(args.output).await,
+                Benchmark::Start(start) => start.run(args.output).await,
+                Benchmark::Isolation(isolation) => isolation.run(args.output).await,
+            }
+        })
+    })
+}

@@ -1,0 +1,130 @@
+//! Answers over TLS: latency, throughput, and processor time for each request.
+//!
+//! Goals: p50 at most 0.30 ms and p99.9 at most 3 ms with one caller (P2); at most 25 % above the floor in processor time
+//! (P3). With `--url` any server of the same protocol is measured, interleaved with this one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::load::Target;
+use crate::pod::{Evaluator, Folder, examples};
+use crate::report::{Output, median, print};
+
+/// The settings.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Callers at the same time.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
+    callers: Vec<usize>,
+
+    /// Time of a round.
+    #[arg(long, default_value = "3s", value_parser = portcullis_process::parse_duration)]
+    time: Duration,
+
+    /// Rounds; the medians of their figures are printed.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+
+    /// Another server to measure beside this one, for instance https://127.0.0.1:3000.
+    #[arg(long)]
+    url: Option<String>,
+
+    /// The policy's id at that server.
+    #[arg(long, default_value = "no-privileged")]
+    policy_id: String,
+
+    /// The module; the example against privileged containers where absent. It must admit a pod with three ordinary
+    /// containers.
+    #[arg(long)]
+    module: Option<std::path::PathBuf>,
+
+    /// Settings of the module, as JSON.
+    #[arg(long, default_value = "{}")]
+    settings: String,
+}
+
+#[derive(Serialize)]
+struct Row {
+    server: String,
+    callers: usize,
+    per_second: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    p99_9_ms: f64,
+    cpu_ms: Option<f64>,
+    errors: usize,
+}
+
+/// Figures of the rounds of one row.
+#[derive(Default)]
+struct Rounds {
+    per_second: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    p99_9: Vec<f64>,
+    cpu: Vec<f64>,
+    errors: usize,
+}
+
+impl Args {
+    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+        let path = self.module.clone().unwrap_or_else(|| examples().join("modules/no-privileged.wasm"));
+        let folder = Folder::new()?;
+        folder.policy("measured", &std::fs::read(&path)?, &serde_json::from_str(&self.settings)?, false)?;
+        folder.fill(&folder.path("volume"), 1, Duration::from_secs(120))?;
+        let evaluator = folder.evaluator(&folder.path("volume"), &folder.path("private"))?;
+        let mut servers = vec![("portcullis".to_owned(), evaluator.target("cluster/measured"), Some(&evaluator))];
+        if let Some(url) = &self.url {
+            let target = Target::parse(&format!("{}/validate/{}", url.trim_end_matches('/'), self.policy_id))?;
+            servers.push((url.clone(), target, None));
+        }
+        let body = Bytes::from(crate::review::pod(false));
+        let mut rows = Vec::new();
+        for callers in &self.callers {
+            let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
+            for _ in 0..self.rounds {
+                for ((_, target, evaluator), rounds) in servers.iter().zip(&mut rounds) {
+                    self.round(target, *evaluator, *callers, &body, rounds).await?;
+                }
+            }
+            for ((server, ..), rounds) in servers.iter().zip(rounds) {
+                rows.push(Row {
+                    server: server.clone(),
+                    callers: *callers,
+                    per_second: median(rounds.per_second),
+                    p50_ms: median(rounds.p50),
+                    p99_ms: median(rounds.p99),
+                    p99_9_ms: median(rounds.p99_9),
+                    cpu_ms: (!rounds.cpu.is_empty()).then(|| median(rounds.cpu)),
+                    errors: rounds.errors,
+                });
+            }
+        }
+        print(output, "evaluate", &rows)
+    }
+
+    async fn round(
+        &self,
+        target: &Target,
+        evaluator: Option<&Evaluator>,
+        callers: usize,
+        body: &Bytes,
+        rounds: &mut Rounds,
+    ) -> anyhow::Result<()> {
+        let before = evaluator.map(Evaluator::cpu);
+        let load = target.load(callers, self.time, body).await?;
+        #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
+        let calls = load.latency.len().max(1) as f64;
+        if let (Some(evaluator), Some(before)) = (evaluator, before) {
+            rounds.cpu.push((evaluator.cpu() - before).as_secs_f64() * 1e3 / calls);
+        }
+        rounds.per_second.push(calls / load.time.as_secs_f64());
+        rounds.p50.push(load.latency.quantile(0.5));
+        rounds.p99.push(load.latency.quantile(0.99));
+        rounds.p99_9.push(load.latency.quantile(0.999));
+        rounds.errors += load.errors;
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Other policies' latency while some callers run an endless loop.
+//!
+//! Goal P7: p99 at most three times the undisturbed one, with up to four times as many offenders as cores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::pod::{Folder, assemble, examples};
+use crate::report::{Output, median, print};
+
+/// The settings.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Callers of the endless policy at the same time; a line for each.
+    #[arg(long, value_delimiter = ',', default_value = "0,1,2,4,8")]
+    offenders: Vec<usize>,
+
+    /// Time of a round.
+    #[arg(long, default_value = "4s", value_parser = portcullis_process::parse_duration)]
+    time: Duration,
+
+    /// Rounds; the medians of their figures are printed.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+#[derive(Serialize)]
+struct Row {
+    offenders: usize,
+    p50_ms: f64,
+    p99_ms: f64,
+    largest_ms: f64,
+    /// p99 as a multiple of the first line's.
+    times_undisturbed: f64,
+    per_second: f64,
+    errors: usize,
+    offender_answers: usize,
+}
+
+#[derive(Default)]
+struct Rounds {
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    largest: Vec<f64>,
+    per_second: Vec<f64>,
+    errors: usize,
+    offender_answers: usize,
+}
+
+impl Args {
+    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+        let folder = Folder::new()?;
+        let text = std::fs::read_to_string(examples().join("../guests/wat/endless_loop.wat"))?;
+        folder.policy("endless", &assemble(&text)?, &serde_json::json!({}), false)?;
+        let canary = std::fs::read(examples().join("modules/no-privileged.wasm"))?;
+        folder.policy("canary", &canary, &serde_json::json!({}), false)?;
+        folder.fill(&folder.path("volume"), 2, Duration::from_secs(120))?;
+        let evaluator = folder.evaluator(&folder.path("volume"), &folder.path("private"))?;
+        let body = Bytes::from(crate::review::pod(false));
+        let (canary, endless) = (evaluator.target("cluster/canary"), evaluator.target("cluster/endless"));
+        canary.load(1, Duration::from_millis(500), &body).await?;
+
+        let mut all: Vec<Rounds> = self.offenders.iter().map(|_| Rounds::default()).collect();
+        for _ in 0..self.rounds {
+            for (offenders, rounds) in self.offenders.iter().zip(&mut all) {
+                let stop = Arc::new(AtomicBool::new(false));
+                let attack = tokio::spawn({
+                    let (endless, body, stop, offenders) =
+                        (endless.clone(), body.clone(), Arc::clone(&stop), *offenders);
+                    async move { endless.load_until(offenders, &body, stop, None).await }
+                });
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                let load = canary.load(1, self.time, &body).await?;
+                stop.store(true, Ordering::Relaxed);
+                rounds.offender_answers += attack.await??.latency.len();
+                rounds.p50.push(load.latency.quantile(0.5));
+                rounds.p99.push(load.latency.quantile(0.99));
+                rounds.largest.push(load.latency.quantile(1.0));
+                #[expect(clippy::cast_precision_loss, reason = "far fewer calls than a float has exact integers")]
+                rounds.per_second.push(load.latency.len() as f64 / load.time.as_secs_f64());
+                rounds.errors += load.errors;
+            }
+        }
+        let undisturbed = all.first().map_or(1.0, |rounds| median(rounds.p99.clone()));
+        let rows: Vec<Row> = self
+            .offenders
+            .iter()
+            .zip(all)
+            .map(|(offenders, rounds)| {
+                let p99 = median(rounds.p99);
+                Row {
+                    offenders: *offenders,
+                    p50_ms: median(rounds.p50),
+                    p99_ms: p99,
+                    largest_ms: median(rounds.largest),
+                    times_undisturbed: p99 / undisturbed,
+                    per_second: median(rounds.per_second),
+                    errors: rounds.errors,
+                    offender_answers: rounds.offender_answers,
+                }
+            })
+            .collect();
+        print(output, "isolation", &rows)
+    }
+}

@@ -1,0 +1,222 @@
+//! The real programs, started for a benchmark: a loader that fills a volume, and an evaluator that serves from it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use portcullis_contract::{MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest};
+use portcullis_process::files;
+
+use crate::load::Target;
+
+/// A folder of policies with everything that the programs need beside it; removed at the end.
+pub(crate) struct Folder {
+    root: tempfile::TempDir,
+}
+
+impl Folder {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let root = tempfile::tempdir()?;
+        for name in ["policies", "volume", "private", "tls"] {
+            std::fs::create_dir(root.path().join(name))?;
+        }
+        let folder = Self { root };
+        folder.make_certificate()?;
+        Ok(folder)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// A cluster policy `name` for pods, with its module.
+    pub(crate) fn policy(
+        &self,
+        name: &str,
+        module: &[u8],
+        settings: &serde_json::Value,
+        mutating: bool,
+    ) -> anyhow::Result<()> {
+        std::fs::write(self.path("policies").join(format!("{name}.wasm")), module)?;
+        let manifest = serde_json::json!({
+            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
+            "spec": {
+                "module": format!("{name}.wasm"), "settings": settings, "mutating": mutating,
+                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            },
+        });
+        std::fs::write(self.path("policies").join(format!("{name}.json")), manifest.to_string())?;
+        Ok(())
+    }
+
+    /// Lets a real loader fill `volume` until all `policies` have an artifact; gives its manifest.
+    pub(crate) fn fill(&self, volume: &Path, policies: usize, longest: Duration) -> anyhow::Result<Manifest> {
+        let mut command = program("portcullis-loader")?;
+        command.arg("--dir").arg(self.path("policies")).arg("--volume").arg(volume);
+        command.args(["--probe-address", "127.0.0.1:0", "--state-address", "127.0.0.1:0", "--compile-time", "5m"]);
+        let _loader = Program::start(command)?;
+        let start = Instant::now();
+        while start.elapsed() < longest {
+            if let Some(manifest) = manifest(volume) {
+                if let Some(failure) = manifest.policies.iter().flat_map(|policy| &policy.failures).next() {
+                    bail!("the loader failed: {failure}");
+                }
+                if manifest.policies.iter().filter(|policy| !policy.candidates.is_empty()).count() == policies {
+                    return Ok(manifest);
+                }
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the loader did not fill the volume within {}", humantime::format_duration(longest))
+    }
+
+    /// Starts an evaluator and waits until it is ready.
+    pub(crate) fn evaluator(&self, volume: &Path, private: &Path) -> anyhow::Result<Evaluator> {
+        let mut command = program("portcullis-evaluator")?;
+        command.arg("--volume").arg(volume).arg("--private-dir").arg(private).arg("--tls-dir").arg(self.path("tls"));
+        command.args(["--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0", "--state-address", "127.0.0.1:0"]);
+        let start = Instant::now();
+        let program = Program::start(command)?;
+        let admission = program.address("admission")?;
+        let probes = program.address("probes")?;
+        while start.elapsed() < Duration::from_secs(120) {
+            if is_ready(&probes) {
+                return Ok(Evaluator { program, admission, until_ready: start.elapsed() });
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        bail!("the evaluator was not ready within two minutes")
+    }
+
+    fn make_certificate(&self) -> anyhow::Result<()> {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+        std::fs::write(self.path("tls/tls.crt"), made.cert.pem())?;
+        std::fs::write(self.path("tls/tls.key"), made.signing_key.serialize_pem())?;
+        Ok(())
+    }
+}
+
+/// The manifest of a volume, if there is a whole one.
+pub(crate) fn manifest(volume: &Path) -> Option<Manifest> {
+    let bytes = files::read_regular(&volume.join(MANIFEST_FILE), MANIFEST_MAX_BYTES).ok()?;
+    Manifest::decode(&bytes).ok()
+}
+
+fn is_ready(address: &str) -> bool {
+    use std::io::{Read as _, Write as _};
+    let Ok(mut stream) = std::net::TcpStream::connect(address) else { return false };
+    let mut answer = [0; 12];
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && answer.ends_with(b"200")
+}
+
+/// A ready evaluator.
+pub(crate) struct Evaluator {
+    program: Program,
+    admission: String,
+    /// From its start.
+    pub(crate) until_ready: Duration,
+}
+
+impl Evaluator {
+    /// A policy of it.
+    pub(crate) fn target(&self, policy: &str) -> Target {
+        Target { tls: true, authority: self.admission.clone(), path: format!("/validate/{policy}") }
+    }
+
+    /// Processor time used until now.
+    pub(crate) fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.program.child.id())).unwrap_or_default();
+        // Fields 14 and 15, counted behind the name, which may hold anything.
+        let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let ticks: u64 = behind.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
+    }
+
+    /// A line of `/proc/<pid>/status` in KiB, for instance `RssAnon`.
+    pub(crate) fn memory_kib(&self, line: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.program.child.id())).unwrap_or_default();
+        let value = status.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':'));
+        value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+    }
+}
+
+/// A running program; ended when dropped.
+struct Program {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Program {
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        command.args(["--log-format", "json"]).stderr(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().with_context(|| format!("failed to start {:?}", command.get_program()))?;
+        let (sender, lines) = mpsc::channel();
+        if let Some(stderr) = child.stderr.take() {
+            thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    // Nobody listens any more: the rest is read all the same, so that the program never blocks.
+                    let _ = sender.send(line);
+                }
+            });
+        }
+        Ok(Self { child, lines })
+    }
+
+    /// The address of a port, from the program's own log.
+    fn address(&self, port: &str) -> anyhow::Result<String> {
+        let mut seen = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(20)) {
+            let event: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+            if event["message"] == "listening" && event["port"] == port {
+                return Ok(event["address"].as_str().unwrap_or_default().to_owned());
+            }
+            seen.push(line);
+        }
+        bail!("no {port} port was opened:\n{}", seen.join("\n"))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Both fail only when the program has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program(name: &str) -> anyhow::Result<Command> {
+    let folder = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
+    let path = folder.join(name);
+    anyhow::ensure!(path.exists(), "{} is not there; `cargo xtask bench` builds it", path.display());
+    Ok(Command::new(path))
+}
+
+/// The folder of the examples.
+pub(crate) fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+/// A policy in WebAssembly text, as a module with the metadata that every policy needs.
+pub(crate) fn assemble(text: &str) -> anyhow::Result<Vec<u8>> {
+    let metadata = serde_json::json!({
+        "protocolVersion": "v1", "mutating": false, "executionMode": "kubewarden-wapc",
+        "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}],
+    });
+    let mut module = wat::parse_str(text)?;
+    append(&mut module, "io.kubewarden.metadata", metadata.to_string().as_bytes());
+    Ok(module)
+}
+
+/// Appends a custom section.
+pub(crate) fn append(module: &mut Vec<u8>, name: &str, data: &[u8]) {
+    use wasm_encoder::{CustomSection, Encode as _, Section as _};
+    let section = CustomSection { name: name.into(), data: data.into() };
+    module.push(section.id());
+    section.encode(module);
+}

@@ -1,0 +1,91 @@
+//! Figures and how they are printed.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// The form of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// Durations of one kind of thing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Samples(Vec<Duration>);
+
+impl Samples {
+    pub(crate) fn push(&mut self, sample: Duration) {
+        self.0.push(sample);
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The smallest sample that `share` of all samples do not exceed, in milliseconds; 0 without samples.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort();
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "there are far fewer samples than a float has exact integers"
+        )]
+        let index = ((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len().max(1)) - 1;
+        sorted.get(index).map_or(0.0, |sample| sample.as_secs_f64() * 1e3)
+    }
+}
+
+/// The middle one of some figures; 0 of none.
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+/// Prints rows as JSON, or as a table whose columns are the fields of a row.
+pub(crate) fn print<R: Serialize>(output: Output, benchmark: &str, rows: &[R]) -> anyhow::Result<()> {
+    let rows = rows.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    if output == Output::Json {
+        println!("{}", serde_json::json!({"benchmark": benchmark, "rows": rows}));
+        return Ok(());
+    }
+    let cell = |value: &serde_json::Value| match value {
+        serde_json::Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    let Some(serde_json::Value::Object(first)) = rows.first() else { return Ok(()) };
+    let mut table: Vec<Vec<String>> = vec![first.keys().map(|key| key.to_uppercase().replace('_', " ")).collect()];
+    table.extend(rows.iter().map(|row| first.keys().map(|key| cell(&row[key])).collect()));
+    let widths: Vec<usize> =
+        (0..first.len()).map(|column| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    for row in &table {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        println!("{}", line.join("   ").trim_end());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_a_hundred() {
+        let mut samples = Samples::default();
+        (1..=100).for_each(|ms| samples.push(Duration::from_millis(ms)));
+        assert_eq!((samples.quantile(0.5), samples.quantile(0.99), samples.quantile(1.0)), (50.0, 99.0, 100.0));
+        assert_eq!(Samples::default().quantile(0.5), 0.0);
+    }
+}

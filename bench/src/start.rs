@@ -1,0 +1,100 @@
+//! From the start of an evaluator to ready, on a filled volume.
+//!
+//! Goal P4, with 100 modules of 3.3 MB: at most 500 ms after a restart (private copies are there), at most 1.2 s fresh;
+//! anonymous memory at most 64 MiB, all at most 192 MiB.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::pod::{Folder, append, examples};
+use crate::report::{Output, median, print};
+
+/// The settings.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The module; the example against privileged containers where absent. `cargo xtask guests` builds one of 3.3 MB.
+    #[arg(long)]
+    module: Option<PathBuf>,
+
+    /// Settings of the module, as JSON.
+    #[arg(long, default_value = "{}")]
+    settings: String,
+
+    /// Policies, each with a module of its own.
+    #[arg(long, default_value_t = 100)]
+    modules: usize,
+
+    /// Starts of each kind; the medians are printed.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+
+    /// Keep the filled volume here and use it again: filling it with large modules takes minutes.
+    #[arg(long)]
+    volume: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    start: &'static str,
+    modules: usize,
+    module_kib: usize,
+    ready_ms: f64,
+    anonymous_mib: f64,
+    file_mib: f64,
+}
+
+impl Args {
+    pub(crate) async fn run(&self, output: Output) -> anyhow::Result<()> {
+        tokio::task::block_in_place(|| self.measure(output))
+    }
+
+    fn measure(&self, output: Output) -> anyhow::Result<()> {
+        let folder = Folder::new()?;
+        let path = self.module.clone().unwrap_or_else(|| examples().join("modules/no-privileged.wasm"));
+        let module = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        let settings = serde_json::from_str(&self.settings)?;
+        for i in 0..self.modules {
+            let mut module = module.clone();
+            append(&mut module, "variant", i.to_string().as_bytes());
+            folder.policy(&format!("policy-{i}"), &module, &settings, false)?;
+        }
+        let volume = self.volume.clone().unwrap_or_else(|| folder.path("volume"));
+        std::fs::create_dir_all(&volume)?;
+        eprintln!("filling the volume with {} modules", self.modules);
+        folder.fill(&volume, self.modules, Duration::from_secs(1800))?;
+
+        let mut rows = Vec::new();
+        let private = folder.path("private");
+        for (start, fresh) in [("fresh", true), ("restart", false)] {
+            let (mut ready, mut anonymous, mut file) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..self.rounds {
+                if fresh {
+                    std::fs::remove_dir_all(&private)?;
+                    std::fs::create_dir(&private)?;
+                }
+                let evaluator = folder.evaluator(&volume, &private)?;
+                ready.push(evaluator.until_ready.as_secs_f64() * 1e3);
+                anonymous.push(mib(evaluator.memory_kib("RssAnon")));
+                file.push(mib(evaluator.memory_kib("RssFile")));
+            }
+            rows.push(Row {
+                start,
+                modules: self.modules,
+                module_kib: module.len() / 1024,
+                ready_ms: median(ready),
+                anonymous_mib: median(anonymous),
+                file_mib: median(file),
+            });
+        }
+        print(output, "start", &rows)
+    }
+}
+
+fn mib(kib: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 KiB")]
+    let kib = kib as f64;
+    kib / 1024.0
+}
