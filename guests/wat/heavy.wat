@@ -21,7 +21,7 @@
       (local.set $x (i64.xor (local.get $x) (i64.shr_u (local.get $x) (i64.const 7))))
       (local.set $x (i64.xor (local.get $x) (i64.shl (local.get $x) (i64.const 17))))
       (local.set $round (i32.add (local.get $round) (i32.const 1)))
-      (br_if $more (i32.lt_u (local.get $round) (i32.const 25000000))))
+      (br_if $more (i32.lt_u (local.get $round) (i32.const 40000000))))
     ;; Never so, but the rounds cannot be left out.
     (if (i64.eqz (local.get $x)) (then unreachable))
     (call $respond (i32.const 32) (i32.const 17))

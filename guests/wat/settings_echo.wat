@@ -6,7 +6,7 @@
   (memory (export "memory") 2)
   (data (i32.const 16) "\"v1\"")
   (data (i32.const 32) "{\"accepted\":true}")
-  (data (i32.const 48) "0123456789abcdef")
+  (data (i32.const 960) "0123456789abcdef")
   (data (i32.const 64) "{\"valid\":false,\"message\":\"")
   ;; Copies text as the inside of a JSON string; returns the end of the copy.
   (func $escape (param $from i32) (param $len i32) (param $to i32) (result i32)
@@ -22,7 +22,7 @@
             (i32.store (local.get $to) (i32.const 0x3030755c))
             (i32.store8 offset=4 (local.get $to) (i32.add (i32.const 48) (i32.shr_u (local.get $byte) (i32.const 4))))
             (i32.store8 offset=5 (local.get $to)
-              (i32.load8_u offset=48 (i32.and (local.get $byte) (i32.const 15))))
+              (i32.load8_u offset=960 (i32.and (local.get $byte) (i32.const 15))))
             (local.set $to (i32.add (local.get $to) (i32.const 6)))
             (br $next)))
         (if (i32.or (i32.eq (local.get $byte) (i32.const 0x22)) (i32.eq (local.get $byte) (i32.const 0x5c)))

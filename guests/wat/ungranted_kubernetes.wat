@@ -12,7 +12,7 @@
   (data (i32.const 256) "kubewarden")
   (data (i32.const 272) "kubernetes")
   (data (i32.const 288) "list_resources_all")
-  (data (i32.const 48) "0123456789abcdef")
+  (data (i32.const 960) "0123456789abcdef")
   (data (i32.const 64) "{\"accepted\":false,\"message\":\"")
   (data (i32.const 512) "{\"api_version\":\"v1\",\"kind\":\"Secret\"}")
   ;; Copies text as the inside of a JSON string; returns the end of the copy.
@@ -29,7 +29,7 @@
             (i32.store (local.get $to) (i32.const 0x3030755c))
             (i32.store8 offset=4 (local.get $to) (i32.add (i32.const 48) (i32.shr_u (local.get $byte) (i32.const 4))))
             (i32.store8 offset=5 (local.get $to)
-              (i32.load8_u offset=48 (i32.and (local.get $byte) (i32.const 15))))
+              (i32.load8_u offset=960 (i32.and (local.get $byte) (i32.const 15))))
             (local.set $to (i32.add (local.get $to) (i32.const 6)))
             (br $next)))
         (if (i32.or (i32.eq (local.get $byte) (i32.const 0x22)) (i32.eq (local.get $byte) (i32.const 0x5c)))

@@ -6,7 +6,7 @@
   (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
   (memory (export "memory") 130)
   (data (i32.const 256) "{\"valid\":true}")
-  (data (i32.const 48) "0123456789abcdef")
+  (data (i32.const 960) "0123456789abcdef")
   (data (i32.const 640) "{\"accepted\":false,\"message\":\"")
 
   (func (export "_start")
@@ -68,7 +68,7 @@
             (i32.store (local.get $to) (i32.const 0x3030755c))
             (i32.store8 offset=4 (local.get $to) (i32.add (i32.const 48) (i32.shr_u (local.get $byte) (i32.const 4))))
             (i32.store8 offset=5 (local.get $to)
-              (i32.load8_u offset=48 (i32.and (local.get $byte) (i32.const 15))))
+              (i32.load8_u offset=960 (i32.and (local.get $byte) (i32.const 15))))
             (local.set $to (i32.add (local.get $to) (i32.const 6)))
             (br $next)))
         (if (i32.or (i32.eq (local.get $byte) (i32.const 0x22)) (i32.eq (local.get $byte) (i32.const 0x5c)))

@@ -1,4 +1,5 @@
-;; A WASI command. validate writes to standard error for ever.
+;; A WASI command. validate writes to standard error for ever, or until that is refused: then it
+;; traps.
 (module
   (import "wasi_snapshot_preview1" "args_get" (func $args_get (param i32 i32) (result i32)))
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))

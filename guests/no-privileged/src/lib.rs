@@ -5,11 +5,13 @@
 //! and not when its pods fail to appear. Has no settings.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use guest_kit::{Kind, Verdict};
 use kubewarden_policy_sdk::settings::Validatable;
 use kubewarden_policy_sdk::wapc_guest::CallResult;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// Called by the host after it has made an instance.
 #[unsafe(no_mangle)]
@@ -17,14 +19,17 @@ pub extern "C" fn wapc_init() {
     guest_kit::register::<Settings>(validate);
 }
 
-/// None so far. A field that is not known is refused, since its author expects it to act.
+/// There are none. What is set is refused, since its author expects it to act.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {}
+struct Settings(BTreeMap<String, IgnoredAny>);
 
 impl Validatable for Settings {
     fn validate(&self) -> Result<(), String> {
-        Ok(())
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
+        Err(format!("no-privileged has no settings, remove {}", names.join(", ")))
     }
 }
 
@@ -114,10 +119,8 @@ impl Part<'_> {
             let privileged = containers.iter().flatten().filter(|container| container.is_privileged());
             found.extend(privileged.map(|container| format!("{sort} {}", container.name)));
         }
-        for part in [&self.spec, &self.template, &self.job_template] {
-            if let Some(part) = part {
-                part.collect_privileged(found);
-            }
+        for part in [&self.spec, &self.template, &self.job_template].into_iter().flatten() {
+            part.collect_privileged(found);
         }
     }
 }
@@ -248,8 +251,8 @@ mod tests {
     fn refuses_unknown_settings() {
         assert_eq!(check_settings::<Settings>(b"{}"), Ok(()));
         assert_eq!(
-            check_settings::<Settings>(br#"{"allow":["x"]}"#),
-            Err("unknown field `allow`, there are no fields".to_owned()),
+            check_settings::<Settings>(br#"{"allow":["x"],"also":1}"#),
+            Err("no-privileged has no settings, remove allow, also".to_owned()),
         );
     }
 }
