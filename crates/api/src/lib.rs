@@ -1,9 +1,16 @@
-//! The resources of `policies.portcullis.dev/v1alpha1`: Policy, ClusterPolicy and their status.
+//! The resources of `policies.portcullis.dev/v1alpha1`: Policy, ClusterPolicy, their status, and a pod's report.
 //!
 //! Loader, reporter, controller and the command-line tool use these types; the evaluator never links them.
 
+pub mod column;
+mod event;
+mod observed;
 mod policy;
+mod report;
 mod status;
 
+pub use event::{EventType, PolicyEvent};
+pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, RawSettings, SpecError};
+pub use report::{PolicyKey, ReplicaReportSpec, ReportDeviation, Versions};
 pub use status::{Condition, ConditionType, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};

@@ -53,6 +53,11 @@ impl<T: PartialEq> StateFeed<T> {
         Arc::clone(&self.0.borrow().1)
     }
 
+    /// The newest document's version.
+    pub fn version(&self) -> u64 {
+        self.0.borrow().0
+    }
+
     /// Waits until the version is another than `since`, but no longer than `longest`, and gives the newest document.
     pub async fn after(&self, since: u64, longest: Duration) -> Arc<T> {
         let mut receiver = self.0.subscribe();
@@ -67,18 +72,27 @@ impl<T: PartialEq> StateFeed<T> {
 struct Since {
     #[serde(default)]
     since: u64,
+    /// In milliseconds.
+    wait: Option<u64>,
 }
 
 /// `GET /v1/state?since=<version>`: the document as JSON, at once when it is another, else as soon as it is (30 s at most).
+///
+/// With `&wait=<milliseconds>` the answer comes after that time at the latest, and is 204 without a body when the document
+/// is the same: so a reader learns within seconds that this program hangs, and an unchanged document costs nothing.
 pub fn state_route<T: PartialEq + Serialize + Send + Sync + 'static>(feed: StateFeed<T>) -> Router {
     Router::new().route("/v1/state", get(state::<T>)).with_state(feed)
 }
 
 async fn state<T: PartialEq + Serialize + Send + Sync>(
     State(feed): State<StateFeed<T>>,
-    Query(Since { since }): Query<Since>,
+    Query(Since { since, wait }): Query<Since>,
 ) -> impl IntoResponse {
-    let document = feed.after(since, LONGEST_WAIT).await;
+    let longest = wait.map_or(LONGEST_WAIT, |wait| Duration::from_millis(wait).min(LONGEST_WAIT));
+    let document = feed.after(since, longest).await;
+    if wait.is_some() && feed.version() == since {
+        return http::StatusCode::NO_CONTENT.into_response();
+    }
     match serde_json::to_vec(&*document) {
         Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => (http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -8,6 +8,12 @@ use serde::de::DeserializeOwned;
 
 /// Largest state document that is read, in bytes.
 const LARGEST: usize = 64 << 20;
+/// How long the other side may wait for a change before it says that there is none.
+const WAIT: Duration = Duration::from_secs(1);
+/// Longest time for a connection, and for an answer beyond [`WAIT`]: a program that hangs is noticed after three seconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest time for a whole answer; its size is limited as well.
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// Reads one `/v1/state` again and again.
 pub struct Follower<T> {
@@ -27,6 +33,12 @@ pub enum FollowError {
         url: String,
         /// Why.
         source: reqwest::Error,
+    },
+    /// The connection stands, and no answer comes.
+    #[error("{url} accepts a connection and does not answer")]
+    Silent {
+        /// What was read.
+        url: String,
     },
     /// The answer is beyond the size limit.
     #[error("the answer of {url} is larger than {LARGEST} bytes")]
@@ -53,30 +65,42 @@ impl<T: DeserializeOwned> Follower<T> {
         let url = format!("http://{address}/v1/state");
         let client = reqwest::Client::builder()
             .no_proxy()
-            .connect_timeout(Duration::from_secs(2))
-            // The other side waits 30 s at most before it answers.
-            .timeout(Duration::from_secs(35))
+            .connect_timeout(PATIENCE)
+            .timeout(LONGEST)
             .build()
             .map_err(|source| FollowError::Http { url: url.clone(), source })?;
         Ok(Self { client, url, since: 0, document: PhantomData })
     }
 
-    /// The next document: at once the first time and after an error, else when it has changed (or after 30 s, unchanged).
-    /// `version` tells a document's version.
+    /// The next document: at once the first time and after an error, else as soon as it has changed. `version` tells a
+    /// document's version. While this waits, the other side is asked every second, so that its end is an error soon.
     ///
     /// # Errors
-    /// When the other side cannot be asked; the caller waits a moment and calls again.
+    /// When the other side cannot be asked or does not answer; the caller waits a moment and calls again.
     pub async fn next(&mut self, version: impl Fn(&T) -> u64) -> Result<T, FollowError> {
         let since = std::mem::take(&mut self.since);
-        let document = self.get(since).await?;
+        let document = loop {
+            if let Some(document) = self.get(since).await? {
+                break document;
+            }
+        };
         self.since = version(&document);
         Ok(document)
     }
 
-    async fn get(&self, since: u64) -> Result<T, FollowError> {
+    /// The document, or nothing when it is still the version `since`.
+    async fn get(&self, since: u64) -> Result<Option<T>, FollowError> {
         let http = |source| FollowError::Http { url: self.url.clone(), source };
-        let request = self.client.get(&self.url).query(&[("since", since)]);
-        let mut response = request.send().await.and_then(reqwest::Response::error_for_status).map_err(http)?;
+        let wait = u64::try_from(WAIT.as_millis()).unwrap_or(1000);
+        let request = self.client.get(&self.url).query(&[("since", since), ("wait", wait)]);
+        let mut response = tokio::time::timeout(WAIT + PATIENCE, request.send())
+            .await
+            .map_err(|_| FollowError::Silent { url: self.url.clone() })?
+            .and_then(reqwest::Response::error_for_status)
+            .map_err(http)?;
+        if response.status() == reqwest::StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(http)? {
             if body.len() + piece.len() > LARGEST {
@@ -84,6 +108,41 @@ impl<T: DeserializeOwned> Follower<T> {
             }
             body.extend_from_slice(&piece);
         }
-        serde_json::from_slice(&body).map_err(|source| FollowError::Malformed { url: self.url.clone(), source })
+        serde_json::from_slice(&body)
+            .map(Some)
+            .map_err(|source| FollowError::Malformed { url: self.url.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ProbeServer, StateFeed, state_route};
+
+    fn number(document: &mut (u64, String), version: u64) {
+        document.0 = version;
+    }
+
+    #[tokio::test]
+    async fn a_change_is_told_and_an_unchanged_document_is_waited_for() {
+        let feed = StateFeed::new((0, "a".to_owned()), number);
+        let mut server = ProbeServer::new();
+        let address = server.port(([127, 0, 0, 1], 0).into(), state_route(feed.clone())).expect("binds");
+        server.start().expect("starts");
+        let mut follower = Follower::<(u64, String)>::new(address).expect("a client");
+        assert_eq!(follower.next(|document| document.0).await.expect("answers").1, "a");
+        let changed = tokio::spawn(async move { follower.next(|document| document.0).await });
+        // Longer than one wait, so that at least one answer says "the same".
+        tokio::time::sleep(WAIT + WAIT / 5).await;
+        feed.publish((0, "b".to_owned()), number);
+        assert_eq!(changed.await.expect("joins").expect("answers").1, "b");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_noticed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        let mut follower = Follower::<u64>::new(listener.local_addr().expect("an address")).expect("a client");
+        let error = follower.next(|version| *version).await.expect_err("no answer comes");
+        assert!(matches!(error, FollowError::Silent { .. }), "{error}");
     }
 }

@@ -36,8 +36,7 @@ impl Readiness {
     /// Every check with its name, in the order of making; draining last.
     pub fn checks(&self) -> Vec<(&'static str, bool)> {
         let latches = self.latches.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut checks: Vec<_> =
-            latches.iter().map(|(name, latch)| (*name, latch.is_released())).collect();
+        let mut checks: Vec<_> = latches.iter().map(|(name, latch)| (*name, latch.is_released())).collect();
         checks.push(("not-draining", !self.is_draining()));
         checks
     }

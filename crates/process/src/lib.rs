@@ -18,7 +18,7 @@ mod probe;
 mod shutdown;
 
 pub use confine::{Confinement, ConfinementReport};
-pub use exit::{SettingError, parse_duration, run};
+pub use exit::{EXIT_WITH_PARENT, SettingError, parse_duration, run};
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};

@@ -1,0 +1,115 @@
+//! What one pod says of all policies (status-api section 2.2).
+//!
+//! A policy that serves its newest generation costs a line in a map; only the others have more to tell.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use portcullis_contract::{Digest, ReplicaState};
+use serde::{Deserialize, Serialize};
+
+/// The `spec` of a ReplicaReport.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaReportSpec {
+    /// The pod's uid; tells a pod from a later one of the same name.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+    /// The pod's node, where known.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub node: String,
+    /// Which programs this pod runs.
+    pub versions: Versions,
+    /// The set that this replica has finished applying.
+    pub manifest_number: u64,
+    /// The generation that serves, of each policy that serves its newest one.
+    pub current: BTreeMap<PolicyKey, i64>,
+    /// The module that serves, of each generation whose digest is not pinned yet.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub digests: BTreeMap<PolicyKey, Digest>,
+    /// The policies that do not plainly serve their newest generation.
+    pub deviations: Vec<ReportDeviation>,
+    /// How many deviations the cap left out.
+    pub deviations_omitted: u32,
+    /// When this report was renewed.
+    pub heartbeat: Timestamp,
+}
+
+impl ReplicaReportSpec {
+    /// Most deviations that a report keeps.
+    pub const MAX_DEVIATIONS: usize = 500;
+}
+
+/// Which programs a pod runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Versions {
+    /// Version of the loader; empty where it has not been reached.
+    pub loader: String,
+    /// Version of the evaluator; empty where it has not been reached.
+    pub evaluator: String,
+    /// Version of the reporter.
+    pub reporter: String,
+    /// The evaluator's engine, for instance `wasmtime 48.0.8`.
+    pub engine: String,
+    /// Format of the volume manifest.
+    pub manifest_format: u32,
+}
+
+/// The first 16 hex digits of a policy's uid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PolicyKey(String);
+
+impl PolicyKey {
+    /// The key of the policy with this uid.
+    pub fn of(uid: &str) -> Self {
+        Self(uid.chars().filter(char::is_ascii_hexdigit).take(16).collect())
+    }
+}
+
+impl fmt::Display for PolicyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A policy that does not plainly serve its newest generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportDeviation {
+    /// The policy.
+    #[serde(rename = "policyUID")]
+    pub policy_uid: String,
+    /// The newest generation that this pod knows.
+    pub generation: i64,
+    /// The generation that answers here; 0 if none.
+    pub serving: i64,
+    /// `Previous`, `Pending`, `Failed` or `Unknown`.
+    pub state: ReplicaState,
+    /// Why the newest generation does not serve. Text, as a newer release may know more reasons.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Whether waiting can help.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub retryable: Option<bool>,
+    /// When it is tried again.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next_retry_time: Option<Timestamp>,
+    /// Since when it is so.
+    pub since: Timestamp,
+    /// Why, or what goes on, in words; 1 024 bytes at most.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_first_half_of_the_uid_without_dashes() {
+        assert_eq!(PolicyKey::of("9b2c41d2-a1f0-4e17-8000-0123456789ab").to_string(), "9b2c41d2a1f04e17");
+    }
+}
