@@ -64,6 +64,19 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
+/// Finds what compiles the Rust guests.
+///
+/// # Errors
+/// When nothing here can: what to install.
+pub(crate) fn find_toolchain() -> Result<()> {
+    Toolchain::find().map(drop)
+}
+
+/// Names of the guests that need no other tool than Rust.
+pub(crate) fn rust_names() -> impl Iterator<Item = &'static str> {
+    GUESTS.iter().filter(|guest| guest.language == Language::Rust).map(|guest| guest.name)
+}
+
 struct Guest {
     name: &'static str,
     language: Language,

@@ -1,1 +1,167 @@
-fn main() {}
+//! Building, running and testing the workspace: `cargo xtask --help` lists the commands.
+//!
+//! This program starts cargo for one package at a time and looks at files. It never becomes a part of the product, and it
+//! depends on none of the product's crates, so that it is built in seconds and works while they do not compile.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod boundaries;
+mod deny;
+mod files;
+mod guests;
+mod programs;
+mod progress;
+mod step;
+mod test;
+mod tools;
+mod totals;
+mod workspace;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::programs::Profile;
+use crate::workspace::Workspace;
+
+/// Builds, runs and tests Portcullis.
+///
+/// A newcomer needs two commands: `cargo xtask run` and `cargo xtask test`. All work from any folder of the workspace and
+/// respect CARGO_TARGET_DIR.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build the programs and run them on a folder of policies, with no cluster.
+    ///
+    /// Starts loader, evaluator and reporter under `portcullis run DIR`. Ctrl-C stops them.
+    #[command(after_help = "Examples:\n  cargo xtask run\n  cargo xtask run ~/policies -- --plain-http")]
+    Run {
+        /// The folder of Policy manifests; the examples of the repository when absent.
+        dir: Option<PathBuf>,
+        /// Build with optimisations: slower to build, faster to answer.
+        #[arg(long)]
+        release: bool,
+        /// Arguments for `portcullis run`, see `portcullis run --help`.
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// Build the programs, each by itself.
+    ///
+    /// Building them together would join the features of what they share, and so put the compiler into the evaluator.
+    Build {
+        /// Build with optimisations.
+        #[arg(long)]
+        release: bool,
+    },
+    /// Set up what the tests need and run all of them.
+    ///
+    /// Formatting, lints, boundaries, the tests of each crate, the guests and their tests, and black-box tests of the real
+    /// programs. On Debian, as root, missing packages are installed. The last line is `N passed, N failed, N skipped`.
+    #[command(after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --filter portcullis-loader\n  \
+                      cargo xtask test --filter black-box -- fault_l09")]
+    Test {
+        /// Run only the steps that have this text in their name.
+        #[arg(long, value_name = "TEXT")]
+        filter: Option<String>,
+        /// Print the names of the steps and run nothing.
+        #[arg(long)]
+        list: bool,
+        /// Arguments for the Rust tests, for instance a part of a test's name.
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// Check what the architecture promises.
+    ///
+    /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
+    /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
+    Boundaries,
+    /// Build the policies under `guests/` to WebAssembly.
+    ///
+    /// The Rust guests are written to `examples/modules/`, the Go guest to `target/guests/`.
+    #[command(after_help = "Examples:\n  cargo xtask guests\n  cargo xtask guests --opt-level 3 no-privileged")]
+    Guests {
+        /// Names of guests; all when absent.
+        names: Vec<String>,
+        /// Optimise the Rust guests at this level, and write them to `target/guests/NAME-oLEVEL.wasm`.
+        #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "2", "3", "s", "z"])]
+        opt_level: Option<String>,
+        /// Write everything to this folder instead.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Measure the programs, built for release: `cargo xtask bench --help` lists the benchmarks.
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Arguments for the benchmarks.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Check licences, sources and banned crates with cargo-deny, after the rules of `deny.toml`.
+    Deny,
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    let workspace = Workspace::load()?;
+    match command {
+        Command::Run { dir, release, args } => programs::run(&workspace, dir, Profile::of(release), &args),
+        Command::Build { release } => programs::build_all(&workspace, Profile::of(release)),
+        Command::Test { filter, list, args } => test::run(&workspace, filter.as_deref(), list, &args),
+        Command::Boundaries => boundaries::run(&workspace),
+        Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
+        Command::Bench { args } => bench::run(&workspace, &args),
+        Command::Deny => deny::run(&workspace),
+    }
+}
+
+fn build_guests(names: &[String], opt_level: Option<&str>, out: Option<PathBuf>) -> Result<ExitCode> {
+    match (out, opt_level) {
+        (None, None) => guests::build(names)?,
+        (out, opt_level) => guests::build_into(&out.unwrap_or_else(guests::output_dir), names, opt_level)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn bench_passes_everything_on_its_help_included() {
+        let args = Args::try_parse_from(["xtask", "bench", "evaluate", "--help", "-o", "json"]).unwrap();
+        let Command::Bench { args } = args.command else { panic!("another command") };
+        assert_eq!(args, ["evaluate", "--help", "-o", "json"]);
+    }
+
+    #[test]
+    fn run_keeps_arguments_of_portcullis_apart() {
+        let args = Args::try_parse_from(["xtask", "run", "policies", "--", "--plain-http"]).unwrap();
+        let Command::Run { dir, release, args } = args.command else { panic!("another command") };
+        assert_eq!((dir, release, args), (Some("policies".into()), false, vec!["--plain-http".into()]));
+    }
+}

@@ -1,0 +1,49 @@
+//! What ARCHITECTURE.md promises, checked: each rule returns what breaks it, a sentence each.
+
+mod rows;
+mod tidy;
+mod tree;
+mod unsafe_code;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::files;
+use crate::step::{Step, run_all, summary};
+use crate::workspace::Workspace;
+
+/// Runs all rules, the building of each crate alone included.
+pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
+    let mut steps = rules(workspace);
+    steps.extend(builds_alone(workspace));
+    let done = run_all(steps, &workspace.target.join("xtask"))?;
+    let (_, totals) = summary(&done);
+    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The rules that need no compiler.
+pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
+    vec![
+        Step::check("boundaries: dependencies", || tree::check(workspace)),
+        Step::check("boundaries: unsafe code", || {
+            Ok(unsafe_code::check(&workspace.packages, &files::read_all(&workspace.root)?))
+        }),
+        Step::check("boundaries: tidy files", || {
+            Ok(tidy::check(&workspace.packages, &files::read_all(&workspace.root)?))
+        }),
+        Step::check("boundaries: fault rows", || Ok(rows::check(&files::read_all(&workspace.root)?))),
+    ]
+}
+
+/// Each crate by itself: what it needs it must name, and not get through a neighbour that is built with it.
+pub(crate) fn builds_alone(workspace: &Workspace) -> Vec<Step<'_>> {
+    let variants = workspace.packages.iter().flat_map(|package| package.variants());
+    variants
+        .map(|variant| {
+            let mut command = workspace.cargo("check");
+            command.arg("--quiet").args(variant.args());
+            Step::command(format!("builds alone: {}", variant.label()), command)
+        })
+        .collect()
+}

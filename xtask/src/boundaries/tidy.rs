@@ -1,0 +1,96 @@
+//! Files: short, opened by a sentence, and free of the machine they were written on.
+
+use crate::files::TextFile;
+use crate::workspace::Package;
+
+/// In a longer file there is usually a second idea to find.
+const MAX_LINES: usize = 500;
+
+/// Files that may be longer, each with its reason.
+const LONG: [(&str, &str); 0] = [];
+
+// Spelled in two parts, so that this file breaks no rule.
+const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+
+pub(super) fn check(packages: &[Package], files: &[TextFile]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for root in packages.iter().flat_map(|package| &package.roots) {
+        let Some(file) = files.iter().find(|file| file.path == *root) else { continue };
+        if !file.text.starts_with("//! ") {
+            problems
+                .push(format!("{} does not open with `//!`: say what the crate does and never does", root.display()));
+        }
+    }
+    for file in files {
+        problems.extend(too_long(file));
+        problems.extend(machine_paths(file));
+    }
+    problems
+}
+
+fn too_long(file: &TextFile) -> Option<String> {
+    let lines = file.text.lines().count();
+    let is_source = file.is_rust() && file.path.iter().any(|part| part == "src");
+    let listed = LONG.iter().any(|(path, _)| file.path.as_os_str() == *path);
+    (is_source && lines > MAX_LINES && !listed).then(|| {
+        format!(
+            "{} has {lines} lines, more than {MAX_LINES}: find its second idea, or list it in xtask",
+            file.path.display()
+        )
+    })
+}
+
+fn machine_paths(file: &TextFile) -> Vec<String> {
+    let names_one = |line: &str| {
+        MACHINE_PATHS.iter().any(|path| {
+            // `a/home/b` and `https://host/home/` name no folder of a machine.
+            line.match_indices(path)
+                .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}".contains(c)))
+        })
+    };
+    let lines = file.text.lines().enumerate().filter(|(_, line)| names_one(line));
+    lines
+        .map(|(index, line)| {
+            format!("{}:{} names a path of one machine: {}", file.path.display(), index + 1, line.trim())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> TextFile {
+        TextFile { path: path.into(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn a_long_source_file_is_named_and_a_long_document_is_not() {
+        let text = "\n".repeat(MAX_LINES + 1);
+        assert_eq!(check(&[], &[file("guests/Cargo.lock", &text)]), Vec::<String>::new());
+        assert_eq!(
+            check(&[], &[file("loader/src/fetch.rs", &text)]),
+            ["loader/src/fetch.rs has 501 lines, more than 500: find its second idea, or list it in xtask"],
+        );
+    }
+
+    #[test]
+    fn a_crate_without_an_opening_sentence_is_named() {
+        let package = Package { name: "one".to_owned(), roots: vec!["one/src/lib.rs".into()], features: vec![] };
+        let problems = check(&[package], &[file("one/src/lib.rs", "mod one;\n")]);
+        assert_eq!(problems, ["one/src/lib.rs does not open with `//!`: say what the crate does and never does"]);
+    }
+
+    #[test]
+    fn a_path_of_a_machine_is_named_with_its_line() {
+        let text = format!("cd here\ncd {}me/src\n", MACHINE_PATHS[2]);
+        let expected = format!("a.md:2 names a path of one machine: cd {}me/src", MACHINE_PATHS[2]);
+        assert_eq!(check(&[], &[file("a.md", &text)]), [expected]);
+    }
+
+    #[test]
+    fn a_part_of_another_path_is_no_path_of_a_machine() {
+        let text = format!("https://example.org{}page and guests{}x\n", MACHINE_PATHS[2], MACHINE_PATHS[0]);
+        assert_eq!(check(&[], &[file("a.md", &text)]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,98 @@
+//! The four programs: building each by itself, and starting them on a folder.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::progress;
+use crate::workspace::Workspace;
+
+/// The packages that make the programs of a pod and the command-line tool, which runs them.
+pub(crate) const PROGRAMS: [&str; 4] =
+    ["portcullis-loader", "portcullis-evaluator", "portcullis-reporter", "portcullis"];
+
+/// How programs are built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Profile {
+    /// Quick to build, with fail points for tests.
+    Dev,
+    /// Optimised, as users get them.
+    Release,
+}
+
+impl Profile {
+    pub(crate) fn of(release: bool) -> Self {
+        if release { Self::Release } else { Self::Dev }
+    }
+
+    /// Name of the folder below cargo's target folder.
+    pub(crate) fn dir(self) -> &'static str {
+        match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// Builds the programs and says where they are.
+pub(crate) fn build_all(workspace: &Workspace, profile: Profile) -> Result<ExitCode> {
+    build(workspace, profile)?;
+    let dir = workspace.bin_dir(profile.dir());
+    println!("{} are in {}", PROGRAMS.join(", "), dir.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the programs, one cargo command each.
+pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
+    for (index, program) in PROGRAMS.iter().enumerate() {
+        let label = format!("building {program} ({}/{})", index + 1, PROGRAMS.len());
+        let built = progress::watch_cargo(build_command(workspace, program, profile), &label)?;
+        ensure!(built, "{program} does not build; the compiler's words are above");
+    }
+    Ok(())
+}
+
+/// The command that builds one program: one package a command, because cargo joins the features of what it builds
+/// together, and the evaluator would get the loader's compiler.
+pub(crate) fn build_command(workspace: &Workspace, program: &str, profile: Profile) -> Command {
+    let mut command = workspace.cargo("build");
+    command.args(["--package", program, "--bins"]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    command
+}
+
+/// Builds the programs, then becomes `portcullis run DIR`.
+///
+/// # Errors
+/// When a program does not build or the last one cannot be started; otherwise this does not return.
+pub(crate) fn run(
+    workspace: &Workspace,
+    dir: Option<PathBuf>,
+    profile: Profile,
+    args: &[OsString],
+) -> Result<ExitCode> {
+    let dir = dir.unwrap_or_else(|| shown(&workspace.root.join("examples")));
+    ensure!(
+        dir.is_dir(),
+        "{} is no folder: name a folder of Policy manifests, or none for the examples",
+        dir.display()
+    );
+    build(workspace, profile)?;
+    let program = workspace.bin_dir(profile.dir()).join("portcullis");
+    let error = Command::new(&program).arg("run").arg(dir).args(args).exec();
+    Err(error).with_context(|| format!("failed to start {}", program.display()))
+}
+
+/// The path as the user would write it: relative where that is short.
+fn shown(path: &Path) -> PathBuf {
+    let Ok(here) = std::env::current_dir() else { return path.to_owned() };
+    match path.strip_prefix(here) {
+        Ok(relative) if !relative.as_os_str().is_empty() => relative.to_owned(),
+        _ => path.to_owned(),
+    }
+}

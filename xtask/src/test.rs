@@ -1,0 +1,173 @@
+//! All tests, in the order in which a failure tells most: what is cheap first, the real programs last.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+
+use crate::programs::{self, PROGRAMS, Profile};
+use crate::step::{Step, run_all, summary};
+use crate::workspace::Workspace;
+use crate::{boundaries, guests, tools};
+
+/// The crate of the black-box tests. They start the real programs, so those are built before it is run, and after the unit
+/// tests: building the evaluator's tests may leave a program with their features behind.
+const BLACK_BOX: &str = "portcullis-tests";
+
+/// Runs the steps whose names contain `filter`; `args` go to the Rust tests. Fails when any of them does.
+pub(crate) fn run(workspace: &Workspace, filter: Option<&str>, list: bool, args: &[OsString]) -> Result<ExitCode> {
+    let mut plan = Plan { workspace, args, filter: filter.unwrap_or(""), list, steps: Vec::new() };
+    plan.everything()?;
+    if list {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
+    let (text, totals) = summary(&done);
+    println!("\n{text}");
+    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The steps, as they are collected.
+struct Plan<'a> {
+    workspace: &'a Workspace,
+    args: &'a [OsString],
+    filter: &'a str,
+    list: bool,
+    steps: Vec<Step<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    fn everything(&mut self) -> Result<()> {
+        self.formatting();
+        for step in boundaries::builds_alone(self.workspace) {
+            self.add(step.gate());
+        }
+        for step in boundaries::rules(self.workspace) {
+            self.add(step);
+        }
+        self.lints();
+        self.unit_tests();
+        self.guests();
+        self.black_box()
+    }
+
+    fn formatting(&mut self) {
+        let mut programs = self.workspace.cargo("fmt");
+        programs.args(["--all", "--check"]);
+        self.add(Step::command("formatting", programs));
+        let mut guests = self.in_guests("fmt");
+        guests.args(["--all", "--check"]);
+        self.add(Step::command("guests: formatting", guests));
+    }
+
+    fn lints(&mut self) {
+        for variant in self.workspace.packages.iter().flat_map(|package| package.variants()) {
+            let mut clippy = self.workspace.cargo("clippy");
+            clippy
+                .args(["--quiet", "--no-deps", "--all-targets"])
+                .args(variant.args())
+                .args(["--", "--deny", "warnings"]);
+            self.add(Step::command(format!("lints: {}", variant.label()), clippy));
+        }
+    }
+
+    fn unit_tests(&mut self) {
+        let packages = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX);
+        for variant in packages.flat_map(|package| package.variants()) {
+            let test = self.cargo_test(&variant.args());
+            self.add(Step::command(format!("tests: {}", variant.label()), test));
+        }
+    }
+
+    fn guests(&mut self) {
+        let mut clippy = self.in_guests("clippy");
+        clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+        self.add(Step::command("guests: lints", clippy));
+
+        let mut native = self.in_guests("test");
+        native.args(["--quiet", "--workspace", "--no-fail-fast"]).args(self.args);
+        self.add(Step::command("guests: tests", native));
+
+        self.add(if tools::on_path("go") {
+            let mut go = Command::new("go");
+            go.args(["test", "-v", "./..."]).current_dir(self.workspace.root.join("guests/allowed-registries"));
+            Step::command("guests: tests in Go", go)
+        } else {
+            Step::skip("guests: tests in Go", "there is no Go here; install Go 1.24 or newer")
+        });
+
+        self.add(Step::check("guests: kept modules", || {
+            Ok(guests::check().err().map(|error| format!("{error:#}")).into_iter().collect())
+        }));
+    }
+
+    /// Programs and guests are built, each as a step, and the tests are told where.
+    fn black_box(&mut self) -> Result<()> {
+        let mut test = self.cargo_test(&["--package", BLACK_BOX]);
+        test.env("PORTCULLIS_BIN_DIR", self.workspace.bin_dir(Profile::Dev.dir()));
+
+        let name = "black-box: build guests";
+        if self.selects(name) {
+            // A folder of their own: a test compares them with the modules that are kept in the repository.
+            let built = self.workspace.target.join("guests/built");
+            match if self.list { Ok(()) } else { tools::wasm_toolchain() } {
+                Ok(()) => {
+                    let step = Step::command(name, self.build_guests(&built)?);
+                    self.add(step);
+                    test.env("PORTCULLIS_GUESTS_DIR", built);
+                }
+                Err(missing) => self.add(Step::skip(
+                    name,
+                    format!("the kept modules were NOT compared with what their sources give: {missing:#}"),
+                )),
+            }
+        }
+        for program in PROGRAMS {
+            let mut build = programs::build_command(self.workspace, program, Profile::Dev);
+            build.arg("--quiet");
+            self.add(Step::command(format!("black-box: build {program}"), build).gate());
+        }
+        self.add(Step::command("black-box: tests", test));
+        Ok(())
+    }
+
+    /// This program again, since a step's output belongs into its log.
+    fn build_guests(&self, out: &std::path::Path) -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
+        command.args(["guests", "--out"]).arg(out).env("CARGO_TARGET_DIR", &self.workspace.target);
+        if !tools::on_path("go") {
+            command.args(guests::rust_names());
+        }
+        Ok(command)
+    }
+
+    fn cargo_test(&self, selection: &[&str]) -> Command {
+        let mut test = self.workspace.cargo("test");
+        test.args(["--quiet", "--no-fail-fast"]).args(selection).args(self.args);
+        test
+    }
+
+    /// A cargo command in the workspace of the guests, which has other features, profiles and lints.
+    fn in_guests(&self, subcommand: &str) -> Command {
+        let mut command = self.workspace.cargo(subcommand);
+        command
+            .current_dir(self.workspace.root.join("guests"))
+            .env("CARGO_TARGET_DIR", self.workspace.target.join("guests/build"));
+        command
+    }
+
+    fn selects(&self, name: &str) -> bool {
+        name.contains(self.filter)
+    }
+
+    fn add(&mut self, step: Step<'a>) {
+        if !self.selects(&step.name) {
+            return;
+        }
+        if self.list {
+            println!("{}", step.name);
+        } else {
+            self.steps.push(step);
+        }
+    }
+}

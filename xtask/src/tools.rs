@@ -1,0 +1,78 @@
+//! Tools that the tests need beside Rust: which are missing, and getting them where that is our business.
+//!
+//! Only on Debian and as root, as in a container of a test run, are packages installed. Elsewhere the machine is somebody's,
+//! and the words say what to install.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::guests;
+
+/// Packages of Debian that compile Rust to WebAssembly.
+const WASM_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "lld"];
+
+/// Whether there is a program of this name on PATH.
+pub(crate) fn on_path(program: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// Sees to it that the Rust guests can be built.
+///
+/// # Errors
+/// When they cannot: the reason with the next step, for the line that tells of the skipped test.
+pub(crate) fn wasm_toolchain() -> Result<()> {
+    let Err(missing) = guests::find_toolchain() else { return Ok(()) };
+    if !may_install() {
+        return Err(missing);
+    }
+    println!("installing {} with apt-get (some minutes the first time)", WASM_PACKAGES.join(", "));
+    apt_get(&["update", "--quiet", "--quiet"])?;
+    apt_get(&[&["install", "--quiet", "--quiet", "--yes", "--no-install-recommends"], &WASM_PACKAGES[..]].concat())?;
+    guests::find_toolchain()
+}
+
+fn may_install() -> bool {
+    Path::new("/etc/debian_version").exists() && on_path("apt-get") && is_root()
+}
+
+fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| effective_user(&status) == Some(0))
+}
+
+/// The effective user id in `/proc/self/status`: the second number of its `Uid:` line.
+fn effective_user(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let output = Command::new("apt-get")
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .output()
+        .context("failed to start apt-get")?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "apt-get {} failed: {}", args.join(" "), words.trim());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effective_user_is_the_second_number() {
+        assert_eq!(effective_user("Name:\txtask\nUid:\t1000\t0\t1000\t1000\nGid:\t5\t5\t5\t5\n"), Some(0));
+        assert_eq!(effective_user("Name:\txtask\n"), None);
+    }
+
+    #[test]
+    fn programs_are_looked_for_on_path() {
+        assert!(on_path("sh"));
+        assert!(!on_path("a-program-that-nobody-has"));
+    }
+}
