@@ -1,1 +1,61 @@
-//! x
+//! Black-box tests of the real programs: what a test needs to start them, break something, and look.
+//!
+//! A test writes policies into a [`Folder`], starts a [`Pod`] on it, and asks through the pod: [`Pod::ask`] sends an
+//! AdmissionReview, [`Pod::health`], [`Pod::status`] and the states tell what a person or a kubelet would see. What it waits
+//! for is a condition with a time limit ([`eventually`]), never a time that passes. When a test panics, the pod prints what
+//! its programs logged.
+//!
+//! The programs are started as they are shipped and no crate of theirs is linked: of the workspace this crate knows only what
+//! is on the wire. README.md has an example.
+//!
+//! ```text
+//! Folder ──► Pod ──► Process (loader, evaluator, reporter)
+//!   │         │
+//!   │         └──► Client ──► Answer        Canary: I1 and I2, for the whole test
+//!   ├─ Policy, guest, wat                   Raw: exact bytes at an exact pace
+//!   └─ Volume                               Source: a scripted place to fetch modules from
+//! ```
+
+mod address;
+mod answer;
+mod canary;
+mod certificate;
+mod client;
+mod expect;
+mod folder;
+mod guest;
+mod pod;
+mod policy;
+mod process;
+mod programs;
+mod raw;
+mod review;
+mod rows;
+mod secret;
+mod setup;
+mod source;
+mod tls;
+mod usage;
+mod volume;
+mod wait;
+
+pub use answer::{Answer, Verdict};
+pub use canary::{CANARY, Canary};
+pub use certificate::{Authority, Identity};
+pub use client::Client;
+pub use folder::Folder;
+pub use guest::{guest, guest_with, wat};
+pub use pod::{Health, Pod};
+pub use policy::Policy;
+pub use process::{Launch, Process};
+pub use programs::{Program, program};
+pub use raw::{Raw, RawResponse, client_hello};
+pub use review::Review;
+pub use rows::{rows_without_a_test, stale_lines};
+pub use secret::Secret;
+pub use setup::PodSetup;
+pub use source::{Reply, Source};
+pub use tls::Tls;
+pub use usage::Usage;
+pub use volume::{SmallVolume, Volume};
+pub use wait::{LIMIT, eventually, eventually_within, heavy, never};

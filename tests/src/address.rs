@@ -1,0 +1,53 @@
+//! Loopback addresses and ports that no other test has.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::Program;
+
+/// This process's own loopback address: all of 127.0.0.0/8 is the loopback. 127.0.0.x is left to others.
+pub(crate) fn loopback() -> IpAddr {
+    let [_, a, b, c] = (std::process::id() % 0xfe_ff00 + 0x100).to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(127, a, b, c))
+}
+
+/// The first of ten ports of the caller's own on [`loopback`]. They stay his over restarts of a program, which port 0 would
+/// not, and lie below the ports that the kernel gives to outgoing connections.
+pub(crate) fn ports() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(10_000);
+    SocketAddr::new(loopback(), NEXT.fetch_add(10, Ordering::Relaxed))
+}
+
+/// The pod's ports.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses(SocketAddr);
+
+impl Addresses {
+    /// Of a new pod.
+    pub(crate) fn take() -> Self {
+        Self(ports())
+    }
+
+    fn port(self, number: u16) -> SocketAddr {
+        SocketAddr::new(self.0.ip(), self.0.port() + number)
+    }
+
+    pub(crate) fn admission(self) -> SocketAddr {
+        self.port(0)
+    }
+
+    pub(crate) fn probes(self, program: Program) -> SocketAddr {
+        match program {
+            Program::Evaluator => self.port(1),
+            Program::Loader => self.port(2),
+            Program::Reporter | Program::Cli => self.port(3),
+        }
+    }
+
+    pub(crate) fn state(self, program: Program) -> SocketAddr {
+        match program {
+            Program::Evaluator => self.port(4),
+            _ => self.port(5),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! I1 and I2: a canary on the same server answers right for the whole test, and no program ends.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::{Answer, Pod, Review};
+
+/// The name of the canary policy; its id is `cluster/canary`.
+pub const CANARY: &str = "canary";
+
+/// What the guest `counter` answers, always: it counts its calls, and each call has an instance of its own.
+const RIGHT: &str = "call 1 by global, call 1 by memory";
+/// Time between two questions: 50 a second.
+const PACE: Duration = Duration::from_millis(20);
+
+/// Asks the canary until it goes.
+pub struct Canary {
+    stop: Arc<AtomicBool>,
+    paused: Arc<Mutex<bool>>,
+    answers: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Vec<String>>>,
+}
+
+impl Canary {
+    /// Waits until the canary serves, then asks it 50 times a second. The folder must be [`crate::Folder::with_canary`].
+    ///
+    /// # Panics
+    /// When the canary does not come to serve.
+    pub fn on(pod: &Pod) -> Self {
+        let id = format!("cluster/{CANARY}");
+        pod.wait_current(&id, 1);
+        let (stop, paused, answers) = (Arc::default(), Arc::default(), Arc::default());
+        let asks = Asks {
+            client: pod.new_client(),
+            stop: Arc::clone(&stop),
+            paused: Arc::clone(&paused),
+            answers: Arc::clone(&answers),
+        };
+        let thread = thread::Builder::new().name("canary".into()).spawn(move || asks.run(&id)).expect("a thread");
+        Self { stop, paused, answers, thread: Some(thread) }
+    }
+
+    /// Asks no more until [`Canary::resume`], and no question is on its way: for rows that kill the server which answers.
+    pub fn pause(&self) {
+        *lock(&self.paused) = true;
+    }
+
+    /// Asks again.
+    pub fn resume(&self) {
+        *lock(&self.paused) = false;
+    }
+
+    /// How many right answers there were.
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Ordering::SeqCst)
+    }
+
+    /// Ends the questions. Every answer was right, and all programs run.
+    ///
+    /// # Panics
+    /// When one was not, or a program has ended.
+    pub fn finish(mut self, pod: &Pod) {
+        self.stop.store(true, Ordering::SeqCst);
+        let wrong = self.thread.take().expect("it runs once").join().expect("the canary's thread ends");
+        assert!(wrong.is_empty(), "{} answers of the canary were wrong (I1), first {}", wrong.len(), wrong[0]);
+        assert!(self.answers() > 0, "the canary was never asked");
+        pod.assert_alive();
+    }
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            // The test has failed already, or did not care to finish.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(mutex: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Asks {
+    client: crate::Client,
+    stop: Arc<AtomicBool>,
+    paused: Arc<Mutex<bool>>,
+    answers: Arc<AtomicU64>,
+}
+
+impl Asks {
+    fn run(&self, id: &str) -> Vec<String> {
+        let (start, mut wrong) = (Instant::now(), Vec::new());
+        while !self.stop.load(Ordering::SeqCst) {
+            let asked = Instant::now();
+            // Held for the whole question, so that a pause begins after it.
+            let paused = lock(&self.paused);
+            if !*paused {
+                let review = Review::pod();
+                match self.client.try_ask(id, &review).and_then(|answer| check(&answer, &review)) {
+                    Ok(()) => {
+                        self.answers.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(error) => wrong.push(format!("after {:?}: {error}", start.elapsed())),
+                }
+            }
+            drop(paused);
+            thread::sleep(PACE.saturating_sub(asked.elapsed()));
+        }
+        wrong
+    }
+}
+
+fn check(answer: &Answer, review: &Review) -> Result<(), String> {
+    if answer.status != 200 {
+        return Err(format!("{answer:?}"));
+    }
+    let verdict = answer.verdict();
+    let right = verdict.uid == review.uid() && !verdict.allowed && verdict.message == RIGHT;
+    if right { Ok(()) } else { Err(format!("{answer:?}")) }
+}

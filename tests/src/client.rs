@@ -1,0 +1,165 @@
+//! An HTTP client like the API server's: TLS with a CA of the tests' own, HTTP/1.1, keep-alive.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::{Answer, Authority, Review};
+
+/// One caller, with a pool of connections. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+}
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2).enable_all().thread_name("clients").build().expect("a runtime")
+    });
+    &RUNTIME
+}
+
+impl Client {
+    /// A caller of `address` over TLS that trusts [`Authority::shared`].
+    pub fn tls(address: SocketAddr) -> Self {
+        Self::trusting(address, &Authority::shared().pem)
+    }
+
+    /// A caller of `address` over TLS that trusts the certificates of a PEM bundle.
+    ///
+    /// # Panics
+    /// When the bundle has no certificate.
+    pub fn trusting(address: SocketAddr, bundle: &str) -> Self {
+        let authorities = reqwest::Certificate::from_pem_bundle(bundle.as_bytes()).expect("a PEM bundle");
+        Self::build(Self::common().tls_certs_only(authorities), format!("https://{address}"))
+    }
+
+    /// A caller of `address` over plain HTTP.
+    pub fn plain(address: SocketAddr) -> Self {
+        Self::build(Self::common().tls_certs_only([]), format!("http://{address}"))
+    }
+
+    fn common() -> reqwest::ClientBuilder {
+        reqwest::Client::builder().no_proxy().http1_only().tcp_nodelay(true).timeout(Duration::from_secs(60))
+    }
+
+    fn build(builder: reqwest::ClientBuilder, base: String) -> Self {
+        Self { http: builder.build().expect("an HTTP client"), base }
+    }
+
+    /// A caller like this one with connections of its own.
+    #[must_use]
+    pub fn with_base_path(&self, path: &str) -> Self {
+        Self { http: self.http.clone(), base: format!("{}{path}", self.base) }
+    }
+
+    /// Sends a request. An error is one of transport: no connection, a reset, no answer within 60 s.
+    ///
+    /// # Errors
+    /// The error and its causes, in words.
+    pub async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Answer, String> {
+        let start = Instant::now();
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let response = request.send().await.map_err(|error| causes(&error))?;
+        let status = response.status().as_u16();
+        let text = |value: &reqwest::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let headers: BTreeMap<_, _> =
+            response.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+        let body = response.bytes().await.map_err(|error| causes(&error))?;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        Ok(Answer { status, headers, body, elapsed: start.elapsed() })
+    }
+
+    /// `GET path`.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub fn get(&self, path: &str) -> Result<Answer, String> {
+        runtime().block_on(self.send(Method::GET, path, None))
+    }
+
+    /// `POST path` with any body, said to be JSON.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub fn post(&self, path: &str, body: impl Into<Vec<u8>>) -> Result<Answer, String> {
+        runtime().block_on(self.send(Method::POST, path, Some(body.into())))
+    }
+
+    /// Asks policy `id`.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub fn try_ask(&self, id: &str, review: &Review) -> Result<Answer, String> {
+        self.post(&format!("/validate/{id}"), review.bytes())
+    }
+
+    /// Asks policy `id`.
+    ///
+    /// # Panics
+    /// When the request fails in transport.
+    pub fn ask(&self, id: &str, review: &Review) -> Answer {
+        self.try_ask(id, review).unwrap_or_else(|error| panic!("{id} does not answer: {error}"))
+    }
+
+    /// Sends `count` requests of policy `id` at the same moment, and waits for all answers.
+    pub fn ask_at_once(&self, count: usize, id: &str, review: &Review) -> Vec<Result<Answer, String>> {
+        let (path, body) = (format!("/validate/{id}"), review.bytes());
+        runtime().block_on(async {
+            let mut calls = JoinSet::new();
+            for _ in 0..count {
+                let (client, path, body) = (self.clone(), path.clone(), body.clone());
+                calls.spawn(async move { client.send(Method::POST, &path, Some(body)).await });
+            }
+            calls.join_all().await
+        })
+    }
+
+    /// Asks policy `id` from `callers` callers, each one request after the other, until `done` says so. Gives every answer to
+    /// `check`, which panics where one is wrong. The number of answers is returned.
+    ///
+    /// # Panics
+    /// When `check` does.
+    pub fn ask_until(
+        &self,
+        callers: usize,
+        id: &str,
+        review: &Review,
+        check: impl Fn(Result<Answer, String>) + Sync,
+        done: impl Fn() -> bool + Sync,
+    ) -> usize {
+        std::thread::scope(|scope| {
+            let caller = || {
+                let mut count = 0;
+                while !done() {
+                    check(self.try_ask(id, review));
+                    count += 1;
+                }
+                count
+            };
+            let callers: Vec<_> = (0..callers).map(|_| scope.spawn(caller)).collect();
+            callers.into_iter().map(|caller| caller.join().expect("every answer is right")).sum()
+        })
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
+}

@@ -1,0 +1,159 @@
+//! What a user must see: the words of faults.md section 1, checked at every place where they show.
+
+use portcullis_contract::{Class, Current, Deviation, Failure, Reason, ReplicaState};
+use serde_json::Value;
+
+use crate::{Answer, Pod, Review, Verdict, eventually};
+
+impl Pod {
+    /// Waits until a policy serves its newest generation, and that is `generation` (the first is 1).
+    ///
+    /// # Panics
+    /// When it does not come to that in time.
+    pub fn wait_current(&self, id: &str, generation: i64) -> Current {
+        eventually(&format!("{id} to serve generation {generation}"), || {
+            self.evaluator_state()?.current.get(id).filter(|current| current.generation == generation).cloned()
+        })
+    }
+
+    /// Waits until a policy's newest generation fails for this reason at the evaluator, and gives what it says.
+    ///
+    /// # Panics
+    /// When it does not come to that in time.
+    pub fn wait_failure(&self, id: &str, reason: Reason) -> Deviation {
+        eventually(&format!("{id} to fail with {reason}"), || {
+            let state = self.evaluator_state()?;
+            let is = |deviation: &Deviation| {
+                deviation.id.as_str() == id
+                    && deviation.failure.as_ref().is_some_and(|failure| failure.reason == reason)
+            };
+            state.deviations.into_iter().find(is)
+        })
+    }
+
+    /// UNSERVED: waits until a policy fails for this reason with nothing that serves; then its answer, its health check and
+    /// its status say so. Gives the failure.
+    ///
+    /// # Panics
+    /// When one of them says anything else.
+    pub fn assert_unserved(&self, id: &str, reason: Reason) -> Failure {
+        let deviation = self.wait_failure(id, reason);
+        assert_eq!((deviation.state, deviation.serving), (ReplicaState::Failed, 0), "{deviation:?}");
+        let review = Review::pod();
+        self.ask(id, &review).assert_not_judged(&review, id, reason);
+        self.assert_health(id, reason);
+        self.wait_condition(id, "Ready", "False", "Error");
+        self.wait_condition(id, "Enforced", "False", "AllReplicasFailed");
+        self.assert_trouble(id, reason);
+        deviation.failure.expect("a deviation with this reason has a failure")
+    }
+
+    /// KEEP: waits until the newest generation fails for this reason while `serving` still answers; then answer, health check
+    /// and status say so. `right` looks at the answer to a pod. Gives the failure.
+    ///
+    /// # Panics
+    /// When one of them says anything else.
+    pub fn assert_kept(&self, id: &str, reason: Reason, serving: i64, right: impl Fn(&Verdict) -> bool) -> Failure {
+        let deviation = self.wait_failure(id, reason);
+        assert_eq!((deviation.state, deviation.serving), (ReplicaState::Previous, serving), "{deviation:?}");
+        let verdict = self.ask(id, &Review::pod()).verdict();
+        assert!(right(&verdict), "{id} does not answer as before: {verdict:?}");
+        self.assert_health(id, reason);
+        self.wait_condition(id, "Ready", "False", "ServingPrevious");
+        self.wait_condition(id, "Enforced", "True", "ServingPrevious");
+        self.assert_trouble(id, reason);
+        deviation.failure.expect("a deviation with this reason has a failure")
+    }
+
+    /// I3: waits until a policy serves `generation` as its newest, with `Ready=True` and `Degraded=False`.
+    ///
+    /// # Panics
+    /// When it does not come to that in time.
+    pub fn assert_recovered(&self, id: &str, generation: i64) {
+        self.wait_current(id, generation);
+        let health = self.health(id);
+        assert_eq!(health.code, 200, "{health:?}");
+        if self.has_reporter() {
+            self.wait_condition(id, "Ready", "True", "Active");
+            self.wait_condition(id, "Degraded", "False", "AsExpected");
+        }
+    }
+
+    /// The health check of a policy that fails for this reason.
+    fn assert_health(&self, id: &str, reason: Reason) {
+        let health = self.health(id);
+        assert_eq!(health.code, reason.class().code(), "{health:?}");
+        assert_eq!(health.retry_after.is_some(), reason.class().is_retryable(), "{health:?}");
+        for word in [id, reason.as_str(), &reason.stage().to_string()] {
+            assert!(health.body.contains(word), "no {word} in {health:?}");
+        }
+    }
+
+    /// The conditions that every failure sets.
+    fn assert_trouble(&self, id: &str, reason: Reason) {
+        self.wait_condition(id, "Degraded", "True", reason.as_str());
+        match reason.class() {
+            Class::Retry => self.wait_condition(id, "Stalled", "False", "Retrying"),
+            Class::Outside | Class::Final => self.wait_condition(id, "Stalled", "True", reason.as_str()),
+        }
+    }
+
+    /// Waits until a condition of a policy's status is this. Nothing is asked of a pod without a reporter.
+    ///
+    /// # Panics
+    /// When it does not come to that in time; the last status is in the text.
+    pub fn wait_condition(&self, id: &str, kind: &str, status: &str, reason: &str) {
+        if !self.has_reporter() {
+            return;
+        }
+        let wanted = |condition: &Value| {
+            condition["type"] == kind && condition["status"] == status && condition["reason"] == reason
+        };
+        let what = format!("{kind}={status}/{reason} of {id}");
+        let (start, limit) = (std::time::Instant::now(), crate::LIMIT);
+        eventually(&what, || {
+            let document = self.status(id);
+            let found = document
+                .as_ref()
+                .is_some_and(|document| document["status"]["conditions"].as_array().into_iter().flatten().any(wanted));
+            // The last look before the limit tells what was there instead.
+            assert!(found || start.elapsed() + limit / 20 < limit, "waited in vain for {what} in {document:#?}");
+            found.then_some(())
+        });
+    }
+}
+
+impl Answer {
+    /// The answer of a policy that cannot judge, with `failurePolicy: Fail` in mode protect: a denial that names policy and
+    /// reason, in the code of the reason's class.
+    ///
+    /// # Panics
+    /// When it is anything else.
+    pub fn assert_not_judged(&self, review: &Review, id: &str, reason: Reason) {
+        let verdict = self.verdict();
+        assert_eq!(verdict.uid, review.uid(), "{verdict:?}");
+        assert!(!verdict.allowed, "{verdict:?}");
+        assert_eq!(verdict.code, u64::from(reason.class().code()), "{verdict:?}");
+        let start = format!("policy {id}: {reason}: ");
+        assert!(verdict.message.starts_with(&start), "{:?} does not begin with {start:?}", verdict.message);
+        let retry_after = &verdict.details["retryAfterSeconds"];
+        assert!(retry_after.is_null() || (reason.class().is_retryable() && *retry_after == 1), "{verdict:?}");
+        assert_eq!(verdict.patch, None, "{verdict:?}");
+    }
+
+    /// The answer of a policy that cannot judge, with `failurePolicy: Ignore` or in mode warn or monitor: admitted, with one
+    /// warning that names policy and reason, and the audit annotation `policy-not-evaluated`.
+    ///
+    /// # Panics
+    /// When it is anything else.
+    pub fn assert_ignored(&self, review: &Review, id: &str, reason: Reason) {
+        let verdict = self.verdict();
+        assert_eq!(verdict.uid, review.uid(), "{verdict:?}");
+        assert!(verdict.allowed, "{verdict:?}");
+        assert_eq!(verdict.patch, None, "{verdict:?}");
+        let [warning] = &verdict.warnings[..] else { panic!("want one warning in {verdict:?}") };
+        assert!(warning.contains(id) && warning.contains(reason.as_str()), "{warning}");
+        let annotation = verdict.annotations.get("policy-not-evaluated").map(String::as_str);
+        assert_eq!(annotation, Some(format!("{id}/{reason}").as_str()), "{verdict:?}");
+    }
+}

@@ -1,0 +1,233 @@
+//! The three programs on one folder, as in a pod.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use portcullis_contract::{EvaluatorState, LoaderState};
+use serde_json::Value;
+
+use crate::address::Addresses;
+use crate::{Answer, Client, Folder, PodSetup, Process, Program, Review, Volume, eventually};
+
+/// A running pod. Its processes end with it.
+pub struct Pod {
+    pub(crate) loader: Option<Process>,
+    pub(crate) evaluator: Option<Process>,
+    pub(crate) reporter: Option<Process>,
+    pub(crate) root: PathBuf,
+    pub(crate) volume: PathBuf,
+    pub(crate) plain_http: bool,
+    pub(crate) addresses: Addresses,
+    pub(crate) client: Client,
+}
+
+/// What `/healthz/policies/<id>` says.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// 200, 503 or 500.
+    pub code: u16,
+    /// Seconds of `Retry-After`, where there is one.
+    pub retry_after: Option<u64>,
+    /// Names policy, generation, stage and reason.
+    pub body: String,
+}
+
+impl Pod {
+    /// A pod of all three programs on a folder, with a good certificate. Failures are retried faster than as shipped, so that
+    /// a test sees it.
+    pub fn on(folder: &Folder) -> PodSetup {
+        PodSetup::new(folder)
+    }
+
+    /// The loader.
+    ///
+    /// # Panics
+    /// When the pod has none.
+    pub fn loader(&self) -> &Process {
+        self.loader.as_ref().expect("the pod has a loader")
+    }
+
+    /// The evaluator.
+    ///
+    /// # Panics
+    /// When the pod has none.
+    pub fn evaluator(&self) -> &Process {
+        self.evaluator.as_ref().expect("the pod has an evaluator")
+    }
+
+    /// The reporter.
+    ///
+    /// # Panics
+    /// When the pod has none.
+    pub fn reporter(&self) -> &Process {
+        self.reporter.as_ref().expect("the pod has a reporter")
+    }
+
+    /// Whether the pod has a reporter, and so a status.
+    pub fn has_reporter(&self) -> bool {
+        self.reporter.is_some()
+    }
+
+    /// The programs that the pod has.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        [&self.evaluator, &self.loader, &self.reporter].into_iter().flatten()
+    }
+
+    /// Waits until every program of the pod is ready.
+    ///
+    /// # Panics
+    /// When one is not in time.
+    pub fn wait_ready(&self) {
+        for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
+            if self.process(program).is_some() {
+                eventually(&format!("{program} to be ready"), || {
+                    self.probe(program, "/readyz?verbose").ok().filter(|answer| answer.status == 200)
+                });
+            }
+        }
+    }
+
+    fn process(&self, program: Program) -> Option<&Process> {
+        match program {
+            Program::Evaluator => self.evaluator.as_ref(),
+            Program::Loader => self.loader.as_ref(),
+            Program::Reporter | Program::Cli => self.reporter.as_ref(),
+        }
+    }
+
+    /// I2: no program has ended.
+    ///
+    /// # Panics
+    /// When one has.
+    pub fn assert_alive(&self) {
+        for process in self.processes() {
+            assert!(process.is_alive(), "{} has ended: {:?}", process.name(), process.ended());
+        }
+    }
+
+    /// The admission port.
+    pub fn admission(&self) -> SocketAddr {
+        self.addresses.admission()
+    }
+
+    /// A caller of the admission port.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A caller of the admission port with connections of its own.
+    pub fn new_client(&self) -> Client {
+        if self.plain_http { Client::plain(self.admission()) } else { Client::tls(self.admission()) }
+    }
+
+    /// Asks a policy through `/validate/<id>`.
+    ///
+    /// # Panics
+    /// When the request fails in transport.
+    pub fn ask(&self, id: &str, review: &Review) -> Answer {
+        self.client.ask(id, review)
+    }
+
+    /// Asks a match group through `/admit/<group>`.
+    ///
+    /// # Panics
+    /// When the request fails in transport.
+    pub fn admit(&self, group: &str, review: &Review) -> Answer {
+        let answer = self.client.post(&format!("/admit/{group}"), review.bytes());
+        answer.unwrap_or_else(|error| panic!("group {group} does not answer: {error}"))
+    }
+
+    /// The address of a program's probe port.
+    pub fn probe_address(&self, program: Program) -> SocketAddr {
+        self.addresses.probes(program)
+    }
+
+    /// `GET path` on a program's probe port.
+    ///
+    /// # Errors
+    /// When the request fails in transport.
+    pub fn probe(&self, program: Program, path: &str) -> Result<Answer, String> {
+        Client::plain(self.addresses.probes(program)).get(path)
+    }
+
+    /// A policy's health at the evaluator.
+    ///
+    /// # Panics
+    /// When the probe port does not answer.
+    pub fn health(&self, id: &str) -> Health {
+        let answer =
+            self.probe(Program::Evaluator, &format!("/healthz/policies/{id}")).expect("the probe port answers");
+        let retry_after = answer.headers.get("retry-after").and_then(|text| text.parse().ok());
+        Health { code: answer.status, retry_after, body: answer.body }
+    }
+
+    /// The text of a program's `/metrics`.
+    ///
+    /// # Panics
+    /// When the probe port does not answer.
+    pub fn metrics(&self, program: Program) -> String {
+        self.probe(program, "/metrics").expect("the probe port answers").body
+    }
+
+    /// The value of one series of the evaluator, by its name and all its labels as they are written
+    /// (`portcullis_swaps_total`); 0 where there is none.
+    pub fn metric(&self, series: &str) -> f64 {
+        let text = self.metrics(Program::Evaluator);
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok());
+        value.unwrap_or(0.0)
+    }
+
+    /// The evaluator's `/v1/state`, when it answers.
+    pub fn evaluator_state(&self) -> Option<EvaluatorState> {
+        self.state(Program::Evaluator)
+    }
+
+    /// The loader's `/v1/state`, when it answers.
+    pub fn loader_state(&self) -> Option<LoaderState> {
+        self.state(Program::Loader)
+    }
+
+    fn state<T: serde::de::DeserializeOwned>(&self, program: Program) -> Option<T> {
+        let answer = Client::plain(self.addresses.state(program)).get("/v1/state").ok()?;
+        Some(serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{program}: {error} in {}", answer.body)))
+    }
+
+    /// A policy's file below the status folder, decoded; nothing while there is none.
+    pub fn status(&self, id: &str) -> Option<Value> {
+        let mut folders = vec![self.root.join("status")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).ok()?.flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Some(document) = status_of(&path, id) {
+                    return Some(document);
+                }
+            }
+        }
+        None
+    }
+
+    /// The shared volume.
+    pub fn volume(&self) -> Volume {
+        Volume::at(&self.volume)
+    }
+
+    /// The folder of one of the pod's parts: `private`, `status`, `tls`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+}
+
+/// The document of a status file, if it is that of policy `id`.
+fn status_of(path: &Path, id: &str) -> Option<Value> {
+    let document: Value = serde_yaml_ng::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let metadata = &document["metadata"];
+    let name = metadata["name"].as_str()?;
+    let found = match metadata["namespace"].as_str() {
+        Some(namespace) => format!("namespaced/{namespace}/{name}"),
+        None => format!("cluster/{name}"),
+    };
+    (found == id || name == id).then_some(document)
+}

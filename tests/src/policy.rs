@@ -1,0 +1,159 @@
+//! Policy manifests, by adjectives.
+
+use serde_json::{Value, json};
+
+use crate::{guest, guest_with};
+
+/// A manifest in the making, with the module that goes with it.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    manifest: Value,
+    module: Option<Vec<u8>>,
+}
+
+impl Policy {
+    /// A ClusterPolicy on pods, mode protect, failurePolicy Fail.
+    pub fn cluster(name: &str) -> Self {
+        let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["*"]});
+        Self {
+            manifest: json!({
+                "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
+                "spec": {"module": format!("modules/{name}.wasm"), "settings": {}, "rules": [rule]},
+            }),
+            module: None,
+        }
+    }
+
+    /// A Policy of a namespace, else the same.
+    pub fn namespaced(namespace: &str, name: &str) -> Self {
+        let mut policy = Self::cluster(name);
+        policy.manifest["kind"] = "Policy".into();
+        policy.manifest["metadata"]["namespace"] = namespace.into();
+        policy
+    }
+
+    /// Runs the guest of this file of `guests/wat`, written beside the manifest under the guest's name.
+    #[must_use]
+    pub fn guest(mut self, name: &str) -> Self {
+        self.module = Some(guest(name));
+        self.at(&format!("modules/{name}.wasm"))
+    }
+
+    /// Runs a template of `guests/wat` with this answer, written beside the manifest under the policy's name.
+    #[must_use]
+    pub fn answering(self, template: &str, answer: impl AsRef<[u8]>) -> Self {
+        self.bytes(guest_with(template, answer.as_ref()))
+    }
+
+    /// Denies everything with this text (printable ASCII).
+    #[must_use]
+    pub fn denying(self, text: &str) -> Self {
+        self.answering("deny_text", text)
+    }
+
+    /// Runs these bytes, written beside the manifest under the policy's name.
+    #[must_use]
+    pub fn bytes(mut self, module: impl Into<Vec<u8>>) -> Self {
+        self.module = Some(module.into());
+        let file = format!("modules/{}.wasm", self.name());
+        self.at(&file)
+    }
+
+    /// Runs a kept module of `examples/modules`, written beside the manifest.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    #[must_use]
+    pub fn example(mut self, name: &str) -> Self {
+        let path = guest::repository().join("examples/modules").join(format!("{name}.wasm"));
+        self.module = Some(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+        self.at(&format!("modules/{name}.wasm"))
+    }
+
+    /// Runs the module of this address or path, which the test provides.
+    #[must_use]
+    pub fn module(mut self, address: &str) -> Self {
+        self.module = None;
+        self.at(address)
+    }
+
+    fn at(self, module: &str) -> Self {
+        self.spec("module", module)
+    }
+
+    /// Sets a field of `spec`.
+    #[must_use]
+    pub fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.manifest["spec"][field] = value.into();
+        self
+    }
+
+    /// With these settings.
+    #[must_use]
+    pub fn settings(self, settings: Value) -> Self {
+        self.spec("settings", settings)
+    }
+
+    /// `protect`, `warn` or `monitor`.
+    #[must_use]
+    pub fn mode(self, mode: &str) -> Self {
+        self.spec("mode", mode)
+    }
+
+    /// With `failurePolicy: Ignore`.
+    #[must_use]
+    pub fn ignoring_failure(self) -> Self {
+        self.spec("failurePolicy", "Ignore")
+    }
+
+    /// May mutate, and so is in a mutating match group.
+    #[must_use]
+    pub fn mutating(self) -> Self {
+        self.spec("mutating", true)
+    }
+
+    /// Its longest evaluation, in seconds.
+    #[must_use]
+    pub fn timeout(self, seconds: u32) -> Self {
+        self.spec("timeoutEvalSeconds", seconds)
+    }
+
+    /// Matches another resource than pods, so that it is in another match group.
+    #[must_use]
+    pub fn on(mut self, resource: &str) -> Self {
+        self.manifest["spec"]["rules"][0]["resources"] = json!([resource]);
+        self
+    }
+
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        self.manifest["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// The id in paths: `cluster/<name>` or `namespaced/<namespace>/<name>`.
+    pub fn id(&self) -> String {
+        match self.manifest["metadata"]["namespace"].as_str() {
+            Some(namespace) => format!("namespaced/{namespace}/{}", self.name()),
+            None => format!("cluster/{}", self.name()),
+        }
+    }
+
+    /// The match group: the same that the loader computes.
+    ///
+    /// # Panics
+    /// When the manifest is none.
+    pub fn group(&self) -> String {
+        let policy: portcullis_api::Policy = serde_json::from_value(self.manifest.clone()).expect("a manifest");
+        portcullis_contract::group_id(&policy.match_part()).to_string()
+    }
+
+    /// The manifest, as JSON (which is YAML).
+    pub fn json(&self) -> &Value {
+        &self.manifest
+    }
+
+    /// The module to be written beside it: its path from the manifest's folder, and its bytes.
+    pub fn module_file(&self) -> Option<(&str, &[u8])> {
+        Some((self.manifest["spec"]["module"].as_str()?, self.module.as_deref()?))
+    }
+}

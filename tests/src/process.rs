@@ -1,0 +1,212 @@
+//! A real program as a child process: its ports, its logs, and signals to it.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::{LIMIT, Usage, eventually_within};
+
+/// How a program is started.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// For messages.
+    pub name: String,
+    /// Its file.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Added to the environment, from which all `PORTCULLIS_…` and proxy settings are taken first.
+    pub env: Vec<(String, String)>,
+    /// A command line put before the program's, which must end in `exec` so that the process keeps its id.
+    pub wrapper: Vec<String>,
+    /// The user it runs as, where the test is root.
+    pub user: Option<u32>,
+}
+
+/// A running program, or one that ended. It is killed when this goes, with the processes that it started.
+pub struct Process {
+    launch: Launch,
+    child: Mutex<Option<Child>>,
+    ended: Mutex<Option<ExitStatus>>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start(launch: Launch) -> Self {
+        let process = Self { launch, child: Mutex::default(), ended: Mutex::default(), lines: Arc::default() };
+        process.start_again();
+        process
+    }
+
+    /// Starts it once more, as a kubelet would, after it has ended. Logs go on.
+    ///
+    /// # Panics
+    /// When it runs, or cannot be started.
+    pub fn start_again(&self) {
+        assert!(!self.is_alive(), "{} runs already", self.launch.name);
+        let Launch { name, program, args, env, wrapper, user } = &self.launch;
+        let mut command = match wrapper.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        for (key, _) in std::env::vars_os() {
+            let text = key.to_string_lossy().to_uppercase();
+            if text.starts_with("PORTCULLIS_") || text.ends_with("_PROXY") {
+                command.env_remove(&key);
+            }
+        }
+        command.args(args).envs(env.iter().map(|(key, value)| (key, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        if let Some(user) = user {
+            command.uid(*user).gid(*user);
+        }
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("failed to start {name}: {error}"));
+        self.collect(child.stdout.take().expect("standard output is a pipe"));
+        self.collect(child.stderr.take().expect("standard error is a pipe"));
+        lock(&self.lines).push(format!("--- {name} started with process id {}", child.id()));
+        *lock(&self.ended) = None;
+        *lock(&self.child) = Some(child);
+    }
+
+    fn collect(&self, pipe: impl Read + Send + 'static) {
+        let lines = Arc::clone(&self.lines);
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+                lock(&lines).push(String::from_utf8_lossy(&line).into_owned());
+            }
+        });
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Its process id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn pid(&self) -> u32 {
+        lock(&self.child).as_ref().unwrap_or_else(|| panic!("{} does not run", self.launch.name)).id()
+    }
+
+    /// Whether it runs.
+    pub fn is_alive(&self) -> bool {
+        self.ended().is_none() && lock(&self.child).is_some()
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        let mut child = lock(&self.child);
+        if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+            lock(&self.lines).push(format!("--- {} ended: {status}", self.launch.name));
+            *lock(&self.ended) = Some(status);
+            *child = None;
+        }
+        *lock(&self.ended)
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Panics
+    /// When it goes on for longer than `limit`.
+    pub fn wait_for_end(&self, limit: Duration) -> ExitStatus {
+        eventually_within(limit, &format!("the end of {}", self.launch.name), || self.ended())
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
+        rustix::process::kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Kills it with all that it started, and waits for its end.
+    pub fn kill(&self) {
+        if let Some(child) = lock(&self.child).as_ref()
+            && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        {
+            // The group may be gone already, which is what is wanted.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+        if self.is_alive() {
+            self.wait_for_end(LIMIT);
+        }
+    }
+
+    /// What it uses.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.pid())
+    }
+
+    /// All that it wrote so far, on both streams.
+    pub fn lines(&self) -> Vec<String> {
+        lock(&self.lines).clone()
+    }
+
+    /// The log lines among them, decoded.
+    pub fn logs(&self) -> Vec<Value> {
+        lock(&self.lines).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Waits for a log line.
+    ///
+    /// # Panics
+    /// When none comes, or the program ends before.
+    pub fn wait_for_log(&self, what: &str, mut is: impl FnMut(&Value) -> bool) -> Value {
+        eventually_within(LIMIT, &format!("{what} in the log of {}", self.launch.name), || {
+            // The end is looked at first: what was logged before it is still found.
+            let ended = self.ended();
+            let found = self.logs().into_iter().find(|line| is(line));
+            if let (Some(status), None) = (ended, &found) {
+                panic!("{} ended with {status} before {what}:\n{}", self.launch.name, self.lines().join("\n"));
+            }
+            found
+        })
+    }
+
+    /// The address of a port, from the newest line `listening`: `admission`, `probes` or `state`.
+    ///
+    /// # Panics
+    /// When the program does not say so in time.
+    pub fn address(&self, port: &str) -> SocketAddr {
+        let line =
+            self.wait_for_log(&format!("port {port}"), |line| line["message"] == "listening" && line["port"] == port);
+        let address = line["address"].as_str().and_then(|text| text.parse().ok());
+        address.unwrap_or_else(|| panic!("{} has no address in {line}", self.launch.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let alive = self.is_alive();
+        if thread::panicking() {
+            let state = if alive { "runs" } else { "does not run" };
+            eprintln!("=== {} {state}; it wrote:\n{}\n===", self.launch.name, self.lines().join("\n"));
+        }
+        self.kill();
+    }
+}

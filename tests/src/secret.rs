@@ -1,0 +1,79 @@
+//! I4: secrets are planted where the product gets to see them, and looked for where it speaks.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Pod, Program};
+
+/// A text that occurs nowhere else.
+#[derive(Debug, Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    /// A new one; `name` says in a failed test where it was planted.
+    pub fn planted_in(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self(format!("s3cr3t-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// The secret is in no log, no metric, no health check.
+    ///
+    /// # Panics
+    /// When it is.
+    pub fn assert_not_logged(&self, pod: &Pod) {
+        for process in pod.processes() {
+            for line in process.lines() {
+                self.assert_not_in(&format!("the log of {}", process.name()), &line);
+            }
+        }
+        for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
+            for path in ["/metrics", "/healthz/policies?verbose", "/readyz?verbose"] {
+                if let Ok(answer) = pod.probe(program, path) {
+                    self.assert_not_in(&format!("{path} of {program}"), &answer.body);
+                }
+            }
+        }
+    }
+
+    /// The secret is nowhere: no log, metric, health check, state or status file.
+    ///
+    /// # Panics
+    /// When it is.
+    pub fn assert_nowhere(&self, pod: &Pod) {
+        self.assert_not_logged(pod);
+        let states = [format!("{:?}", pod.evaluator_state()), format!("{:?}", pod.loader_state())];
+        for state in states {
+            self.assert_not_in("a state", &state);
+        }
+        self.assert_not_below(&pod.path("status"));
+    }
+
+    /// The secret is in no file below a folder.
+    ///
+    /// # Panics
+    /// When it is.
+    pub fn assert_not_below(&self, folder: &Path) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                self.assert_not_below(&path);
+            } else if let Ok(bytes) = fs::read(&path) {
+                self.assert_not_in(&path.display().to_string(), &String::from_utf8_lossy(&bytes));
+            }
+        }
+    }
+
+    /// The secret is not in a text.
+    ///
+    /// # Panics
+    /// When it is.
+    pub fn assert_not_in(&self, place: &str, text: &str) {
+        assert!(!text.contains(&self.0), "the secret {} is in {place}: {text}", self.0);
+    }
+}

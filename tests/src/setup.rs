@@ -1,0 +1,245 @@
+//! How a pod is to be: which programs, with which settings, and what is broken from the start.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::address::Addresses;
+use crate::folder::open_to_all;
+use crate::{Authority, Client, Folder, Launch, Pod, Process, Program, address, program};
+
+/// How a pod is to be.
+#[derive(Debug, Clone)]
+pub struct PodSetup {
+    root: PathBuf,
+    volume: PathBuf,
+    plain_http: bool,
+    separate_users: bool,
+    loader: Option<Knobs>,
+    evaluator: Option<Knobs>,
+    reporter: Option<Knobs>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Knobs {
+    flags: Vec<(String, String)>,
+    switches: Vec<String>,
+    env: Vec<(String, String)>,
+    wrapper: Vec<String>,
+}
+
+impl Knobs {
+    fn new(flags: &[(&str, &str)]) -> Self {
+        let flags = flags.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned())).collect();
+        Self { flags, ..Self::default() }
+    }
+
+    fn set(&mut self, flag: &str, value: String) {
+        self.flags.retain(|(name, _)| name != flag);
+        self.flags.push((flag.to_owned(), value));
+    }
+
+    fn args(&self) -> Vec<OsString> {
+        let flags = self.flags.iter().flat_map(|(flag, value)| [flag.into(), value.into()]);
+        flags.chain(self.switches.iter().map(OsString::from)).collect()
+    }
+}
+
+impl PodSetup {
+    /// All three programs with the settings that suit tests.
+    pub(crate) fn new(folder: &Folder) -> Self {
+        folder.identify(&Authority::shared().identity(&[&address::loopback().to_string(), "localhost"]));
+        Self {
+            root: folder.path(""),
+            volume: folder.volume(),
+            plain_http: false,
+            separate_users: false,
+            loader: Some(Knobs::new(&[("--retry-initial", "200ms"), ("--retry-cap", "2s"), ("--retry-outside", "2s")])),
+            evaluator: Some(Knobs::new(&[("--start-gate", "5s"), ("--drain-delay", "500ms")])),
+            reporter: Some(Knobs::new(&[("--table", "lines")])),
+        }
+    }
+
+    /// Sets a flag of the loader.
+    #[must_use]
+    pub fn loader(self, flag: &str, value: impl ToString) -> Self {
+        self.flag(Program::Loader, flag, value)
+    }
+
+    /// Sets a flag of the evaluator.
+    #[must_use]
+    pub fn evaluator(self, flag: &str, value: impl ToString) -> Self {
+        self.flag(Program::Evaluator, flag, value)
+    }
+
+    fn flag(mut self, program: Program, flag: &str, value: impl ToString) -> Self {
+        self.knobs(program).set(flag, value.to_string());
+        self
+    }
+
+    /// Adds flags without a value, or flags that may be there more than once.
+    #[must_use]
+    pub fn with(mut self, program: Program, args: &[&str]) -> Self {
+        self.knobs(program).switches.extend(args.iter().map(|&arg| arg.to_owned()));
+        self
+    }
+
+    /// Arms fail points: `loader.after_artifact_rename=exit`.
+    #[must_use]
+    pub fn fail_points(self, program: Program, points: &str) -> Self {
+        self.env(program, "PORTCULLIS_FAILPOINTS", points)
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, program: Program, name: &str, value: &str) -> Self {
+        self.knobs(program).env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts the program through another command that ends in `exec`, for instance `prlimit --nofile=64`.
+    #[must_use]
+    pub fn through(mut self, program: Program, command: &[&str]) -> Self {
+        self.knobs(program).wrapper = command.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    fn knobs(&mut self, program: Program) -> &mut Knobs {
+        let knobs = match program {
+            Program::Loader => &mut self.loader,
+            Program::Evaluator => &mut self.evaluator,
+            Program::Reporter | Program::Cli => &mut self.reporter,
+        };
+        knobs.as_mut().unwrap_or_else(|| panic!("the pod has no {program}"))
+    }
+
+    /// Leaves a program out.
+    #[must_use]
+    pub fn without(mut self, program: Program) -> Self {
+        match program {
+            Program::Loader => self.loader = None,
+            Program::Evaluator => self.evaluator = None,
+            Program::Reporter | Program::Cli => self.reporter = None,
+        }
+        self
+    }
+
+    /// With another volume than the folder's.
+    #[must_use]
+    pub fn volume(mut self, path: &Path) -> Self {
+        path.clone_into(&mut self.volume);
+        self
+    }
+
+    /// The admission port speaks plain HTTP.
+    #[must_use]
+    pub fn plain_http(mut self) -> Self {
+        self.plain_http = true;
+        self
+    }
+
+    /// The evaluator runs as another user than the loader, as in a cluster. Needs root.
+    #[must_use]
+    pub fn separate_users(mut self) -> Self {
+        self.separate_users = true;
+        self
+    }
+
+    /// Starts the programs and waits until all are ready.
+    ///
+    /// # Panics
+    /// When one is not ready in time.
+    pub fn start(self) -> Pod {
+        let pod = self.begin();
+        pod.wait_ready();
+        pod
+    }
+
+    /// Starts the programs and waits only until their ports are open.
+    ///
+    /// # Panics
+    /// When one does not open its ports in time.
+    pub fn begin(self) -> Pod {
+        let addresses = Addresses::take();
+        let folder = |name: &str| self.root.join(name).to_string_lossy().into_owned();
+        let volume = self.volume.to_string_lossy().into_owned();
+        let user = self.separate_users.then_some(65_534);
+        if let Some(user) = user {
+            std::os::unix::fs::chown(self.root.join("private"), Some(user), Some(user))
+                .expect("only root can run programs as other users");
+            open_to_all(&self.volume);
+        }
+        let launch = |program_: Program, knobs: &Knobs, own: Vec<(&str, String)>, user: Option<u32>| {
+            let mut all = Knobs { flags: Vec::new(), ..knobs.clone() };
+            for (flag, value) in own {
+                all.set(flag, value);
+            }
+            all.set("--log-format", "json".to_owned());
+            all.set("--probe-address", addresses.probes(program_).to_string());
+            for (flag, value) in &knobs.flags {
+                all.set(flag, value.clone());
+            }
+            if program_ == Program::Evaluator && self.plain_http {
+                all.switches.push("--plain-http".to_owned());
+            }
+            Process::start(Launch {
+                name: program_.name().to_owned(),
+                program: program(program_),
+                args: all.args(),
+                env: all.env,
+                wrapper: all.wrapper,
+                user,
+            })
+        };
+        let states = [Program::Evaluator, Program::Loader].map(|program| addresses.state(program).to_string());
+        let [evaluator_state, loader_state] = states;
+        let evaluator = self.evaluator.as_ref().map(|knobs| {
+            let mut own = vec![
+                ("--volume", volume.clone()),
+                ("--private-dir", folder("private")),
+                ("--address", addresses.admission().to_string()),
+                ("--state-address", evaluator_state.clone()),
+            ];
+            if !self.plain_http {
+                own.push(("--tls-dir", folder("tls")));
+            }
+            launch(Program::Evaluator, knobs, own, user)
+        });
+        let loader = self.loader.as_ref().map(|knobs| {
+            let mut own = vec![
+                ("--volume", volume.clone()),
+                ("--state-address", loader_state.clone()),
+                ("--evaluator-state", evaluator_state.clone()),
+            ];
+            if !knobs.flags.iter().any(|(flag, _)| flag == "--policies") {
+                own.push(("--dir", folder("policies")));
+            }
+            launch(Program::Loader, knobs, own, None)
+        });
+        let reporter = self.reporter.as_ref().map(|knobs| {
+            let own = vec![
+                ("--loader-state", loader_state.clone()),
+                ("--evaluator-state", evaluator_state.clone()),
+                ("--status-dir", folder("status")),
+            ];
+            launch(Program::Reporter, knobs, own, None)
+        });
+        let client = match self.plain_http {
+            true => Client::plain(addresses.admission()),
+            false => Client::tls(addresses.admission()),
+        };
+        let pod = Pod {
+            loader,
+            evaluator,
+            reporter,
+            root: self.root,
+            volume: self.volume,
+            plain_http: self.plain_http,
+            addresses,
+            client,
+        };
+        for process in pod.processes() {
+            process.address("probes");
+        }
+        pod
+    }
+}

@@ -1,0 +1,73 @@
+//! TLS of the tests' own servers and raw callers, good and bad.
+
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use crate::{Authority, Identity, address};
+
+/// What a source shows to who connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    /// None: plain HTTP.
+    Off,
+    /// A certificate of [`Authority::shared`].
+    Trusted,
+    /// The same, long ended.
+    Expired,
+    /// The same, for another host.
+    OtherHost,
+    /// A certificate of an authority that nobody knows.
+    UnknownAuthority,
+    /// A server that can do TLS 1.1 and no more.
+    OldVersion,
+}
+
+impl Tls {
+    /// The server's side; nothing where there is no TLS, or none that is whole.
+    pub(crate) fn server(self) -> Option<Arc<ServerConfig>> {
+        let own = address::loopback().to_string();
+        let names = [own.as_str(), "localhost"];
+        let shared = Authority::shared();
+        let identity = match self {
+            Self::Off | Self::OldVersion => return None,
+            Self::Trusted => shared.identity(&names),
+            Self::Expired => shared.expired(&names),
+            Self::OtherHost => shared.identity(&["other.example"]),
+            Self::UnknownAuthority => Authority::new("nobody knows").identity(&names),
+        };
+        Some(server(&identity))
+    }
+}
+
+fn server(identity: &Identity) -> Arc<ServerConfig> {
+    let certificate = CertificateDer::from(identity.certificate_der.clone());
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key_der.clone()));
+    let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_no_client_auth();
+    Arc::new(builder.with_single_cert(vec![certificate], key).expect("the key is that of the certificate"))
+}
+
+/// A caller's side that trusts [`Authority::shared`].
+pub(crate) fn client(versions: &[&'static SupportedProtocolVersion], alpn: &[&str]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(Authority::shared().der.clone())).expect("an authority");
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_protocol_versions(versions).expect("ring has them");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+/// The ServerHello of TLS 1.1, which no client of today goes along with.
+pub(crate) fn old_server_hello() -> Vec<u8> {
+    let mut hello = vec![0x03, 0x02];
+    hello.extend([0x5a; 32]);
+    // No session id, TLS_RSA_WITH_AES_128_CBC_SHA, no compression.
+    hello.extend([0x00, 0x00, 0x2f, 0x00]);
+    let length = u8::try_from(hello.len()).expect("it is short");
+    let mut record = vec![0x16, 0x03, 0x02, 0x00, length + 4, 0x02, 0x00, 0x00, length];
+    record.extend(hello);
+    record
+}

@@ -1,0 +1,59 @@
+//! What a process uses, from `/proc`: for I5, and for limits on memory.
+
+use std::fmt;
+use std::fs;
+
+/// A snapshot of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Resident memory, in bytes.
+    pub resident: u64,
+    /// The most resident memory that the process ever had, in bytes.
+    pub peak: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+impl Usage {
+    /// What process `pid` uses now.
+    ///
+    /// # Panics
+    /// When there is no such process.
+    pub fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_whitespace().next()).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+        Self {
+            resident: number("VmRSS:") << 10,
+            peak: number("VmHWM:") << 10,
+            descriptors: u64::try_from(descriptors).unwrap_or(u64::MAX),
+            threads: number("Threads:"),
+        }
+    }
+
+    /// Whether this is at most a tenth above `before` (I5), with some slack for small numbers.
+    pub fn is_back_to(&self, before: &Self) -> bool {
+        let back = |now: u64, before: u64, slack: u64| now <= before + before / 10 + slack;
+        back(self.resident, before.resident, 8 << 20)
+            && back(self.descriptors, before.descriptors, 4)
+            && back(self.threads, before.threads, 2)
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resident, peak, descriptors, threads } = self;
+        let mib = |bytes: &u64| bytes >> 20;
+        write!(
+            f,
+            "{} MiB resident (peak {} MiB), {descriptors} descriptors, {threads} threads",
+            mib(resident),
+            mib(peak)
+        )
+    }
+}

@@ -1,0 +1,1 @@
+//! What the README and the design promise to users, as stories told from outside.
