@@ -1,8 +1,5 @@
 //! The loader's half: from WebAssembly to an artifact.
 
-use std::fmt::Write as _;
-use std::hash::{Hash, Hasher};
-
 use wasmtime::Engine;
 
 /// Why a module was not compiled.
@@ -16,8 +13,14 @@ pub enum CompileError {
     Module(String),
 }
 
+/// The smallest module: what is compiled of it tells the engine and nothing else.
+const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
+
 /// Cranelift with the configuration that the evaluator runs.
-pub struct Compiler(Engine);
+pub struct Compiler {
+    engine: Engine,
+    key: String,
+}
 
 impl Compiler {
     /// A compiler for the machine it runs on.
@@ -27,17 +30,18 @@ impl Compiler {
     pub fn new() -> Result<Self, CompileError> {
         let mut config = crate::shared_config();
         config.cranelift_opt_level(wasmtime::OptLevel::Speed);
-        Engine::new(&config).map(Self).map_err(|error| CompileError::Setup(format!("{error:#}")))
+        let setup = |error: wasmtime::Error| CompileError::Setup(format!("{error:#}"));
+        let engine = Engine::new(&config).map_err(setup)?;
+        // wasmtime's own compatibility hash needs its runtime. The same facts stand at the head of each artifact, and are
+        // all that an empty one has.
+        let key = format!("{:016x}", fnv1a(&engine.precompile_module(EMPTY_MODULE).map_err(setup)?));
+        Ok(Self { engine, key })
     }
 
     /// Names the engine version, its settings and this machine's CPU features: an artifact loads only where the key is the
     /// same. 16 hex digits.
     pub fn key(&self) -> String {
-        let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-        self.0.precompile_compatibility_hash().hash(&mut hasher);
-        let mut key = String::with_capacity(16);
-        write!(key, "{:016x}", hasher.finish()).expect("writing to a String never fails");
-        key
+        self.key.clone()
     }
 
     /// Compiles a core module to the bytes of an artifact.
@@ -45,21 +49,32 @@ impl Compiler {
     /// # Errors
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
-        self.0.precompile_module(module).map_err(|error| CompileError::Module(format!("{error:#}")))
+        self.engine.precompile_module(module).map_err(|error| CompileError::Module(format!("{error:#}")))
     }
 }
 
 /// FNV-1a: a hash that is the same in every build, which the standard library does not promise of its own.
-struct Fnv(u64);
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
 
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_configuration_has_the_same_key() {
+        let key = Compiler::new().unwrap().key();
+        assert_eq!(key, Compiler::new().unwrap().key());
+        assert_eq!(key.len(), 16);
+        assert!(key.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+    #[test]
+    fn the_key_tells_configurations_apart() {
+        let key = |config| fnv1a(&Engine::new(&config).unwrap().precompile_module(EMPTY_MODULE).unwrap());
+        let mut other = crate::shared_config();
+        other.epoch_interruption(false);
+        assert_ne!(key(crate::shared_config()), key(other));
     }
 }
