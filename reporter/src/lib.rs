@@ -1,1 +1,30 @@
-//! x
+//! The reporter: tells every policy's state, and decides nothing but that.
+//!
+//! ```text
+//!  loader /v1/state ────┐ follow      view        join                decide             ┌─► status/<id>.yaml
+//!                       ├───────► what was ───► this pod's ───► a status for each ───────┼─► events.jsonl
+//!  evaluator /v1/state ─┘          heard          report              policy             └─► table or lines
+//! ```
+//!
+//! One loop waits for a word of either program, or a second, and decides all policies anew. `decide` and `join` are pure.
+//! The reporter never reads the volume, never serves a request, and its probes never depend on the other programs.
+
+pub mod args;
+pub mod board;
+pub mod decide;
+pub mod event;
+pub mod folder;
+pub mod follow;
+pub mod frame;
+pub mod join;
+pub mod line;
+mod message;
+pub mod metrics;
+pub mod output;
+mod replica;
+pub mod report;
+pub mod view;
+
+pub use args::Args;
+pub use output::TableMode;
+pub use report::run;

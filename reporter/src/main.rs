@@ -1,1 +1,15 @@
-fn main() {}
+//! `portcullis-reporter`: parses its settings and runs.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use portcullis_reporter::{Args, run};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    portcullis_process::run(|| {
+        args.log.init()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async { run(args, portcullis_process::Shutdown::on_signals()?).await })
+    })
+}

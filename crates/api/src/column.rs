@@ -58,8 +58,7 @@ pub fn align<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     rows.iter()
         .map(|row| {
-            let cells: Vec<String> =
-                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
             cells.join("   ").trim_end().to_owned()
         })
         .collect()
@@ -73,10 +72,7 @@ mod tests {
     fn ages_are_those_of_kubectl() {
         let ages = [0, 119, 120, 330, 600, 10_799, 10_800, 28_799, 28_800, 172_800, 270_000, 691_200, 63_072_000];
         let text: Vec<String> = ages.iter().map(|age| short_duration(Duration::from_secs(*age))).collect();
-        assert_eq!(
-            text,
-            ["0s", "119s", "2m", "5m30s", "10m", "179m", "3h", "7h59m", "8h", "2d", "3d3h", "8d", "2y"]
-        );
+        assert_eq!(text, ["0s", "119s", "2m", "5m30s", "10m", "179m", "3h", "7h59m", "8h", "2d", "3d3h", "8d", "2y"]);
     }
 
     #[test]

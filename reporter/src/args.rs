@@ -1,0 +1,94 @@
+//! Settings.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use portcullis_process::{LogArgs, SettingError};
+
+use crate::TableMode;
+
+/// Tells every policy's state: reads what loader and evaluator of this pod say on the loopback, and writes it to a table or
+/// lines on standard output and to one file a policy.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "portcullis-reporter", version)]
+pub struct Args {
+    /// Where the loader tells its state.
+    #[arg(long, env = "PORTCULLIS_LOADER_STATE", value_name = "ADDRESS", default_value = "127.0.0.1:9082")]
+    pub loader_state: SocketAddr,
+
+    /// Where the evaluator tells its state.
+    #[arg(long, env = "PORTCULLIS_EVALUATOR_STATE", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
+    pub evaluator_state: SocketAddr,
+
+    /// The folder for status: <id>.yaml for each policy, and events.jsonl. Made if it is not there.
+    #[arg(long, env = "PORTCULLIS_STATUS_DIR", value_name = "PATH")]
+    pub status_dir: PathBuf,
+
+    /// Where /livez, /readyz and /metrics are served.
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8083")]
+    pub probe_address: SocketAddr,
+
+    /// How policies are shown on standard output.
+    #[arg(long, env = "PORTCULLIS_TABLE", value_enum, default_value = "auto")]
+    pub table: TableMode,
+
+    /// The name of this pod in the status; the host's name where absent.
+    #[arg(long, env = "PORTCULLIS_POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
+
+    /// Print each line of standard input above the table. For a program that shares the terminal.
+    #[arg(long, hide = true)]
+    pub notes: bool,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+impl Args {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn check(&self) -> Result<(), SettingError> {
+        for (name, address) in [("--loader-state", self.loader_state), ("--evaluator-state", self.evaluator_state)] {
+            if !address.ip().is_loopback() {
+                let problem = format!("{address} is not on the loopback; the state of a program is told there only");
+                return Err(SettingError::new(name, problem));
+            }
+            if address.port() == 0 {
+                return Err(SettingError::new(name, "want the port that the program listens on, not 0"));
+            }
+        }
+        if self.status_dir.is_file() {
+            let problem = format!("{} is a file; name a folder", self.status_dir.display());
+            return Err(SettingError::new("--status-dir", problem));
+        }
+        Ok(())
+    }
+
+    /// The name of this pod.
+    pub fn pod_name(&self) -> String {
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        portcullis_contract::clean(&self.pod_name.clone().unwrap_or_else(host), 253)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(arguments: &[&str]) -> String {
+        let base = ["portcullis-reporter", "--status-dir", "status"];
+        let args = Args::try_parse_from(base.iter().chain(arguments)).expect("parses");
+        args.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_state_address_off_the_loopback_is_refused_by_name() {
+        assert_eq!(check(&[]), "");
+        assert!(check(&["--loader-state", "10.0.0.1:9082"]).starts_with("--loader-state: 10.0.0.1:9082 is not on"));
+        assert!(check(&["--evaluator-state", "127.0.0.1:0"]).starts_with("--evaluator-state: want the port"));
+    }
+}

@@ -1,0 +1,362 @@
+//! The decision: what the replicas say becomes the status of one policy (status-api section 4). Pure, the same in a folder
+//! and in a cluster: given what is known it gives the same status, whoever asks.
+
+use jiff::{Timestamp, Unit};
+use portcullis_api::{
+    Condition, ConditionType, PolicyKey, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth,
+};
+use portcullis_contract::{Class, Digest, Reason, ReplicaState, truncate};
+
+use crate::message;
+pub use crate::replica::{Heard, Replica, STALE_AFTER};
+use crate::replica::{Seat, examine};
+
+/// Most entries of `replicas`.
+pub const MAX_REPLICAS: usize = 16;
+/// Longest message of a condition, in bytes.
+const MAX_CONDITION_MESSAGE: usize = 1024;
+/// Longest message of an entry of `replicas`, in bytes.
+const MAX_REPLICA_MESSAGE: usize = 256;
+
+/// What is known of the policy itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The object's uid.
+    pub uid: &'a str,
+    /// The newest generation.
+    pub generation: i64,
+    /// `suspend` of the newest generation.
+    pub suspend: bool,
+    /// What the newest generation means in bytes, where that is pinned.
+    pub digest: Option<Digest>,
+}
+
+/// Whether the API servers call the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Webhook<'a> {
+    /// They do, or there are none, as in a folder.
+    Confirmed,
+    /// Not yet; in words.
+    Pending(&'a str),
+}
+
+/// The rows of the aggregation table, in its order. The name is the reason of `Ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Case {
+    NoReplicas,
+    Error,
+    Degraded,
+    ServingPrevious,
+    Progressing,
+    Suspended,
+    WebhookPending,
+    Active,
+}
+
+/// Everything that the conditions are made from.
+struct Picture<'a> {
+    facts: &'a Facts<'a>,
+    webhook: Webhook<'a>,
+    /// The replicas that count.
+    seats: Vec<&'a Seat<'a>>,
+    /// Those of them that make the policy degraded.
+    bad: Vec<&'a Seat<'a>>,
+    counts: ReplicaCounts,
+    case: Case,
+}
+
+/// One condition without the times that come from its history.
+struct Finding {
+    status: Truth,
+    reason: String,
+    message: String,
+}
+
+/// The status of a policy. `previous` is its status until now, if it is of the same object; it gives the times of the last
+/// transitions, the generation served last, and the floor below which `observedGeneration` never goes.
+///
+/// `WebhookConfigured` is not here: the controller writes it.
+pub fn decide(
+    facts: &Facts<'_>,
+    replicas: &[Replica<'_>],
+    webhook: Webhook<'_>,
+    previous: Option<&PolicyStatus>,
+    now: Timestamp,
+) -> PolicyStatus {
+    if let Some(previous) = previous.filter(|previous| previous.observed_generation > facts.generation) {
+        // A stale read: whoever wrote `previous` knew more.
+        return previous.clone();
+    }
+    let resolved = settled(facts, replicas, previous);
+    let digest = resolved.as_ref().map(|resolved| resolved.digest);
+    let seats: Vec<Seat<'_>> = replicas.iter().map(|replica| examine(facts, digest, replica)).collect();
+    let picture = Picture::new(facts, webhook, &seats);
+
+    let mut conditions = Vec::with_capacity(6);
+    conditions.push(accepted(&picture, previous, now));
+    for (r#type, finding) in [
+        (ConditionType::Ready, ready(&picture)),
+        (ConditionType::Enforced, enforced(&picture)),
+        (ConditionType::Degraded, degraded(&picture)),
+        (ConditionType::Reconciling, reconciling(&picture)),
+        (ConditionType::Stalled, stalled(&picture)),
+    ] {
+        conditions.push(condition(r#type, finding, facts.generation, previous, now));
+    }
+    let is_ready = matches!(picture.case, Case::Active | Case::Suspended);
+    let last_served = resolved.clone().filter(|_| is_ready);
+    let (entries, omitted) = entries(&seats);
+    PolicyStatus {
+        observed_generation: facts.generation,
+        conditions,
+        last_served: last_served.or_else(|| previous.and_then(|previous| previous.last_served.clone())),
+        resolved,
+        replica_counts: picture.counts,
+        summary: format!("{}/{}", picture.counts.current, picture.counts.expected),
+        replicas: entries,
+        replicas_omitted: omitted,
+    }
+}
+
+/// A time as Kubernetes writes it: whole seconds.
+pub(crate) fn to_second(time: Timestamp) -> Timestamp {
+    time.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc)).unwrap_or(time)
+}
+
+/// What the newest generation means in bytes: the pin; else what was settled before; else what the first replica serves.
+fn settled(facts: &Facts<'_>, replicas: &[Replica<'_>], previous: Option<&PolicyStatus>) -> Option<Resolved> {
+    let key = PolicyKey::of(facts.uid);
+    let served = || {
+        let mut reports: Vec<_> = replicas.iter().filter_map(|r| Some((r.pod, r.report?.report))).collect();
+        reports.sort_by_key(|(pod, _)| *pod);
+        reports.iter().find_map(|(_, report)| {
+            report.current.get(&key).filter(|serving| **serving == facts.generation)?;
+            report.digests.get(&key).copied()
+        })
+    };
+    let before = || {
+        let resolved = previous?.resolved.as_ref()?;
+        (resolved.generation == facts.generation).then_some(resolved.digest)
+    };
+    let digest = facts.digest.or_else(before).or_else(served)?;
+    Some(Resolved { digest, generation: facts.generation })
+}
+
+impl<'a> Picture<'a> {
+    fn new(facts: &'a Facts<'a>, webhook: Webhook<'a>, seats: &'a [Seat<'a>]) -> Self {
+        let seats: Vec<&Seat<'_>> = seats.iter().filter(|seat| seat.expected).collect();
+        let count = |state| u32::try_from(seats.iter().filter(|seat| seat.state == state).count()).unwrap_or(u32::MAX);
+        let counts = ReplicaCounts {
+            expected: u32::try_from(seats.len()).unwrap_or(u32::MAX),
+            current: count(ReplicaState::Current),
+            previous: count(ReplicaState::Previous),
+            pending: count(ReplicaState::Pending),
+            failed: count(ReplicaState::Failed),
+            unknown: count(ReplicaState::Unknown),
+        };
+        let bad: Vec<_> = seats.iter().copied().filter(|seat| seat.is_bad()).collect();
+        let case = if counts.expected == 0 {
+            Case::NoReplicas
+        } else if counts.failed == counts.expected {
+            Case::Error
+        } else if counts.failed > 0 || counts.unknown > 0 {
+            Case::Degraded
+        } else if !bad.is_empty() {
+            Case::ServingPrevious
+        } else if counts.current < counts.expected {
+            Case::Progressing
+        } else if facts.suspend {
+            Case::Suspended
+        } else if webhook != Webhook::Confirmed {
+            Case::WebhookPending
+        } else {
+            Case::Active
+        };
+        Self { facts, webhook, seats, bad, counts, case }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self.case {
+            Case::NoReplicas => "NoReplicas",
+            Case::Error => "Error",
+            Case::Degraded => "Degraded",
+            Case::ServingPrevious => "ServingPrevious",
+            Case::Progressing => "Progressing",
+            Case::Suspended => "Suspended",
+            Case::WebhookPending => "WebhookPending",
+            Case::Active => "Active",
+        }
+    }
+
+    /// What the replicas do, in a sentence.
+    fn sentence(&self) -> String {
+        let Self { facts, counts, bad, .. } = self;
+        let generation = facts.generation;
+        let failures = || message::failures(bad, counts.expected);
+        let single = counts.expected == 1;
+        match self.case {
+            Case::NoReplicas => "no replica is ready to be asked".to_owned(),
+            Case::Error if single => format!("nothing answers; generation {generation}: {}", failures()),
+            Case::Degraded if single => format!("nothing is known of the replica: {}", failures()),
+            Case::ServingPrevious if single => {
+                let serving = self.seats.first().and_then(|seat| message::answering(seat.serving));
+                format!("{}; generation {generation}: {}", serving.unwrap_or_default(), failures())
+            }
+            Case::Error | Case::Degraded | Case::ServingPrevious => {
+                format!("{}; {}", message::share(generation, *counts), failures())
+            }
+            Case::Progressing => message::loading(facts, *counts, &self.seats),
+            Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),
+            Case::WebhookPending => match self.webhook {
+                Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
+                Webhook::Confirmed => String::new(),
+            },
+            Case::Active if single => format!("generation {generation} answers"),
+            Case::Active => format!("generation {generation} answers on all {} replicas", counts.expected),
+        }
+    }
+
+    /// Whether each failure needs somebody to change something, and nothing else goes on.
+    fn is_stuck(&self) -> bool {
+        let waits = |seat: &&Seat<'_>| seat.trouble.as_ref().is_some_and(|trouble| trouble.class != Class::Retry);
+        !self.bad.is_empty() && self.bad.iter().all(waits) && !self.is_loading()
+    }
+
+    fn is_loading(&self) -> bool {
+        self.seats.iter().any(|seat| seat.is_working())
+    }
+}
+
+fn finding(status: Truth, reason: impl Into<String>, message: impl Into<String>) -> Finding {
+    Finding { status, reason: reason.into(), message: message.into() }
+}
+
+fn ready(picture: &Picture<'_>) -> Finding {
+    let status = match picture.case {
+        Case::NoReplicas => Truth::Unknown,
+        Case::Suspended | Case::Active => Truth::True,
+        _ => Truth::False,
+    };
+    finding(status, picture.reason(), picture.sentence())
+}
+
+/// True only when something answers on each replica and the API servers call it: so a replica without an answer, a
+/// suspended policy and an unconfirmed webhook count in the rows of older generations, too.
+fn enforced(picture: &Picture<'_>) -> Finding {
+    let sentence = picture.sentence();
+    let older = || match (picture.facts.suspend, picture.webhook) {
+        _ if picture.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),
+        (true, _) => finding(Truth::False, "Suspended", sentence.clone()),
+        (false, Webhook::Pending(_)) => finding(Truth::False, "WebhookPending", sentence.clone()),
+        (false, Webhook::Confirmed) => finding(Truth::True, "ServingPrevious", sentence.clone()),
+    };
+    match picture.case {
+        Case::NoReplicas => finding(Truth::False, "NoReplicas", sentence),
+        Case::Error => finding(Truth::False, "AllReplicasFailed", sentence),
+        Case::Degraded if picture.counts.failed > 0 => finding(Truth::False, "ReplicaFailed", sentence),
+        Case::Degraded => finding(Truth::Unknown, "ReplicaFailed", sentence),
+        Case::ServingPrevious | Case::Progressing => older(),
+        Case::Suspended => finding(Truth::False, "Suspended", sentence),
+        Case::WebhookPending => finding(Truth::False, "WebhookPending", sentence),
+        Case::Active => finding(Truth::True, "Active", sentence),
+    }
+}
+
+fn degraded(picture: &Picture<'_>) -> Finding {
+    if picture.bad.is_empty() {
+        return finding(Truth::False, "AsExpected", "");
+    }
+    let words = message::failures_in_words(&picture.bad, picture.counts.expected);
+    finding(Truth::True, message::joint_reason(&picture.bad), words)
+}
+
+fn reconciling(picture: &Picture<'_>) -> Finding {
+    let counts = picture.counts;
+    if picture.is_loading() {
+        let reason = if counts.current > 0 { "RollingOut" } else { "Loading" };
+        return finding(Truth::True, reason, message::loading(picture.facts, counts, &picture.seats));
+    }
+    if picture.bad.is_empty() || picture.is_stuck() {
+        return finding(Truth::False, "Idle", "");
+    }
+    finding(Truth::True, "Retrying", message::failures(&picture.bad, counts.expected))
+}
+
+fn stalled(picture: &Picture<'_>) -> Finding {
+    if picture.is_stuck() {
+        let words = message::failures_in_words(&picture.bad, picture.counts.expected);
+        return finding(Truth::True, message::joint_reason(&picture.bad), words);
+    }
+    finding(Truth::False, if picture.bad.is_empty() { "AsExpected" } else { "Retrying" }, "")
+}
+
+/// Whether the spec is understood. While no replica has judged the newest generation, the last judgement stands, with the
+/// generation that it was made of: so an edit does not make the condition flap.
+fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
+    let refusal = |seat: &&&Seat<'_>| {
+        let refusals = [Reason::SpecInvalid, Reason::SourceNotAllowed, Reason::SettingsInvalid];
+        seat.trouble.as_ref().is_some_and(|trouble| refusals.iter().any(|reason| reason.as_str() == trouble.reason))
+    };
+    let made = |finding| condition(ConditionType::Accepted, finding, picture.facts.generation, previous, now);
+    let refusing: Vec<_> = picture.bad.iter().filter(refusal).copied().collect();
+    if !refusing.is_empty() {
+        let words = message::failures_in_words(&refusing, picture.counts.expected);
+        return made(finding(Truth::False, message::joint_reason(&refusing), words));
+    }
+    let judged = |seat: &&&Seat<'_>| {
+        seat.state == ReplicaState::Current || (seat.trouble.is_some() && seat.state != ReplicaState::Unknown)
+    };
+    if picture.seats.iter().any(|seat| judged(&seat)) {
+        return made(finding(Truth::True, "Accepted", ""));
+    }
+    match previous.and_then(|previous| previous.condition(ConditionType::Accepted)) {
+        Some(last) => last.clone(),
+        None => made(finding(Truth::Unknown, "Progressing", "no replica has looked at the policy yet")),
+    }
+}
+
+fn condition(
+    r#type: ConditionType,
+    finding: Finding,
+    generation: i64,
+    previous: Option<&PolicyStatus>,
+    now: Timestamp,
+) -> Condition {
+    let unchanged = previous.and_then(|status| status.condition(r#type)).filter(|last| last.status == finding.status);
+    Condition {
+        r#type,
+        status: finding.status,
+        reason: finding.reason,
+        message: truncate(&finding.message, MAX_CONDITION_MESSAGE),
+        observed_generation: generation,
+        last_transition_time: unchanged.map_or_else(|| to_second(now), |last| last.last_transition_time),
+    }
+}
+
+/// The list for `kubectl describe`: failing first, then by name, and how many the cap left out.
+fn entries(seats: &[Seat<'_>]) -> (Vec<ReplicaStatus>, u32) {
+    let mut sorted: Vec<&Seat<'_>> = seats.iter().collect();
+    sorted.sort_by_key(|seat| (!seat.is_bad(), seat.pod));
+    let omitted = sorted.len().saturating_sub(MAX_REPLICAS);
+    sorted.truncate(MAX_REPLICAS);
+    (sorted.into_iter().map(entry).collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
+}
+
+fn entry(seat: &Seat<'_>) -> ReplicaStatus {
+    let trouble = seat.trouble.as_ref();
+    let message = trouble.map(|trouble| trouble.message.as_str()).or(seat.note.as_deref());
+    ReplicaStatus {
+        pod: seat.pod.to_owned(),
+        pod_uid: seat.pod_uid.to_owned(),
+        state: seat.state,
+        generation: seat.serving,
+        reason: trouble.map(|trouble| trouble.reason.clone()),
+        retryable: trouble.map(|trouble| trouble.class.is_retryable()),
+        next_retry_time: trouble.and_then(|trouble| trouble.next_retry).map(to_second),
+        since: seat.since.map(to_second),
+        message: message.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_REPLICA_MESSAGE)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Which events a change of status is (status-api section 5), and how equal ones become a series. Pure.
+//!
+//! Notes hold reasons and counts. What a guest said about its settings may quote them, so it stays in the status.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use portcullis_api::{ConditionType, EventType, PolicyEvent, PolicyStatus};
+use portcullis_contract::PolicyId;
+
+/// An equal event within this time raises a count.
+const SERIES: Duration = Duration::from_secs(6 * 60);
+/// Most events that are kept.
+const KEPT: usize = 256;
+
+/// The newest events of all policies, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventLog(VecDeque<PolicyEvent>);
+
+impl EventLog {
+    /// A log with what was kept before a restart.
+    pub fn new(events: impl IntoIterator<Item = PolicyEvent>) -> Self {
+        let mut log = Self(events.into_iter().collect());
+        log.0.drain(..log.0.len().saturating_sub(KEPT));
+        log
+    }
+
+    /// Adds the events of one change of status. True when there are any.
+    pub fn record(
+        &mut self,
+        policy: &PolicyId,
+        previous: Option<&PolicyStatus>,
+        next: &PolicyStatus,
+        now: Timestamp,
+    ) -> bool {
+        let drafts = events(previous, next);
+        let any = !drafts.is_empty();
+        for (r#type, reason, note) in drafts {
+            self.add(policy, r#type, reason, note, now);
+        }
+        any
+    }
+
+    fn add(&mut self, policy: &PolicyId, r#type: EventType, reason: String, note: String, now: Timestamp) {
+        let now = crate::decide::to_second(now);
+        let equal = |event: &&mut PolicyEvent| {
+            event.policy == *policy
+                && (event.r#type, &event.reason, &event.note) == (r#type, &reason, &note)
+                && now.duration_since(event.last_time).unsigned_abs() <= SERIES
+        };
+        if let Some(event) = self.0.iter_mut().rev().find(equal) {
+            event.count += 1;
+            event.last_time = now;
+            return;
+        }
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        let policy = policy.clone();
+        self.0.push_back(PolicyEvent { policy, r#type, reason, note, count: 1, first_time: now, last_time: now });
+    }
+
+    /// The events, oldest first.
+    pub fn events(&self) -> impl Iterator<Item = &PolicyEvent> {
+        self.0.iter()
+    }
+}
+
+/// Type, reason and note of each event that the change from `previous` to `next` is.
+fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<(EventType, String, String)> {
+    let generation = next.observed_generation;
+    let is_new = previous.is_none_or(|previous| previous.observed_generation < generation);
+    let degraded = next.condition(ConditionType::Degraded).filter(|_| next.is_true(ConditionType::Degraded));
+    let was_degraded = previous.filter(|previous| previous.is_true(ConditionType::Degraded));
+    let before = |word: &str| !is_new && previous.is_some_and(|previous| previous.word() == word);
+
+    let mut events = Vec::new();
+    let mut event = |r#type, reason: &str, note: String| events.push((r#type, reason.to_owned(), note));
+    if is_new && next.word() != "Active" {
+        event(EventType::Normal, "Progressing", format!("generation {generation} is being loaded"));
+    }
+    if let Some(degraded) = degraded {
+        let same = was_degraded.and_then(|previous| previous.condition(ConditionType::Degraded));
+        if is_new || same.is_none_or(|same| same.reason != degraded.reason) {
+            let counts = next.replica_counts;
+            let note = format!(
+                "generation {generation} does not serve on {} of {} replicas",
+                counts.expected.saturating_sub(counts.current),
+                counts.expected
+            );
+            event(EventType::Warning, &degraded.reason, note);
+        }
+    } else if was_degraded.is_some() {
+        event(EventType::Normal, "Recovered", format!("generation {generation} has no failure any more"));
+    }
+    if next.word() == "ServingPrevious" && !before("ServingPrevious") {
+        let note = format!("generation {generation} failed, an older one goes on answering");
+        event(EventType::Warning, "ServingPrevious", note);
+    }
+    if next.word() == "Active" && !before("Active") {
+        event(EventType::Normal, "Active", format!("generation {generation} answers"));
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Condition, Truth};
+
+    use super::*;
+
+    fn status(generation: i64, word: &str, degraded: Option<&str>) -> PolicyStatus {
+        let condition = |r#type, truth, reason: &str| Condition {
+            r#type,
+            status: truth,
+            reason: reason.into(),
+            message: "secret words of the guest".into(),
+            observed_generation: generation,
+            last_transition_time: Timestamp::UNIX_EPOCH,
+        };
+        let truth = if degraded.is_some() { Truth::True } else { Truth::False };
+        PolicyStatus {
+            observed_generation: generation,
+            conditions: vec![
+                condition(ConditionType::Ready, Truth::False, word),
+                condition(ConditionType::Degraded, truth, degraded.unwrap_or("AsExpected")),
+            ],
+            ..PolicyStatus::default()
+        }
+    }
+
+    fn reasons(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<String> {
+        events(previous, next).into_iter().map(|(_, reason, _)| reason).collect()
+    }
+
+    #[test]
+    fn the_life_of_a_policy() {
+        let loading = status(1, "Progressing", None);
+        let active = status(1, "Active", None);
+        let edited = status(2, "Progressing", None);
+        let kept = status(2, "ServingPrevious", Some("SettingsInvalid"));
+        let mended = status(3, "Active", None);
+        assert_eq!(reasons(None, &loading), ["Progressing"]);
+        assert_eq!(reasons(Some(&loading), &active), ["Active"]);
+        assert_eq!(reasons(Some(&active), &edited), ["Progressing"]);
+        assert_eq!(reasons(Some(&edited), &kept), ["SettingsInvalid", "ServingPrevious"]);
+        assert_eq!(reasons(Some(&kept), &kept), Vec::<String>::new());
+        assert_eq!(reasons(Some(&kept), &mended), ["Recovered", "Active"]);
+    }
+
+    #[test]
+    fn equal_events_become_a_series_and_notes_hold_no_guest_s_words() {
+        let policy = "cluster/a".parse().expect("an id");
+        let mut log = EventLog::default();
+        let (fine, failing) = (status(1, "Active", None), status(1, "Degraded", Some("RegistryTimeout")));
+        for second in [0, 60, 120] {
+            log.record(&policy, Some(&fine), &failing, Timestamp::from_second(second).expect("a time"));
+        }
+        log.record(&policy, Some(&fine), &failing, Timestamp::from_second(10_000).expect("a time"));
+        let counts: Vec<_> = log.events().map(|event| (event.reason.as_str(), event.count)).collect();
+        assert_eq!(counts, [("RegistryTimeout", 3), ("RegistryTimeout", 1)]);
+        assert!(log.events().all(|event| !event.note.contains("secret")));
+    }
+
+    #[test]
+    fn the_log_is_bounded() {
+        let policy = "cluster/a".parse().expect("an id");
+        let mut log = EventLog::default();
+        for generation in 1..1000 {
+            log.record(&policy, None, &status(generation, "Active", None), Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!(log.events().count(), KEPT);
+    }
+}

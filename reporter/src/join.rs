@@ -1,0 +1,199 @@
+//! What loader and evaluator of this pod say becomes the pod's report (status-api section 2.2). Pure.
+//!
+//! The loader knows which policies there are, which generation is the newest, and how far it is. The evaluator knows what
+//! answers. A failure of the loader comes before one of the evaluator: what was not published cannot have been loaded.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation, Versions};
+use portcullis_contract::{
+    Digest, EvaluatorState, Failure, LoaderPolicy, LoaderState, MANIFEST_FORMAT, Phase, PolicyId, Reason, ReplicaState,
+};
+
+/// This pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// How the evaluator answers.
+#[derive(Debug, Clone, Copy)]
+pub enum Evaluator<'a> {
+    /// Not heard yet, and not late either.
+    Starting,
+    /// This is what it said last.
+    Answers(&'a EvaluatorState),
+    /// It does not answer: why, and since when.
+    Silent(&'a str, Timestamp),
+}
+
+/// What the evaluator says of one policy.
+struct Claim<'a> {
+    uid: &'a str,
+    /// The newest generation that it knows.
+    newest: i64,
+    /// The generation that answers; 0 if none.
+    serving: i64,
+    digest: Option<Digest>,
+    failure: Option<&'a Failure>,
+    since: Timestamp,
+}
+
+/// The pod's report.
+pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Timestamp) -> ReplicaReportSpec {
+    let state = match evaluator {
+        Evaluator::Answers(state) => Some(state),
+        Evaluator::Starting | Evaluator::Silent(..) => None,
+    };
+    let mut report = ReplicaReportSpec {
+        pod_uid: pod.uid.clone(),
+        versions: Versions {
+            loader: loader.program.version.clone(),
+            evaluator: state.map(|state| state.program.version.clone()).unwrap_or_default(),
+            reporter: portcullis_process::VERSION.to_owned(),
+            engine: state.map(|state| state.program.engine.clone()).unwrap_or_default(),
+            manifest_format: MANIFEST_FORMAT,
+        },
+        manifest_number: state.map_or(0, |state| state.manifest_number),
+        heartbeat: now,
+        ..ReplicaReportSpec::default()
+    };
+    let claims = state.map(claims).unwrap_or_default();
+    for policy in &loader.policies {
+        if let Evaluator::Silent(why, since) = evaluator {
+            report.deviations.push(silent(policy, why, since));
+            continue;
+        }
+        // A record of another uid is of an earlier policy of this name.
+        let claim = claims.get(&policy.id).filter(|claim| claim.uid == policy.uid);
+        match claim {
+            Some(claim) if claim.newest > policy.generation || claim.serving > policy.generation => {
+                let claimed = claim.newest.max(claim.serving);
+                let why =
+                    format!("it tells of generation {claimed}, but the loader knows none after {}", policy.generation);
+                report.deviations.push(silent(policy, &why, claim.since));
+            }
+            Some(claim) if claim.serving == policy.generation => {
+                let key = PolicyKey::of(&policy.uid);
+                report.digests.extend(claim.digest.map(|digest| (key.clone(), digest)));
+                report.current.insert(key, claim.serving);
+            }
+            _ => report.deviations.push(deviation(loader, state, policy, claim)),
+        }
+    }
+    // Failures are what the report is read for, so the cap leaves them to the last.
+    report.deviations.sort_by_key(|deviation| deviation.reason.is_none());
+    let omitted = report.deviations.len().saturating_sub(ReplicaReportSpec::MAX_DEVIATIONS);
+    report.deviations.truncate(ReplicaReportSpec::MAX_DEVIATIONS);
+    report.deviations_omitted = u32::try_from(omitted).unwrap_or(u32::MAX);
+    report
+}
+
+/// Whether the evaluator tells of a generation that the loader has not told of yet. For a moment that is the order in which
+/// the two were heard; for longer it is a lie.
+pub fn is_ahead(loader: &LoaderState, evaluator: &EvaluatorState) -> bool {
+    let claims = claims(evaluator);
+    loader.policies.iter().any(|policy| {
+        claims
+            .get(&policy.id)
+            .is_some_and(|claim| claim.uid == policy.uid && claim.newest.max(claim.serving) > policy.generation)
+    })
+}
+
+fn claims(state: &EvaluatorState) -> HashMap<&PolicyId, Claim<'_>> {
+    let current = state.current.iter().map(|(id, current)| {
+        let claim = Claim {
+            uid: &current.uid,
+            newest: current.generation,
+            serving: current.generation,
+            digest: Some(current.digest),
+            failure: None,
+            since: current.since,
+        };
+        (id, claim)
+    });
+    let deviations = state.deviations.iter().map(|deviation| {
+        let claim = Claim {
+            uid: &deviation.uid,
+            newest: deviation.generation,
+            serving: deviation.serving,
+            digest: deviation.digest,
+            failure: deviation.failure.as_ref(),
+            since: deviation.since,
+        };
+        (&deviation.id, claim)
+    });
+    current.chain(deviations).collect()
+}
+
+fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation {
+    let reason = Reason::EvaluatorUnreachable;
+    ReportDeviation {
+        policy_uid: policy.uid.clone(),
+        generation: policy.generation,
+        serving: 0,
+        state: ReplicaState::Unknown,
+        reason: Some(reason.to_string()),
+        retryable: Some(reason.class().is_retryable()),
+        next_retry_time: None,
+        since,
+        message: Some(portcullis_contract::clean(why, Failure::MAX_MESSAGE)),
+    }
+}
+
+fn deviation(
+    loader: &LoaderState,
+    evaluator: Option<&EvaluatorState>,
+    policy: &LoaderPolicy,
+    claim: Option<&Claim<'_>>,
+) -> ReportDeviation {
+    let failure = failure(loader, evaluator, policy, claim);
+    let serving = claim.map_or(0, |claim| claim.serving);
+    let state = match (serving, failure) {
+        (1.., _) => ReplicaState::Previous,
+        (_, Some(_)) => ReplicaState::Failed,
+        (_, None) => ReplicaState::Pending,
+    };
+    let doing = match policy.phase {
+        Phase::Queued => "waiting for its turn",
+        Phase::Fetching => "fetching the module",
+        Phase::Compiling => "compiling the module",
+        Phase::Published => "the evaluator is loading it",
+        Phase::Failed => "trying again",
+    };
+    let since = failure.map(|failure| failure.since).or(claim.map(|claim| claim.since));
+    ReportDeviation {
+        policy_uid: policy.uid.clone(),
+        generation: policy.generation,
+        serving,
+        state,
+        reason: failure.map(|failure| failure.reason.to_string()),
+        retryable: failure.map(|failure| failure.class().is_retryable()),
+        next_retry_time: failure.and_then(|failure| failure.next_retry_time),
+        since: since.unwrap_or(policy.created),
+        message: Some(failure.map_or_else(|| doing.to_owned(), |failure| failure.message.clone())),
+    }
+}
+
+/// Why the newest generation does not serve here: the loader's word on it, else the evaluator's, else what keeps the
+/// volume's manifest from one of them.
+fn failure<'a>(
+    loader: &'a LoaderState,
+    evaluator: Option<&'a EvaluatorState>,
+    policy: &'a LoaderPolicy,
+    claim: Option<&Claim<'a>>,
+) -> Option<&'a Failure> {
+    let newest = |failure: &&Failure| matches!(failure.generation, 0) || failure.generation == policy.generation;
+    let handed_over = matches!(policy.phase, Phase::Published | Phase::Failed);
+    let volume = || loader.volume_failure.as_ref().filter(|_| handed_over);
+    let manifest = || evaluator?.manifest_failure.as_ref().filter(|_| handed_over);
+    let refused = || claim.filter(|claim| claim.newest == policy.generation)?.failure.filter(newest);
+    policy.failure.as_ref().filter(newest).or_else(refused).or_else(volume).or_else(manifest)
+}
+
+#[cfg(test)]
+mod tests;

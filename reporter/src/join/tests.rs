@@ -1,0 +1,197 @@
+use std::collections::BTreeMap;
+
+use portcullis_contract::{Current, Deviation, FailurePolicy, Mode};
+
+use super::*;
+
+const UID: &str = "9b2c41d2-a1f0-5e17-8000-000000000001";
+
+fn id() -> PolicyId {
+    "cluster/a".parse().expect("an id")
+}
+
+fn time(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("a time")
+}
+
+fn failure(generation: i64, reason: Reason) -> Failure {
+    Failure { since: time(20), ..Failure::new(generation, reason, "in words") }
+}
+
+/// The policy `cluster/a`, whose newest generation is 2.
+fn policy(phase: Phase, failure: Option<Failure>) -> LoaderPolicy {
+    LoaderPolicy {
+        id: id(),
+        uid: UID.into(),
+        generation: 2,
+        mode: Mode::Protect,
+        failure_policy: FailurePolicy::Fail,
+        suspend: false,
+        module: "modules/a.wasm".into(),
+        digest: None,
+        phase,
+        activity: None,
+        failure,
+        last_good: None,
+        created: time(10),
+    }
+}
+
+fn loader(policy: LoaderPolicy) -> LoaderState {
+    LoaderState { complete: true, manifest_number: 5, policies: vec![policy], ..LoaderState::default() }
+}
+
+fn serving(generation: i64) -> EvaluatorState {
+    let digest = Digest::of(b"module");
+    let current = Current { uid: UID.into(), generation, digest, since: time(15) };
+    EvaluatorState { manifest_number: 5, current: [(id(), current)].into(), ..EvaluatorState::default() }
+}
+
+fn deviating(serving: i64, failure: Option<Failure>) -> EvaluatorState {
+    let deviation = Deviation {
+        id: id(),
+        uid: UID.into(),
+        generation: 2,
+        serving,
+        digest: None,
+        state: ReplicaState::Failed,
+        failure,
+        refused: Vec::new(),
+        since: time(15),
+    };
+    EvaluatorState { manifest_number: 5, deviations: vec![deviation], ..EvaluatorState::default() }
+}
+
+/// The single deviation: state, serving generation, reason and words.
+fn deviates(loader: &LoaderState, evaluator: Evaluator<'_>) -> (ReplicaState, i64, Option<String>, String) {
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let mut report = join(&pod, loader, evaluator, time(100));
+    assert_eq!((report.current.len(), report.deviations.len()), (0, 1), "{report:?}");
+    let deviation = report.deviations.remove(0);
+    assert_eq!((deviation.policy_uid.as_str(), deviation.generation), (UID, 2));
+    (deviation.state, deviation.serving, deviation.reason, deviation.message.unwrap_or_default())
+}
+
+fn told(state: ReplicaState, serving: i64, reason: Reason) -> (ReplicaState, i64, Option<String>, String) {
+    (state, serving, Some(reason.to_string()), "in words".into())
+}
+
+fn works(state: ReplicaState, serving: i64, words: &str) -> (ReplicaState, i64, Option<String>, String) {
+    (state, serving, None, words.into())
+}
+
+#[test]
+fn the_newest_generation_is_a_line_in_the_map() {
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let state = serving(2);
+    let report = join(&pod, &loader(policy(Phase::Published, None)), Evaluator::Answers(&state), time(100));
+    let key = PolicyKey::of(UID);
+    assert_eq!(report.current, BTreeMap::from([(key.clone(), 2)]));
+    assert_eq!(report.digests, BTreeMap::from([(key, Digest::of(b"module"))]));
+    assert_eq!((report.deviations, report.manifest_number, report.pod_uid.as_str()), (vec![], 5, "pod-uid"));
+}
+
+#[test]
+fn while_the_loader_works_a_policy_is_pending_or_goes_on_with_the_older_one() {
+    let fetching = loader(policy(Phase::Fetching, None));
+    let nothing = EvaluatorState::default();
+    let pending = works(ReplicaState::Pending, 0, "fetching the module");
+    assert_eq!(deviates(&fetching, Evaluator::Answers(&nothing)), pending);
+    assert_eq!(deviates(&fetching, Evaluator::Starting), pending);
+    let compiling = loader(policy(Phase::Compiling, None));
+    let older = works(ReplicaState::Previous, 1, "compiling the module");
+    assert_eq!(deviates(&compiling, Evaluator::Answers(&serving(1))), older);
+}
+
+#[test]
+fn a_failure_of_the_loader_counts_with_or_without_an_older_generation() {
+    let failed = loader(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
+    let nothing = EvaluatorState::default();
+    assert_eq!(deviates(&failed, Evaluator::Answers(&nothing)), told(ReplicaState::Failed, 0, Reason::NotFound));
+    assert_eq!(deviates(&failed, Evaluator::Answers(&serving(1))), told(ReplicaState::Previous, 1, Reason::NotFound));
+}
+
+#[test]
+fn the_loader_s_failure_comes_before_the_evaluator_s() {
+    let failed = loader(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
+    let refused = deviating(0, Some(failure(2, Reason::SettingsInvalid)));
+    assert_eq!(deviates(&failed, Evaluator::Answers(&refused)), told(ReplicaState::Failed, 0, Reason::NotFound));
+}
+
+#[test]
+fn what_the_evaluator_refuses_is_its_failure() {
+    let published = loader(policy(Phase::Published, None));
+    let refused = deviating(1, Some(failure(2, Reason::SettingsInvalid)));
+    let expected = told(ReplicaState::Previous, 1, Reason::SettingsInvalid);
+    assert_eq!(deviates(&published, Evaluator::Answers(&refused)), expected);
+}
+
+#[test]
+fn a_failure_of_an_older_generation_says_nothing_of_the_newest() {
+    let published = loader(policy(Phase::Published, None));
+    let old = EvaluatorState {
+        deviations: vec![Deviation {
+            generation: 1,
+            ..deviating(0, Some(failure(1, Reason::SettingsInvalid))).deviations.remove(0)
+        }],
+        ..EvaluatorState::default()
+    };
+    let expected = works(ReplicaState::Pending, 0, "the evaluator is loading it");
+    assert_eq!(deviates(&published, Evaluator::Answers(&old)), expected);
+}
+
+#[test]
+fn a_volume_that_cannot_be_written_or_read_keeps_the_newest_generation_away() {
+    let full =
+        LoaderState { volume_failure: Some(failure(0, Reason::VolumeFull)), ..loader(policy(Phase::Published, None)) };
+    let expected = told(ReplicaState::Previous, 1, Reason::VolumeFull);
+    assert_eq!(deviates(&full, Evaluator::Answers(&serving(1))), expected);
+    let torn = EvaluatorState { manifest_failure: Some(failure(0, Reason::ManifestInvalid)), ..serving(1) };
+    let expected = told(ReplicaState::Previous, 1, Reason::ManifestInvalid);
+    assert_eq!(deviates(&loader(policy(Phase::Published, None)), Evaluator::Answers(&torn)), expected);
+}
+
+#[test]
+fn a_record_of_an_earlier_policy_of_the_same_name_does_not_count() {
+    let mut state = serving(2);
+    for current in state.current.values_mut() {
+        current.uid = "another".into();
+    }
+    let published = loader(policy(Phase::Published, None));
+    assert_eq!(deviates(&published, Evaluator::Answers(&state)).0, ReplicaState::Pending);
+}
+
+#[test]
+fn a_deleted_policy_vanishes() {
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let none = LoaderState { complete: true, ..LoaderState::default() };
+    let report = join(&pod, &none, Evaluator::Answers(&serving(2)), time(100));
+    assert_eq!((report.current.len(), report.deviations.len()), (0, 0));
+}
+
+#[test]
+fn of_a_silent_evaluator_nothing_is_known() {
+    let published = loader(policy(Phase::Published, None));
+    let expected = (ReplicaState::Unknown, 0, Some("EvaluatorUnreachable".to_owned()), "connection refused".to_owned());
+    assert_eq!(deviates(&published, Evaluator::Silent("connection refused", time(50))), expected);
+}
+
+#[test]
+fn an_evaluator_that_tells_of_a_generation_nobody_made_is_not_believed() {
+    let (published, state) = (loader(policy(Phase::Published, None)), serving(99));
+    assert!(is_ahead(&published, &state) && !is_ahead(&published, &serving(2)));
+    let (replica, serving, reason, words) = deviates(&published, Evaluator::Answers(&state));
+    assert_eq!((replica, serving, reason.as_deref()), (ReplicaState::Unknown, 0, Some("EvaluatorUnreachable")));
+    assert_eq!(words, "it tells of generation 99, but the loader knows none after 2");
+}
+
+#[test]
+fn at_most_500_deviations_are_kept_and_failures_first() {
+    let mut policies: Vec<_> = (0..600).map(|_| policy(Phase::Fetching, None)).collect();
+    policies.push(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
+    let loader = LoaderState { policies, ..LoaderState::default() };
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let report = join(&pod, &loader, Evaluator::Starting, time(100));
+    assert_eq!((report.deviations.len(), report.deviations_omitted), (500, 101));
+    assert_eq!(report.deviations[0].reason.as_deref(), Some("NotFound"));
+}

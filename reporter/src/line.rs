@@ -1,0 +1,112 @@
+//! One line a change, for when nobody looks at a table. Pure.
+
+use jiff::Timestamp;
+use portcullis_api::{ConditionType, ObservedPolicy};
+use portcullis_contract::{PolicyId, Reason};
+
+use crate::board::Change;
+use crate::decide::to_second;
+
+/// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. Nothing when only
+/// times or counts have changed.
+pub fn line(change: &Change, now: Timestamp) -> Option<String> {
+    let now = to_second(now);
+    let id = &change.id;
+    let Some(after) = &change.after else {
+        return Some(format!("{now} policy {id}: gone"));
+    };
+    let picture = |object: &ObservedPolicy| {
+        let degraded = object.status.condition(ConditionType::Degraded).map(|condition| condition.reason.clone());
+        (object.status.word().to_owned(), object.status.observed_generation, degraded)
+    };
+    let before = change.before.as_ref().map(picture);
+    let picture = picture(after);
+    if before.as_ref() == Some(&picture) {
+        return None;
+    }
+    let (word, generation, reason) = picture;
+    let was = before.filter(|before| before.0 != word).map(|before| format!(" (was {})", before.0));
+    let words = words(id, after, reason.as_deref());
+    Some(format!("{now} policy {id}: {word} generation {generation}{}: {words}", was.unwrap_or_default()))
+}
+
+/// The message of `Ready`. What a guest says of its settings may quote them, and these lines often end up in a log: then
+/// the reason only.
+fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> String {
+    let quotes_settings = [Reason::SettingsInvalid, Reason::SettingsCheckFailed].map(Reason::as_str);
+    match degraded {
+        Some(reason) if quotes_settings.contains(&reason) || reason == "SeveralReasons" => {
+            format!("{reason}; `portcullis describe {id}` shows what the policy says")
+        }
+        _ => object.status.condition(ConditionType::Ready).map(|ready| ready.message.clone()).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Condition, ObservedSpec, PolicyStatus, Truth};
+    use portcullis_contract::{FailurePolicy, Mode};
+
+    use super::*;
+
+    fn object(generation: i64, word: &str, degraded: &str) -> ObservedPolicy {
+        let condition = |r#type, reason: &str, message: &str| Condition {
+            r#type,
+            status: Truth::True,
+            reason: reason.into(),
+            message: message.into(),
+            observed_generation: generation,
+            last_transition_time: Timestamp::UNIX_EPOCH,
+        };
+        let status = PolicyStatus {
+            observed_generation: generation,
+            conditions: vec![
+                condition(ConditionType::Ready, word, "in words"),
+                condition(ConditionType::Degraded, degraded, ""),
+            ],
+            ..PolicyStatus::default()
+        };
+        let spec = ObservedSpec {
+            module: "m.wasm".into(),
+            mode: Mode::Protect,
+            failure_policy: FailurePolicy::Fail,
+            suspend: false,
+        };
+        ObservedPolicy::new(&id(), "uid", generation, Timestamp::UNIX_EPOCH, spec, status)
+    }
+
+    fn id() -> PolicyId {
+        "cluster/a".parse().expect("an id")
+    }
+
+    fn told(before: Option<ObservedPolicy>, after: Option<ObservedPolicy>) -> Option<String> {
+        line(&Change { id: id(), before, after }, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_change_is_one_line() {
+        let (loading, active) = (object(2, "Progressing", "AsExpected"), object(2, "Active", "AsExpected"));
+        assert_eq!(
+            told(Some(loading), Some(active.clone())).as_deref(),
+            Some("1970-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): in words")
+        );
+        assert_eq!(
+            told(None, Some(active.clone())).as_deref(),
+            Some("1970-01-01T00:00:00Z policy cluster/a: Active generation 2: in words")
+        );
+        assert_eq!(told(Some(active.clone()), Some(active.clone())), None);
+        assert_eq!(told(Some(active), None).as_deref(), Some("1970-01-01T00:00:00Z policy cluster/a: gone"));
+    }
+
+    #[test]
+    fn what_a_guest_says_of_its_settings_is_not_in_the_line() {
+        let kept = object(3, "ServingPrevious", "SettingsInvalid");
+        assert_eq!(
+            told(Some(object(2, "Active", "AsExpected")), Some(kept)).as_deref(),
+            Some(
+                "1970-01-01T00:00:00Z policy cluster/a: ServingPrevious generation 3 (was Active): SettingsInvalid; \
+                 `portcullis describe cluster/a` shows what the policy says"
+            )
+        );
+    }
+}

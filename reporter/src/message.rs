@@ -1,0 +1,183 @@
+//! The words of a status: what the replicas do, why some fail, and where. Pure.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use portcullis_api::ReplicaCounts;
+use portcullis_contract::Class;
+
+use crate::decide::Facts;
+use crate::replica::{Seat, Trouble};
+
+/// Most pods that a message names.
+const NAMED_PODS: usize = 3;
+
+/// The reason that several failing replicas have together: the most frequent; on a tie the worst class (final, then
+/// outside, then retry); `SeveralReasons` where that does not decide either.
+pub(crate) fn joint_reason(bad: &[&Seat<'_>]) -> String {
+    let groups = by_reason(bad);
+    match groups.as_slice() {
+        [] => "AsExpected".to_owned(),
+        [first, second, ..] if (first.pods.len(), first.class) == (second.pods.len(), second.class) => {
+            "SeveralReasons".to_owned()
+        }
+        [first, ..] => first.reason.to_owned(),
+    }
+}
+
+/// The failures of some replicas: counts per reason and at most three pods. With one replica in all, its failure in its
+/// own words instead, as there is nothing to count.
+pub(crate) fn failures(bad: &[&Seat<'_>], expected: u32) -> String {
+    if let (1, [Seat { trouble: Some(trouble), .. }]) = (expected, bad) {
+        return in_full(trouble);
+    }
+    if let [Seat { pod, trouble: Some(trouble), .. }] = bad {
+        return format!("{pod}: {}{}", trouble.reason, retry(trouble.next_retry));
+    }
+    let mut names_left = NAMED_PODS;
+    let groups: Vec<String> = by_reason(bad)
+        .iter()
+        .map(|group| {
+            let named = &group.pods[..group.pods.len().min(names_left)];
+            names_left -= named.len();
+            let more = if named.len() < group.pods.len() && !named.is_empty() { ", …" } else { "" };
+            let pods = if named.is_empty() { String::new() } else { format!(" ({}{more})", named.join(", ")) };
+            format!("{} on {}{pods}", group.reason, group.pods.len())
+        })
+        .collect();
+    groups.join(", ")
+}
+
+/// [`failures`], then the words of the failure that comes first.
+pub(crate) fn failures_in_words(bad: &[&Seat<'_>], expected: u32) -> String {
+    let counted = failures(bad, expected);
+    let words = by_reason(bad).first().map_or("", |group| group.message);
+    if expected == 1 || words.is_empty() { counted } else { format!("{counted}: {words}") }
+}
+
+/// What a loading replica does.
+pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, seats: &[&Seat<'_>]) -> String {
+    let generation = facts.generation;
+    if let [seat] = seats {
+        let doing = seat.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+        let meanwhile = answering(seat.serving).map(|text| format!("; meanwhile {text}")).unwrap_or_default();
+        return format!("generation {generation} is being loaded{doing}{meanwhile}");
+    }
+    let working = counts.pending + counts.previous;
+    format!("{}; {working} still loading it", share(generation, counts))
+}
+
+/// `2 of 3 replicas serve generation 7`.
+pub(crate) fn share(generation: i64, counts: ReplicaCounts) -> String {
+    format!("{} of {} replicas serve generation {generation}", counts.current, counts.expected)
+}
+
+/// `generation 6 answers`; nothing when none does.
+pub(crate) fn answering(serving: i64) -> Option<String> {
+    (serving > 0).then(|| format!("generation {serving} answers"))
+}
+
+fn in_full(trouble: &Trouble) -> String {
+    let Trouble { reason, message, next_retry, .. } = trouble;
+    let words = if message.is_empty() { String::new() } else { format!(": {message}") };
+    format!("{reason}{words}{}", retry(*next_retry))
+}
+
+/// A point in time and not a time left: a status is not rewritten as the time passes.
+fn retry(next: Option<Timestamp>) -> String {
+    next.map(|next| format!(", next try at {}", crate::decide::to_second(next))).unwrap_or_default()
+}
+
+struct Group<'a> {
+    reason: &'a str,
+    class: Class,
+    pods: Vec<&'a str>,
+    /// Of the first pod that has words.
+    message: &'a str,
+}
+
+/// Most frequent first; then the worst class; then by name.
+fn by_reason<'a>(bad: &[&'a Seat<'a>]) -> Vec<Group<'a>> {
+    let mut groups: BTreeMap<&str, Group<'a>> = BTreeMap::new();
+    for seat in bad {
+        let Some(trouble) = &seat.trouble else { continue };
+        let group = groups.entry(&trouble.reason).or_insert_with(|| Group {
+            reason: &trouble.reason,
+            class: trouble.class,
+            pods: Vec::new(),
+            message: &trouble.message,
+        });
+        group.pods.push(seat.pod);
+        if group.message.is_empty() {
+            group.message = &trouble.message;
+        }
+    }
+    let mut groups: Vec<Group<'a>> = groups.into_values().collect();
+    groups.sort_by_key(|group| Reverse((group.pods.len(), group.class)));
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::{Reason, ReplicaState};
+
+    use super::*;
+
+    fn failing(pod: &'static str, reason: Reason) -> Seat<'static> {
+        let trouble =
+            Trouble { reason: reason.to_string(), class: reason.class(), next_retry: None, message: "words".into() };
+        Seat {
+            pod,
+            pod_uid: pod,
+            expected: true,
+            state: ReplicaState::Failed,
+            serving: 0,
+            trouble: Some(trouble),
+            note: None,
+            since: None,
+        }
+    }
+
+    fn joined(reasons: &[Reason]) -> (String, String) {
+        let pods = ["a", "b", "c", "d", "e"];
+        let seats: Vec<_> = reasons.iter().zip(pods).map(|(reason, pod)| failing(pod, *reason)).collect();
+        let seats: Vec<_> = seats.iter().collect();
+        (joint_reason(&seats), failures_in_words(&seats, 5))
+    }
+
+    #[test]
+    fn the_most_frequent_reason_counts() {
+        let (reason, words) = joined(&[Reason::NotFound, Reason::RegistryTimeout, Reason::RegistryTimeout]);
+        assert_eq!(reason, "RegistryTimeout");
+        assert_eq!(words, "RegistryTimeout on 2 (b, c), NotFound on 1 (a): words");
+    }
+
+    #[test]
+    fn on_a_tie_the_worst_class_counts() {
+        assert_eq!(joined(&[Reason::RegistryTimeout, Reason::NotFound]).0, "NotFound");
+        assert_eq!(joined(&[Reason::NotFound, Reason::ModuleInvalid]).0, "ModuleInvalid");
+    }
+
+    #[test]
+    fn a_tie_within_a_class_is_several_reasons() {
+        assert_eq!(joined(&[Reason::NotFound, Reason::Unauthorized]).0, "SeveralReasons");
+    }
+
+    #[test]
+    fn at_most_three_pods_are_named() {
+        use Reason::{NotFound, RegistryTimeout, Unauthorized};
+        let (_, words) = joined(&[NotFound, NotFound, RegistryTimeout, RegistryTimeout, Unauthorized]);
+        assert_eq!(words, "NotFound on 2 (a, b), RegistryTimeout on 2 (c, …), Unauthorized on 1: words");
+    }
+
+    #[test]
+    fn one_failing_pod_of_several_is_named_with_its_next_try() {
+        let mut seat = failing("pod-c", Reason::RegistryTimeout);
+        if let Some(trouble) = &mut seat.trouble {
+            trouble.next_retry = Some("2026-01-01T00:00:40.5Z".parse().expect("a time"));
+        }
+        assert_eq!(failures(&[&seat], 3), "pod-c: RegistryTimeout, next try at 2026-01-01T00:00:40Z");
+        assert_eq!(failures(&[&seat], 1), "RegistryTimeout: words, next try at 2026-01-01T00:00:40Z");
+    }
+}

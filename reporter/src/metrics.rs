@@ -1,0 +1,59 @@
+//! What the reporter counts.
+
+use std::collections::BTreeMap;
+
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+/// The reporter's metrics.
+pub struct Metrics {
+    policies: IntGaugeVec,
+    /// Status objects written.
+    pub writes: IntCounter,
+    /// Status objects or events that could not be written.
+    pub write_failures: IntCounter,
+    /// Failed attempts to ask the loader.
+    pub loader_failures: IntCounter,
+    /// Failed attempts to ask the evaluator.
+    pub evaluator_failures: IntCounter,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    ///
+    /// # Errors
+    /// When a name is taken already.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let policies = IntGaugeVec::new(
+            Opts::new("portcullis_reporter_policies", "Policies by the reason of Ready"),
+            &["status"],
+        )?;
+        let writes = IntCounter::new("portcullis_reporter_status_writes_total", "Status objects written")?;
+        let write_failures = IntCounter::new(
+            "portcullis_reporter_status_write_failures_total",
+            "Status objects or events that could not be written",
+        )?;
+        let reads = IntCounterVec::new(
+            Opts::new("portcullis_reporter_state_read_failures_total", "Failed attempts to ask a program of this pod"),
+            &["program"],
+        )?;
+        registry.register(Box::new(policies.clone()))?;
+        registry.register(Box::new(writes.clone()))?;
+        registry.register(Box::new(write_failures.clone()))?;
+        registry.register(Box::new(reads.clone()))?;
+        let [loader_failures, evaluator_failures] =
+            ["loader", "evaluator"].map(|program| reads.with_label_values(&[program]));
+        Ok(Self { policies, writes, write_failures, loader_failures, evaluator_failures })
+    }
+
+    /// How many policies have which word.
+    pub fn count<'w>(&self, words: impl Iterator<Item = &'w str>) {
+        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+        for word in words {
+            *counts.entry(word).or_default() += 1;
+        }
+        self.policies.reset();
+        for (word, count) in counts {
+            self.policies.with_label_values(&[word]).set(count);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What one replica does for one policy, as its report tells it (status-api section 3). Pure.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation};
+use portcullis_contract::{Class, Digest, Reason, ReplicaState};
+
+use crate::decide::Facts;
+
+/// Without a heartbeat for this long, a report says nothing any more.
+pub const STALE_AFTER: Duration = Duration::from_secs(150);
+
+/// A replica that is, or may be, asked by the API server.
+#[derive(Debug, Clone, Copy)]
+pub struct Replica<'a> {
+    /// The pod's name.
+    pub pod: &'a str,
+    /// The pod's uid.
+    pub pod_uid: &'a str,
+    /// Whether it counts: ready, and not terminating.
+    pub expected: bool,
+    /// What it said last.
+    pub report: Option<Heard<'a>>,
+}
+
+/// A report, and how long ago it changed last by the reader's own monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Heard<'a> {
+    /// The report.
+    pub report: &'a ReplicaReportSpec,
+    /// Its age.
+    pub age: Duration,
+}
+
+/// A replica's part in the status of one policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seat<'a> {
+    pub(crate) pod: &'a str,
+    pub(crate) pod_uid: &'a str,
+    pub(crate) expected: bool,
+    pub(crate) state: ReplicaState,
+    /// The generation that answers here; 0 if none.
+    pub(crate) serving: i64,
+    /// Why the newest generation does not serve here, where there is a failure.
+    pub(crate) trouble: Option<Trouble>,
+    /// What goes on, where there is no failure.
+    pub(crate) note: Option<String>,
+    pub(crate) since: Option<Timestamp>,
+}
+
+/// A failure, as a report tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// Text, as a newer release may know more reasons.
+    pub(crate) reason: String,
+    pub(crate) class: Class,
+    pub(crate) next_retry: Option<Timestamp>,
+    pub(crate) message: String,
+}
+
+impl Trouble {
+    fn of(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_string(), class: reason.class(), next_retry: None, message: message.into() }
+    }
+
+    fn reported(deviation: &ReportDeviation) -> Option<Self> {
+        let reason = deviation.reason.clone()?;
+        let known = Reason::ALL.iter().find(|known| known.as_str() == reason);
+        // Of a reason by a newer release only the report's own word is known.
+        let unknown = if deviation.retryable == Some(true) { Class::Retry } else { Class::Final };
+        Some(Self {
+            class: known.map_or(unknown, |known| known.class()),
+            next_retry: deviation.next_retry_time,
+            message: deviation.message.clone().unwrap_or_default(),
+            reason,
+        })
+    }
+}
+
+impl Seat<'_> {
+    /// Whether this replica makes the policy `Degraded`.
+    pub(crate) fn is_bad(&self) -> bool {
+        match self.state {
+            ReplicaState::Failed | ReplicaState::Unknown => true,
+            ReplicaState::Previous => self.trouble.is_some(),
+            ReplicaState::Current | ReplicaState::Pending => false,
+        }
+    }
+
+    /// Whether this replica works on the newest generation.
+    pub(crate) fn is_working(&self) -> bool {
+        match self.state {
+            ReplicaState::Pending => true,
+            ReplicaState::Previous => self.trouble.is_none(),
+            ReplicaState::Current | ReplicaState::Failed | ReplicaState::Unknown => false,
+        }
+    }
+}
+
+/// What `replica` does for the policy. `digest` is what the newest generation means in bytes, where that is settled: a
+/// replica that serves other bytes under the same generation does not serve it.
+pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &Replica<'a>) -> Seat<'a> {
+    let seat = |state, serving, trouble| Seat {
+        pod: replica.pod,
+        pod_uid: replica.pod_uid,
+        expected: replica.expected,
+        state,
+        serving,
+        trouble,
+        note: None,
+        since: None,
+    };
+    let stale = |text: &str| seat(ReplicaState::Unknown, 0, Some(Trouble::of(Reason::ReportStale, text)));
+    let Some(Heard { report, age }) = replica.report else {
+        return stale("the pod has not reported yet");
+    };
+    if report.pod_uid != replica.pod_uid {
+        return stale("the report is of an earlier pod of this name");
+    }
+    if age > STALE_AFTER {
+        return stale("no heartbeat for more than 150 s");
+    }
+    let key = PolicyKey::of(facts.uid);
+    if let Some(serving) = report.current.get(&key).copied() {
+        return match (digest, report.digests.get(&key)) {
+            (Some(settled), Some(found)) if serving == facts.generation && settled != *found => {
+                let text = format!("generation {serving} is {found} here and {settled} elsewhere");
+                seat(ReplicaState::Previous, serving, Some(Trouble::of(Reason::DigestDivergence, text)))
+            }
+            _ if serving == facts.generation => seat(ReplicaState::Current, serving, None),
+            // The pod has not heard of the newest generation yet, or is ahead of what is known here.
+            _ => seat(ReplicaState::Previous, serving, None),
+        };
+    }
+    match report.deviations.iter().find(|deviation| deviation.policy_uid == facts.uid) {
+        Some(deviation) => deviating(facts, deviation, seat),
+        None if report.deviations_omitted > 0 => {
+            let text = "the pod has more failures than its report holds; its own /healthz/policies tells all";
+            seat(ReplicaState::Failed, 0, Some(Trouble::of(Reason::ReportStale, text)))
+        }
+        None => seat(ReplicaState::Pending, 0, None),
+    }
+}
+
+fn deviating<'a>(
+    facts: &Facts<'_>,
+    deviation: &ReportDeviation,
+    seat: impl Fn(ReplicaState, i64, Option<Trouble>) -> Seat<'a>,
+) -> Seat<'a> {
+    // A failure of an older generation says nothing of the newest one, which starts afresh.
+    let outdated = deviation.generation != facts.generation && deviation.state != ReplicaState::Unknown;
+    let trouble = if outdated { None } else { Trouble::reported(deviation) };
+    let state = match (deviation.state, deviation.serving, &trouble) {
+        (ReplicaState::Unknown, ..) => ReplicaState::Unknown,
+        (_, serving, _) if serving > 0 => ReplicaState::Previous,
+        (_, _, Some(_)) => ReplicaState::Failed,
+        (_, _, None) => ReplicaState::Pending,
+    };
+    let note = if outdated || trouble.is_some() { None } else { deviation.message.clone() };
+    Seat { note, since: Some(deviation.since), ..seat(state, deviation.serving, trouble) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
+
+    fn facts(generation: i64) -> Facts<'static> {
+        Facts { uid: UID, generation, suspend: false, digest: None }
+    }
+
+    fn report() -> ReplicaReportSpec {
+        ReplicaReportSpec { pod_uid: "pod-uid".into(), ..ReplicaReportSpec::default() }
+    }
+
+    fn deviation(generation: i64, serving: i64, state: ReplicaState, reason: Option<&str>) -> ReportDeviation {
+        ReportDeviation {
+            policy_uid: UID.into(),
+            generation,
+            serving,
+            state,
+            reason: reason.map(str::to_owned),
+            retryable: None,
+            next_retry_time: None,
+            since: Timestamp::UNIX_EPOCH,
+            message: None,
+        }
+    }
+
+    /// State, serving generation and reason of a replica with this report, when the newest generation is 7.
+    fn examined(report: &ReplicaReportSpec, age: u64) -> (ReplicaState, i64, Option<String>) {
+        let heard = Heard { report, age: Duration::from_secs(age) };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let seat = examine(&facts(7), None, &replica);
+        (seat.state, seat.serving, seat.trouble.map(|trouble| trouble.reason))
+    }
+
+    fn with(deviation: ReportDeviation) -> ReplicaReportSpec {
+        ReplicaReportSpec { deviations: vec![deviation], ..report() }
+    }
+
+    fn serving(generation: i64) -> ReplicaReportSpec {
+        ReplicaReportSpec { current: [(PolicyKey::of(UID), generation)].into(), ..report() }
+    }
+
+    #[test]
+    fn the_newest_generation_is_current() {
+        assert_eq!(examined(&serving(7), 0), (ReplicaState::Current, 7, None));
+    }
+
+    #[test]
+    fn an_older_generation_is_previous() {
+        assert_eq!(examined(&serving(6), 0), (ReplicaState::Previous, 6, None));
+        let kept = with(deviation(7, 6, ReplicaState::Previous, Some("NotFound")));
+        assert_eq!(examined(&kept, 0), (ReplicaState::Previous, 6, Some("NotFound".into())));
+    }
+
+    #[test]
+    fn work_without_answer_and_failure_is_pending() {
+        assert_eq!(examined(&report(), 0), (ReplicaState::Pending, 0, None));
+        assert_eq!(examined(&with(deviation(7, 0, ReplicaState::Pending, None)), 0).0, ReplicaState::Pending);
+    }
+
+    #[test]
+    fn a_failure_with_nothing_answering_is_failed() {
+        let failed = with(deviation(7, 0, ReplicaState::Failed, Some("NotFound")));
+        assert_eq!(examined(&failed, 0), (ReplicaState::Failed, 0, Some("NotFound".into())));
+    }
+
+    #[test]
+    fn a_failure_of_an_older_generation_does_not_count() {
+        let failed = with(deviation(6, 0, ReplicaState::Failed, Some("NotFound")));
+        assert_eq!(examined(&failed, 0), (ReplicaState::Pending, 0, None));
+    }
+
+    #[test]
+    fn a_policy_left_out_of_a_full_report_is_failed() {
+        let full = ReplicaReportSpec { deviations_omitted: 3, ..report() };
+        assert_eq!(examined(&full, 0).0, ReplicaState::Failed);
+    }
+
+    #[test]
+    fn no_report_another_pod_and_silence_are_unknown() {
+        let stale = (ReplicaState::Unknown, 0, Some("ReportStale".to_owned()));
+        assert_eq!(examined(&serving(7), 151), stale);
+        assert_eq!(examined(&serving(7), 150).0, ReplicaState::Current);
+        assert_eq!(examined(&ReplicaReportSpec { pod_uid: "earlier".into(), ..serving(7) }, 0), stale);
+        let silent = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: None };
+        assert_eq!(examine(&facts(7), None, &silent).state, ReplicaState::Unknown);
+    }
+
+    #[test]
+    fn other_bytes_of_the_same_generation_are_not_current() {
+        let key = PolicyKey::of(UID);
+        let report = ReplicaReportSpec { digests: [(key, Digest::of(b"other"))].into(), ..serving(7) };
+        let heard = Heard { report: &report, age: Duration::ZERO };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let seat = examine(&facts(7), Some(Digest::of(b"settled")), &replica);
+        assert_eq!(seat.state, ReplicaState::Previous);
+        assert_eq!(seat.trouble.map(|trouble| trouble.reason).as_deref(), Some("DigestDivergence"));
+    }
+
+    #[test]
+    fn an_unknown_reason_is_taken_by_its_retryable_word() {
+        let newer = ReportDeviation { retryable: Some(true), ..deviation(7, 0, ReplicaState::Failed, Some("Newer")) };
+        let report = with(newer);
+        let heard = Heard { report: &report, age: Duration::ZERO };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let trouble = examine(&facts(7), None, &replica).trouble.expect("a failure");
+        assert_eq!((trouble.reason.as_str(), trouble.class), ("Newer", Class::Retry));
+    }
+}

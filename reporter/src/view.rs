@@ -1,0 +1,169 @@
+//! What has been heard of loader and evaluator so far, and what to make of their silence.
+
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{EvaluatorState, LoaderState};
+
+use crate::follow::{News, Silence};
+use crate::join::{Evaluator, is_ahead};
+
+/// A program may be away for this long, as it is when it restarts, before anything is made of it; and for this long the
+/// evaluator may tell of a generation that the loader has not told of.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The newest word of both programs.
+#[derive(Debug, Default)]
+pub struct View {
+    loader: Option<LoaderState>,
+    loader_silence: Option<(Silence, Instant)>,
+    evaluator: Option<EvaluatorState>,
+    evaluator_silence: Option<(Silence, Instant)>,
+    ahead_since: Option<Instant>,
+}
+
+impl View {
+    /// Takes a word in.
+    pub fn hear(&mut self, news: News, now: Instant) {
+        match news {
+            News::Loader(state) => {
+                self.loader = Some(merged(self.loader.take(), *state));
+                self.loader_silence = None;
+            }
+            News::Evaluator(state) => {
+                self.evaluator = Some(*state);
+                self.evaluator_silence = None;
+            }
+            News::LoaderSilent(silence) => {
+                self.loader_silence.get_or_insert((silence, now));
+            }
+            News::EvaluatorSilent(silence) => {
+                let (last, _) = self.evaluator_silence.get_or_insert((silence.clone(), now));
+                // The beginning stays, the cause is the newest.
+                *last = Silence { since: last.since, ..silence };
+            }
+        }
+        let ahead =
+            matches!((&self.loader, &self.evaluator), (Some(loader), Some(evaluator)) if is_ahead(loader, evaluator));
+        self.ahead_since = if ahead { self.ahead_since.or(Some(now)) } else { None };
+    }
+
+    /// What the loader said last; nothing before it was heard, or while the evaluator has run ahead of it for a moment.
+    pub fn loader(&self, now: Instant) -> Option<&LoaderState> {
+        let runs_ahead = self.ahead_since.is_some_and(|since| now.duration_since(since) < GRACE);
+        self.loader.as_ref().filter(|_| !runs_ahead)
+    }
+
+    /// How the evaluator answers.
+    pub fn evaluator(&self, now: Instant) -> Evaluator<'_> {
+        match (&self.evaluator, &self.evaluator_silence) {
+            (_, Some((silence, since))) if is_over(silence, *since, now) => {
+                Evaluator::Silent(&silence.words, silence.since)
+            }
+            (Some(state), _) => Evaluator::Answers(state),
+            (None, _) => Evaluator::Starting,
+        }
+    }
+
+    /// Troubles of the pod that are of no single policy, in words.
+    pub fn troubles(&self, now: Instant) -> Vec<String> {
+        let mut troubles = Vec::new();
+        if let Some((silence, _)) =
+            self.loader_silence.as_ref().filter(|(silence, since)| is_over(silence, *since, now))
+        {
+            troubles.push(format!("the loader does not answer, changes are not seen: {}", silence.words));
+        }
+        if let Evaluator::Silent(words, _) = self.evaluator(now) {
+            troubles.push(format!("the evaluator does not answer: {words}"));
+        }
+        if let Some(failure) = self.loader.as_ref().and_then(|state| state.volume_failure.as_ref()) {
+            troubles.push(format!("the loader cannot publish: {failure}"));
+        }
+        if let Some(failure) = self.evaluator.as_ref().and_then(|state| state.manifest_failure.as_ref()) {
+            troubles.push(format!("the evaluator cannot use the newest manifest: {failure}"));
+        }
+        let problems = self.loader.iter().flat_map(|state| &state.problems);
+        troubles.extend(problems.map(|problem| format!("{}: {}", problem.file, problem.message)));
+        troubles
+    }
+}
+
+fn is_over(silence: &Silence, since: Instant, now: Instant) -> bool {
+    !silence.may_be_a_restart || now.duration_since(since) >= GRACE
+}
+
+/// A loader that has just started lists a part of the policies only: what it has not listed yet stays as it was.
+fn merged(last: Option<LoaderState>, mut next: LoaderState) -> LoaderState {
+    let Some(last) = last.filter(|_| !next.complete) else { return next };
+    for policy in last.policies {
+        if !next.policies.iter().any(|listed| listed.id == policy.id) {
+            next.policies.push(policy);
+        }
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use portcullis_contract::{FailurePolicy, LoaderPolicy, Mode, Phase};
+
+    use super::*;
+
+    fn loader(complete: bool, names: &[&str]) -> News {
+        let policy = |name: &&str| LoaderPolicy {
+            id: format!("cluster/{name}").parse().expect("an id"),
+            uid: (*name).to_owned(),
+            generation: 1,
+            mode: Mode::Protect,
+            failure_policy: FailurePolicy::Fail,
+            suspend: false,
+            module: String::new(),
+            digest: None,
+            phase: Phase::Published,
+            activity: None,
+            failure: None,
+            last_good: None,
+            created: Timestamp::UNIX_EPOCH,
+        };
+        let policies = names.iter().map(policy).collect();
+        News::Loader(Box::new(LoaderState { complete, policies, ..LoaderState::default() }))
+    }
+
+    fn silent(may_be_a_restart: bool) -> News {
+        News::EvaluatorSilent(Silence { words: "refused".into(), since: Timestamp::UNIX_EPOCH, may_be_a_restart })
+    }
+
+    fn names(view: &View, now: Instant) -> Vec<&str> {
+        view.loader(now).expect("heard").policies.iter().map(|policy| policy.id.name()).collect()
+    }
+
+    #[test]
+    fn a_restarting_loader_takes_no_policy_away_before_its_list_is_complete() {
+        let (mut view, now) = (View::default(), Instant::now());
+        view.hear(loader(true, &["a", "b"]), now);
+        view.hear(loader(false, &["b"]), now);
+        assert_eq!(names(&view, now), ["b", "a"]);
+        view.hear(loader(true, &["b"]), now);
+        assert_eq!(names(&view, now), ["b"]);
+    }
+
+    #[test]
+    fn a_restart_of_the_evaluator_is_overlooked_for_two_seconds() {
+        let (mut view, now) = (View::default(), Instant::now());
+        assert!(matches!(view.evaluator(now), Evaluator::Starting));
+        view.hear(News::Evaluator(Box::default()), now);
+        view.hear(silent(true), now);
+        view.hear(silent(true), now + Duration::from_secs(1));
+        assert!(matches!(view.evaluator(now + Duration::from_secs(1)), Evaluator::Answers(_)));
+        assert!(matches!(view.evaluator(now + Duration::from_secs(2)), Evaluator::Silent("refused", _)));
+        view.hear(News::Evaluator(Box::default()), now);
+        assert!(matches!(view.evaluator(now + Duration::from_secs(9)), Evaluator::Answers(_)));
+    }
+
+    #[test]
+    fn an_evaluator_that_hangs_or_talks_nonsense_has_no_grace() {
+        let (mut view, now) = (View::default(), Instant::now());
+        view.hear(silent(false), now);
+        assert!(matches!(view.evaluator(now), Evaluator::Silent(..)));
+    }
+}
