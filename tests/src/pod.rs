@@ -143,6 +143,11 @@ impl Pod {
         self.addresses.probes(program)
     }
 
+    /// The address of a program's state port: the evaluator's or the loader's.
+    pub fn state_address(&self, program: Program) -> SocketAddr {
+        self.addresses.state(program)
+    }
+
     /// `GET path` on a program's probe port.
     ///
     /// # Errors

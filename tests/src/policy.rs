@@ -125,6 +125,14 @@ impl Policy {
         self
     }
 
+    /// The same under another name.
+    #[must_use]
+    pub fn renamed(&self, name: &str) -> Self {
+        let mut policy = self.clone();
+        policy.manifest["metadata"]["name"] = name.into();
+        policy
+    }
+
     /// `metadata.name`.
     pub fn name(&self) -> &str {
         self.manifest["metadata"]["name"].as_str().unwrap_or_default()

@@ -34,7 +34,8 @@ pub struct Launch {
 
 /// A running program, or one that ended. It is killed when this goes, with the processes that it started.
 pub struct Process {
-    launch: Launch,
+    name: String,
+    launch: Mutex<Launch>,
     child: Mutex<Option<Child>>,
     ended: Mutex<Option<ExitStatus>>,
     lines: Arc<Mutex<Vec<String>>>,
@@ -50,7 +51,13 @@ impl Process {
     /// # Panics
     /// When it cannot be started.
     pub fn start(launch: Launch) -> Self {
-        let process = Self { launch, child: Mutex::default(), ended: Mutex::default(), lines: Arc::default() };
+        let process = Self {
+            name: launch.name.clone(),
+            launch: Mutex::new(launch),
+            child: Mutex::default(),
+            ended: Mutex::default(),
+            lines: Arc::default(),
+        };
         process.start_again();
         process
     }
@@ -60,8 +67,8 @@ impl Process {
     /// # Panics
     /// When it runs, or cannot be started.
     pub fn start_again(&self) {
-        assert!(!self.is_alive(), "{} runs already", self.launch.name);
-        let Launch { name, program, args, env, wrapper, user } = &self.launch;
+        assert!(!self.is_alive(), "{} runs already", self.name);
+        let Launch { name, program, args, env, wrapper, user } = &*lock(&self.launch);
         let mut command = match wrapper.split_first() {
             Some((first, rest)) => {
                 let mut command = Command::new(first);
@@ -98,9 +105,23 @@ impl Process {
         });
     }
 
+    /// Sets or takes an environment variable, from the next start on.
+    pub fn set_env(&self, name: &str, value: Option<&str>) {
+        let env = &mut lock(&self.launch).env;
+        env.retain(|(key, _)| key != name);
+        env.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+    }
+
+    /// Ends it and starts it again with these fail points armed, or none.
+    pub fn restart_with(&self, fail_points: Option<&str>) {
+        self.kill();
+        self.set_env("PORTCULLIS_FAILPOINTS", fail_points);
+        self.start_again();
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.launch.name
+        &self.name
     }
 
     /// Its process id.
@@ -108,7 +129,7 @@ impl Process {
     /// # Panics
     /// When it does not run.
     pub fn pid(&self) -> u32 {
-        lock(&self.child).as_ref().unwrap_or_else(|| panic!("{} does not run", self.launch.name)).id()
+        lock(&self.child).as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)).id()
     }
 
     /// Whether it runs.
@@ -120,7 +141,7 @@ impl Process {
     pub fn ended(&self) -> Option<ExitStatus> {
         let mut child = lock(&self.child);
         if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-            lock(&self.lines).push(format!("--- {} ended: {status}", self.launch.name));
+            lock(&self.lines).push(format!("--- {} ended: {status}", self.name));
             *lock(&self.ended) = Some(status);
             *child = None;
         }
@@ -132,7 +153,7 @@ impl Process {
     /// # Panics
     /// When it goes on for longer than `limit`.
     pub fn wait_for_end(&self, limit: Duration) -> ExitStatus {
-        eventually_within(limit, &format!("the end of {}", self.launch.name), || self.ended())
+        eventually_within(limit, &format!("the end of {}", self.name), || self.ended())
     }
 
     /// Sends a signal.
@@ -177,12 +198,12 @@ impl Process {
     /// # Panics
     /// When none comes, or the program ends before.
     pub fn wait_for_log(&self, what: &str, mut is: impl FnMut(&Value) -> bool) -> Value {
-        eventually_within(LIMIT, &format!("{what} in the log of {}", self.launch.name), || {
+        eventually_within(LIMIT, &format!("{what} in the log of {}", self.name), || {
             // The end is looked at first: what was logged before it is still found.
             let ended = self.ended();
             let found = self.logs().into_iter().find(|line| is(line));
             if let (Some(status), None) = (ended, &found) {
-                panic!("{} ended with {status} before {what}:\n{}", self.launch.name, self.lines().join("\n"));
+                panic!("{} ended with {status} before {what}:\n{}", self.name, self.lines().join("\n"));
             }
             found
         })
@@ -196,7 +217,7 @@ impl Process {
         let line =
             self.wait_for_log(&format!("port {port}"), |line| line["message"] == "listening" && line["port"] == port);
         let address = line["address"].as_str().and_then(|text| text.parse().ok());
-        address.unwrap_or_else(|| panic!("{} has no address in {line}", self.launch.name))
+        address.unwrap_or_else(|| panic!("{} has no address in {line}", self.name))
     }
 }
 
@@ -205,7 +226,7 @@ impl Drop for Process {
         let alive = self.is_alive();
         if thread::panicking() {
             let state = if alive { "runs" } else { "does not run" };
-            eprintln!("=== {} {state}; it wrote:\n{}\n===", self.launch.name, self.lines().join("\n"));
+            eprintln!("=== {} {state}; it wrote:\n{}\n===", self.name, self.lines().join("\n"));
         }
         self.kill();
     }

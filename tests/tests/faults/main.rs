@@ -1,5 +1,12 @@
 //! The fault catalogue, one module a section. A test is named after its row.
 
+mod fetching;
+mod modules_call;
+mod modules_load;
+mod settings;
+mod volume_evaluator;
+mod volume_loader;
+
 use portcullis_tests::{rows_without_a_test, stale_lines};
 
 /// The rows that the product should withstand by now.

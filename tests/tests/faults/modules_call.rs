@@ -1,0 +1,372 @@
+//! Section 5, second half: modules that misbehave when they are called.
+
+use std::time::Duration;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Program, Review, eventually, heavy};
+use serde_json::{Value, json};
+
+/// Each guest fails for this reason whenever it is called, by name and with this text; with `failurePolicy: Ignore` the
+/// request passes with a warning. Nothing about the policy's health changes, and others go on.
+fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
+    let folder = Folder::with_canary();
+    let strict = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(1);
+    let lax = |guest: &str| Policy::cluster(&format!("{}-lax", guest.replace('_', "-"))).guest(guest).timeout(1);
+    for (guest, _) in guests {
+        folder.put(&strict(guest));
+        folder.put(&lax(guest).ignoring_failure());
+    }
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for (guest, text) in guests {
+        let (id, lax) = (strict(guest).id(), lax(guest).id());
+        pod.wait_current(&id, 1);
+        pod.wait_current(&lax, 1);
+        for _ in 0..2 {
+            let review = Review::pod();
+            let answer = pod.ask(&id, &review);
+            answer.assert_not_judged(&review, &id, reason);
+            assert!(answer.verdict().message.contains(text), "no {text:?} in {answer:?}");
+            pod.ask(&lax, &review).assert_ignored(&review, &lax, reason);
+        }
+        let series = format!("portcullis_policy_evaluation_errors_total{{policy=\"{id}\",reason=\"{reason}\"}}");
+        assert!(pod.metric(&series) >= 2.0, "{series}");
+        assert_eq!(pod.health(&id).code, 200, "a failed evaluation is no failed policy");
+        pod.wait_condition(&id, "Ready", "True", "Active");
+    }
+    canary.finish(&pod);
+}
+
+/// What policy-abi fixes for a trap.
+const TRAPPED: &str = "internal server error: Guest call failure: ";
+const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
+
+#[test]
+fn fault_m09_memory_without_end() {
+    const LIMIT: u64 = 16 << 20;
+    const SLOTS: u64 = 8;
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let guests = ["memory_growth", "memory_growth_ignored"];
+    for guest in guests {
+        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(1));
+    }
+    let pod = Pod::on(&folder).evaluator("--memory-limit", "16MiB").evaluator("--instances", SLOTS).start();
+    let canary = Canary::on(&pod);
+    for guest in guests {
+        let id = format!("cluster/{}", guest.replace('_', "-"));
+        pod.wait_current(&id, 1);
+        let before = pod.evaluator().usage();
+        let review = Review::pod();
+        for answer in pod.client().ask_at_once(32, &id, &review) {
+            let verdict = answer.expect("answers").verdict();
+            let reasons = [Reason::EvaluationTrapped, Reason::EvaluationTimedOut, Reason::Overloaded];
+            let named = |reason: &Reason| verdict.message.starts_with(&format!("policy {id}: {reason}: "));
+            assert!(!verdict.allowed && reasons.iter().any(named), "{verdict:?}");
+        }
+        let after = pod.evaluator().usage();
+        assert!(after.peak < before.peak + LIMIT * SLOTS + (32 << 20), "{before} became {after}");
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m13_endless_loop() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("loops").guest("endless_loop").timeout(1));
+    folder.put(&Policy::cluster("wasi-loops").guest("wasi_loop").timeout(1));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for id in ["cluster/loops", "cluster/wasi-loops"] {
+        pod.wait_current(id, 1);
+        let review = Review::pod();
+        let answer = pod.ask(id, &review);
+        answer.assert_not_judged(&review, id, Reason::EvaluationTimedOut);
+        assert!(answer.verdict().message.ends_with(TIMED_OUT), "{answer:?}");
+        assert!(answer.elapsed < Duration::from_secs(10), "{answer:?}");
+
+        let before = canary.answers();
+        let answers = pod.client().ask_at_once(100, id, &review);
+        let of = |reason: Reason| {
+            let is = |answer: &&Result<Answer, String>| {
+                let answer = answer.as_ref().expect("answers");
+                answer.verdict().message.starts_with(&format!("policy {id}: {reason}: "))
+            };
+            answers.iter().filter(is).count()
+        };
+        let (timed_out, overloaded) = (of(Reason::EvaluationTimedOut), of(Reason::Overloaded));
+        assert_eq!(timed_out + overloaded, 100, "{answers:?}");
+        assert!(timed_out > 0, "some have run");
+        assert!(canary.answers() > before, "the canary was asked meanwhile");
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m15_bulk_copies() {
+    assert_fails(Reason::EvaluationTimedOut, &[("bulk_copy_loop", TIMED_OUT)]);
+}
+
+#[test]
+fn fault_m16_endless_recursion() {
+    assert_fails(Reason::EvaluationTrapped, &[("recursion", "call stack exhausted")]);
+}
+
+#[test]
+fn fault_m17_traps() {
+    assert_fails(
+        Reason::EvaluationTrapped,
+        &[
+            ("trap_unreachable", "unreachable"),
+            ("trap_div_zero", "divide by zero"),
+            ("trap_out_of_bounds", "out of bounds"),
+            ("guest_error", "the guest gave up"),
+            ("guest_error_without_text", "No error message set for call failure"),
+            ("guest_error_not_utf8", TRAPPED),
+        ],
+    );
+}
+
+#[test]
+fn fault_m17_the_call_after_a_trap_is_right() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("sometimes").guest("trap_on_demand"));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/sometimes", 1);
+    for _ in 0..20 {
+        let bad = Review::pod().label("say", "trap-me");
+        pod.ask("cluster/sometimes", &bad).assert_not_judged(&bad, "cluster/sometimes", Reason::EvaluationTrapped);
+        assert!(pod.ask("cluster/sometimes", &Review::pod()).verdict().allowed);
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m18_answers_that_make_no_sense() {
+    assert_fails(
+        Reason::ResponseInvalid,
+        &[
+            ("not_json", "internal server error: invalid response from policy: "),
+            ("empty_answer", "internal server error: "),
+            ("wrong_shape", "internal server error: invalid response from policy: "),
+            ("missing_accepted", "accepted"),
+            ("bad_code", "internal server error: invalid response from policy: "),
+            ("not_utf8", "internal server error: invalid response from policy: "),
+            ("no_reply", "No error message OR response set for call success"),
+            ("no_reply_with_error", "the guest gave up"),
+            ("pointer_outside_memory", "internal server error: "),
+            ("length_outside_memory", "internal server error: "),
+            ("negative_length", "internal server error: "),
+            ("wasi_bad_stdout", "internal server error: Cannot deserialize policy validation response: "),
+            ("wasi_no_stdout", "internal server error: Cannot deserialize policy validation response: "),
+        ],
+    );
+}
+
+#[test]
+fn fault_m20_deep_nesting() {
+    assert_fails(Reason::ResponseInvalid, &[("answer_nested", "")]);
+}
+
+#[test]
+fn fault_m21_denial_of_a_megabyte() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("talks").guest("denial_1mib"));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/talks", 1);
+    let verdict = pod.ask("cluster/talks", &Review::pod()).verdict();
+    assert!(!verdict.allowed && !verdict.message.is_empty(), "{verdict:?}");
+    assert!(verdict.message.len() <= 1024, "{}", verdict.message.len());
+    assert!(!verdict.message.contains(char::is_control), "{:?}", verdict.message);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m22_mutations_that_are_none() {
+    let folder = Folder::with_canary();
+    let guests = [
+        "mutates_kind",
+        "mutates_api_version",
+        "mutates_name",
+        "mutates_namespace",
+        "mutates_to_array",
+        "mutates_to_text",
+    ];
+    let strict = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).mutating();
+    let lax = |guest: &str| Policy::cluster(&format!("{}-lax", guest.replace('_', "-"))).guest(guest).mutating();
+    for guest in guests {
+        folder.put(&strict(guest));
+        folder.put(&lax(guest).ignoring_failure());
+    }
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for guest in guests {
+        let (strict, lax) = (strict(guest).id(), lax(guest).id());
+        pod.wait_current(&strict, 1);
+        pod.wait_current(&lax, 1);
+        let review = Review::small_pod();
+        pod.ask(&strict, &review).assert_not_judged(&review, &strict, Reason::PatchInvalid);
+        pod.ask(&lax, &review).assert_ignored(&review, &lax, Reason::PatchInvalid);
+    }
+    canary.finish(&pod);
+}
+
+/// Objects of many shapes as request and as mutation: whatever patch is sent leads from the one to the other.
+#[test]
+fn fault_m22_a_patch_leads_where_it_should() {
+    let shapes = [
+        json!({}),
+        json!({"a": 1}),
+        json!({"a": {"b": {"c": [1, 2, 3]}}}),
+        json!({"a": {"b": {"c": [3, 1, 2, {"d": null}]}}}),
+        json!({"a/b": 1, "a~b": 2, "": 3, "~1": {"/": []}}),
+        json!({"a": [[], [[]], {}], "é": "ü\u{0}\n", "n": 18_446_744_073_709_551_615_u64}),
+        json!({"a": [1, 1, 1, 1], "n": -9_223_372_036_854_775_808_i64, "f": 0.1}),
+        json!({"a": [1, 1], "f": 1e300, "t": true, "x": null}),
+    ];
+    let object = |spec: &Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"}, "spec": spec});
+    let folder = Folder::empty();
+    for (number, spec) in shapes.iter().enumerate() {
+        let answer = json!({"accepted": true, "mutated_object": object(spec)}).to_string();
+        folder.put(&Policy::cluster(&format!("shape-{number}")).answering("answer", answer).mutating());
+    }
+    let pod = Pod::on(&folder).start();
+    for (number, to) in shapes.iter().enumerate() {
+        let id = format!("cluster/shape-{number}");
+        pod.wait_current(&id, 1);
+        for from in &shapes {
+            let verdict = pod.ask(&id, &Review::pod().with("/object", object(from))).verdict();
+            assert!(verdict.allowed, "{from} to {to}: {verdict:?}");
+            if from == to {
+                assert_eq!(verdict.patch, None);
+            } else {
+                assert_eq!(verdict.patched(&object(from)), object(to), "{verdict:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fault_m23_mutation_where_none_may_be() {
+    let folder = Folder::with_canary();
+    for (name, policy) in [
+        ("on-delete", Policy::cluster("on-delete").guest("mutates_label").mutating()),
+        ("may-not", Policy::cluster("may-not").guest("mutates_label")),
+    ] {
+        folder.put(&policy);
+        folder.put(&policy.renamed(&format!("{name}-lax")).ignoring_failure());
+    }
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for suffix in ["", "-lax"] {
+        let id = format!("cluster/on-delete{suffix}");
+        pod.wait_current(&id, 1);
+        let verdict = pod.ask(&id, &Review::small_pod().deleting()).verdict();
+        assert!(!verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
+        assert_eq!(
+            verdict.message,
+            "Incoming object is null, which happens only with DELETE operations, but the policy is attempting a \
+             mutation. This is not allowed"
+        );
+        assert!(pod.ask(&id, &Review::small_pod()).verdict().patch.is_some(), "it may mutate what is created");
+
+        let id = format!("cluster/may-not{suffix}");
+        pod.wait_current(&id, 1);
+        let verdict = pod.ask(&id, &Review::small_pod()).verdict();
+        assert!(!verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
+        assert_eq!(
+            verdict.message,
+            format!(
+                "Request rejected by policy {id}. The policy attempted to mutate the request, but it is currently \
+                 configured to not allow mutations."
+            )
+        );
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m24_remembers_nothing() {
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("counts").guest("counter"));
+    let pod = Pod::on(&folder).start();
+    pod.wait_current("cluster/counts", 1);
+    let answers = (0..30).map(|_| Ok(pod.ask("cluster/counts", &Review::pod())));
+    let at_once = pod.client().ask_at_once(30, "cluster/counts", &Review::pod());
+    for answer in answers.chain(at_once) {
+        let answer: Answer = answer.expect("answers");
+        assert_eq!(answer.verdict().message, "call 1 by global, call 1 by memory");
+    }
+}
+
+#[test]
+fn fault_m25_floods_of_log_lines() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("logs").guest("log_flood").timeout(10));
+    folder.put(&Policy::cluster("wasi-logs").guest("wasi_stderr_flood").timeout(1));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for id in ["cluster/logs", "cluster/wasi-logs"] {
+        pod.wait_current(id, 1);
+        for _ in 0..3 {
+            pod.ask(id, &Review::pod());
+        }
+        let series = format!("portcullis_policy_log_lines_dropped_total{{policy=\"{id}\"}}");
+        eventually(&series, || (pod.metric(&series) > 0.0).then_some(()));
+    }
+    let lines = pod.evaluator().lines();
+    let bytes: usize = lines.iter().map(String::len).sum();
+    // 30 MiB and more were written by the guests.
+    assert!(bytes < 8 << 20, "{bytes} bytes of logs");
+    let longest = lines.iter().map(String::len).max().unwrap_or(0);
+    assert!(longest < 16 << 10, "a line of {longest} bytes");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m26_exit() {
+    assert_fails(
+        Reason::EvaluationTrapped,
+        &[("exit", ""), ("wasi_exit_1", "the guest gave up"), ("wasi_exit_1_silent", "")],
+    );
+}
+
+#[test]
+fn fault_m28_a_thousand_heavy_calls_at_once() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("heavy").guest("heavy"));
+    folder.put(&Policy::cluster("light").denying("light"));
+    let pod = Pod::on(&folder).without(Program::Reporter).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/heavy", 1);
+    pod.wait_current("cluster/light", 1);
+
+    let answers = std::thread::scope(|scope| {
+        let heavy = scope.spawn(|| pod.new_client().ask_at_once(1000, "cluster/heavy", &Review::pod()));
+        while !heavy.is_finished() {
+            assert_eq!(pod.ask("cluster/light", &Review::pod()).verdict().message, "light");
+        }
+        heavy.join().expect("all are answered")
+    });
+    let (mut judged, mut overloaded) = (0, 0);
+    for answer in answers {
+        let verdict = answer.expect("answers").verdict();
+        if verdict.allowed {
+            judged += 1;
+        } else {
+            let refused = [Reason::Overloaded, Reason::EvaluationTimedOut];
+            let named = |reason: &Reason| verdict.message.starts_with(&format!("policy cluster/heavy: {reason}: "));
+            assert!(refused.iter().any(named), "{verdict:?}");
+            overloaded += usize::from(verdict.code == 503);
+        }
+    }
+    assert!(judged > 0, "some are judged");
+    assert!(overloaded > 0, "some are refused early");
+    // Back to normal at once.
+    assert!(pod.ask("cluster/heavy", &Review::pod()).verdict().allowed);
+    canary.finish(&pod);
+}

@@ -1,0 +1,167 @@
+//! Section 6: settings.
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Review, Secret, Source};
+use serde_json::json;
+
+#[test]
+fn fault_s01_settings_are_refused() {
+    let folder = Folder::with_canary();
+    let labels = |labels: serde_json::Value| Policy::cluster("labels").example("required-labels").settings(labels);
+    folder.put(&labels(json!({"labels": ["owner"]})));
+    folder.put(&Policy::cluster("refuses").guest("bad_settings"));
+    folder.put(&Policy::cluster("wasi-refuses").guest("wasi_bad_settings"));
+    folder.put(&Policy::cluster("says-nothing").guest("bad_settings_without_message"));
+    let answer = json!({"valid": false, "message": "no ".repeat(10_000)}).to_string();
+    folder.put(&Policy::cluster("talks").answering("settings_answer", answer));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/labels", 1);
+
+    for id in ["cluster/refuses", "cluster/wasi-refuses"] {
+        let failure = pod.assert_unserved(id, Reason::SettingsInvalid);
+        assert!(failure.message.contains("the guest refuses these settings"), "{}", failure.message);
+    }
+    pod.assert_unserved("cluster/says-nothing", Reason::SettingsInvalid);
+    let failure = pod.assert_unserved("cluster/talks", Reason::SettingsInvalid);
+    // The text of 512 bytes and what the host says around it.
+    assert!(failure.message.len() <= 640, "{} bytes", failure.message.len());
+
+    let denied = |verdict: &portcullis_tests::Verdict| !verdict.allowed && verdict.message.contains("owner");
+    assert!(denied(&pod.ask("cluster/labels", &Review::pod()).verdict()));
+    folder.put(&labels(json!({"labels": "owner"})));
+    pod.assert_kept("cluster/labels", Reason::SettingsInvalid, 1, denied);
+    folder.put(&labels(json!({"labels": ["team"]})));
+    pod.assert_recovered("cluster/labels", 3);
+    assert!(pod.ask("cluster/labels", &Review::pod()).verdict().allowed);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_s02_the_check_of_settings_fails() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    let guests = [
+        "settings_trap",
+        "settings_loop",
+        "settings_garbage",
+        "settings_wrong_shape",
+        "settings_no_reply",
+        "wasi_settings_bad_stdout",
+        "wasi_settings_loop",
+    ];
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/updated", 1);
+    for guest in guests {
+        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest));
+    }
+    for guest in guests {
+        pod.assert_unserved(&format!("cluster/{}", guest.replace('_', "-")), Reason::SettingsCheckFailed);
+    }
+    folder.put(&Policy::cluster("updated").guest("settings_trap"));
+    pod.assert_kept("cluster/updated", Reason::SettingsCheckFailed, 1, |verdict| verdict.message == "generation one");
+    folder.put(&Policy::cluster("updated").denying("generation three"));
+    pod.assert_recovered("cluster/updated", 3);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_s04_a_secret_in_refused_settings() {
+    let (refused, served) = (Secret::planted_in("refused-settings"), Secret::planted_in("settings"));
+    let object = Secret::planted_in("object");
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("quotes").guest("settings_echo").settings(json!({"password": refused.text()})));
+    folder.put(&Policy::cluster("serves").guest("always_deny").settings(json!({"password": served.text()})));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved("cluster/quotes", Reason::SettingsInvalid);
+    pod.wait_current("cluster/serves", 1);
+
+    let review = Review::pod().with("/object/metadata/annotations/password", object.text());
+    for id in ["cluster/quotes", "cluster/serves"] {
+        let answer = pod.ask(id, &review);
+        for secret in [&refused, &served, &object] {
+            // Who creates a pod may not read the policy.
+            secret.assert_not_in(&format!("the answer of {id}"), &answer.body);
+        }
+    }
+    // Status may quote the guest on settings that it refused, nothing else may.
+    refused.assert_not_logged(&pod);
+    served.assert_nowhere(&pod);
+    object.assert_nowhere(&pod);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_s05_only_settings_change() {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::ok(portcullis_tests::guest("echo_settings"))]);
+    let folder = Folder::with_canary();
+    let echo = |text: &str| Policy::cluster("echo").module(&source.url("/m.wasm")).settings(json!({"say": text}));
+    folder.put(&echo("one"));
+    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/echo", 1);
+    let artifact = pod.volume().artifact("cluster/echo");
+    let written =
+        |path: &std::path::Path| std::fs::metadata(path).and_then(|file| file.modified()).expect("it is there");
+    let (before, at) = (pod.volume().candidate("cluster/echo").artifact, written(&artifact));
+
+    for (generation, text) in [(2, "two"), (3, "three")] {
+        folder.put(&echo(text));
+        pod.assert_recovered("cluster/echo", generation);
+        let verdict = pod.ask("cluster/echo", &small_review()).verdict();
+        assert!(verdict.message.contains(&format!(r#"{{"say":"{text}"}}"#)), "{verdict:?}");
+    }
+    assert_eq!(source.requests("/m.wasm").len(), 1, "the module was fetched once");
+    assert_eq!(pod.volume().candidate("cluster/echo").artifact, before, "the artifact is the same");
+    assert_eq!(written(&artifact), at, "and was not made again");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_s06_settings_reach_the_policy_unchanged() {
+    let settings = concat!(
+        r#"{"zebra":1,"apple":2,"above":9007199254740993,"largest":18446744073709551615,"#,
+        r#""smallest":-9223372036854775808,"empty":{},"list":[],"text":"","none":null,"nested":{"b":null,"a":[null]}}"#
+    );
+    let folder = Folder::empty();
+    for (file, guest) in [("echo", "echo_settings"), ("check", "settings_echo")] {
+        folder.put(&Policy::cluster("module").guest(guest));
+        // As JSON, written by hand, so that nothing on the test's side changes the text.
+        let manifest = format!(
+            r#"{{"apiVersion":"policies.portcullis.dev/v1alpha1","kind":"ClusterPolicy","metadata":{{"name":"{file}"}},
+                 "spec":{{"module":"modules/{guest}.wasm","settings":{settings},
+                 "rules":[{{"apiGroups":[""],"apiVersions":["v1"],"resources":["pods"],"operations":["*"]}}]}}}}"#
+        );
+        folder.write(&format!("policies/{file}.json"), manifest);
+    }
+    // The same by YAML.
+    let parsed: serde_json::Value = serde_json::from_str(settings).expect("it is JSON");
+    folder.put(&Policy::cluster("yaml").guest("echo_settings").settings(parsed));
+    let pod = Pod::on(&folder).start();
+
+    for id in ["cluster/echo", "cluster/yaml"] {
+        pod.wait_current(id, 1);
+        let verdict = pod.ask(id, &small_review()).verdict();
+        assert!(verdict.message.contains(settings), "{id}: {}", verdict.message);
+    }
+    // The check sees the same; it refuses them with their own text.
+    let failure = pod.assert_unserved("cluster/check", Reason::SettingsInvalid);
+    assert!(failure.message.contains(settings), "{}", failure.message);
+}
+
+/// A request so small that a guest can quote it within the limit of a denial's text.
+fn small_review() -> Review {
+    let kind = json!({"group": "", "version": "v1", "kind": "Pod"});
+    let resource = json!({"group": "", "version": "v1", "resource": "pods"});
+    Review::pod()
+        .with("/object", json!({}))
+        .with("/options", json!(null))
+        .with("/requestKind", json!(null))
+        .with("/requestResource", json!(null))
+        .with("/userInfo", json!({}))
+        .with("/kind", kind)
+        .with("/resource", resource)
+}

@@ -1,0 +1,433 @@
+//! Section 7, second half: what the evaluator finds on the shared volume.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{Digest, Reason, ReplicaState};
+use portcullis_tests::{Canary, Folder, LIMIT, Pod, Policy, Program, Review, eventually, eventually_within, heavy};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const VICTIM: &str = "cluster/victim";
+
+/// A policy beside the canary, of which something is broken.
+fn folder() -> Folder {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("victim").denying("generation 1"));
+    folder
+}
+
+/// Every policy keeps what it has while the manifest is one of these, and goes on with the next whole one.
+fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
+    let folder = folder();
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    let mut generation = 1;
+    for (what, bytes) in forms {
+        pod.loader().kill();
+        pod.volume().publish_bytes(&bytes);
+        eventually(&format!("the evaluator to say that the manifest is {what}"), || {
+            let failure = pod.evaluator_state()?.manifest_failure?;
+            assert!(!failure.message.is_empty());
+            (failure.reason == Reason::ManifestInvalid).then_some(())
+        });
+        let verdict = pod.ask(VICTIM, &Review::pod()).verdict();
+        assert_eq!(verdict.message, format!("generation {generation}"), "{what}");
+
+        pod.loader().start_again();
+        generation += 1;
+        folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
+        pod.wait_ready();
+        eventually(&format!("generation {generation} after a manifest that was {what}"), || {
+            (pod.ask(VICTIM, &Review::pod()).verdict().message == format!("generation {generation}")).then_some(())
+        });
+        assert_eq!(pod.evaluator_state().and_then(|state| state.manifest_failure), None, "{what}");
+    }
+    assert!(pod.metric("portcullis_manifest_errors_total") >= 1.0);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v05_manifest_is_not_whole() {
+    let example = portcullis_contract::Manifest { number: u64::MAX, policies: Vec::new(), groups: Vec::new() };
+    let whole = example.encode().expect("encodes");
+    let text = String::from_utf8(whole.clone()).expect("text");
+    let mut huge = whole.clone();
+    huge.resize(65 << 20, b' ');
+    assert_manifest_refused(vec![
+        ("torn", whole[..whole.len() / 2].to_vec()),
+        ("empty", Vec::new()),
+        ("too large", huge),
+        ("not JSON", b"<html></html>".to_vec()),
+        ("of another checksum", text.replace("18446744073709551615", "18446744073709551614").into_bytes()),
+        ("another document", b"{\"kind\":\"List\",\"items\":[]}".to_vec()),
+    ]);
+}
+
+#[test]
+fn fault_v06_manifest_of_a_newer_format() {
+    let example = portcullis_contract::Manifest { number: u64::MAX, policies: Vec::new(), groups: Vec::new() };
+    let text = String::from_utf8(example.encode().expect("encodes")).expect("text");
+    assert_manifest_refused(vec![
+        ("newer", text.replacen("\"format\":1", "\"format\":2", 1).into_bytes()),
+        ("much newer", b"{\"format\":99,\"blocks\":[[]]}".to_vec()),
+    ]);
+}
+
+/// The evaluator comes back to a volume on which the victim's artifact is broken, while the loader does not look; only the
+/// victim fails. Then the loader looks, and makes the artifact again.
+fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Pod, &Path)) {
+    let folder = folder();
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    canary.pause();
+    pod.loader().kill();
+    pod.evaluator().kill();
+    // Its private copies are gone with the container, so that it must take the artifact from the volume.
+    fs::remove_dir_all(pod.path("private")).expect("it is there");
+    fs::create_dir(pod.path("private")).expect("a folder");
+    let artifact = pod.volume().artifact(VICTIM);
+    break_it(&pod, &artifact);
+    pod.evaluator().start_again();
+    let deviation = pod.wait_failure(VICTIM, reason);
+    assert_eq!(deviation.state, ReplicaState::Failed, "{what}: {deviation:?}");
+    pod.wait_current("cluster/canary", 1);
+    canary.resume();
+    let review = Review::pod();
+    pod.ask(VICTIM, &review).assert_not_judged(&review, VICTIM, reason);
+    assert_eq!(pod.health(VICTIM).code, 503, "{what}");
+
+    pod.loader().start_again();
+    pod.assert_recovered(VICTIM, 1);
+    assert_eq!(pod.ask(VICTIM, &review).verdict().message, "generation 1", "{what}");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v07_artifact_is_not_there() {
+    assert_artifact_refused(Reason::ArtifactMissing, "missing", |_, artifact| {
+        fs::remove_file(artifact).expect("it was there");
+    });
+}
+
+#[test]
+fn fault_v08_a_bit_is_flipped() {
+    assert_artifact_refused(Reason::ArtifactCorrupt, "flipped", |_, artifact| {
+        let mut bytes = fs::read(artifact).expect("it is there");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(artifact, bytes).expect("writes");
+    });
+}
+
+#[test]
+fn fault_v08_an_artifact_that_is_cut_or_longer() {
+    assert_artifact_refused(Reason::ArtifactCorrupt, "cut", |_, artifact| {
+        let bytes = fs::read(artifact).expect("it is there");
+        fs::write(artifact, &bytes[..bytes.len() / 2]).expect("writes");
+    });
+}
+
+#[test]
+fn fault_v09_artifact_changes_after_it_was_loaded() {
+    let folder = folder();
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    pod.loader().kill();
+    let artifact = pod.volume().artifact(VICTIM);
+    let size = usize::try_from(fs::metadata(&artifact).expect("it is there").len()).expect("it is small");
+
+    let done = AtomicBool::new(false);
+    let answers = thread::scope(|scope| {
+        let callers = scope.spawn(|| {
+            let check = |answer: Result<portcullis_tests::Answer, String>| {
+                assert_eq!(answer.expect("answers").verdict().message, "generation 1");
+            };
+            pod.client().ask_until(4, VICTIM, &Review::pod(), check, || done.load(Ordering::SeqCst))
+        });
+        let _stop = StopOnDrop(&done);
+        let some_answers = || {
+            let before = canary.answers();
+            eventually("answers meanwhile", || (canary.answers() > before + 20).then_some(()));
+        };
+        // In place, so that a map of the file would change.
+        fs::write(&artifact, vec![0xcc; size]).expect("overwrites");
+        some_answers();
+        fs::File::options().write(true).open(&artifact).and_then(|file| file.set_len(0)).expect("truncates");
+        some_answers();
+        fs::remove_file(&artifact).expect("unlinks");
+        some_answers();
+        done.store(true, Ordering::SeqCst);
+        callers.join().expect("every answer is right")
+    });
+    assert!(answers > 0);
+    pod.loader().start_again();
+    pod.wait_ready();
+    pod.assert_recovered(VICTIM, 1);
+    canary.finish(&pod);
+}
+
+/// Sets a flag when it goes, so that callers end also when the test fails.
+struct StopOnDrop<'f>(&'f AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn fault_v10_artifact_of_another_engine() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/artifacts");
+    for name in ["other-version.cwasm", "other-settings.cwasm", "other-processor.cwasm"] {
+        let other = fs::read(data.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_artifact_refused(Reason::ArtifactIncompatible, name, |pod, artifact| {
+            fs::write(artifact, &other).expect("writes");
+            pod.volume().edit(|manifest| {
+                let victim = manifest.policies.iter_mut().find(|policy| policy.id.as_str() == VICTIM);
+                let candidates = &mut victim.expect("it is there").candidates;
+                candidates[0].artifact.sha256 = Digest::of(&other);
+                candidates[0].artifact.size = u64::try_from(other.len()).expect("it is small");
+            });
+        });
+    }
+}
+
+#[test]
+fn fault_v11_a_thousand_swaps_a_minute() {
+    const SWAPS: i64 = 300;
+    let _alone = heavy();
+    let folder = folder();
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    let one = pod.volume().candidate(VICTIM);
+    folder.put(&Policy::cluster("victim").denying("generation 2"));
+    pod.assert_recovered(VICTIM, 2);
+    let two = pod.volume().candidate(VICTIM);
+    pod.loader().kill();
+    pod.reporter().kill();
+
+    let check = |answer: Result<portcullis_tests::Answer, String>| {
+        let verdict = answer.expect("answers").verdict();
+        // An even generation has the module that says 2, an odd one that which says 1.
+        let generation: i64 = verdict.annotations["generation"].parse().expect("a number");
+        assert_eq!(verdict.message, format!("generation {}", 2 - generation % 2), "{verdict:?}");
+    };
+    let done = AtomicBool::new(false);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let callers =
+            scope.spawn(|| pod.client().ask_until(4, VICTIM, &Review::pod(), check, || done.load(Ordering::SeqCst)));
+        let _stop = StopOnDrop(&done);
+        for generation in 3..3 + SWAPS {
+            let mut candidate = if generation % 2 == 1 { one.clone() } else { two.clone() };
+            candidate.generation = generation;
+            pod.volume().edit(|manifest| {
+                let victim = manifest.policies.iter_mut().find(|policy| policy.id.as_str() == VICTIM);
+                let victim = victim.expect("it is there");
+                victim.generation = generation;
+                victim.candidates = vec![candidate];
+                victim.failures.clear();
+            });
+            // A pace, not a wait: a thousand a minute.
+            thread::sleep(Duration::from_millis(60));
+        }
+        pod.wait_current(VICTIM, 2 + SWAPS);
+        done.store(true, Ordering::SeqCst);
+        let answers = callers.join().expect("every answer is of one generation");
+        assert!(answers > 0, "nobody asked in {:?}", start.elapsed());
+    });
+    pod.loader().start_again();
+    pod.reporter().start_again();
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v12_event_queue_overflows() {
+    let _alone = heavy();
+    let folder = folder();
+    // Polling is so slow that it cannot be what finds the change.
+    let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    canary.pause();
+    pod.evaluator().signal(Signal::STOP);
+    // More than the kernel queues (fs.inotify.max_queued_events, 16384 as a rule).
+    let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("Linux has inotify");
+    let count = queue.trim().parse::<u32>().expect("a number") + 4_000;
+    for number in 0..count {
+        fs::write(pod.volume().path().join(format!("noise-{number}")), b"").expect("writes");
+    }
+    folder.put(&Policy::cluster("victim").denying("generation 2"));
+    eventually("the loader to publish", || (pod.volume().entry(VICTIM).generation == 2).then_some(()));
+    pod.evaluator().signal(Signal::CONT);
+    canary.resume();
+    pod.assert_recovered(VICTIM, 2);
+    assert_eq!(pod.ask(VICTIM, &Review::pod()).verdict().message, "generation 2");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v13_watch_limit_reached() {
+    for limit in ["max_inotify_instances", "max_inotify_watches"] {
+        let script = format!("echo 0 > /proc/sys/user/{limit} && exec \"$0\" \"$@\"");
+        let wrapper = ["unshare", "--user", "--map-root-user", "sh", "-c", &script];
+        let possible = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
+        if !possible.is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIPPED: this test needs user namespaces");
+            return;
+        }
+        let folder = folder();
+        // The poll behind a watch that works is slow; the one in its place is not.
+        let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").through(Program::Evaluator, &wrapper).start();
+        let canary = Canary::on(&pod);
+        pod.assert_recovered(VICTIM, 1);
+        assert_eq!(pod.metric("portcullis_watch_polling") as u8, 1, "{limit}");
+        folder.put(&Policy::cluster("victim").denying("generation 2"));
+        pod.assert_recovered(VICTIM, 2);
+        let told = |line: &&Value| line["level"] == "WARN" && line.to_string().contains("poll");
+        assert_eq!(pod.evaluator().logs().iter().filter(told).count(), 1, "one line says so");
+        canary.finish(&pod);
+    }
+}
+
+#[test]
+fn fault_v14_watched_directory_is_made_again() {
+    let folder = folder();
+    let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    pod.loader().kill();
+    for round in 0..2 {
+        let (volume, old) = (folder.volume(), folder.path(&format!("old-volume-{round}")));
+        fs::rename(&volume, &old).expect("renames");
+        fs::create_dir(&volume).expect("a folder");
+        copy(&old, &volume);
+        pod.loader().start_again();
+        pod.wait_ready();
+        let text = format!("round {round}");
+        folder.put(&Policy::cluster("victim").denying(&text));
+        eventually(&text, || (pod.ask(VICTIM, &Review::pod()).verdict().message == text).then_some(()));
+        pod.loader().kill();
+    }
+    pod.loader().start_again();
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v14_directory_behind_a_link_is_replaced() {
+    let folder = folder();
+    let (first, second, link) = (folder.path("volume-1"), folder.path("volume-2"), folder.path("volume-link"));
+    fs::create_dir(&first).expect("a folder");
+    symlink(&first, &link).expect("links");
+    let pod = Pod::on(&folder).volume(&link).evaluator("--poll-interval", "10m").start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    pod.loader().kill();
+    fs::create_dir(&second).expect("a folder");
+    copy(&first, &second);
+    let temporary = folder.path("volume-link-new");
+    symlink(&second, &temporary).expect("links");
+    fs::rename(&temporary, &link).expect("swaps");
+    pod.loader().start_again();
+    folder.put(&Policy::cluster("victim").denying("generation 2"));
+    pod.assert_recovered(VICTIM, 2);
+    canary.finish(&pod);
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(format!("{}/.", from.display())).arg(to).status();
+    assert!(status.is_ok_and(|status| status.success()), "failed to copy {}", from.display());
+}
+
+#[test]
+fn fault_v15_no_events_at_all() {
+    let folder = folder();
+    let pod = Pod::on(&folder).fail_points(Program::Evaluator, "evaluator.drop_events=error").start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    for generation in 2..=3 {
+        folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
+        pod.assert_recovered(VICTIM, generation);
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v19_artifact_cannot_be_read() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: this test runs the evaluator as another user, which only root can");
+        return;
+    }
+    let folder = folder();
+    let pod = Pod::on(&folder).separate_users().start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    canary.pause();
+    pod.evaluator().kill();
+    pod.loader().kill();
+    for entry in fs::read_dir(pod.path("private")).expect("it is there").flatten() {
+        let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
+    }
+    fs::set_permissions(pod.volume().artifact(VICTIM), fs::Permissions::from_mode(0o000)).expect("it is ours");
+    pod.evaluator().start_again();
+    pod.wait_failure(VICTIM, Reason::ArtifactUnreadable);
+    pod.wait_current("cluster/canary", 1);
+    canary.resume();
+    pod.loader().start_again();
+    pod.assert_recovered(VICTIM, 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v20_no_file_where_a_file_is_due() {
+    type Break = fn(&Path);
+    let forms: [(&str, Break); 4] = [
+        ("a FIFO", fifo),
+        ("a link to a device", |path| symlink("/dev/zero", path).expect("links")),
+        ("a link to a file", |path| symlink("/etc/hostname", path).expect("links")),
+        ("a directory", |path| fs::create_dir(path).expect("a folder")),
+    ];
+    for (what, make) in forms {
+        assert_artifact_refused(Reason::ArtifactUnreadable, what, |_, artifact| {
+            fs::remove_file(artifact).expect("it was there");
+            make(artifact);
+        });
+    }
+}
+
+#[test]
+fn fault_v20_no_file_where_the_manifest_is_due() {
+    let folder = folder();
+    let pod = Pod::on(&folder).evaluator("--poll-interval", "500ms").start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(VICTIM, 1);
+    pod.loader().kill();
+    let manifest = pod.volume().manifest_path();
+    let whole = fs::read(&manifest).expect("it is there");
+    fs::remove_file(&manifest).expect("it was there");
+    fifo(&manifest);
+    eventually_within(LIMIT, "the evaluator to say so, and not to hang", || {
+        pod.evaluator_state()?.manifest_failure.filter(|failure| failure.reason == Reason::ManifestInvalid)
+    });
+    assert_eq!(pod.ask(VICTIM, &Review::pod()).verdict().message, "generation 1");
+    pod.volume().publish_bytes(&whole);
+    pod.loader().start_again();
+    folder.put(&Policy::cluster("victim").denying("generation 2"));
+    pod.assert_recovered(VICTIM, 2);
+    canary.finish(&pod);
+}
+
+fn fifo(path: &Path) {
+    let status = Command::new("mkfifo").arg(path).status();
+    assert!(status.is_ok_and(|status| status.success()), "failed to make a FIFO");
+}

@@ -1,0 +1,196 @@
+//! Section 7, first half: the loader's side of the shared volume.
+
+use std::fs;
+use std::time::Duration;
+
+use portcullis_contract::{Digest, Reason};
+use portcullis_tests::{
+    Canary, Folder, LIMIT, Pod, Policy, Program, Reply, Review, SmallVolume, Source, eventually, never,
+};
+
+const UPDATED: &str = "cluster/updated";
+/// What a fail point's `exit` ends the program with.
+const FAIL_POINT: Option<i32> = Some(86);
+
+#[test]
+fn fault_v01_volume_is_full() {
+    let Some(volume) = SmallVolume::mounted("8m") else { return };
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    let pod = Pod::on(&folder).volume(volume.path()).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(UPDATED, 1);
+    let before = pod.volume().artifacts();
+
+    volume.fill(64 << 10);
+    folder.put(&Policy::cluster("new").example("required-labels").settings(serde_json::json!({"labels": ["team"]})));
+    folder.put(&Policy::cluster("updated").example("no-privileged"));
+    pod.assert_unserved("cluster/new", Reason::VolumeFull);
+    pod.assert_kept(UPDATED, Reason::VolumeFull, 1, |verdict| verdict.message == "generation one");
+    assert_eq!(pod.volume().artifacts(), before, "nothing half-written is visible");
+    eventually("no temporary file to be left", || pod.volume().temporary_files().is_empty().then_some(()));
+
+    volume.relieve();
+    pod.assert_recovered("cluster/new", 1);
+    pod.assert_recovered(UPDATED, 2);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v01_room_is_made_by_removing_what_nobody_names() {
+    let Some(volume) = SmallVolume::mounted("8m") else { return };
+    let folder = Folder::with_canary();
+    let pod = Pod::on(&folder).volume(volume.path()).start();
+    let canary = Canary::on(&pod);
+    // Artifacts of the past, as they would be there after many edits.
+    let name = pod.volume().artifacts().remove(0);
+    let (_, key) = name.split_once('-').expect("<digest>-<engine key>.cwasm");
+    for number in 0..6 {
+        let digest = Digest::of(format!("old module {number}").as_bytes()).hex();
+        fs::write(pod.volume().artifacts_folder().join(format!("{digest}-{key}")), vec![0; 1 << 20]).expect("it fits");
+    }
+    volume.fill(64 << 10);
+    folder.put(&Policy::cluster("new").example("no-privileged"));
+    pod.assert_recovered("cluster/new", 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v02_volume_turns_read_only() {
+    let Some(volume) = SmallVolume::mounted("32m") else { return };
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    let pod = Pod::on(&folder).volume(volume.path()).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(UPDATED, 1);
+
+    volume.set_read_only(true);
+    folder.put(&Policy::cluster("updated").denying("generation two"));
+    eventually("the loader to say that the volume is read-only", || {
+        let failure = pod.loader_state()?.volume_failure?;
+        (failure.reason == Reason::VolumeReadOnly).then_some(())
+    });
+    // The manifest cannot tell, so the evaluator knows of one generation only; the status comes from both programs.
+    pod.wait_condition(UPDATED, "Ready", "False", "ServingPrevious");
+    pod.wait_condition(UPDATED, "Degraded", "True", "VolumeReadOnly");
+    assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation one");
+
+    volume.set_read_only(false);
+    pod.assert_recovered(UPDATED, 2);
+    assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation two");
+    assert_eq!(pod.loader_state().and_then(|state| state.volume_failure), None);
+    canary.finish(&pod);
+}
+
+/// The loader is killed at a fail point while it publishes generation 2 of a policy; then it comes back without.
+fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::module()]);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(UPDATED, 1);
+
+    pod.loader().restart_with(Some(&format!("{point}=exit")));
+    folder.put(&Policy::cluster("updated").module(&source.url("/m.wasm")));
+    assert_eq!(pod.loader().wait_for_end(LIMIT).code(), FAIL_POINT);
+    assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation one");
+    while_down(&pod);
+
+    pod.loader().restart_with(None);
+    pod.assert_recovered(UPDATED, 2);
+    assert!(pod.ask(UPDATED, &Review::pod()).verdict().allowed);
+    eventually("the temporary file to be removed", || pod.volume().temporary_files().is_empty().then_some(()));
+    assert_eq!(source.requests("/m.wasm").len(), 1, "the module is not fetched again");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v03_loader_killed_while_writing_an_artifact() {
+    killed_at("loader.after_artifact_write", |pod| {
+        assert!(!pod.volume().temporary_files().is_empty(), "the fail point leaves a part of a file");
+    });
+}
+
+#[test]
+fn fault_v04_loader_killed_between_artifact_and_manifest() {
+    killed_at("loader.after_artifact_rename", |pod| {
+        let named = [UPDATED, "cluster/canary"].map(|id| pod.volume().candidate(id).artifact.file);
+        let others = pod.volume().artifacts().into_iter().filter(|file| !named.contains(file)).count();
+        assert_eq!(others, 1, "the new artifact is there and nobody names it");
+    });
+    killed_at("loader.before_manifest_rename", |_| ());
+}
+
+#[test]
+fn fault_v18_ten_thousand_old_artifacts() {
+    let folder = Folder::with_canary();
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    let volume = pod.volume();
+    let name = volume.artifacts().remove(0);
+    let (_, key) = name.split_once('-').expect("<digest>-<engine key>.cwasm");
+    for number in 0..10_000 {
+        let digest = Digest::of(format!("old module {number}").as_bytes()).hex();
+        fs::write(volume.artifacts_folder().join(format!("{digest}-{key}")), b"old").expect("writes");
+    }
+    // An edit is what a loader prunes after, if not at its start.
+    pod.loader().restart_with(None);
+    folder.put(&Policy::cluster("new").guest("always_deny"));
+    pod.assert_recovered("cluster/new", 1);
+    let kept = eventually("the old ones to be removed", || Some(volume.artifacts().len()).filter(|count| *count <= 64));
+    assert!(kept >= 2, "what serves is kept");
+    // What serves can be loaded once more, from the volume alone.
+    canary.pause();
+    pod.evaluator().restart_with(None);
+    pod.wait_ready();
+    canary.resume();
+    pod.assert_recovered("cluster/new", 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v21_two_loaders_at_once() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation 1"));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(UPDATED, 1);
+
+    // The loader of a pod that comes while this one is still dying.
+    let second = Pod::on(&folder)
+        .loader("--evaluator-state", pod.state_address(Program::Evaluator))
+        .without(Program::Evaluator)
+        .without(Program::Reporter)
+        .begin();
+    let mut number = pod.volume().manifest().number;
+    let mut only_grows = |what: &str| {
+        let next = pod.volume().manifest().number;
+        assert!(next >= number, "{what}: {number} became {next}");
+        number = next;
+    };
+    for generation in 2..=6 {
+        folder.put(&Policy::cluster("updated").denying(&format!("generation {generation}")));
+        pod.wait_current(UPDATED, generation);
+        only_grows("two loaders");
+    }
+    never(Duration::from_millis(500), "the second loader publishing", || {
+        second.loader_state().filter(|state| state.manifest_number > 0).map(|state| state.manifest_number)
+    });
+
+    pod.loader().kill();
+    folder.put(&Policy::cluster("updated").denying("generation 7"));
+    pod.wait_current(UPDATED, 7);
+    only_grows("the second loader");
+    assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation 7");
+    second.assert_alive();
+
+    // And back: the second one goes, the first one comes.
+    drop(second);
+    pod.loader().start_again();
+    folder.put(&Policy::cluster("updated").denying("generation 8"));
+    pod.assert_recovered(UPDATED, 8);
+    only_grows("the first loader");
+    canary.finish(&pod);
+}
