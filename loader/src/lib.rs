@@ -1,1 +1,2 @@
 //! x
+#![forbid(unsafe_code)]

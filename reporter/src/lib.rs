@@ -8,6 +8,7 @@
 //!
 //! One loop waits for a word of either program, or a second, and decides all policies anew. `decide` and `join` are pure.
 //! The reporter never reads the volume, never serves a request, and its probes never depend on the other programs.
+#![forbid(unsafe_code)]
 
 pub mod args;
 pub mod board;

@@ -1,4 +1,5 @@
 //! `portcullis-reporter`: parses its settings and runs.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

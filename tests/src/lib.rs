@@ -15,6 +15,7 @@
 //!   ├─ Policy, guest, wat                   Raw: exact bytes at an exact pace
 //!   └─ Volume                               Source: a scripted place to fetch modules from
 //! ```
+#![forbid(unsafe_code)]
 
 mod address;
 mod answer;

@@ -1,6 +1,7 @@
 //! The resources of `policies.portcullis.dev/v1alpha1`: Policy, ClusterPolicy, their status, and a pod's report.
 //!
 //! Loader, reporter, controller and the command-line tool use these types; the evaluator never links them.
+#![forbid(unsafe_code)]
 
 pub mod column;
 mod event;

@@ -6,6 +6,7 @@
 //!
 //! This crate has data and pure functions only. It never opens a file or a socket, and it knows neither wasmtime nor
 //! Kubernetes clients.
+#![forbid(unsafe_code)]
 
 mod digest;
 mod failure;

@@ -3,6 +3,7 @@
 //! Code that was compiled under one configuration loads only under the same, so both programs take it from here and from
 //! nowhere else. The loader builds this crate with `compile` (Cranelift, no runtime), the evaluator with `run` (runtime,
 //! no compiler); no program builds both.
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "compile")]
 mod compile;

@@ -3,6 +3,7 @@
 //! A program's `main` calls [`run`], which turns a bad setting into exit status 64 and anything else that ends the program
 //! into 1, each with a sentence on standard error. Its probes live on a thread and a runtime of their own
 //! ([`ProbeServer`]), so that they answer when everything else hangs.
+#![forbid(unsafe_code)]
 
 mod confine;
 mod exit;

@@ -1,4 +1,5 @@
 //! The fault catalogue, one module a section. A test is named after its row.
+#![forbid(unsafe_code)]
 
 mod fetching;
 mod modules_call;
