@@ -66,6 +66,8 @@ pub struct Lanes {
     instances: Arc<Semaphore>,
     /// Instances that long evaluations may hold; the rest is always there for short ones.
     long: Arc<Semaphore>,
+    /// Candidates that may be started and checked at the same time.
+    loading: Arc<Semaphore>,
     in_use: IntGauge,
     refused: IntCounter,
     /// `None` only while dropping.
@@ -133,7 +135,8 @@ impl Lanes {
         Ok(Arc::new(Self {
             limits,
             instances: Arc::new(Semaphore::new(limits.instances)),
-            long: Arc::new(Semaphore::new((limits.instances * 3 / 4).max(1))),
+            long: Arc::new(Semaphore::new((limits.instances / 2).max(1))),
+            loading: Arc::new(Semaphore::new((limits.instances / 4).max(1))),
             in_use: metrics.instances.clone(),
             refused: metrics.overloaded.clone(),
             slow: Some(slow),
@@ -152,10 +155,46 @@ impl Lanes {
         })
     }
 
-    /// Waits for an instance outside any policy's share, for loading.
-    pub async fn instance(&self) -> InstancePermit {
-        let permit = Arc::clone(&self.instances).acquire_owned().await;
-        InstancePermit::new(permit.expect("the semaphore is never closed"), self.in_use.clone())
+    /// Runs what `start` makes of its deadline, outside any policy's share: for loading. The time begins when there is room.
+    pub(crate) async fn load<F>(
+        &self,
+        timeout: Duration,
+        start: impl FnOnce(Instant) -> F,
+    ) -> Result<F::Output, Refusal>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let loading = Arc::clone(&self.loading).acquire_owned().await.expect("the semaphore is never closed");
+        let instance = Arc::clone(&self.instances).acquire_owned().await.expect("the semaphore is never closed");
+        let permits = (loading, InstancePermit::new(instance, self.in_use.clone()));
+        let deadline = Instant::now() + timeout;
+        let mut future = Box::pin(AssertUnwindSafe(start(deadline)).catch_unwind());
+        if let Poll::Ready(output) = first_turn(&mut future).await {
+            return output.map_err(panicked);
+        }
+        let turns = async move {
+            let output = future.await;
+            drop(permits);
+            output
+        };
+        self.slow_turns(deadline, turns).await
+    }
+
+    /// Runs `turns` in the slow lane, no longer than until `deadline`.
+    async fn slow_turns<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        turns: impl Future<Output = std::thread::Result<T>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let task = AbortOnDropHandle::new(self.slow().spawn(turns));
+        // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
+        match timeout_at(deadline.into(), task).await {
+            Ok(Ok(output)) => output.map_err(panicked),
+            // The task ends early only by a panic outside the future or with the slow lane itself.
+            Ok(Err(_)) => Err(Refusal::Panicked),
+            Err(_) => Err(Refusal::TimedOut),
+        }
     }
 
     fn overloaded(&self, text: String) -> Refusal {
@@ -178,7 +217,7 @@ impl Drop for Lanes {
 }
 
 /// The right to one instance.
-pub struct InstancePermit {
+struct InstancePermit {
     in_use: IntGauge,
     _permit: OwnedSemaphorePermit,
 }
@@ -230,28 +269,21 @@ impl Share {
     {
         let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         if !self.is_long.load(Ordering::Relaxed)
-            && let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+            && let Poll::Ready(output) = first_turn(&mut future).await
         {
-            drop(permits);
             return output.map_err(panicked);
         }
         let Ok(long) = Arc::clone(&self.lanes.long).try_acquire_owned() else {
             return Err(self.lanes.overloaded("too many long evaluations are under way on this replica".to_owned()));
         };
         let (slow, is_long) = (Arc::clone(&self.slow), Arc::clone(&self.is_long));
-        let task = self.lanes.slow().spawn(async move {
+        let turns = async move {
             let turn = slow.acquire_owned().await.expect("the semaphore is never closed");
             let output = Metered { future, used: Duration::ZERO, is_long }.await;
             drop((turn, long, permits));
             output
-        });
-        // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
-        match timeout_at(deadline.into(), AbortOnDropHandle::new(task)).await {
-            Ok(Ok(output)) => output.map_err(panicked),
-            // The task ends early only by a panic outside the future or with the slow lane itself.
-            Ok(Err(_)) => Err(Refusal::Panicked),
-            Err(_) => Err(Refusal::TimedOut),
-        }
+        };
+        self.lanes.slow_turns(deadline, turns).await
     }
 
     async fn admit(&self, deadline: Instant) -> Result<Permits, Refusal> {
@@ -285,6 +317,11 @@ impl Share {
 
 async fn wait(semaphore: &Arc<Semaphore>, deadline: Instant) -> Option<OwnedSemaphorePermit> {
     timeout_at(deadline.into(), Arc::clone(semaphore).acquire_owned()).await.ok()?.ok()
+}
+
+/// Polls once, on this thread.
+async fn first_turn<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 fn panicked(_: Box<dyn Any + Send>) -> Refusal {

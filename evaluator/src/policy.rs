@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Candidate, Digest, ExecutionMode};
 
+use crate::artifact::Code;
+use crate::guest::{CallError, Guest, Host, Operation};
+use crate::lanes::TIMED_OUT;
+use crate::response;
 use crate::verdict::{EvaluationError, Verdict};
 
 /// What a guest is asked.
@@ -29,19 +33,62 @@ pub struct Loaded {
     message: Option<String>,
     mutating: bool,
     timeout: Duration,
+    mode: ExecutionMode,
+    settings: Arc<str>,
+    guest: Arc<Guest>,
+    host: Arc<Host>,
+    /// Keeps the mapping, and with it the entry by which other policies find the same code.
+    code: Arc<Code>,
 }
 
 impl Loaded {
-    /// Asks the policy about a request, in a fresh instance.
+    pub(crate) fn new(
+        candidate: &Candidate,
+        timeout: Duration,
+        guest: Arc<Guest>,
+        host: Arc<Host>,
+        code: Arc<Code>,
+    ) -> Self {
+        Self {
+            generation: candidate.generation,
+            digest: candidate.digest,
+            message: candidate.message.clone(),
+            mutating: candidate.mutating,
+            timeout,
+            mode: candidate.execution_mode,
+            settings: candidate.settings.get().into(),
+            guest,
+            host,
+            code,
+        }
+    }
+
+    /// The same under another generation.
+    pub(crate) fn renumbered(&self, generation: i64) -> Self {
+        Self {
+            generation,
+            digest: self.digest,
+            message: self.message.clone(),
+            mutating: self.mutating,
+            timeout: self.timeout,
+            mode: self.mode,
+            settings: Arc::clone(&self.settings),
+            guest: Arc::clone(&self.guest),
+            host: Arc::new(self.host.renumbered(generation)),
+            code: Arc::clone(&self.code),
+        }
+    }
+
+    /// Asks the policy about a request, in a fresh instance. Dropping the future ends the guest.
     ///
     /// # Errors
     /// When the guest fails, takes too long, or answers what is no verdict.
-    pub async fn validate(
-        self: &Arc<Self>,
-        _payload: Payload,
-        _limits: CallLimits,
-    ) -> Result<Verdict, EvaluationError> {
-        Err(EvaluationError::new(Reason::InternalError, "internal server error: guests do not run yet"))
+    pub async fn validate(self: &Arc<Self>, payload: Payload, limits: CallLimits) -> Result<Verdict, EvaluationError> {
+        let deadline = limits.deadline.min(Instant::now() + self.timeout);
+        let payload = validation_payload(&payload.request, &self.settings);
+        let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline).await;
+        let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
+        response::verdict(&reply, self.mode)
     }
 
     /// The generation.
@@ -67,5 +114,60 @@ impl Loaded {
     /// Longest evaluation.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+}
+
+/// `{"request":…,"settings":…}` of two documents that are JSON already: nothing is decoded, so the guest sees them byte for
+/// byte, numbers beyond 2^53 and the order of keys included.
+fn validation_payload(request: &[u8], settings: &str) -> Bytes {
+    let parts = [b"{\"request\":", request, b",\"settings\":", settings.as_bytes(), b"}"];
+    parts.concat().into()
+}
+
+/// The texts of policy-abi sections 5, 6 and 11.
+fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
+    let text = match error {
+        CallError::TimedOut | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
+        CallError::Init { .. } | CallError::Host(_) => format!("internal server error: {error}"),
+        CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
+        // A command's own words on standard error are its whole message.
+        CallError::Guest(said) | CallError::Denied(said) if mode == ExecutionMode::Wasi => said.clone(),
+        _ => format!("internal server error: Guest call failure: {error}"),
+    };
+    EvaluationError::new(error.reason(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::Reason;
+
+    use super::*;
+
+    #[test]
+    fn request_and_settings_reach_the_guest_byte_for_byte() {
+        let payload = validation_payload(br#"{"b":1,"a":9007199254740993}"#, r#"{"x":"","y":null }"#);
+        let expected = br#"{"request":{"b":1,"a":9007199254740993},"settings":{"x":"","y":null }}"#;
+        assert_eq!(&payload[..], expected);
+    }
+
+    #[test]
+    fn texts_of_failed_evaluations() {
+        let text = |error: CallError, mode| evaluation_error(&error, mode).text;
+        let wapc = ExecutionMode::KubewardenWapc;
+        let timed_out = "Policy execution interrupted because it exceeded the allowed execution time";
+        assert_eq!(text(CallError::TimedOut, wapc), timed_out);
+        assert_eq!(text(CallError::TimedOut.init("wapc_init"), wapc), timed_out);
+        assert_eq!(text(CallError::Guest("no".into()), wapc), "internal server error: Guest call failure: no");
+        assert_eq!(text(CallError::Guest("no".into()), ExecutionMode::Wasi), "no");
+        assert_eq!(
+            text(CallError::Exit(3).init("_start"), wapc),
+            "internal server error: Initialization failed: the guest exited with code 3"
+        );
+    }
+
+    #[test]
+    fn a_refused_capability_is_the_reason_of_what_follows() {
+        let error = CallError::Guest("Policy has not been granted".into()).after_denial();
+        assert_eq!(evaluation_error(&error, ExecutionMode::KubewardenWapc).reason, Reason::CapabilityDenied);
     }
 }

@@ -84,6 +84,15 @@ impl RunningEngine {
         Ok(Self { engine, ticks, limits })
     }
 
+    /// An engine of the same configuration without a pool: it takes modules that the pool refuses as too large, so that
+    /// one can say what is. Not for running.
+    ///
+    /// # Errors
+    /// When the engine cannot be set up.
+    pub fn unpooled(&self) -> Result<Engine, String> {
+        Engine::new(&crate::shared_config()).map_err(|error| format!("failed to set up the engine: {error:#}"))
+    }
+
     /// The wasmtime engine.
     pub fn engine(&self) -> &Engine {
         &self.engine

@@ -1,0 +1,318 @@
+//! Asks policies: the thin side of [`crate::admit`] and [`crate::group`], with guests, counters and the clock.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use portcullis_contract::{Mode, PolicyId, Reason, WebhookKind};
+use portcullis_process::failpoint;
+use serde_json::value::RawValue;
+use tokio::task::JoinSet;
+
+use crate::admit::{self, Mutation, Opinion, Terms};
+use crate::answer::Answer;
+use crate::draft::Draft;
+use crate::drain::LastCall;
+use crate::group;
+use crate::lanes::{Refusal, TIMED_OUT};
+use crate::metrics::Metrics;
+use crate::policy::{CallLimits, Loaded, Payload};
+use crate::review::{RawReview, Review};
+use crate::table::{Group, Record, Serving};
+use crate::verdict::{EvaluationError, Verdict};
+
+/// When a request came, and how long its sender waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// When its head was read.
+    pub arrived: Instant,
+    /// The `timeout` that the API server names.
+    pub timeout: Option<Duration>,
+}
+
+impl Call {
+    /// When a policy with this time limit that is asked at `now` must have answered. The smaller of both limits counts; the
+    /// sender's runs since the request's arrival, and the answer needs a moment for its way.
+    fn deadline(self, now: Instant, limit: Duration) -> Instant {
+        let way = |timeout: Duration| (timeout / 10).min(Duration::from_millis(200));
+        let sender = self.timeout.and_then(|timeout| self.arrived.checked_add(timeout - way(timeout)));
+        sender.map_or(now + limit, |sender| sender.min(now + limit))
+    }
+}
+
+/// What asking needs beside policy and request.
+#[derive(Clone)]
+pub struct Asker {
+    /// Counters.
+    pub metrics: Metrics,
+    /// Ends evaluations before the process does.
+    pub last_call: LastCall,
+}
+
+/// How far a verdict of a single policy is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// It decides: mode, mutation and custom message count.
+    Admission,
+    /// It is told as it is.
+    Audit,
+}
+
+impl Asker {
+    /// Asks one policy about a review.
+    pub async fn review(&self, record: &Arc<Record>, review: &Review<'_>, call: Call, purpose: Purpose) -> Answer {
+        let payload = || review.payload(review.object().map(RawValue::get));
+        self.one(record, payload, Draft::object(review.object()), call, purpose).await
+    }
+
+    /// Asks one policy about a raw request.
+    pub async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, call: Call) -> Answer {
+        self.one(record, || review.payload(), Draft::raw(review.request()), call, Purpose::Admission).await
+    }
+
+    async fn one(
+        &self,
+        record: &Arc<Record>,
+        payload: impl FnOnce() -> Bytes,
+        mut draft: Draft<'_>,
+        call: Call,
+        purpose: Purpose,
+    ) -> Answer {
+        let loaded = match ready(record) {
+            Ok(loaded) => loaded,
+            Err(opinion) => return opinion.alone(&record.id, None),
+        };
+        let result = self.evaluate(record, loaded, payload(), call).await;
+        let mutating = loaded.mutating();
+        let opinion = self.conclude(record, loaded, result, &mut draft, Weight { mutating, purpose });
+        opinion.alone(&record.id, draft.into_patch())
+    }
+
+    /// Asks every member of a group.
+    pub async fn group(&self, group: &Group, review: &Review<'_>, call: Call) -> Answer {
+        match group.kind {
+            WebhookKind::Validating => self.side_by_side(&group.members, review, call).await,
+            WebhookKind::Mutating => self.in_turn(&group.members, review, call).await,
+        }
+    }
+
+    /// Mutating members, each on the object that the ones before left.
+    async fn in_turn(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
+        let mut draft = Draft::object(review.object());
+        let mut opinions = Vec::with_capacity(members.len());
+        for record in members {
+            let opinion = match ready(record) {
+                Err(opinion) => opinion,
+                Ok(loaded) => {
+                    let payload = review.payload(draft.text().as_deref());
+                    let result = self.evaluate(record, loaded, payload, call).await;
+                    let weight = Weight { mutating: loaded.mutating(), purpose: Purpose::Admission };
+                    self.conclude(record, loaded, result, &mut draft, weight)
+                }
+            };
+            opinions.push((record.id.clone(), opinion));
+        }
+        group::join(opinions, draft.into_patch())
+    }
+
+    /// Validating members, all at once: all but the last on whatever thread is free, the last one here.
+    async fn side_by_side(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
+        let mut places: Vec<_> = members.iter().map(|record| (record, ready(record))).collect();
+        let open = |place: &(usize, &(_, Result<&Arc<Loaded>, Opinion>))| place.1.1.is_ok();
+        let open: Vec<usize> = places.iter().enumerate().filter(open).map(|(index, _)| index).collect();
+        let mut results = Vec::with_capacity(open.len());
+        if let Some((here, elsewhere)) = open.split_last() {
+            let payload = review.payload(review.object().map(RawValue::get));
+            let mut tasks = JoinSet::new();
+            for index in elsewhere.iter().copied() {
+                let (record, Ok(loaded)) = &places[index] else { continue };
+                let (asker, record, loaded, payload) =
+                    (self.clone(), Arc::clone(record), Arc::clone(loaded), payload.clone());
+                tasks.spawn(async move { (index, asker.evaluate(&record, &loaded, payload, call).await) });
+            }
+            if let (record, Ok(loaded)) = &places[*here] {
+                results.push((*here, self.evaluate(record, loaded, payload, call).await));
+            }
+            // What the last call cuts off is aborted with the set and counts as too late.
+            while let Ok(Some(Ok(done))) = self.last_call.or(tasks.join_next()).await {
+                results.push(done);
+            }
+        }
+        let mut draft = Draft::object(review.object());
+        for (index, result) in results {
+            if let (record, Ok(loaded)) = &places[index] {
+                let weight = Weight { mutating: false, purpose: Purpose::Admission };
+                places[index].1 = Err(self.conclude(record, loaded, result, &mut draft, weight));
+            }
+        }
+        let opinions = places.into_iter().map(|(record, opinion)| {
+            let opinion = opinion.map_or_else(|opinion| opinion, |_| self.failed(record, &timed_out()));
+            (record.id.clone(), opinion)
+        });
+        group::join(opinions.collect(), None)
+    }
+
+    async fn evaluate(
+        &self,
+        record: &Arc<Record>,
+        loaded: &Arc<Loaded>,
+        request: Bytes,
+        call: Call,
+    ) -> Result<Verdict, EvaluationError> {
+        let deadline = call.deadline(Instant::now(), loaded.timeout());
+        let loaded = Arc::clone(loaded);
+        let run = record.share.run(deadline, async move {
+            failpoint::hit_async("evaluator.handler").await;
+            loaded.validate(Payload { request }, CallLimits { deadline }).await
+        });
+        match self.last_call.or(run).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(refusal)) => {
+                if refusal == Refusal::Panicked {
+                    self.metrics.panics.inc();
+                }
+                Err(refusal.into())
+            }
+            Err(_) => Err(timed_out()),
+        }
+    }
+
+    /// Counts a result and makes an opinion of it.
+    fn conclude(
+        &self,
+        record: &Record,
+        loaded: &Loaded,
+        result: Result<Verdict, EvaluationError>,
+        draft: &mut Draft<'_>,
+        Weight { mutating, purpose }: Weight,
+    ) -> Opinion {
+        let mode = record.mode;
+        let keep = purpose == Purpose::Audit || (mutating && mode != Mode::Monitor);
+        let result = result.and_then(|mut verdict| {
+            let mutated = verdict.mutated_object.take().filter(|object| verdict.accepted && object.get() != "null");
+            let mutation = mutated.map_or(Ok(Mutation::None), |object| draft.offer(&object, keep));
+            let mutation = mutation.map_err(|error| EvaluationError::new(Reason::PatchInvalid, error.to_string()))?;
+            Ok((verdict, mutation))
+        });
+        let (verdict, mutation) = match result {
+            Ok(result) => result,
+            Err(error) => return self.failed(record, &error),
+        };
+        match (verdict.accepted, mutation) {
+            (false, _) => record.metrics.denied.inc(),
+            (true, Mutation::None) => record.metrics.allowed.inc(),
+            (true, Mutation::Changed) if keep || mutating => record.metrics.mutated.inc(),
+            (true, Mutation::Changed | Mutation::OfNothing) => record.metrics.error(Reason::PatchInvalid),
+        }
+        let generation = loaded.generation();
+        if purpose == Purpose::Audit {
+            return admit::plain(generation, verdict, mutation);
+        }
+        if mode == Mode::Monitor {
+            monitored(&record.id, generation, &verdict, mutation);
+        }
+        admit::judged(record.into(), Terms { generation, mutating, message: loaded.message() }, verdict, mutation)
+    }
+
+    fn failed(&self, record: &Record, error: &EvaluationError) -> Opinion {
+        record.metrics.error(error.reason);
+        tracing::debug!(policy = %record.id, reason = %error.reason, "evaluation failed");
+        admit::failed(record.into(), generation(record), error)
+    }
+
+    /// The answer where no evaluation was even tried: each member's own, by its `failurePolicy`.
+    pub fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
+        let opinion = |record: &Arc<Record>| ready(record).err().unwrap_or_else(|| self.failed(record, error));
+        match target {
+            Target::Policy(record) => opinion(record).alone(&record.id, None),
+            Target::Group(members) => {
+                group::join(members.iter().map(|record| (record.id.clone(), opinion(record))).collect(), None)
+            }
+        }
+    }
+
+    /// Runs `asking`; a panic in it becomes the answer that its policies give to any failure.
+    pub async fn guarded(&self, target: Target<'_>, asking: impl Future<Output = Answer>) -> Answer {
+        match AssertUnwindSafe(asking).catch_unwind().await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.metrics.panics.inc();
+                self.refused(target, &EvaluationError::new(Reason::InternalError, "internal server error: a panic"))
+            }
+        }
+    }
+}
+
+/// Who is asked.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    /// One policy.
+    Policy(&'a Arc<Record>),
+    /// A group's members.
+    Group(&'a [Arc<Record>]),
+}
+
+/// How a verdict counts.
+#[derive(Clone, Copy)]
+struct Weight {
+    mutating: bool,
+    purpose: Purpose,
+}
+
+/// The generation to ask, or the opinion that needs no asking.
+fn ready(record: &Record) -> Result<&Arc<Loaded>, Opinion> {
+    if record.suspend {
+        return Err(admit::suspended(record.generation));
+    }
+    match &record.serving {
+        Serving::Ready(loaded) => Ok(loaded),
+        Serving::Unserved(failure) => {
+            record.metrics.error(failure.reason);
+            Err(admit::unserved(record.into(), failure, Timestamp::now()))
+        }
+    }
+}
+
+fn generation(record: &Record) -> i64 {
+    match &record.serving {
+        Serving::Ready(loaded) => loaded.generation(),
+        Serving::Unserved(_) => record.generation,
+    }
+}
+
+fn timed_out() -> EvaluationError {
+    EvaluationError::new(Reason::EvaluationTimedOut, TIMED_OUT)
+}
+
+/// What a policy in monitor mode would have done; nobody else is told.
+fn monitored(policy: &PolicyId, generation: i64, verdict: &Verdict, mutation: Mutation) {
+    let message = verdict.message.as_deref().map(crate::text::denial);
+    let (allowed, mutated, code) = (verdict.accepted, mutation == Mutation::Changed, verdict.code);
+    if allowed && !mutated {
+        tracing::debug!(%policy, generation, allowed, mutated, code, message, "verdict in monitor mode");
+    } else {
+        tracing::info!(%policy, generation, allowed, mutated, code, message, "verdict in monitor mode");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_limit_counts() {
+        let arrived = Instant::now();
+        let asked = arrived + Duration::from_millis(100);
+        let after = |timeout: Option<u64>, limit| {
+            let call = Call { arrived, timeout: timeout.map(Duration::from_millis) };
+            (call.deadline(asked, Duration::from_millis(limit)) - arrived).as_millis()
+        };
+        assert_eq!(after(None, 2000), 2100);
+        assert_eq!(after(Some(10_000), 2000), 2100);
+        assert_eq!(after(Some(1000), 5000), 900);
+        assert_eq!(after(Some(10_000), 30_000), 9800);
+    }
+}

@@ -1,0 +1,121 @@
+//! How a call of a guest fails.
+
+use portcullis_contract::{Reason, clean};
+use wasmtime::Trap;
+
+/// Longest text of a guest that an error quotes, in bytes.
+const MAX_QUOTE: usize = 1024;
+
+/// Why a guest gave no reply. The texts are those of policy-abi sections 5 and 6, without the prefixes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The deadline passed.
+    #[error("guest code interrupted, execution deadline exceeded")]
+    TimedOut,
+    /// It trapped; the text is the trap's.
+    #[error("{0}")]
+    Trap(String),
+    /// It ended itself.
+    #[error("the guest exited with code {0}")]
+    Exit(i32),
+    /// It said that it failed; the text is its own.
+    #[error("{0}")]
+    Guest(String),
+    /// It said that it succeeded and gave no reply; the text is its own where it left one.
+    #[error("{0}")]
+    NoReply(String),
+    /// It handed over a reply that is not inside its memory.
+    #[error("{0}")]
+    BadReply(String),
+    /// Its reply is above the limit.
+    #[error("the reply is longer than {} bytes", super::MAX_REPLY)]
+    ReplyTooLarge,
+    /// It failed before it could be asked. The text begins with `Initialization failed`.
+    #[error("{text}")]
+    Init {
+        /// What happened.
+        text: String,
+        /// Whether the deadline passed.
+        timed_out: bool,
+    },
+    /// A capability was refused, and the guest failed over it; the text is what it would be without.
+    #[error("{0}")]
+    Denied(String),
+    /// This host failed.
+    #[error("{0}")]
+    Host(String),
+}
+
+impl CallError {
+    /// The reason of an evaluation that failed so.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::TimedOut | Self::Init { timed_out: true, .. } => Reason::EvaluationTimedOut,
+            Self::Trap(_) | Self::Exit(_) | Self::Guest(_) | Self::Init { .. } => Reason::EvaluationTrapped,
+            Self::NoReply(_) | Self::BadReply(_) => Reason::ResponseInvalid,
+            Self::ReplyTooLarge => Reason::ResponseTooLarge,
+            Self::Denied(_) => Reason::CapabilityDenied,
+            Self::Host(_) => Reason::InternalError,
+        }
+    }
+
+    /// What an error of the engine means. Kinds are told by type, never by text.
+    pub(super) fn of(error: &wasmtime::Error) -> Self {
+        if let Some(known) = error.downcast_ref::<Self>() {
+            return known.clone();
+        }
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::Interrupt) => Self::TimedOut,
+            Some(trap) => Self::Trap(trap.to_string()),
+            // Without a trap's code it came from the engine itself, for instance for want of memory.
+            None => Self::Host(quote(format!("{error:#}").as_bytes())),
+        }
+    }
+
+    /// The failure of the initialisation function `function`.
+    pub(crate) fn init(self, function: &str) -> Self {
+        match self {
+            Self::TimedOut => Self::Init {
+                text: format!("Initialization failed: {function} init interrupted, execution deadline exceeded"),
+                timed_out: true,
+            },
+            Self::Host(_) => self,
+            other => Self::Init { text: format!("Initialization failed: {other}"), timed_out: false },
+        }
+    }
+
+    /// The same failure of a guest that was refused a capability before.
+    pub(crate) fn after_denial(self) -> Self {
+        match self {
+            Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => Self::Denied(text),
+            Self::Exit(_) => Self::Denied(self.to_string()),
+            other => other,
+        }
+    }
+}
+
+/// Text of a guest, safe to show.
+pub(super) fn quote(bytes: &[u8]) -> String {
+    let cut = &bytes[..bytes.len().min(4 * MAX_QUOTE)];
+    clean(&String::from_utf8_lossy(cut), MAX_QUOTE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_by_type() {
+        assert_eq!(CallError::of(&Trap::Interrupt.into()), CallError::TimedOut);
+        assert!(matches!(CallError::of(&Trap::UnreachableCodeReached.into()), CallError::Trap(_)));
+        assert_eq!(CallError::of(&wasmtime::Error::new(CallError::Exit(3))), CallError::Exit(3));
+        assert!(matches!(CallError::of(&wasmtime::Error::msg("deadline exceeded")), CallError::Host(_)));
+    }
+
+    #[test]
+    fn a_deadline_in_an_initialisation_names_the_function() {
+        let error = CallError::TimedOut.init("wapc_init");
+        let text = "Initialization failed: wapc_init init interrupted, execution deadline exceeded";
+        assert_eq!((error.to_string().as_str(), error.reason()), (text, Reason::EvaluationTimedOut));
+    }
+}

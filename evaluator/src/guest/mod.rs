@@ -1,0 +1,99 @@
+//! Running guests: one fresh instance a call, in the two calling conventions that a policy may have.
+//!
+//! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits. Nothing of one call is there for
+//! the next: instance, memory and [`Context`] are made anew each time.
+
+mod context;
+mod error;
+mod host;
+mod link;
+mod log;
+mod memory;
+mod preview1;
+mod wapc;
+mod wasi;
+
+pub(crate) use context::Context;
+pub(crate) use error::CallError;
+pub(crate) use host::Grants;
+pub(crate) use link::{Guest, Guests, LinkError};
+pub(crate) use log::GuestLog;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use wasmtime::{Instance, Store, Trap, UpdateDeadline};
+
+/// Largest reply of a guest, in bytes.
+pub(crate) const MAX_REPLY: usize = 8 << 20;
+
+/// Ticks until a guest yields for the first time: the first tick may come at once, so this is the least number that
+/// leaves a short call alone for one whole tick.
+const FIRST_YIELD: u64 = 2;
+
+/// What a policy may do and where its words go; the same for all its calls.
+pub(crate) struct Host {
+    /// The host capabilities it may use.
+    pub(crate) grants: Grants,
+    /// Where its log lines go.
+    pub(crate) log: GuestLog,
+}
+
+impl Host {
+    /// The same for another generation.
+    pub(crate) fn renumbered(&self, generation: i64) -> Self {
+        Self { grants: self.grants.clone(), log: self.log.renumbered(generation) }
+    }
+}
+
+/// What a guest is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Judge a request; the payload is `{"request":…,"settings":…}`.
+    Validate,
+    /// Judge settings; the payload is the settings.
+    ValidateSettings,
+}
+
+impl Guest {
+    /// Asks a fresh instance once and gives its reply.
+    ///
+    /// # Errors
+    /// When the guest cannot start, fails, takes longer than until `deadline`, or does not reply.
+    pub(crate) async fn call(
+        &self,
+        host: &Arc<Host>,
+        operation: Operation,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, CallError> {
+        match self {
+            Self::Wapc(guest) => guest.call(host, operation, payload, deadline).await,
+            Self::Wasi(guest) => guest.call(host, operation, payload, deadline).await,
+        }
+    }
+}
+
+/// A store for one call.
+fn store(pre: &wasmtime::InstancePre<Context>, context: Context) -> Store<Context> {
+    let deadline = context.deadline;
+    let mut store = Store::new(pre.module().engine(), context);
+    store.limiter(|context| &mut context.limits);
+    store.set_epoch_deadline(FIRST_YIELD);
+    store.epoch_deadline_callback(move |_| {
+        if Instant::now() >= deadline { Err(Trap::Interrupt.into()) } else { Ok(UpdateDeadline::Yield(1)) }
+    });
+    store
+}
+
+/// A fresh instance; its start function has run.
+async fn instantiate(
+    pre: &wasmtime::InstancePre<Context>,
+    store: &mut Store<Context>,
+) -> Result<Instance, wasmtime::Error> {
+    let instance = pre.instantiate_async(&mut *store).await?;
+    let memory = instance.get_memory(&mut *store, "memory");
+    store.data_mut().memory = memory;
+    Ok(instance)
+}

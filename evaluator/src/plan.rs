@@ -1,0 +1,313 @@
+//! What to do about a policy, given what the manifest says and what happened here so far. Nothing but decisions.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use portcullis_contract::{Candidate, Class, Digest, Failure, PolicyEntry, Reason, Refused, ReplicaState};
+
+/// Everything that makes a candidate what it is: two with the same key load and judge alike, so what is known of one holds
+/// for the other. What only the newest generation decides (mode, failure policy, suspension) is not part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    generation: i64,
+    /// The rest. A new generation often has the content of the one before, with another mode for instance.
+    content: Digest,
+}
+
+impl Key {
+    /// The key of a candidate of the object `uid`.
+    pub(crate) fn of(uid: &str, candidate: &Candidate) -> Self {
+        let content = Candidate { generation: 0, ..candidate.clone() };
+        let content = serde_json::to_vec(&content).expect("a candidate was JSON before");
+        let content = Digest::of(&[uid.as_bytes(), b"\0", &content].concat());
+        Self { generation: candidate.generation, content }
+    }
+
+    /// The candidate's generation.
+    pub(crate) fn generation(self) -> i64 {
+        self.generation
+    }
+}
+
+/// A candidate that was refused here.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    /// What the loader is told.
+    pub(crate) refused: Refused,
+    /// When it is tried again; never, for what no trying helps.
+    pub(crate) retry_at: Option<Instant>,
+}
+
+/// What is known of a policy's candidates.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    /// What serves.
+    pub(crate) in_service: Option<Key>,
+    /// What was refused.
+    pub(crate) refused: HashMap<Key, Refusal>,
+}
+
+/// What comes next for a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing: what serves goes on, or nothing can serve yet. Something may be tried again at that time.
+    Rest(Option<Instant>),
+    /// This candidate is to be loaded.
+    Load(usize),
+    /// This candidate serves already, as an earlier generation.
+    Renumber(usize),
+}
+
+/// The first candidate that may serve wins. What was refused is passed over until its time comes, and nothing that is older
+/// than what serves is loaded: a failing target leaves what serves untouched.
+pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, now: Instant) -> Next {
+    let mut again: Option<Instant> = None;
+    for (i, key) in keys.iter().enumerate() {
+        if let Some(serving) = known.in_service {
+            // Generations count from one again when a policy's volume was emptied; then "older" means nothing.
+            let is_comparable = serving.generation <= entry.generation;
+            if serving == *key || is_comparable && key.generation < serving.generation {
+                break;
+            }
+            if serving.content == key.content {
+                return Next::Renumber(i);
+            }
+        }
+        match known.refused.get(key).map(|refusal| refusal.retry_at) {
+            Some(None) => {}
+            Some(Some(at)) if at > now => again = Some(again.map_or(at, |earlier| earlier.min(at))),
+            Some(Some(_)) | None => return Next::Load(i),
+        }
+    }
+    Next::Rest(again)
+}
+
+/// Why the newest generation does not serve: this program's own refusal, else the loader's failure.
+pub(crate) fn failure(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Option<Failure> {
+    let own = entry.candidates.iter().zip(keys).find(|(candidate, _)| candidate.generation == entry.generation);
+    own.and_then(|(_, key)| known.refused.get(key))
+        .map(|refusal| &refusal.refused.failure)
+        .or_else(|| entry.failures.iter().find(|failure| failure.generation == entry.generation))
+        .cloned()
+}
+
+/// Why nothing serves: the newest generation's failure, else that of the next older one; nothing when none has failed.
+pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Option<Failure> {
+    failure(entry, keys, known).or_else(|| {
+        let own = keys.iter().filter_map(|key| known.refused.get(key)).map(|refusal| &refusal.refused.failure);
+        own.chain(&entry.failures).max_by_key(|failure| failure.generation).cloned()
+    })
+}
+
+/// What this replica does for the policy.
+pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure>) -> ReplicaState {
+    match known.in_service {
+        Some(serving) if serving.generation == entry.generation => ReplicaState::Current,
+        Some(_) => ReplicaState::Previous,
+        None if failure.is_some() => ReplicaState::Failed,
+        None => ReplicaState::Pending,
+    }
+}
+
+/// Whether the start gate need not wait for the policy: something serves, or waiting cannot help.
+pub(crate) fn is_settled(known: &Known, failure: Option<&Failure>, is_loading: bool) -> bool {
+    known.in_service.is_some() || !is_loading && failure.is_some_and(|failure| failure.class() != Class::Retry)
+}
+
+/// Whether a failure's text may quote the guest, and with it settings or requests: such a text goes into the policy's
+/// status and never into a log.
+pub(crate) fn quotes_guest(reason: Reason) -> bool {
+    matches!(reason, Reason::SettingsInvalid | Reason::SettingsCheckFailed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use portcullis_contract::{Artifact, ExecutionMode, FailurePolicy, Mode};
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    /// Each generation with settings of its own.
+    fn candidate(generation: i64) -> Candidate {
+        Candidate {
+            generation,
+            digest: Digest::of(b"module"),
+            artifact: Artifact { file: "a".into(), sha256: Digest::of(b"artifact"), size: 1 },
+            execution_mode: ExecutionMode::KubewardenWapc,
+            settings: RawValue::from_string(format!("{{\"of\":{generation}}}")).expect("JSON"),
+            mutating: false,
+            message: None,
+            timeout_eval_seconds: None,
+            host_capabilities: Vec::new(),
+            context_aware_resources: Vec::new(),
+        }
+    }
+
+    struct Case {
+        entry: PolicyEntry,
+        keys: Vec<Key>,
+        known: Known,
+        now: Instant,
+    }
+
+    impl Case {
+        fn newest(generation: i64) -> Self {
+            let entry = PolicyEntry {
+                id: "cluster/a".parse().expect("an id"),
+                uid: "u".into(),
+                generation,
+                mode: Mode::Protect,
+                failure_policy: FailurePolicy::Fail,
+                suspend: false,
+                candidates: Vec::new(),
+                failures: Vec::new(),
+                last_good: None,
+                source: None,
+            };
+            Self { entry, keys: Vec::new(), known: Known::default(), now: Instant::now() }
+        }
+
+        fn candidate(mut self, generation: i64) -> Self {
+            self.entry.candidates.push(candidate(generation));
+            self.keys.push(Key::of("u", &candidate(generation)));
+            self
+        }
+
+        fn serves(mut self, generation: i64) -> Self {
+            self.known.in_service = Some(Key::of("u", &candidate(generation)));
+            self
+        }
+
+        fn refused(mut self, generation: i64, reason: Reason, retry_in: Option<Duration>) -> Self {
+            let failure = Failure::new(generation, reason, "refused here");
+            let refused = Refused { digest: Digest::of(b"module"), artifact: Digest::of(b"artifact"), failure };
+            let retry_at = retry_in.map(|time| self.now + time);
+            self.known.refused.insert(Key::of("u", &candidate(generation)), Refusal { refused, retry_at });
+            self
+        }
+
+        fn loader_failed(mut self, generation: i64, reason: Reason) -> Self {
+            self.entry.failures.push(Failure::new(generation, reason, "failed there"));
+            self
+        }
+
+        fn next(&self) -> Next {
+            next(&self.entry, &self.keys, &self.known, self.now)
+        }
+
+        fn tell(&self) -> (ReplicaState, Option<Reason>, Option<Reason>) {
+            let failure = failure(&self.entry, &self.keys, &self.known);
+            let unserved = unserved(&self.entry, &self.keys, &self.known);
+            let state = state(&self.entry, &self.known, failure.as_ref());
+            (state, failure.map(|f| f.reason), unserved.map(|f| f.reason))
+        }
+    }
+
+    #[test]
+    fn a_new_candidate_is_loaded() {
+        let case = Case::newest(1).candidate(1);
+        assert_eq!(case.next(), Next::Load(0));
+        assert_eq!(case.tell(), (ReplicaState::Pending, None, None));
+    }
+
+    #[test]
+    fn what_serves_is_not_loaded_again() {
+        let case = Case::newest(2).candidate(2).candidate(1).serves(2);
+        assert_eq!(case.next(), Next::Rest(None));
+        assert_eq!(case.tell(), (ReplicaState::Current, None, None));
+    }
+
+    #[test]
+    fn what_was_refused_for_good_is_not_tried_again() {
+        let case = Case::newest(2).candidate(2).refused(2, Reason::SettingsInvalid, None);
+        assert_eq!(case.next(), Next::Rest(None));
+        assert_eq!(case.tell().0, ReplicaState::Failed);
+    }
+
+    #[test]
+    fn a_failing_target_falls_back_to_the_last_good_one() {
+        let case = Case::newest(2).candidate(2).candidate(1).refused(2, Reason::SettingsInvalid, None);
+        assert_eq!(case.next(), Next::Load(1));
+    }
+
+    #[test]
+    fn a_failing_target_leaves_what_serves_untouched() {
+        let case = Case::newest(3).candidate(3).candidate(1).serves(2).refused(3, Reason::SettingsInvalid, None);
+        assert_eq!(case.next(), Next::Rest(None));
+        let reason = Some(Reason::SettingsInvalid);
+        assert_eq!(case.tell(), (ReplicaState::Previous, reason, reason));
+    }
+
+    #[test]
+    fn a_target_that_is_not_there_yet_leaves_what_serves_untouched() {
+        let case = Case::newest(2).serves(1);
+        assert_eq!((case.next(), case.tell().0), (Next::Rest(None), ReplicaState::Previous));
+        let case = case.loader_failed(2, Reason::RegistryTimeout);
+        assert_eq!(case.tell().1, Some(Reason::RegistryTimeout));
+    }
+
+    #[test]
+    fn a_passing_refusal_is_tried_again_when_its_time_comes() {
+        let refused = |time| Case::newest(1).candidate(1).refused(1, Reason::ArtifactMissing, Some(time));
+        let case = refused(Duration::from_secs(1));
+        assert_eq!(case.next(), Next::Rest(Some(case.now + Duration::from_secs(1))));
+        assert_eq!(refused(Duration::ZERO).next(), Next::Load(0));
+    }
+
+    #[test]
+    fn nothing_is_tried_again_that_is_not_wanted() {
+        let time = Some(Duration::ZERO);
+        let case = Case::newest(2).candidate(2).candidate(1).serves(2).refused(1, Reason::ArtifactMissing, time);
+        assert_eq!(case.next(), Next::Rest(None));
+    }
+
+    #[test]
+    fn the_same_content_in_a_new_generation_is_not_loaded_again() {
+        let mut case = Case::newest(2).serves(1);
+        let same = Candidate { generation: 2, ..candidate(1) };
+        case.keys.push(Key::of("u", &same));
+        case.entry.candidates.push(same);
+        assert_eq!(case.next(), Next::Renumber(0));
+    }
+
+    #[test]
+    fn generations_that_count_from_one_again_replace_what_serves() {
+        assert_eq!(Case::newest(1).candidate(1).serves(7).next(), Next::Load(0));
+    }
+
+    #[test]
+    fn the_own_refusal_is_told_before_the_loaders_failure() {
+        let case = Case::newest(1).candidate(1).loader_failed(1, Reason::RegistryTimeout);
+        assert_eq!(case.tell().1, Some(Reason::RegistryTimeout));
+        let case = case.refused(1, Reason::ArtifactCorrupt, Some(Duration::from_secs(1)));
+        assert_eq!(case.tell().1, Some(Reason::ArtifactCorrupt));
+    }
+
+    #[test]
+    fn an_older_generations_failure_explains_why_nothing_serves() {
+        let case = Case::newest(3).candidate(2).refused(2, Reason::MemoryLimit, None);
+        assert_eq!(case.tell(), (ReplicaState::Pending, None, Some(Reason::MemoryLimit)));
+    }
+
+    #[test]
+    fn the_start_gate_waits_for_what_may_pass() {
+        let failure = |reason| Some(Failure::new(1, reason, ""));
+        let nothing = Known::default();
+        assert!(!is_settled(&nothing, None, false));
+        assert!(!is_settled(&nothing, failure(Reason::RegistryTimeout).as_ref(), false));
+        assert!(is_settled(&nothing, failure(Reason::Unauthorized).as_ref(), false));
+        assert!(!is_settled(&nothing, failure(Reason::SettingsInvalid).as_ref(), true));
+        assert!(is_settled(&Case::newest(2).serves(1).known, failure(Reason::RegistryTimeout).as_ref(), true));
+    }
+
+    #[test]
+    fn keys_tell_candidates_apart() {
+        let first = Key::of("u", &candidate(1));
+        assert_eq!(first, Key::of("u", &candidate(1)));
+        assert_ne!(first, Key::of("v", &candidate(1)));
+        let settings = RawValue::from_string("{ }".into()).expect("JSON");
+        assert_ne!(first, Key::of("u", &Candidate { settings, ..candidate(1) }));
+    }
+}

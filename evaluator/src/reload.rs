@@ -1,0 +1,403 @@
+//! From a manifest to a table: loads what [`plan`] says, each policy for itself, and puts together what is ready.
+//!
+//! A slow or failing candidate never delays another policy's: the table is made anew whenever something is ready. Requests
+//! see the old table or the new one, and nothing in between.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use portcullis_contract::{
+    Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason, Refused, ReplicaState,
+};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::lanes::Share;
+use crate::load::{LoadError, Loading};
+use crate::metrics::{Metrics, PolicyMetrics};
+use crate::plan::{self, Key, Known, Next, Refusal};
+use crate::policy::Loaded;
+use crate::table::{Group, Record, Serving, Table};
+
+/// The longest pause before a candidate is tried again that may pass with nothing changed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Everything that is loaded, and what is on its way.
+pub(crate) struct Reload {
+    loading: Arc<Loading>,
+    metrics: Metrics,
+    /// Of the newest manifest; 0 before the first.
+    number: u64,
+    groups: Vec<GroupEntry>,
+    policies: BTreeMap<PolicyId, Policy>,
+    tasks: JoinSet<Outcome>,
+}
+
+/// One policy of the manifest.
+pub(crate) struct Policy {
+    /// What the manifest says.
+    pub(crate) entry: PolicyEntry,
+    /// The keys of its candidates.
+    pub(crate) keys: Vec<Key>,
+    /// What is known of them.
+    pub(crate) known: Known,
+    /// What serves; [`Known::in_service`] says what it is.
+    pub(crate) loaded: Option<Arc<Loaded>>,
+    /// Since when the policy is in its state.
+    pub(crate) since: Timestamp,
+    standing: (ReplicaState, i64, i64),
+    on_its_way: Option<(Key, AbortHandle)>,
+    /// When something is to be tried again.
+    due: Option<Instant>,
+    /// The answer while nothing serves and nothing has failed.
+    awaiting: Failure,
+    share: Arc<Share>,
+    metrics: Arc<PolicyMetrics>,
+    /// The failure that the log knows of.
+    logged: Option<(i64, Reason)>,
+}
+
+/// How a load ended.
+struct Outcome {
+    id: PolicyId,
+    key: Key,
+    result: Result<Arc<Loaded>, LoadError>,
+}
+
+impl Reload {
+    pub(crate) fn new(loading: Loading, metrics: Metrics) -> Self {
+        Self {
+            loading: Arc::new(loading),
+            metrics,
+            number: 0,
+            groups: Vec::new(),
+            policies: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// The policies of the newest manifest.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.values()
+    }
+
+    /// The number of the newest manifest; 0 before the first.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether everything that the newest manifest wants has been tried.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Takes another manifest. What it no longer wants is given up, also where it is on its way.
+    pub(crate) fn adopt(&mut self, manifest: &Manifest) {
+        if manifest.number < self.number {
+            // The file by that name is what its only writer last put there; its numbers begin anew with a new volume.
+            tracing::info!(
+                number = manifest.number,
+                previous = self.number,
+                "the volume's manifest numbers begin anew"
+            );
+        }
+        let mut earlier = std::mem::take(&mut self.policies);
+        for entry in &manifest.policies {
+            let policy = match earlier.remove(&entry.id) {
+                Some(mut policy) => {
+                    policy.adopt(entry);
+                    policy
+                }
+                None => {
+                    let metrics = self.metrics.policy(&entry.id);
+                    let share = self.loading.lanes.share(Arc::clone(&metrics));
+                    Policy::new(entry, share, metrics)
+                }
+            };
+            self.policies.insert(entry.id.clone(), policy);
+        }
+        for (id, mut policy) in earlier {
+            policy.give_up();
+            self.metrics.forget(&id);
+        }
+        self.number = manifest.number;
+        self.groups.clone_from(&manifest.groups);
+        self.start();
+    }
+
+    /// Starts what is due.
+    pub(crate) fn start(&mut self) {
+        let now = Instant::now();
+        for (id, policy) in &mut self.policies {
+            let i = match policy.next(now) {
+                Next::Load(i) => i,
+                next => {
+                    policy.give_up();
+                    if let Next::Renumber(i) = next {
+                        policy.renumber(i);
+                    }
+                    continue;
+                }
+            };
+            let key = policy.keys[i];
+            if policy.on_its_way.as_ref().is_some_and(|(loading, _)| *loading == key) {
+                continue;
+            }
+            policy.give_up();
+            let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
+            let (id, metrics) = (id.clone(), Arc::clone(&policy.metrics));
+            let task = self.tasks.spawn(async move {
+                let load = AssertUnwindSafe(loading.load(&id, &candidate, metrics)).catch_unwind();
+                let result = load.await.unwrap_or_else(|_| {
+                    Err(LoadError::Start("Initialization failed: a panic of the evaluator".to_owned()))
+                });
+                Outcome { id, key, result }
+            });
+            policy.on_its_way = Some((key, task));
+        }
+    }
+
+    /// Waits until something that is on its way has arrived or failed, and takes all that has.
+    pub(crate) async fn progress(&mut self) {
+        let Some(first) = self.tasks.join_next().await else { return std::future::pending().await };
+        let mut next = Some(first);
+        while let Some(outcome) = next {
+            // An error is a task that was given up.
+            if let Ok(outcome) = outcome {
+                self.finish(outcome);
+            }
+            next = self.tasks.try_join_next();
+        }
+        self.start();
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        let Some(policy) = self.policies.get_mut(&outcome.id) else { return };
+        // What was given up may have ended all the same.
+        if policy.on_its_way.take_if(|(key, _)| *key == outcome.key).is_none() {
+            return;
+        }
+        let Some(i) = policy.keys.iter().position(|key| *key == outcome.key) else { return };
+        match outcome.result {
+            Ok(loaded) => policy.serve(outcome.key, loaded),
+            Err(error) => policy.refuse(i, outcome.key, &error),
+        }
+    }
+
+    /// When something is to be tried again.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.policies.values().filter_map(|policy| policy.due).min()
+    }
+
+    /// The table of what is ready now, and the state behind it brought up to date.
+    pub(crate) fn table(&mut self) -> Table {
+        let mut policies = HashMap::with_capacity(self.policies.len());
+        for (id, policy) in &mut self.policies {
+            policy.note();
+            policies.insert(id.clone(), Arc::new(policy.record()));
+        }
+        let served = self.policies.values().filter(|policy| policy.loaded.is_some()).count();
+        self.metrics.loaded.set(i64::try_from(served).unwrap_or(i64::MAX));
+        self.metrics.failed.set(i64::try_from(self.policies.len() - served).unwrap_or(i64::MAX));
+        let groups = self.groups.iter().map(|group| {
+            let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
+            (group.id.clone(), Group { kind: group.kind, members })
+        });
+        Table { manifest_number: self.number, groups: groups.collect(), policies }
+    }
+
+    /// The artifacts that the manifest names.
+    pub(crate) fn artifacts(&self) -> HashSet<Digest> {
+        let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
+        candidates.map(|candidate| candidate.artifact.sha256).collect()
+    }
+}
+
+impl Policy {
+    fn new(entry: &PolicyEntry, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
+        Self {
+            keys: keys(entry),
+            entry: kept(entry),
+            known: Known::default(),
+            loaded: None,
+            since: Timestamp::now(),
+            standing: (ReplicaState::Pending, 0, entry.generation),
+            on_its_way: None,
+            due: None,
+            awaiting: awaiting(entry),
+            share,
+            metrics,
+            logged: None,
+        }
+    }
+
+    fn adopt(&mut self, entry: &PolicyEntry) {
+        if self.entry.uid != entry.uid {
+            // Another object of the same name: nothing of the old one speaks for it.
+            self.known = Known::default();
+            self.loaded = None;
+            self.logged = None;
+        }
+        let of = |entry: &PolicyEntry| (entry.generation, entry.uid.clone(), entry.candidates.is_empty());
+        if of(&self.entry) != of(entry) {
+            self.awaiting = awaiting(entry);
+        }
+        self.keys = keys(entry);
+        self.entry = kept(entry);
+        self.known.refused.retain(|key, _| self.keys.contains(key));
+        // A new manifest may mean a new artifact of the same name, so what may pass is tried at once.
+        let now = Instant::now();
+        for refusal in self.known.refused.values_mut() {
+            refusal.retry_at = refusal.retry_at.map(|at| at.min(now));
+        }
+    }
+
+    fn serve(&mut self, key: Key, loaded: Arc<Loaded>) {
+        self.known.refused.remove(&key);
+        self.known.in_service = Some(key);
+        self.loaded = Some(loaded);
+    }
+
+    fn refuse(&mut self, i: usize, key: Key, error: &LoadError) {
+        let candidate = &self.entry.candidates[i];
+        let mut failure = Failure::new(candidate.generation, error.reason(), error.to_string());
+        if let Some(earlier) = self.known.refused.get(&key).map(|refusal| &refusal.refused.failure) {
+            failure.attempts = earlier.attempts.saturating_add(1);
+            if earlier.reason == failure.reason {
+                failure.since = earlier.since;
+            }
+        }
+        let retry_at = failure.class().is_retryable().then(|| {
+            let pause = pause(failure.attempts);
+            failure.next_retry_time = Timestamp::now().checked_add(pause).ok();
+            Instant::now() + pause
+        });
+        let refused = Refused { digest: candidate.digest, artifact: candidate.artifact.sha256, failure };
+        self.known.refused.insert(key, Refusal { refused, retry_at });
+    }
+
+    fn next(&mut self, now: Instant) -> Next {
+        let next = plan::next(&self.entry, &self.keys, &self.known, now);
+        self.due = if let Next::Rest(due) = next { due } else { None };
+        next
+    }
+
+    /// Serves what serves already as the candidate `i`, whose content is the same.
+    fn renumber(&mut self, i: usize) {
+        if let Some(loaded) = &self.loaded {
+            let loaded = Arc::new(loaded.renumbered(self.entry.candidates[i].generation));
+            self.serve(self.keys[i], loaded);
+        }
+    }
+
+    fn give_up(&mut self) {
+        if let Some((_, task)) = self.on_its_way.take() {
+            task.abort();
+        }
+    }
+
+    /// Why the newest generation does not serve.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        plan::failure(&self.entry, &self.keys, &self.known)
+    }
+
+    /// What this replica does for the policy.
+    pub(crate) fn state(&self) -> ReplicaState {
+        self.standing.0
+    }
+
+    /// Whether the start gate need not wait for it.
+    pub(crate) fn is_settled(&self) -> bool {
+        plan::is_settled(&self.known, self.failure().as_ref(), self.on_its_way.is_some())
+    }
+
+    /// Notes a change of state: since when it is so, and a line in the log where a failure begins or ends.
+    fn note(&mut self) {
+        let failure = self.failure();
+        let serving = self.known.in_service.map_or(0, Key::generation);
+        let standing = (plan::state(&self.entry, &self.known, failure.as_ref()), serving, self.entry.generation);
+        if standing != self.standing {
+            self.standing = standing;
+            self.since = Timestamp::now();
+        }
+        let is_current = self.standing.0 == ReplicaState::Current;
+        let own = self.known.refused.values().filter(|_| !is_current).map(|refusal| &refusal.refused.failure);
+        let Some(own) = own.max_by_key(|failure| failure.generation) else {
+            // Loading again is no success yet.
+            if self.on_its_way.is_none() && self.logged.take().is_some() {
+                tracing::info!(policy = %self.entry.id, generation = self.entry.generation, serving, "policy recovered");
+            }
+            return;
+        };
+        if self.logged != Some((own.generation, own.reason)) {
+            self.logged = Some((own.generation, own.reason));
+            let (policy, generation, reason) = (&self.entry.id, own.generation, own.reason);
+            if plan::quotes_guest(reason) {
+                tracing::warn!(%policy, generation, %reason, serving, "failed to load a policy; its status says more");
+            } else {
+                tracing::warn!(%policy, generation, %reason, serving, cause = own.message, "failed to load a policy");
+            }
+        }
+    }
+
+    fn record(&self) -> Record {
+        let serving = match &self.loaded {
+            Some(loaded) => Serving::Ready(Arc::clone(loaded)),
+            None => Serving::Unserved(
+                plan::unserved(&self.entry, &self.keys, &self.known).unwrap_or_else(|| self.awaiting.clone()),
+            ),
+        };
+        Record {
+            id: self.entry.id.clone(),
+            uid: self.entry.uid.clone(),
+            generation: self.entry.generation,
+            mode: self.entry.mode,
+            failure_policy: self.entry.failure_policy,
+            suspend: self.entry.suspend,
+            serving,
+            failure: self.failure(),
+            share: Arc::clone(&self.share),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+}
+
+/// The entry without what is the loader's own.
+fn kept(entry: &PolicyEntry) -> PolicyEntry {
+    PolicyEntry { last_good: None, source: None, ..entry.clone() }
+}
+
+fn keys(entry: &PolicyEntry) -> Vec<Key> {
+    entry.candidates.iter().map(|candidate| Key::of(&entry.uid, candidate)).collect()
+}
+
+fn awaiting(entry: &PolicyEntry) -> Failure {
+    let generation = entry.generation;
+    if entry.candidates.is_empty() {
+        let text = format!("generation {generation} is not on the volume yet; the loader is fetching or compiling it");
+        return Failure::new(generation, Reason::AwaitingManifest, text);
+    }
+    let text = format!("generation {generation} is being loaded");
+    let next_retry_time = Timestamp::now().checked_add(Duration::from_secs(1)).ok();
+    Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text) }
+}
+
+/// One second, doubled with each attempt.
+fn pause(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16);
+    Duration::from_secs(1_u64 << doublings).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_five_minutes() {
+        let seconds: Vec<_> = [1, 2, 3, 9, 10, u32::MAX].map(|n| pause(n).as_secs()).into();
+        assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
+    }
+}

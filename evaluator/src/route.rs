@@ -1,0 +1,178 @@
+//! What a path and a query ask for. Pure.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// Longest part of a path that is quoted in an answer, in bytes.
+const QUOTED: usize = 200;
+
+/// What a path asks for; ids are decoded and not looked up yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// `/validate/<id>`
+    Validate(Cow<'a, str>),
+    /// `/audit/<id>`
+    Audit(Cow<'a, str>),
+    /// `/validate_raw/<id>`
+    ValidateRaw(Cow<'a, str>),
+    /// `/admit/<group>`
+    Admit(Cow<'a, str>),
+}
+
+impl<'a> Route<'a> {
+    /// Finds the route of a path. Nothing for paths that lead nowhere, and for any attempt to lead elsewhere: an encoded
+    /// slash, dots, or what is not UTF-8.
+    pub fn parse(path: &'a str) -> Option<Self> {
+        let (root, id) = path.strip_prefix('/')?.split_once('/')?;
+        let route = match root {
+            "validate" => Self::Validate,
+            "audit" => Self::Audit,
+            "validate_raw" => Self::ValidateRaw,
+            "admit" => Self::Admit,
+            _ => return None,
+        };
+        let id = decoded(id)?;
+        let leads_elsewhere = id.split('/').any(|segment| matches!(segment, "" | "." | ".."));
+        (!leads_elsewhere).then(|| route(id))
+    }
+}
+
+/// A path with its percent signs decoded, where none of them hides a slash.
+pub(crate) fn decoded(path: &str) -> Option<Cow<'_, str>> {
+    if !path.contains('%') {
+        return Some(Cow::Borrowed(path));
+    }
+    let mut out = Vec::with_capacity(path.len());
+    let mut bytes = path.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let decoded = digit(bytes.next()?)? << 4 | digit(bytes.next()?)?;
+        if matches!(decoded, b'/' | b'\\' | 0) {
+            return None;
+        }
+        out.push(decoded);
+    }
+    String::from_utf8(out).ok().map(Cow::Owned)
+}
+
+/// A stranger's id for an answer or a log line.
+pub(crate) fn quoted(id: &str) -> String {
+    portcullis_contract::clean(id, QUOTED)
+}
+
+/// The `timeout` of a query, as Go writes durations; nothing where there is none, or where it is zero.
+///
+/// # Errors
+/// When it is no duration.
+pub fn timeout(query: &str) -> Result<Option<Duration>, &'static str> {
+    const ERROR: &str = "`timeout` is not a duration like 10s or 500ms";
+    let Some(text) = query.split('&').find_map(|pair| pair.strip_prefix("timeout=")) else { return Ok(None) };
+    let duration = decoded(text).and_then(|text| go_duration(&text)).ok_or(ERROR)?;
+    Ok(Some(duration).filter(|duration| !duration.is_zero()))
+}
+
+/// A duration as Go writes it: `1m30s`, `1.5s`, `500ms`, `0`.
+fn go_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut sum = Duration::ZERO;
+    let mut any = false;
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(unit_at);
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()?;
+        sum = sum.checked_add(part)?;
+        (any, rest) = (true, tail);
+    }
+    any.then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_four_routes() {
+        for (path, route) in [
+            ("/validate/cluster/a", Route::Validate("cluster/a".into())),
+            ("/audit/namespaced/team-a/b", Route::Audit("namespaced/team-a/b".into())),
+            ("/validate_raw/clusterwide-a", Route::ValidateRaw("clusterwide-a".into())),
+            ("/admit/0123456789abcdef", Route::Admit("0123456789abcdef".into())),
+            ("/validate/a%C3%A4", Route::Validate("aä".into())),
+        ] {
+            assert_eq!(Route::parse(path), Some(route));
+        }
+    }
+
+    #[test]
+    fn other_paths_lead_nowhere() {
+        for path in [
+            "",
+            "/",
+            "*",
+            "/validate",
+            "/validate/",
+            "/validate//a",
+            "/validate/cluster/a/",
+            "/validate/../etc/passwd",
+            "/validate/cluster/..",
+            "/validate/cluster/%2e%2e",
+            "/validate/cluster%2fa",
+            "/validate/cluster%2Fa",
+            "/validate/cluster%5ca",
+            "/validate/a%00",
+            "/validate/a%",
+            "/validate/a%2",
+            "/validate/a%zz",
+            "/validate/a%ff",
+            "/healthz/a",
+            "/Validate/a",
+        ] {
+            assert_eq!(Route::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_twice_is_decoded_once() {
+        assert_eq!(Route::parse("/validate/a%252fb"), Some(Route::Validate("a%2fb".into())));
+    }
+
+    #[test]
+    fn durations_of_go() {
+        for (query, millis) in [
+            ("timeout=10s", 10_000),
+            ("timeout=1m30s", 90_000),
+            ("a=b&timeout=500ms", 500),
+            ("timeout=1.5s", 1500),
+            ("timeout=2h", 7_200_000),
+            ("timeout=2000us", 2),
+            ("timeout=2000%C2%B5s", 2),
+        ] {
+            assert_eq!(timeout(query), Ok(Some(Duration::from_millis(millis))), "{query}");
+        }
+        for query in ["", "dryRun=All", "timeout=0", "timeout=0s", "xtimeout=1s"] {
+            assert_eq!(timeout(query), Ok(None), "{query}");
+        }
+        for query in ["timeout=", "timeout=10", "timeout=-1s", "timeout=1x", "timeout=.s", "timeout=1e9h", "timeout=s"]
+        {
+            assert!(timeout(query).is_err(), "{query}");
+        }
+    }
+}

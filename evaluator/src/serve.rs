@@ -1,0 +1,201 @@
+//! The admission port: accepts connections, speaks HTTP/1.1 on them, and ends them in good order.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use portcullis_process::{Readiness, Shutdown};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::LazyConfigAcceptor;
+
+use crate::connections::{Asked, Connections, Listed, Place};
+use crate::handle::Handler;
+use crate::metrics::Metrics;
+use crate::stream::Stream;
+use crate::tls::Certificates;
+
+/// Room for a request's head, and for reading a body; more would be memory for whoever opens connections.
+const BUFFER: usize = 64 << 10;
+/// Handshakes whose arithmetic goes on at the same time. A client that has said nothing yet does not count.
+const HANDSHAKES: usize = 128;
+/// Wait after a failed accept: descriptors come back when connections end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How the end goes.
+#[derive(Debug, Clone, Copy)]
+pub struct DrainTimes {
+    /// How long new connections are still accepted: until everybody has heard that this replica is not ready.
+    pub delay: Duration,
+    /// How long running requests may take after that.
+    pub grace: Duration,
+}
+
+/// The admission port's parts.
+pub struct Server {
+    /// Answers requests.
+    pub handler: Arc<Handler>,
+    /// The open connections.
+    pub connections: Arc<Connections>,
+    /// Certificate and key; nothing for plain HTTP.
+    pub certificates: Option<Arc<Certificates>>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Told when the end begins.
+    pub readiness: Readiness,
+    /// How the end goes.
+    pub drain: DrainTimes,
+}
+
+impl Server {
+    /// Serves until the end: after `shutdown` begins it answers for the drain delay, then ends what runs.
+    ///
+    /// # Errors
+    /// When the listener cannot be used.
+    pub async fn run(self, listener: std::net::TcpListener, shutdown: Shutdown) -> io::Result<()> {
+        let listener = TcpListener::from_std(listener)?;
+        let server = Arc::new(self);
+        let sweeper = tokio::spawn({
+            let connections = Arc::clone(&server.connections);
+            async move { connections.sweep().await }
+        });
+        let drained = async {
+            shutdown.begun().await;
+            server.readiness.drain();
+            sleep(server.drain.delay).await;
+        };
+        tokio::select! {
+            () = server.accept(&listener) => {}
+            () = drained => {}
+        }
+        drop(listener);
+        server.finish().await;
+        sweeper.abort();
+        Ok(())
+    }
+
+    async fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        let mut is_failing = false;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    if std::mem::take(&mut is_failing) {
+                        tracing::info!("connections are accepted again");
+                    }
+                    let Some(listed) = self.connections.enter() else { continue };
+                    let (server, handshakes) = (Arc::clone(self), Arc::clone(&handshakes));
+                    tokio::spawn(async move { server.connection(stream, listed, &handshakes).await });
+                }
+                // The client's doing.
+                Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
+                Err(error) => {
+                    // Out of descriptors or memory, most likely.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(%error, "failed to accept a connection; trying again until it works");
+                    }
+                    self.connections.make_room();
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// What still runs gets its answer: its own in time, or that there is no more time.
+    async fn finish(&self) {
+        let last_words = (self.drain.grace / 4).min(Duration::from_secs(1));
+        self.connections.finish();
+        if timeout(self.drain.grace - last_words, self.connections.gone()).await.is_ok() {
+            return;
+        }
+        self.handler.asker.last_call.announce();
+        self.connections.wake();
+        if timeout(last_words, self.connections.gone()).await.is_err() {
+            tracing::warn!("some connections were still open at the end");
+        }
+    }
+
+    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Semaphore) {
+        // Answers are single writes; waiting for more to send only delays them.
+        let _ = stream.set_nodelay(true);
+        let place = &listed.place;
+        let stream = match &self.certificates {
+            None => Stream::plain(stream, Arc::clone(place)),
+            Some(certificates) => match until_asked(place, self.handshake(certificates, stream, handshakes)).await {
+                Some(Some(stream)) => Stream::tls(stream, Arc::clone(place)),
+                Some(None) | None => return,
+            },
+        };
+        let service = service_fn(|request: Request<Incoming>| {
+            place.busy();
+            async {
+                let response = self.handler.handle(request).await;
+                place.idle();
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        let connection = http1::Builder::new()
+            // Times are the list's affair: hyper's own limit would also close connections that are idle.
+            .header_read_timeout(None)
+            .max_buf_size(BUFFER)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let mut is_finishing = false;
+        poll_fn(|cx| {
+            let asked = place.asked(cx);
+            if asked != Asked::Nothing && !std::mem::replace(&mut is_finishing, true) {
+                connection.as_mut().graceful_shutdown();
+            }
+            // Errors are the client's: it hung up or sent noise.
+            match connection.as_mut().poll(cx) {
+                Poll::Ready(_) => Poll::Ready(()),
+                Poll::Pending if asked == Asked::Close => Poll::Ready(()),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    async fn handshake(
+        &self,
+        certificates: &Certificates,
+        stream: TcpStream,
+        handshakes: &Semaphore,
+    ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+        let config = certificates.current()?;
+        let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
+        let shaken = async {
+            let start = acceptor.await?;
+            let _turn = handshakes.acquire().await.expect("the semaphore is never closed");
+            start.into_stream(config).await
+        };
+        match shaken.await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                self.metrics.handshakes_failed.inc();
+                tracing::debug!(%error, "a TLS handshake failed");
+                None
+            }
+        }
+    }
+}
+
+/// Runs `future` until the connection is asked to end; there is no request yet that could be cut off.
+async fn until_asked<F: Future>(place: &Place, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match (place.asked(cx), Pin::as_mut(&mut future).poll(cx)) {
+        (_, Poll::Ready(output)) => Poll::Ready(Some(output)),
+        (Asked::Nothing, Poll::Pending) => Poll::Pending,
+        (Asked::Finish | Asked::Close, Poll::Pending) => Poll::Ready(None),
+    })
+    .await
+}

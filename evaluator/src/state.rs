@@ -1,0 +1,72 @@
+//! What this evaluator tells of itself at `/v1/state`.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::{Current, Deviation, EvaluatorState, Failure, Program, ReplicaState};
+
+use crate::reload::Policy;
+
+/// Who speaks.
+pub fn program() -> Program {
+    Program {
+        name: "portcullis-evaluator".into(),
+        version: portcullis_process::VERSION.into(),
+        engine: portcullis_engine::ENGINE.into(),
+    }
+}
+
+/// Writes a version into a state; for [`portcullis_process::StateFeed`].
+pub fn numbered(state: &mut EvaluatorState, version: u64) {
+    state.version = version;
+}
+
+/// What is the same for all policies.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overall {
+    /// Whether the start gate is open.
+    pub(crate) ready: bool,
+    /// The manifest that has been applied to the end; 0 before the first.
+    pub(crate) applied: u64,
+    /// Why the newest manifest could not be used.
+    pub(crate) manifest_failure: Option<Failure>,
+}
+
+/// The document.
+pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a Policy>) -> EvaluatorState {
+    let (mut current, mut deviations) = (BTreeMap::new(), Vec::new());
+    for policy in policies {
+        let (id, uid) = (policy.entry.id.clone(), policy.entry.uid.clone());
+        match (policy.state(), &policy.loaded) {
+            (ReplicaState::Current, Some(loaded)) => {
+                let (generation, digest, since) = (loaded.generation(), loaded.digest(), policy.since);
+                current.insert(id, Current { uid, generation, digest, since });
+            }
+            (state, loaded) => deviations.push(Deviation {
+                id,
+                uid,
+                generation: policy.entry.generation,
+                serving: loaded.as_ref().map_or(0, |loaded| loaded.generation()),
+                digest: loaded.as_ref().map(|loaded| loaded.digest()),
+                state,
+                failure: policy.failure(),
+                refused: refused(policy),
+                since: policy.since,
+            }),
+        }
+    }
+    EvaluatorState {
+        version: 0,
+        program: program(),
+        ready: overall.ready,
+        manifest_number: overall.applied,
+        manifest_failure: overall.manifest_failure.clone(),
+        current,
+        deviations,
+    }
+}
+
+/// In the order of the candidates, so that equal states are equal documents.
+fn refused(policy: &Policy) -> Vec<portcullis_contract::Refused> {
+    let refusals = policy.keys.iter().filter_map(|key| policy.known.refused.get(key));
+    refusals.map(|refusal| refusal.refused.clone()).collect()
+}

@@ -1,0 +1,97 @@
+//! Texts for users: cut, cleaned, and keys that the API server takes.
+
+use std::time::Duration;
+
+use portcullis_contract::{Digest, clean};
+
+/// Longest text of a denial, in bytes.
+pub(crate) const DENIAL: usize = 1024;
+/// Longest warning, in bytes. The API server cuts longer ones itself, and all beyond 4 KiB together.
+const WARNING: usize = 256;
+/// Most warnings in an answer.
+const WARNINGS: usize = 16;
+/// Longest name part of a qualified name, which a key of an audit annotation is.
+const KEY: usize = 63;
+
+/// A denial's text.
+pub(crate) fn denial(text: &str) -> String {
+    clean(text, DENIAL)
+}
+
+/// As many warnings as the API server passes on, each no longer than it does; empty ones go.
+pub(crate) fn warnings(texts: impl IntoIterator<Item = String>) -> Vec<String> {
+    texts.into_iter().map(|text| clean(&text, WARNING)).filter(|text| !text.is_empty()).take(WARNINGS).collect()
+}
+
+/// A key of an audit annotation. The API server drops the annotation when its key is no name part of a qualified name: at
+/// most 63 letters, digits, `-`, `_` and `.`, the first and last one a letter or digit. A slash becomes a dot, which is how
+/// policy ids stay apart; a key that had to be changed otherwise carries 8 hex digits of its hash.
+pub(crate) fn annotation_key(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let key: String = name.chars().map(|c| if c == '/' { '.' } else { c }).collect();
+    let ends = |key: &str| key.ends_with(|c: char| c.is_ascii_alphanumeric());
+    let starts = |key: &str| key.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if key.len() <= KEY && key.chars().all(plain) && starts(&key) && ends(&key) {
+        return key;
+    }
+    let kept: String = key.chars().map(|c| if plain(c) { c } else { '-' }).collect();
+    let kept = kept.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let hash = &Digest::of(name.as_bytes()).hex()[..8];
+    let cut = &kept[..kept.len().min(KEY - 9)];
+    if cut.is_empty() { format!("x-{hash}") } else { format!("{cut}-{hash}") }
+}
+
+/// A time from now, for a sentence: `at once`, `in 40 s`, `in 5 min`, `in 2 h`.
+pub(crate) fn from_now(wait: Duration) -> String {
+    match wait.as_secs() {
+        0 => "at once".to_owned(),
+        seconds @ 1..=119 => format!("in {seconds} s"),
+        seconds @ 120..=7199 => format!("in {} min", seconds.div_ceil(60)),
+        seconds => format!("in {} h", seconds.div_ceil(3600)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_the_api_server_takes_stay() {
+        for (name, key) in [
+            ("generation", "generation"),
+            ("cluster/no-privileged", "cluster.no-privileged"),
+            ("namespaced/team-a/labels.generation", "namespaced.team-a.labels.generation"),
+            ("A_b", "A_b"),
+        ] {
+            assert_eq!(annotation_key(name), key);
+        }
+    }
+
+    #[test]
+    fn other_keys_are_changed_and_stay_apart() {
+        let names = ["", "-a", "a-", "a b", "a ü", &"x".repeat(64), &"x".repeat(65), "💥", "/", "__"];
+        let keys: std::collections::BTreeSet<String> = names.iter().map(|name| annotation_key(name)).collect();
+        assert_eq!(keys.len(), names.len(), "{keys:?}");
+        for key in keys {
+            assert!(key.len() <= 63 && annotation_key(&key) == key, "{key}");
+        }
+    }
+
+    #[test]
+    fn warnings_are_few_and_short() {
+        let texts = (0..40).map(|i| if i == 1 { String::new() } else { format!("{i}\n{}", "w".repeat(1000)) });
+        let warnings = warnings(texts);
+        assert_eq!(warnings.len(), 16);
+        assert!(warnings.iter().all(|text| text.len() <= 256 && !text.contains('\n')));
+        assert!(warnings[1].starts_with("2 w"));
+    }
+
+    #[test]
+    fn times_are_read_at_a_glance() {
+        for (seconds, text) in
+            [(0, "at once"), (1, "in 1 s"), (119, "in 119 s"), (120, "in 2 min"), (121, "in 3 min"), (7200, "in 2 h")]
+        {
+            assert_eq!(from_now(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Notices that the manifest changed, and reads it.
+//!
+//! A thread of its own, since files of a volume may block for as long as they like. Events only wake it: what counts is the
+//! content, which it also looks at from time to time, for volumes that send no events.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest};
+use portcullis_process::{failpoint, files};
+use prometheus::IntGauge;
+use tokio::sync::watch;
+
+/// How often the content is looked at while no events can be had.
+const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+
+/// What is on the volume.
+#[derive(Debug, Clone)]
+pub(crate) enum Seen {
+    /// No manifest, and none before.
+    Nothing,
+    /// A manifest.
+    Manifest(Arc<Manifest>),
+    /// Something that is no manifest, or one that cannot be read, in words.
+    Unusable(String),
+}
+
+/// The newest that was seen. The thread ends at its next look after this is gone.
+pub(crate) struct Watch {
+    seen: watch::Receiver<Seen>,
+}
+
+/// Why the thread wakes up.
+#[derive(Debug, Clone, Copy)]
+struct Wake;
+
+impl Watch {
+    /// Watches the folder `volume`, and looks at the content every `poll_interval` at least. `polling` is 1 while no events
+    /// can be had.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(crate) fn start(volume: PathBuf, poll_interval: Duration, polling: IntGauge) -> io::Result<Self> {
+        let (sender, seen) = watch::channel(Seen::Nothing);
+        let (wake, woken) = sync_channel(1);
+        let watcher = Volume { path: volume, wake, armed: None, polling, told: false };
+        std::thread::Builder::new().name("volume".into()).spawn(move || watcher.run(&woken, poll_interval, &sender))?;
+        Ok(Self { seen })
+    }
+
+    /// Waits for something new.
+    pub(crate) async fn changed(&mut self) -> Seen {
+        match self.seen.changed().await {
+            Ok(()) => self.seen.borrow_and_update().clone(),
+            // The thread is gone; what is loaded goes on serving.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// The thread's side.
+struct Volume {
+    path: PathBuf,
+    wake: SyncSender<Wake>,
+    armed: Option<Armed>,
+    polling: IntGauge,
+    /// Whether the log says already that there are no events.
+    told: bool,
+}
+
+/// A watch on one folder, which need not be the one that has the path now.
+struct Armed {
+    folder: (u64, u64),
+    _watcher: RecommendedWatcher,
+}
+
+impl Volume {
+    fn run(mut self, woken: &Receiver<Wake>, poll_interval: Duration, sender: &watch::Sender<Seen>) {
+        let mut last = Look::default();
+        // The receiver's end is the end of whoever wanted to know.
+        while !sender.is_closed() {
+            // First the watch, then the look: what changes in between sends an event.
+            let wait = if self.arm() { poll_interval } else { poll_interval.min(WITHOUT_EVENTS) };
+            if let Some(seen) = last.look(&self.path) {
+                sender.send_replace(seen);
+            }
+            // The other end is in `self`, so this ends with an event or with time only.
+            let _ = woken.recv_timeout(wait);
+        }
+    }
+
+    /// Sees to it that the folder that has the path now is watched. False when it cannot be.
+    fn arm(&mut self) -> bool {
+        let folder = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+        if self.armed.as_ref().map(|armed| armed.folder) != folder || folder.is_none() {
+            self.armed = None;
+        }
+        if let (None, Some(folder)) = (&self.armed, folder) {
+            match self.watcher() {
+                Ok(watcher) => self.armed = Some(Armed { folder, _watcher: watcher }),
+                Err(error) if !self.told => {
+                    self.told = true;
+                    tracing::warn!(%error, volume = %self.path.display(), "no events of the volume, polling instead");
+                }
+                Err(_) => {}
+            }
+        }
+        self.polling.set(i64::from(self.armed.is_none()));
+        if self.armed.is_some() && std::mem::take(&mut self.told) {
+            tracing::info!(volume = %self.path.display(), "events of the volume are back");
+        }
+        self.armed.is_some()
+    }
+
+    fn watcher(&self) -> notify::Result<RecommendedWatcher> {
+        let (wake, volume) = (self.wake.clone(), self.path.clone());
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            let matters = event.map_or(true, |event| matters(&event, &volume));
+            if matters && !failpoint::hit("evaluator.drop_events") {
+                // A full channel is as good: the thread is about to look.
+                let _ = wake.try_send(Wake);
+            }
+        })?;
+        watcher.watch(&self.path, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    }
+}
+
+/// Whether an event may mean another manifest. Reading the manifest is an event as well, which must not lead to reading it.
+fn matters(event: &Event, volume: &Path) -> bool {
+    match event.kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
+        EventKind::Access(_) => return false,
+        _ => {}
+    }
+    let is_manifest = |path: &Path| path == volume || path.file_name().is_some_and(|name| name == MANIFEST_FILE);
+    event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(|path| is_manifest(path))
+}
+
+/// What was there at the last look.
+#[derive(Default)]
+enum Look {
+    #[default]
+    Nothing,
+    Content(Digest),
+    Problem(String),
+}
+
+impl Look {
+    /// What is there now, if it is something else.
+    fn look(&mut self, volume: &Path) -> Option<Seen> {
+        let bytes = match files::read_regular(&volume.join(MANIFEST_FILE), MANIFEST_MAX_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
+                return match self {
+                    Self::Nothing => None,
+                    _ => self.problem(format!("{MANIFEST_FILE} is not on the volume any more")),
+                };
+            }
+            Err(error) => return self.problem(error.to_string()),
+        };
+        let digest = Digest::of(&bytes);
+        if matches!(self, Self::Content(last) if *last == digest) {
+            return None;
+        }
+        *self = Self::Content(digest);
+        Some(match Manifest::decode(&bytes) {
+            Ok(manifest) => Seen::Manifest(Arc::new(manifest)),
+            Err(error) => Seen::Unusable(error.to_string()),
+        })
+    }
+
+    fn problem(&mut self, text: String) -> Option<Seen> {
+        if matches!(self, Self::Problem(last) if *last == text) {
+            return None;
+        }
+        *self = Self::Problem(text.clone());
+        Some(Seen::Unusable(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(number: u64) -> Vec<u8> {
+        Manifest { number, policies: Vec::new(), groups: Vec::new() }.encode().expect("encodes")
+    }
+
+    fn number(seen: Option<Seen>) -> Option<u64> {
+        match seen {
+            Some(Seen::Manifest(manifest)) => Some(manifest.number),
+            Some(Seen::Unusable(_)) => Some(0),
+            Some(Seen::Nothing) | None => None,
+        }
+    }
+
+    #[test]
+    fn only_changes_of_the_content_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(MANIFEST_FILE);
+        let mut last = Look::default();
+        assert_eq!(number(last.look(folder.path())), None);
+        for (content, expected) in [
+            (Some(manifest(1)), Some(1)),
+            (Some(manifest(1)), None),
+            (Some(manifest(2)), Some(2)),
+            (Some(b"torn".to_vec()), Some(0)),
+            (Some(b"torn".to_vec()), None),
+            (Some(manifest(2)), Some(2)),
+            (None, Some(0)),
+            (None, None),
+            (Some(manifest(2)), Some(2)),
+        ] {
+            match content {
+                Some(bytes) => files::publish(&path, &bytes).expect("writes"),
+                None => fs::remove_file(&path).expect("removes"),
+            }
+            assert_eq!(number(last.look(folder.path())), expected);
+        }
+    }
+
+    #[test]
+    fn reading_the_manifest_does_not_lead_to_reading_it() {
+        let volume = Path::new("/volume");
+        let event = |kind, path: &str| Event::new(kind).add_path(volume.join(path));
+        let opened = EventKind::Access(AccessKind::Open(AccessMode::Read));
+        let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+        assert!(!matters(&event(opened, MANIFEST_FILE), volume));
+        assert!(matters(&event(written, MANIFEST_FILE), volume));
+        assert!(!matters(&event(EventKind::Any, ".manifest.json.7.tmp"), volume));
+        assert!(matters(&Event::new(EventKind::Any).add_path(volume.to_owned()), volume));
+        assert!(matters(&Event::new(EventKind::Other).set_flag(notify::event::Flag::Rescan), volume));
+    }
+
+    async fn within_a_second(watch: &mut Watch) -> Option<u64> {
+        number(tokio::time::timeout(Duration::from_secs(1), watch.changed()).await.ok())
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_replaced_is_watched_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = folder.path().join("volume");
+        for name in ["a", "b"] {
+            fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        std::os::unix::fs::symlink(folder.path().join("a"), &link).expect("links");
+        let polling = IntGauge::new("x", "x").expect("a gauge");
+        let mut watch = Watch::start(link.clone(), Duration::from_millis(50), polling.clone()).expect("starts");
+        files::publish(&link.join(MANIFEST_FILE), &manifest(1)).expect("writes");
+        assert_eq!(within_a_second(&mut watch).await, Some(1));
+        fs::remove_file(&link).expect("removes");
+        std::os::unix::fs::symlink(folder.path().join("b"), &link).expect("links");
+        assert_eq!(within_a_second(&mut watch).await, Some(0));
+        files::publish(&link.join(MANIFEST_FILE), &manifest(2)).expect("writes");
+        assert_eq!(within_a_second(&mut watch).await, Some(2));
+        assert_eq!(polling.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn events_are_faster_than_the_poll() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let polling = IntGauge::new("x", "x").expect("a gauge");
+        let mut watch = Watch::start(folder.path().to_owned(), Duration::from_secs(3600), polling).expect("starts");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for n in 1..=3 {
+            files::publish(&folder.path().join(MANIFEST_FILE), &manifest(n)).expect("writes");
+            assert_eq!(within_a_second(&mut watch).await, Some(n));
+        }
+    }
+}
