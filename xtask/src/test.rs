@@ -1,9 +1,10 @@
 //! All tests, in the order in which a failure tells most: what is cheap first, the real programs last.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::programs::{self, PROGRAMS, Profile};
 use crate::step::{Step, run_all, summary};
@@ -21,6 +22,7 @@ pub(crate) fn run(workspace: &Workspace, filter: Option<&str>, list: bool, args:
     if list {
         return Ok(ExitCode::SUCCESS);
     }
+    ensure!(!plan.steps.is_empty(), "no step has `{}` in its name: `cargo xtask test --list` names them", plan.filter);
     let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
     let (text, totals) = summary(&done);
     println!("\n{text}");
@@ -132,7 +134,7 @@ impl<'a> Plan<'a> {
     }
 
     /// This program again, since a step's output belongs into its log.
-    fn build_guests(&self, out: &std::path::Path) -> Result<Command> {
+    fn build_guests(&self, out: &Path) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
         command.args(["guests", "--out"]).arg(out).env("CARGO_TARGET_DIR", &self.workspace.target);
         if !tools::on_path("go") {
