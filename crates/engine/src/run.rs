@@ -46,6 +46,14 @@ impl RunningEngine {
     /// # Errors
     /// When the address space for the pool cannot be had, or no thread for the clock.
     pub fn new(limits: RunLimits) -> Result<Self, String> {
+        Self::with_hook(limits, || {})
+    }
+
+    /// [`Self::new`] with a hook that the clock calls before each tick, where a test can make it stop.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_hook(limits: RunLimits, before_tick: impl Fn() + Send + 'static) -> Result<Self, String> {
         let mut pool = PoolingAllocationConfig::default();
         pool.total_core_instances(limits.instances)
             .total_memories(limits.instances)
@@ -74,6 +82,7 @@ impl RunningEngine {
             .name("epoch".into())
             .spawn(move || {
                 while let Some(engine) = weak.upgrade() {
+                    before_tick();
                     engine.increment_epoch();
                     drop(engine);
                     clock.note();

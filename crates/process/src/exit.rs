@@ -36,10 +36,52 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     }
 }
 
+/// Reads the command line and the environment. What clap refuses ends the process like any bad setting, with status 64.
+pub fn parse_args<A: clap::Parser>() -> A {
+    A::try_parse().unwrap_or_else(|error| {
+        // Help and version are no errors; if they cannot be printed, nobody reads them.
+        let _ = error.print();
+        std::process::exit(if error.use_stderr() { 64 } else { 0 })
+    })
+}
+
+/// A number of bytes as users write it: `1024`, `64KiB`, `128MiB`, `1GiB`. For clap's `value_parser`.
+///
+/// # Errors
+/// When the text is no such number, or too large.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" | "Ki" => 10,
+        "MiB" | "Mi" => 20,
+        "GiB" | "Gi" => 30,
+        _ => return Err(format!("{text:?} is no number of bytes (write it like 65536, 512KiB, 128MiB or 1GiB)")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} does not begin with a number of bytes"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too many bytes"))
+}
+
 /// A duration as users write it: `500ms`, `2s`, `1m 30s`. For clap's `value_parser`.
 ///
 /// # Errors
 /// When the text is no duration.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error} (write it like 500ms, 2s or 1m)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_as_users_write_them() {
+        for (text, bytes) in [("7", 7), ("64KiB", 65536), ("128 MiB", 128 << 20), ("1Gi", 1 << 30)] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "MiB", "1MB", "-1", "1.5GiB", "99999999999GiB"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ mod probe;
 mod shutdown;
 
 pub use confine::{Confinement, ConfinementReport};
-pub use exit::{EXIT_WITH_PARENT, SettingError, parse_duration, run};
+pub use exit::{EXIT_WITH_PARENT, SettingError, parse_args, parse_bytes, parse_duration, run};
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};
