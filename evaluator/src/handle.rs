@@ -133,9 +133,7 @@ impl Handler {
         let table = self.table.load_full();
         let call = Call { arrived, timeout };
         match &route {
-            Route::Validate(id) => {
-                self.policy(policy(&table, id)?, &body.bytes, call, Purpose::Admission).await
-            }
+            Route::Validate(id) => self.policy(policy(&table, id)?, &body.bytes, call, Purpose::Admission).await,
             Route::Audit(id) => self.policy(policy(&table, id)?, &body.bytes, call, Purpose::Audit).await,
             Route::ValidateRaw(id) => {
                 let record = policy(&table, id)?;
@@ -154,13 +152,7 @@ impl Handler {
         }
     }
 
-    async fn policy(
-        &self,
-        record: &Arc<Record>,
-        body: &[u8],
-        call: Call,
-        purpose: Purpose,
-    ) -> Result<Bytes, Refusal> {
+    async fn policy(&self, record: &Arc<Record>, body: &[u8], call: Call, purpose: Purpose) -> Result<Bytes, Refusal> {
         let review = Review::parse(body)?;
         let target = Target::Policy(record);
         let answer = self.bounded(target, self.asker.review(record, &review, call, purpose)).await;
@@ -179,11 +171,7 @@ impl Handler {
     }
 
     /// What can be said before the body is read.
-    fn understood<'a>(
-        &self,
-        parts: &'a Parts,
-        body: &Incoming,
-    ) -> Result<(Route<'a>, Option<Duration>), Refusal> {
+    fn understood<'a>(&self, parts: &'a Parts, body: &Incoming) -> Result<(Route<'a>, Option<Duration>), Refusal> {
         // Length and chunks together are how requests are smuggled, and hyper hides the length when there are chunks. The
         // API server always sends a length, so no chunks are taken at all.
         if parts.headers.contains_key(TRANSFER_ENCODING) {

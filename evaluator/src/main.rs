@@ -1,1 +1,14 @@
-fn main() {}
+//! `portcullis-evaluator`: parses its settings and runs.
+#![deny(unsafe_code)]
+
+use std::process::ExitCode;
+
+use portcullis_evaluator::{Args, run};
+
+fn main() -> ExitCode {
+    let args: Args = portcullis_process::parse_args();
+    portcullis_process::run(|| {
+        args.log.init()?;
+        run(&args)
+    })
+}

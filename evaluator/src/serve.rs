@@ -97,7 +97,8 @@ impl Server {
                     tokio::spawn(async move { server.connection(stream, listed, &handshakes).await });
                 }
                 // The client's doing.
-                Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
                 Err(error) => {
                     // Out of descriptors or memory, most likely.
                     if !std::mem::replace(&mut is_failing, true) {

@@ -86,33 +86,51 @@ impl Certificates {
         self.current.load_full()
     }
 
-    /// Keeps the pair up to date, for ever. `latch` is released with the first good one; a broken pair leaves the old one
-    /// in use.
-    pub async fn follow(&self, latch: Latch, metrics: &Metrics) {
-        let mut polls = tokio::time::interval(POLL);
-        let mut seen = Seen::default();
-        let mut not_after = None;
-        loop {
-            polls.tick().await;
-            match seen.look(&self.files) {
-                Look::Same => {}
-                Look::Good(pair) => {
-                    tracing::info!(dir = %self.files.dir.display(), not_after = pair.not_after, "certificate taken");
-                    not_after = Some(pair.not_after);
-                    self.current.store(Some(pair.config));
-                    latch.release();
-                }
-                Look::Bad(error) => {
-                    metrics.certificate_errors.inc();
-                    let serving = if not_after.is_some() { "the old one stays in use" } else { "there is none yet" };
-                    tracing::error!(%error, serving, "failed to take a certificate");
-                }
+    /// Keeps the pair up to date, on a thread of its own since files may block. `latch` is released with the first good
+    /// one; a broken pair leaves the old one in use.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn follow(self: &Arc<Self>, latch: Latch, metrics: Metrics) -> io::Result<()> {
+        let certificates = Arc::clone(self);
+        std::thread::Builder::new().name("certificate".into()).spawn(move || {
+            let mut following = Following { seen: Seen::default(), not_after: None, latch, metrics };
+            loop {
+                certificates.turn(&mut following);
+                std::thread::sleep(POLL);
             }
-            if let Some(not_after) = not_after {
-                metrics.certificate_seconds_left.set(not_after - jiff::Timestamp::now().as_second());
+        })?;
+        Ok(())
+    }
+
+    fn turn(&self, Following { seen, not_after, latch, metrics }: &mut Following) {
+        match seen.look(&self.files) {
+            Look::Same => {}
+            Look::Good(pair) => {
+                let ends = jiff::Timestamp::from_second(pair.not_after).map(|end| end.to_string()).unwrap_or_default();
+                tracing::info!(dir = %self.files.dir.display(), ends, "certificate taken");
+                *not_after = Some(pair.not_after);
+                self.current.store(Some(pair.config));
+                latch.release();
+            }
+            Look::Bad(error) => {
+                metrics.certificate_errors.inc();
+                let serving = if not_after.is_some() { "the old one stays in use" } else { "there is none yet" };
+                tracing::error!(%error, serving, "failed to take a certificate");
             }
         }
+        if let Some(not_after) = not_after {
+            metrics.certificate_seconds_left.set(*not_after - jiff::Timestamp::now().as_second());
+        }
     }
+}
+
+struct Following {
+    seen: Seen,
+    /// End of the time of the certificate in use, in seconds since 1970.
+    not_after: Option<i64>,
+    latch: Latch,
+    metrics: Metrics,
 }
 
 /// What was seen of the files, so that each state of them is judged once.
@@ -161,11 +179,7 @@ impl Seen {
 impl Read {
     fn files(files: &TlsFiles) -> Result<Self, TlsError> {
         let client_ca = files.client_ca.as_deref().map(read).transpose()?;
-        Ok(Self {
-            certificate: read(&files.dir.join("tls.crt"))?,
-            key: read(&files.dir.join("tls.key"))?,
-            client_ca,
-        })
+        Ok(Self { certificate: read(&files.dir.join("tls.crt"))?, key: read(&files.dir.join("tls.key"))?, client_ca })
     }
 
     fn digest(&self) -> Digest {
@@ -179,10 +193,14 @@ impl Read {
     fn pair(&self, files: &TlsFiles) -> Result<Pair, TlsError> {
         let (certificate, key) = (files.dir.join("tls.crt"), files.dir.join("tls.key"));
         let chain = pem_certificates(&self.certificate, &certificate)?;
-        let not_after = chain.first().and_then(|first| Some(X509Certificate::from_der(first).ok()?.1.validity().not_after));
+        let not_after =
+            chain.first().and_then(|first| Some(X509Certificate::from_der(first).ok()?.1.validity().not_after));
         let not_after = not_after.ok_or_else(|| TlsError::Certificate { path: certificate.clone() })?.timestamp();
-        let key = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|source| TlsError::Pem { what: "a private key", path: key, source })?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|source| TlsError::Pem {
+            what: "a private key",
+            path: key,
+            source,
+        })?;
         let builder = ServerConfig::builder();
         let builder = match (&self.client_ca, &files.client_ca) {
             (Some(pem), Some(path)) => {
@@ -196,9 +214,8 @@ impl Read {
             }
             _ => builder.with_no_client_auth(),
         };
-        let mut config = builder
-            .with_single_cert(chain, key)
-            .map_err(|source| TlsError::Pair { path: certificate, source })?;
+        let mut config =
+            builder.with_single_cert(chain, key).map_err(|source| TlsError::Pair { path: certificate, source })?;
         // All that the API server speaks to webhooks, and nothing that could be attacked besides.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Pair { config: Arc::new(config), not_after })

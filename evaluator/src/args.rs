@@ -1,0 +1,205 @@
+//! Settings.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use portcullis_process::{LogArgs, SettingError, parse_bytes, parse_duration};
+
+/// Runs policies from a volume, swaps them live, and answers admission reviews.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "portcullis-evaluator", version)]
+pub struct Args {
+    /// The folder that the loader publishes to. It is only read, and may come later.
+    #[arg(long, env = "PORTCULLIS_VOLUME", value_name = "PATH")]
+    pub volume: PathBuf,
+
+    /// The folder for private copies of what is run: for this program's user only, on a disk and not in memory. Made if it
+    /// is not there.
+    #[arg(long, env = "PORTCULLIS_PRIVATE_DIR", value_name = "PATH")]
+    pub private_dir: PathBuf,
+
+    /// Where admission reviews are answered.
+    #[arg(long, env = "PORTCULLIS_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    pub address: SocketAddr,
+
+    /// Where /livez, /readyz, /healthz/policies and /metrics are served.
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
+    pub probe_address: SocketAddr,
+
+    /// Where the state is told to loader and reporter; on the loopback only.
+    #[arg(long, env = "PORTCULLIS_STATE_ADDRESS", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
+    pub state_address: SocketAddr,
+
+    /// The folder with tls.crt, which may be a chain, and tls.key. They are taken anew when they change.
+    #[arg(long, env = "PORTCULLIS_TLS_DIR", value_name = "PATH", conflicts_with = "plain_http")]
+    pub tls_dir: Option<PathBuf>,
+
+    /// Serve without TLS, for use on this machine.
+    #[arg(long, env = "PORTCULLIS_PLAIN_HTTP")]
+    pub plain_http: bool,
+
+    /// Certificates of those who sign clients' certificates; then every client needs one.
+    #[arg(long, env = "PORTCULLIS_CLIENT_CA", value_name = "FILE", conflicts_with = "plain_http")]
+    pub client_ca: Option<PathBuf>,
+
+    /// Longest evaluation of a policy that sets no limit of its own.
+    #[arg(long, env = "PORTCULLIS_POLICY_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub policy_timeout: Duration,
+
+    /// Memory of one policy instance.
+    #[arg(long, env = "PORTCULLIS_MEMORY_LIMIT", value_name = "BYTES", default_value = "128MiB", value_parser = parse_bytes)]
+    pub memory_limit: u64,
+
+    /// Policy instances at the same time.
+    #[arg(long, env = "PORTCULLIS_INSTANCES", value_name = "N", default_value_t = 128)]
+    pub instances: u32,
+
+    /// How long after the first manifest this replica is ready in any case.
+    #[arg(long, env = "PORTCULLIS_START_GATE", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub start_gate: Duration,
+
+    /// How often the volume is looked at when no event comes.
+    #[arg(long, env = "PORTCULLIS_POLL_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub poll_interval: Duration,
+
+    /// How long requests are still answered after the signal to end, until everybody has heard that this replica is not
+    /// ready.
+    #[arg(long, env = "PORTCULLIS_DRAIN_DELAY", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub drain_delay: Duration,
+
+    /// How long running requests may take after that.
+    #[arg(long, env = "PORTCULLIS_GRACE", value_name = "TIME", default_value = "20s", value_parser = parse_duration)]
+    pub grace: Duration,
+
+    /// Largest body of a request.
+    #[arg(long, env = "PORTCULLIS_MAX_BODY", value_name = "BYTES", default_value = "7MiB", value_parser = parse_bytes)]
+    pub max_body: u64,
+
+    /// Connections at the same time. Beyond it the one that is idle for the longest time is closed.
+    #[arg(long, env = "PORTCULLIS_MAX_CONNECTIONS", value_name = "N", default_value_t = 4096)]
+    pub max_connections: u32,
+
+    /// Requests under way at the same time. Beyond it they are answered at once as Overloaded, by each policy's
+    /// failurePolicy.
+    #[arg(long, env = "PORTCULLIS_MAX_REQUESTS", value_name = "N", default_value_t = 2048)]
+    pub max_requests: u32,
+
+    /// Whether /audit/<policy> answers. Whoever reaches the port can ask it anything.
+    #[arg(long, env = "PORTCULLIS_AUDIT", value_enum, default_value = "off")]
+    pub audit: Switch,
+
+    /// Whether /validate_raw/<policy> answers.
+    #[arg(long, env = "PORTCULLIS_VALIDATE_RAW", value_enum, default_value = "off")]
+    pub validate_raw: Switch,
+
+    /// Do not give up files, connections and other programs. For debuggers and profilers.
+    #[arg(long, env = "PORTCULLIS_NO_CONFINEMENT", hide = true)]
+    pub no_confinement: bool,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+impl Args {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn check(&self) -> Result<(), SettingError> {
+        let refuse = |setting: &str, problem: &str| Err(SettingError::new(setting, problem));
+        if self.tls_dir.is_none() && !self.plain_http {
+            return refuse("--tls-dir", "name the folder with tls.crt and tls.key, or say --plain-http");
+        }
+        if self.client_ca.is_some() && self.tls_dir.is_none() {
+            return refuse("--client-ca", "clients show certificates under TLS only; name --tls-dir as well");
+        }
+        if !self.state_address.ip().is_loopback() {
+            let problem = format!("{} is not on the loopback; the state is told there only", self.state_address);
+            return refuse("--state-address", &problem);
+        }
+        if self.volume.is_file() {
+            return refuse("--volume", &format!("{} is a file; name the loader's folder", self.volume.display()));
+        }
+        if self.private_dir.is_file() {
+            return refuse("--private-dir", &format!("{} is a file; name a folder", self.private_dir.display()));
+        }
+        if self.private_dir.starts_with(&self.volume) {
+            return refuse("--private-dir", "it is within the volume, which others write");
+        }
+        let zero = [
+            ("--policy-timeout", self.policy_timeout.is_zero()),
+            ("--poll-interval", self.poll_interval.is_zero()),
+            ("--grace", self.grace.is_zero()),
+            ("--instances", self.instances == 0),
+            ("--max-connections", self.max_connections == 0),
+            ("--max-requests", self.max_requests == 0),
+            ("--max-body", self.max_body == 0),
+        ];
+        if let Some((setting, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
+            return refuse(setting, "want more than zero");
+        }
+        if !(1 << 20..=4 << 30).contains(&self.memory_limit) {
+            return refuse("--memory-limit", "want 1MiB to 4GiB, which is all that a policy can address");
+        }
+        if self.max_body > 1 << 30 {
+            return refuse("--max-body", "want at most 1GiB");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(arguments: &[&str]) -> String {
+        let base = ["portcullis-evaluator", "--volume", "volume", "--private-dir", "private"];
+        match Args::try_parse_from(base.iter().chain(arguments)) {
+            Ok(args) => args.check().err().map(|error| error.to_string()).unwrap_or_default(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_used_is_named() {
+        assert_eq!(check(&["--plain-http"]), "");
+        assert_eq!(check(&["--tls-dir", "tls", "--client-ca", "ca.pem"]), "");
+        for (arguments, setting) in [
+            (&[] as &[&str], "--tls-dir: "),
+            (&["--plain-http", "--state-address", "0.0.0.0:1"], "--state-address: 0.0.0.0:1 is not on"),
+            (&["--plain-http", "--policy-timeout", "0s"], "--policy-timeout: want more"),
+            (&["--plain-http", "--instances", "0"], "--instances: want more"),
+            (&["--plain-http", "--memory-limit", "5GiB"], "--memory-limit: want"),
+            (&["--plain-http", "--tls-dir", "tls"], "error: the argument '--"),
+            (&["--plain-http", "--max-body", "7MB"], "error: invalid value '7MB'"),
+        ] {
+            assert!(check(arguments).starts_with(setting), "{arguments:?}: {}", check(arguments));
+        }
+    }
+
+    #[test]
+    fn private_copies_do_not_lie_where_others_write() {
+        let args = ["portcullis-evaluator", "--volume", "v", "--private-dir", "v/private", "--plain-http"];
+        let error = Args::try_parse_from(args).expect("parses").check().expect_err("refused");
+        assert!(error.to_string().starts_with("--private-dir: it is within"));
+    }
+}

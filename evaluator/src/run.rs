@@ -1,0 +1,177 @@
+//! The program from start to end.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use portcullis_contract::EvaluatorState;
+use portcullis_engine::{RunLimits, RunningEngine};
+use portcullis_process::{
+    Beat, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
+};
+
+use crate::args::Args;
+use crate::artifact::prepare_private_dir;
+use crate::ask::Asker;
+use crate::body::BodyLimits;
+use crate::connections::Connections;
+use crate::drain::LastCall;
+use crate::follow::Follow;
+use crate::handle::{Handler, UnderWay};
+use crate::health;
+use crate::lanes::{LaneLimits, Lanes};
+use crate::metrics::Metrics;
+use crate::serve::{DrainTimes, Server};
+use crate::shut_in::shut_in;
+use crate::state::{numbered, program};
+use crate::table::{SharedTable, Table};
+use crate::tls::{self, Certificates, TlsFiles};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// How often the main runtime shows that it turns, and how long it may fail to: under load alone it never does.
+const BEAT: Duration = Duration::from_secs(1);
+const BEAT_LIMIT: Duration = Duration::from_secs(10);
+/// The engine's clock ticks every few milliseconds; later than this it has stopped.
+const TICK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Runs the evaluator until a signal ends it.
+///
+/// # Errors
+/// For a setting that cannot be used, a port that cannot be bound, and an engine that cannot be had.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.check()?;
+    let metrics = Metrics::new()?;
+    let table: SharedTable = Arc::new(ArcSwap::from_pointee(Table::default()));
+    let state = StateFeed::new(EvaluatorState { program: program(), ..EvaluatorState::default() }, numbered);
+    let sources = ProbeSources { metrics: metrics.registry.clone(), ..ProbeSources::default() };
+    let (readiness, liveness) = (sources.readiness.clone(), sources.liveness.clone());
+
+    // Ports first: what is shut in binds no more.
+    let listener = bind(args.address)?;
+    let mut probes = ProbeServer::new();
+    let address = probes.probes(args.probe_address, sources, health::routes(Arc::clone(&table)))?;
+    listening("probes", address);
+    let address = probes.port(args.state_address, state_route(state.clone()))?;
+    listening("state", address);
+
+    // Asked before the files that tell it are out of reach.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    prepare_private_dir(&args.private_dir)?;
+    shut_in(args, &metrics);
+
+    let limits = RunLimits {
+        memory_bytes: usize::try_from(args.memory_limit).context("--memory-limit")?,
+        instances: args.instances,
+        ..RunLimits::default()
+    };
+    let hang = || {
+        failpoint::hit("evaluator.tick");
+    };
+    let engine = RunningEngine::with_hook(limits, hang).map_err(anyhow::Error::msg)?;
+    let ticks = engine.ticks().clone();
+    liveness.watch("epoch", TICK_LIMIT, move || ticks.age());
+    let parts = Parts { metrics, table, state, readiness, liveness, engine, cores };
+    probes.start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores)
+        .thread_name("main-lane")
+        .enable_all()
+        .build()?;
+    let served = runtime.block_on(parts.serve(args, listener));
+    // What is left at the end is left for good reason, and nobody waits for it.
+    runtime.shutdown_background();
+    served
+}
+
+/// What the parts of the program share.
+struct Parts {
+    metrics: Metrics,
+    table: SharedTable,
+    state: StateFeed<EvaluatorState>,
+    readiness: Readiness,
+    liveness: Liveness,
+    engine: RunningEngine,
+    cores: usize,
+}
+
+impl Parts {
+    async fn serve(self, args: &Args, listener: TcpListener) -> anyhow::Result<()> {
+        let shutdown = Shutdown::on_signals()?;
+        let lane_limits = LaneLimits::new(usize::try_from(args.instances).context("--instances")?, self.cores);
+        let follow = Follow {
+            volume: args.volume.clone(),
+            private_dir: args.private_dir.clone(),
+            poll_interval: args.poll_interval,
+            start_gate: args.start_gate,
+            policy_timeout: args.policy_timeout,
+            engine: self.engine,
+            lanes: Lanes::new(lane_limits, &self.metrics)?,
+            metrics: self.metrics.clone(),
+        };
+        let gate = self.readiness.latch("start-gate");
+        let beat = self.liveness.beat("follow", BEAT_LIMIT);
+        let following = follow.run(Arc::clone(&self.table), self.state, gate, beat, shutdown.clone());
+        tokio::spawn(following);
+        tokio::spawn(turn(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
+        let certificates = match &args.tls_dir {
+            None => None,
+            Some(dir) => {
+                tls::install_provider()?;
+                let certificates = Certificates::new(TlsFiles { dir: dir.clone(), client_ca: args.client_ca.clone() });
+                certificates.follow(self.readiness.latch("certificate"), self.metrics.clone())?;
+                Some(certificates)
+            }
+        };
+        let handler = Handler {
+            table: self.table,
+            asker: Asker { metrics: self.metrics.clone(), last_call: LastCall::default() },
+            bodies: BodyLimits::new(usize::try_from(args.max_body).context("--max-body")?),
+            readiness: self.readiness.clone(),
+            audit: args.audit.is_on(),
+            raw: args.validate_raw.is_on(),
+            under_way: UnderWay::new(usize::try_from(args.max_requests).context("--max-requests")?),
+        };
+        let connections = usize::try_from(args.max_connections).context("--max-connections")?;
+        let server = Server {
+            handler: Arc::new(handler),
+            connections: Connections::new(connections, &self.metrics),
+            certificates,
+            metrics: self.metrics,
+            readiness: self.readiness,
+            drain: DrainTimes { delay: args.drain_delay, grace: args.grace },
+        };
+        server.run(listener, shutdown).await.context("failed to serve the admission port")
+    }
+}
+
+fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let failed = || format!("failed to listen on {address}");
+    let listener = TcpListener::bind(address).with_context(failed)?;
+    // The standard library's own queue is short.
+    rustix::net::listen(&listener, BACKLOG).with_context(failed)?;
+    listener.set_nonblocking(true).with_context(failed)?;
+    listening("admission", listener.local_addr().with_context(failed)?);
+    Ok(listener)
+}
+
+fn listening(port: &str, address: SocketAddr) {
+    tracing::info!(port, %address, "listening");
+}
+
+/// Shows for ever that the main runtime turns.
+async fn turn(beat: Beat, workers: usize) {
+    let mut turns = tokio::time::interval(BEAT);
+    turns.tick().await;
+    loop {
+        beat.now();
+        turns.tick().await;
+        if cfg!(debug_assertions) {
+            for _ in 0..workers {
+                tokio::spawn(async { failpoint::hit("evaluator.runtime") });
+            }
+        }
+    }
+}
