@@ -96,7 +96,7 @@ impl Answer {
         serde_json::to_writer(&mut out, self).expect("an answer has text keys only, and a Vec takes any bytes");
         // `allowed` is always there, so the fields follow the uid after a comma.
         out[brace] = b',';
-        out.extend_from_slice(b"}}");
+        out.push(b'}');
         Bytes::from(out)
     }
 }
