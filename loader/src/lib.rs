@@ -1,2 +1,191 @@
-//! x
+//! Fetches, verifies and precompiles policy modules onto the shared volume.
+//!
+//! ```text
+//!  folder ──► input ──► plan ──► jobs ──► volume (artifacts, manifest) ──► evaluator
+//!                        ▲ │      │                                           │
+//!                        │ │      └── sources (file, https), compile children │
+//!                        │ └──► state, health, metrics                        │
+//!                        └──────────────── /v1/state ◄────────────────────────┘
+//! ```
+//!
+//! `plan` decides and does nothing; `work` does what it says. This program never runs a policy, and the only process that
+//! reads a module's bytes as more than bytes is a child that has given up everything else.
+
 #![forbid(unsafe_code)]
+
+mod args;
+pub mod compile;
+mod content;
+mod health;
+mod input;
+mod jobs;
+mod metrics;
+mod plan;
+mod retry;
+mod source;
+mod store;
+mod supervise;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
+use portcullis_engine::Compiler;
+use portcullis_process::{Follower, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, state_route};
+use tokio::sync::watch;
+
+pub use crate::args::Args;
+use crate::args::Settings;
+use crate::compile::Compilers;
+use crate::jobs::Workshop;
+use crate::metrics::Metrics;
+use crate::source::{FileSource, Sources, WebSource};
+use crate::store::{Volume, VolumeError};
+use crate::work::{Outside, work};
+
+/// Longest time between two turns of a loop that is alive.
+const ALIVE: Duration = Duration::from_secs(30);
+
+/// Runs the loader until a signal ends it.
+///
+/// # Errors
+/// A setting that cannot be used, or a port that cannot be bound.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.log.init()?;
+    let settings = args.settings()?;
+    let key = Compiler::new().context("failed to start")?.key();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.clamp(2, 4))
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    let result = runtime.block_on(serve(args, settings, key));
+    // File work that hangs must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<()> {
+    let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
+    let metrics = Metrics::new().context("failed to set up metrics")?;
+    let (readiness, liveness) = (Readiness::default(), Liveness::default());
+    let started = readiness.latch("volume");
+    let program = Program {
+        name: "portcullis-loader".to_owned(),
+        version: portcullis_process::VERSION.to_owned(),
+        engine: portcullis_engine::ENGINE.to_owned(),
+    };
+    let first = LoaderState { program: program.clone(), ..LoaderState::default() };
+    let feed = StateFeed::new(first, |state: &mut LoaderState, version| state.version = version);
+
+    let mut ports = ProbeServer::new();
+    let sources =
+        ProbeSources { readiness: readiness.clone(), liveness: liveness.clone(), metrics: metrics.registry.clone() };
+    let probes = ports.probes(args.probe_address, sources, health::routes(feed.clone()))?;
+    let state = ports.port(args.state_address, state_route(feed.clone()))?;
+    ports.start().context("failed to serve the probes")?;
+    tracing::info!(port = "probes", address = %probes, "listening");
+    tracing::info!(port = "state", address = %state, "listening");
+
+    let beat = liveness.beat("loader", ALIVE);
+    let Some(volume) = open(&settings, &key, &feed, &beat, &shutdown).await else { return Ok(()) };
+    started.release();
+    let desired = input::watch_directory(
+        settings.input.clone(),
+        settings.roots.clone(),
+        liveness.beat("input", ALIVE),
+        &shutdown,
+    );
+    let evaluator = follow(args.evaluator_state, &shutdown)?;
+    let source_ca = settings.web.authorities.clone();
+    let sources = Sources { file: FileSource::new(settings.roots.clone()), web: WebSource::new(settings.web.clone()) };
+    let compilers = Compilers::new(settings.compile);
+    let workshop = Arc::new(Workshop::new(Arc::new(volume), sources, compilers, metrics, settings.compile));
+    let outside = Outside {
+        settings: settings.plan,
+        desired,
+        evaluator,
+        feed,
+        program,
+        source_ca,
+        beat,
+        shutdown: shutdown.clone(),
+    };
+    supervise::forever("work", &shutdown, move || work(outside.clone(), Arc::clone(&workshop)));
+    shutdown.begun().await;
+    // The loop drops its jobs, and with them children and temporary files.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    Ok(())
+}
+
+/// Opens the volume, as long as that takes: another loader may be ending, or the disk be full. Nothing at the shutdown.
+async fn open(
+    settings: &Settings,
+    key: &str,
+    feed: &StateFeed<LoaderState>,
+    beat: &portcullis_process::Beat,
+    shutdown: &Shutdown,
+) -> Option<Volume> {
+    let (mut waits, mut told) = (false, None);
+    loop {
+        beat.now();
+        let (root, key) = (settings.volume.clone(), key.to_owned());
+        let opened = jobs::blocking(move || Volume::open(&root, &key)).await;
+        match opened {
+            Ok(Ok(Ok(volume))) => return Some(volume),
+            Ok(Ok(Err(_held))) => {
+                if !std::mem::replace(&mut waits, true) {
+                    tracing::info!(volume = %settings.volume.display(), "another loader has the volume; waiting for its end");
+                }
+            }
+            Ok(Err(VolumeError { reason, message })) => {
+                if told.as_ref() != Some(&message) {
+                    tracing::warn!(reason = %reason, message, "the volume cannot be used; trying again");
+                }
+                let mut state = LoaderState::clone(&feed.latest());
+                let since = state.volume_failure.map_or_else(Timestamp::now, |failure| failure.since);
+                state.volume_failure = Some(Failure { since, ..Failure::new(0, reason, &message) });
+                feed.publish(state, |state, version| state.version = version);
+                told = Some(message);
+            }
+            Err(setback) => tracing::error!(problem = setback.message, "failed to open the volume; trying again"),
+        }
+        let pause = if waits { Duration::from_millis(100) } else { Duration::from_secs(1) };
+        tokio::select! {
+            () = shutdown.begun() => return None,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Follows the evaluator's state.
+fn follow(
+    address: std::net::SocketAddr,
+    shutdown: &Shutdown,
+) -> anyhow::Result<watch::Receiver<Option<Arc<EvaluatorState>>>> {
+    // Made once here, so that a setting that cannot work is told at the start.
+    Follower::<EvaluatorState>::new(address).context("failed to set up the evaluator's follower")?;
+    let (sender, receiver) = watch::channel(None);
+    let sender = Arc::new(sender);
+    supervise::forever("evaluator", shutdown, move || {
+        let sender = Arc::clone(&sender);
+        async move {
+            let Ok(mut follower) = Follower::<EvaluatorState>::new(address) else { return };
+            loop {
+                match follower.next(|state| state.version).await {
+                    Ok(state) => drop(sender.send_replace(Some(Arc::new(state)))),
+                    Err(error) => {
+                        // It may not have started yet, or be on its way back; what it said last stays true till then.
+                        tracing::debug!(%error, "the evaluator's state cannot be read");
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                    }
+                }
+            }
+        }
+    });
+    Ok(receiver)
+}

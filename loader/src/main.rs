@@ -1,1 +1,16 @@
-fn main() {}
+//! `portcullis-loader`, and its hidden subcommand `compile`: the child that meets hostile bytes.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use portcullis_loader::compile::{ChildArgs, SUBCOMMAND, compile_stdin};
+
+fn main() -> ExitCode {
+    // The child must shut itself in before anything else exists, so it has an entry of its own.
+    if std::env::args_os().nth(1).is_some_and(|first| first == SUBCOMMAND) {
+        return compile_stdin(&ChildArgs::parse_from(std::env::args_os().skip(1)));
+    }
+    portcullis_process::run(|| portcullis_loader::run(&portcullis_loader::Args::parse()))
+}

@@ -1,0 +1,318 @@
+//! The loader's settings. All are read and checked before a port is bound.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use portcullis_process::{LogArgs, SettingError, parse_duration};
+
+use crate::compile::CompileLimits;
+use crate::input::Directory;
+use crate::plan::PlanSettings;
+use crate::retry::Retry;
+use crate::source::WebLimits;
+
+/// Fetches, verifies and precompiles policy modules onto the shared volume.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "portcullis-loader", version, about)]
+pub struct Args {
+    /// The folder of policy manifests. It is watched.
+    #[arg(long, env = "PORTCULLIS_DIR", value_name = "DIR", required_unless_present = "policies")]
+    pub dir: Option<PathBuf>,
+
+    /// A Kubewarden policies.yml, instead of the folder's manifests. It is watched.
+    #[arg(long, env = "PORTCULLIS_POLICIES", value_name = "FILE")]
+    pub policies: Option<PathBuf>,
+
+    /// The volume that the evaluator reads. By default .portcullis/volume in the folder.
+    #[arg(long, env = "PORTCULLIS_VOLUME", value_name = "DIR")]
+    pub volume: Option<PathBuf>,
+
+    /// A folder below which `file:` modules may be, beside the folder of the policies. May be given several times.
+    #[arg(long, env = "PORTCULLIS_MODULE_ROOT", value_name = "DIR", value_delimiter = ',')]
+    pub module_root: Vec<PathBuf>,
+
+    /// Where /livez, /readyz, /healthz and /metrics are served.
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", default_value = "0.0.0.0:8082")]
+    pub probe_address: SocketAddr,
+
+    /// Where /v1/state is served; on the loopback only.
+    #[arg(long, env = "PORTCULLIS_STATE_ADDRESS", default_value = "127.0.0.1:9082")]
+    pub state_address: SocketAddr,
+
+    /// The evaluator's state port.
+    #[arg(long, env = "PORTCULLIS_EVALUATOR_STATE", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
+    pub evaluator_state: SocketAddr,
+
+    /// Modules compiled at the same time. By default as many as there are processors.
+    #[arg(long, env = "PORTCULLIS_COMPILE_JOBS", value_name = "N")]
+    pub compile_jobs: Option<usize>,
+
+    /// Memory of one compilation.
+    #[arg(long, env = "PORTCULLIS_COMPILE_MEMORY", value_name = "BYTES", default_value = "512MiB", value_parser = parse_bytes)]
+    pub compile_memory: u64,
+
+    /// Wall time of one compilation.
+    #[arg(long, env = "PORTCULLIS_COMPILE_TIME", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub compile_time: Duration,
+
+    /// Processor time of one compilation, in whole seconds.
+    #[arg(long, env = "PORTCULLIS_COMPILE_CPU_TIME", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub compile_cpu_time: Duration,
+
+    /// Largest module.
+    #[arg(long, env = "PORTCULLIS_MAX_MODULE_SIZE", value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
+    pub max_module_size: u64,
+
+    /// Longest time to the head of a source's answer.
+    #[arg(long, env = "PORTCULLIS_FETCH_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub fetch_header_timeout: Duration,
+
+    /// Longest time of one download.
+    #[arg(long, env = "PORTCULLIS_FETCH_TIMEOUT", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub fetch_timeout: Duration,
+
+    /// Lowest accepted rate of a download, in bytes a second.
+    #[arg(long, env = "PORTCULLIS_FETCH_LOWEST_RATE", value_name = "BYTES", default_value = "1KiB", value_parser = parse_bytes)]
+    pub fetch_lowest_rate: u64,
+
+    /// Longest wait after the first failure that may pass by itself; it doubles with each attempt.
+    #[arg(long, env = "PORTCULLIS_RETRY_INITIAL", value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    pub retry_initial: Duration,
+
+    /// Longest wait after a failure that may pass by itself.
+    #[arg(long, env = "PORTCULLIS_RETRY_CAP", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+    pub retry_cap: Duration,
+
+    /// Wait after a failure that needs a change outside the policy.
+    #[arg(long, env = "PORTCULLIS_RETRY_OUTSIDE", value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
+    pub retry_outside: Duration,
+
+    /// How long a match group goes on answering for policies that have left it.
+    #[arg(long, env = "PORTCULLIS_TOMBSTONE", value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
+    pub tombstone: Duration,
+
+    /// How many modules and artifacts stay on the volume that no policy names.
+    #[arg(long, env = "PORTCULLIS_KEEP_NEWEST", value_name = "N", default_value_t = 8)]
+    pub keep_newest: usize,
+
+    /// Certificate authorities (PEM) that https sources may have, beside the system's. Read again before each attempt.
+    #[arg(long, env = "PORTCULLIS_SOURCE_CA", value_name = "FILE")]
+    pub source_ca: Option<PathBuf>,
+
+    /// A host (host or host:port) that plain http is allowed for. May be given several times.
+    #[arg(long, env = "PORTCULLIS_ALLOW_HTTP_HOST", value_name = "HOST", value_delimiter = ',')]
+    pub allow_http_host: Vec<String>,
+
+    /// An https address that modules may come from; with * at its end all that begin so. Without any, all are allowed.
+    #[arg(long, env = "PORTCULLIS_ALLOW_SOURCE", value_name = "PATTERN", value_delimiter = ',')]
+    pub allow_source: Vec<String>,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Settings that were checked against the machine.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The folder, or the file.
+    pub input: Directory,
+    /// Canonical folders that modules may be below.
+    pub roots: Vec<PathBuf>,
+    /// The volume.
+    pub volume: PathBuf,
+    /// What a compilation may take.
+    pub compile: CompileLimits,
+    /// What a download may take.
+    pub web: WebLimits,
+    /// When things are done.
+    pub plan: PlanSettings,
+}
+
+impl Args {
+    /// Checks what only the machine can tell.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn settings(&self) -> Result<Settings, SettingError> {
+        let input = match (&self.policies, &self.dir) {
+            (Some(file), _) => {
+                let folder = match file.parent() {
+                    Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+                    Some(parent) => parent,
+                    None => return Err(SettingError::new("--policies", "want a file")),
+                };
+                let name = file.file_name().ok_or_else(|| SettingError::new("--policies", "want a file"))?;
+                if file.is_dir() {
+                    return Err(SettingError::new("--policies", format!("{} is a folder", file.display())));
+                }
+                Directory::PoliciesYml(canonical("--policies", folder)?.join(name))
+            }
+            (None, Some(folder)) => Directory::Manifests(canonical("--dir", folder)?),
+            (None, None) => return Err(SettingError::new("--dir", "want the folder of the policies")),
+        };
+        let mut roots = vec![input.folder().to_owned()];
+        if let Some(folder) = &self.dir {
+            roots.push(canonical("--dir", folder)?);
+        }
+        for root in &self.module_root {
+            roots.push(canonical("--module-root", root)?);
+        }
+        roots.dedup();
+        let volume = self.volume.clone().unwrap_or_else(|| input.folder().join(".portcullis").join("volume"));
+        let volume = std::path::absolute(&volume)
+            .map_err(|error| SettingError::new("--volume", format!("{}: {error}", volume.display())))?;
+        if volume.exists() && !volume.is_dir() {
+            return Err(SettingError::new("--volume", format!("{} is no folder", volume.display())));
+        }
+        if !self.state_address.ip().is_loopback() {
+            let text = format!("{} is not on the loopback: want for instance 127.0.0.1:9082", self.state_address);
+            return Err(SettingError::new("--state-address", text));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = self.compile_jobs.unwrap_or(cores);
+        at_least_one("--compile-jobs", jobs as u64)?;
+        at_least_one("--max-module-size", self.max_module_size)?;
+        for (setting, time) in [
+            ("--compile-time", self.compile_time),
+            ("--compile-cpu-time", self.compile_cpu_time),
+            ("--fetch-header-timeout", self.fetch_header_timeout),
+            ("--fetch-timeout", self.fetch_timeout),
+            ("--retry-initial", self.retry_initial),
+            ("--retry-cap", self.retry_cap),
+            ("--retry-outside", self.retry_outside),
+        ] {
+            if time.is_zero() {
+                return Err(SettingError::new(setting, "want more than nothing"));
+            }
+        }
+        if self.compile_memory < 64 << 20 {
+            return Err(SettingError::new("--compile-memory", "want at least 64MiB: the compiler itself needs that"));
+        }
+        if let Some(file) = self.source_ca.as_ref().filter(|file| !file.exists()) {
+            return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
+        }
+        let mut allowed = self.allow_source.clone();
+        allowed.retain(|pattern| !pattern.is_empty());
+        let bare = |pattern: &&String| pattern.split_once("://").is_none_or(|(_, rest)| !rest.contains('/'));
+        if let Some(pattern) = allowed.iter().find(bare) {
+            let text = format!("{pattern:?} names no whole host: want for instance https://example.com/*");
+            return Err(SettingError::new("--allow-source", text));
+        }
+        Ok(Settings {
+            input,
+            roots,
+            volume,
+            compile: CompileLimits {
+                jobs,
+                memory: self.compile_memory,
+                time: self.compile_time,
+                cpu_time: self.compile_cpu_time,
+                max_module_size: self.max_module_size,
+            },
+            web: WebLimits {
+                header: self.fetch_header_timeout,
+                total: self.fetch_timeout,
+                lowest_rate: self.fetch_lowest_rate,
+                authorities: self.source_ca.clone(),
+                plain_hosts: self.allow_http_host.iter().cloned().collect::<BTreeSet<_>>(),
+                allowed,
+            },
+            plan: PlanSettings {
+                retry: Retry {
+                    initial: self.retry_initial,
+                    cap: self.retry_cap.max(self.retry_initial),
+                    outside: self.retry_outside,
+                },
+                tombstone: self.tombstone,
+                keep_newest: self.keep_newest,
+            },
+        })
+    }
+}
+
+fn canonical(setting: &str, folder: &Path) -> Result<PathBuf, SettingError> {
+    let canonical = folder
+        .canonicalize()
+        .map_err(|error| SettingError::new(setting, format!("failed to find {}: {error}", folder.display())))?;
+    if canonical.is_dir() {
+        Ok(canonical)
+    } else {
+        Err(SettingError::new(setting, format!("{} is no folder", folder.display())))
+    }
+}
+
+fn at_least_one(setting: &str, value: u64) -> Result<(), SettingError> {
+    if value == 0 { Err(SettingError::new(setting, "want at least 1")) } else { Ok(()) }
+}
+
+/// A number of bytes: `4096`, `512KiB`, `128MiB`, `1GiB`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no size: write it like 4096, 512KiB, 128MiB or 1GiB");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "Ki" | "KiB" => 10,
+        "Mi" | "MiB" => 20,
+        "Gi" | "GiB" => 30,
+        _ => return Err(wrong()),
+    };
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn args(extra: &[&str]) -> Args {
+        Args::parse_from(["portcullis-loader"].iter().chain(extra))
+    }
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("0", Some(0)), ("512KiB", Some(524_288)), ("128MiB", Some(134_217_728)), ("x", None)] {
+            assert_eq!(parse_bytes(text).ok(), bytes, "{text}");
+        }
+        assert!(parse_bytes("99999999999GiB").is_err());
+    }
+
+    #[test]
+    fn the_volume_is_beside_the_policies() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().canonicalize().expect("a path");
+        let settings = args(&["--dir", path.to_str().expect("text")]).settings().expect("good");
+        assert_eq!(settings.volume, path.join(".portcullis/volume"));
+        assert_eq!(settings.roots, [path]);
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_used_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_str().expect("text").to_owned();
+        for (setting, value) in [
+            ("--dir", "/nowhere"),
+            ("--module-root", "/nowhere"),
+            ("--compile-jobs", "0"),
+            ("--compile-memory", "1MiB"),
+            ("--retry-cap", "0s"),
+            ("--state-address", "0.0.0.0:1"),
+            ("--source-ca", "/nowhere"),
+            ("--allow-source", "https://example.com*"),
+        ] {
+            let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };
+            let error = args(&extra).settings().expect_err(setting).to_string();
+            assert!(error.starts_with(setting), "{error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The child: shuts itself in, reads a module, writes an artifact.
+//!
+//! Module on standard input, artifact on standard output (a file that the parent opened), one line of JSON on standard
+//! error. It may open no file and no socket, and its memory and processor time are limited, before it reads a byte.
+
+use std::io::{self, Read as _, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser;
+use portcullis_contract::{Digest, Reason};
+use portcullis_process::{Confinement, failpoint};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::{CompileFailure, Compiled, inspect};
+
+/// What the parent says.
+#[derive(Debug, Parser)]
+#[command(name = "portcullis-loader compile")]
+pub struct ChildArgs {
+    /// Most memory, in bytes.
+    #[arg(long)]
+    pub memory: u64,
+    /// Most processor time, in seconds.
+    #[arg(long)]
+    pub cpu_seconds: u64,
+    /// Largest module, in bytes.
+    #[arg(long)]
+    pub max_module_size: u64,
+}
+
+/// The child's body. Exit status 0 with an artifact, [`JUDGED`] with a failure on standard error; anything else means that
+/// it died.
+pub fn compile_stdin(args: &ChildArgs) -> ExitCode {
+    let result = shut_in(args).and_then(|()| compile(args));
+    let (status, line) = match &result {
+        Ok(compiled) => (ExitCode::SUCCESS, serde_json::to_string(compiled)),
+        Err(failure) => (ExitCode::from(JUDGED), serde_json::to_string(failure)),
+    };
+    eprintln!("{}", line.unwrap_or_default());
+    status
+}
+
+/// Exit status of a child that has judged a module.
+pub(super) const JUDGED: u8 = 3;
+
+fn shut_in(args: &ChildArgs) -> Result<(), CompileFailure> {
+    let limit = |resource, limit: u64| {
+        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) }).map_err(|error| {
+            CompileFailure::new(Reason::CompileFailed, format!("failed to limit the compiler: {error}"))
+        })
+    };
+    // Memory that is really the child's own; its address space is mostly the program itself.
+    limit(Resource::Data, args.memory)?;
+    limit(Resource::Cpu, args.cpu_seconds.max(1))?;
+    limit(Resource::Core, 0)?;
+    // None of these is needed for safety: a child that outlives its parent ends by its limits, and one that is not polite
+    // is only slower for its neighbours.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let _ = rustix::process::nice(5);
+    // A kernel without Landlock or seccomp still has the limits above; the loader's own log says what it has.
+    let _ = Confinement::default().apply();
+    Ok(())
+}
+
+fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
+    if failpoint::hit("compile.start") {
+        return Err(CompileFailure::new(Reason::CompileFailed, "fail point"));
+    }
+    let io = |error: io::Error| {
+        CompileFailure::new(crate::store::volume_reason(&error), format!("failed to compile: {error}"))
+    };
+    let mut module = Vec::new();
+    io::stdin().lock().take(args.max_module_size.saturating_add(1)).read_to_end(&mut module).map_err(io)?;
+    if module.len() as u64 > args.max_module_size {
+        let text = format!("the module is above the limit of {} bytes (--max-module-size)", args.max_module_size);
+        return Err(CompileFailure::new(Reason::ModuleTooLarge, text));
+    }
+    let inspected = inspect(&module)?;
+    let failed = |error: portcullis_engine::CompileError| CompileFailure::new(Reason::CompileFailed, error.to_string());
+    let artifact = portcullis_engine::Compiler::new().and_then(|compiler| compiler.compile(&module)).map_err(failed)?;
+    // Standard output buffers by lines; a duplicate of the descriptor does not.
+    let mut file = std::fs::File::from(rustix::io::dup(io::stdout()).map_err(|error| io(error.into()))?);
+    file.write_all(&artifact).and_then(|()| file.sync_all()).map_err(io)?;
+    Ok(Compiled {
+        sha256: Digest::of(&artifact),
+        size: artifact.len() as u64,
+        execution_mode: inspected.execution_mode,
+    })
+}

@@ -1,0 +1,183 @@
+//! What a module is, before any of it is compiled: a pure decision over hostile bytes.
+
+use portcullis_contract::{ExecutionMode, Reason};
+use wasmparser::{Parser, Payload, Validator, WasmFeatures};
+
+use super::{CompileFailure, metadata};
+
+/// A module that may be compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspected {
+    /// The guest ABI.
+    pub execution_mode: ExecutionMode,
+}
+
+/// Judges a module.
+///
+/// # Errors
+/// `ModuleInvalid` when it is none, `ModuleUnsupported` when it is one for another host; the text names the cause.
+pub fn inspect(module: &[u8]) -> Result<Inspected, CompileFailure> {
+    let invalid = |text: String| CompileFailure::new(Reason::ModuleInvalid, text);
+    let unsupported = |text: String| CompileFailure::new(Reason::ModuleUnsupported, text);
+    if !module.starts_with(b"\0asm") {
+        return Err(invalid(format!("the source gives {} instead of a WebAssembly module", what(module))));
+    }
+    if Parser::is_component(module) {
+        return Err(unsupported(
+            "the module is a component; build the policy as a core module (for instance for wasm32-wasip1)".to_owned(),
+        ));
+    }
+    let features = portcullis_engine::features();
+    if let Err(error) = validate(module, features) {
+        return Err(match proposals(module, features) {
+            Some(names) => unsupported(format!("the module needs what this host leaves off: {names}")),
+            None => invalid(format!("the module is not valid: {error}")),
+        });
+    }
+    let execution_mode = metadata::execution_mode(metadata_section(module))?;
+    Ok(Inspected { execution_mode })
+}
+
+fn validate(module: &[u8], features: WasmFeatures) -> Result<(), wasmparser::BinaryReaderError> {
+    Validator::new_with_features(features).validate_all(module).map(drop)
+}
+
+/// The proposals without which the module is not valid; nothing when it is not valid with all of them either.
+fn proposals(module: &[u8], features: WasmFeatures) -> Option<String> {
+    let mut needed = WasmFeatures::all();
+    validate(module, needed).ok()?;
+    for (_, feature) in (WasmFeatures::all() - features).iter_names() {
+        if validate(module, needed - feature).is_ok() {
+            needed.remove(feature);
+        }
+    }
+    let names: Vec<String> = (needed - features).iter_names().map(|(name, _)| title(name)).collect();
+    Some(names.join(", "))
+}
+
+/// A proposal's name as people write it.
+fn title(name: &str) -> String {
+    match name {
+        "MEMORY64" => "64-bit memory".to_owned(),
+        "GC" | "GC_TYPES" => "garbage collection".to_owned(),
+        "SHARED_EVERYTHING_THREADS" => "shared-everything threads".to_owned(),
+        other => other.to_ascii_lowercase().replace('_', " "),
+    }
+}
+
+/// The first section of the metadata's name.
+fn metadata_section(module: &[u8]) -> Option<&[u8]> {
+    Parser::new(0).parse_all(module).find_map(|payload| match payload {
+        Ok(Payload::CustomSection(section)) if section.name() == metadata::SECTION => Some(section.data()),
+        _ => None,
+    })
+}
+
+/// What bytes look like that are no module.
+fn what(bytes: &[u8]) -> &'static str {
+    let start = &bytes[..bytes.len().min(512)];
+    let text = std::str::from_utf8(start).or_else(|error| std::str::from_utf8(&start[..error.valid_up_to()]));
+    let text = text.unwrap_or_default().trim_start();
+    if bytes.is_empty() {
+        "nothing"
+    } else if text.starts_with('<') {
+        "a web page"
+    } else if text.starts_with(['{', '[']) {
+        "a JSON document"
+    } else if text.starts_with("(module") || text.starts_with("(component") {
+        "WebAssembly text (translate it with wat2wasm or wasm-tools first)"
+    } else if start.starts_with(&[0x1f, 0x8b]) {
+        "a gzip archive"
+    } else {
+        "other bytes"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use wasm_encoder::{CustomSection, Encode as _, Section as _};
+
+    use super::*;
+
+    fn module(wat: &str, metadata: Option<&str>) -> Vec<u8> {
+        let mut module = wat::parse_str(wat).expect("a module");
+        if let Some(metadata) = metadata {
+            let section = CustomSection { name: metadata::SECTION.into(), data: Cow::Borrowed(metadata.as_bytes()) };
+            module.push(section.id());
+            section.encode(&mut module);
+        }
+        module
+    }
+
+    const V1: Option<&str> = Some(r#"{"protocolVersion":"v1"}"#);
+
+    fn refused(module: &[u8]) -> (Reason, String) {
+        let failure = inspect(module).expect_err("refused");
+        (failure.reason, failure.message)
+    }
+
+    #[test]
+    fn a_module_with_metadata_passes() {
+        let inspected = inspect(&module("(module)", V1)).expect("passes");
+        assert_eq!(inspected.execution_mode, ExecutionMode::KubewardenWapc);
+        let wasi = module("(module)", Some(r#"{"executionMode":"wasi"}"#));
+        assert_eq!(inspect(&wasi).expect("passes").execution_mode, ExecutionMode::Wasi);
+    }
+
+    #[test]
+    fn fault_m01_a_web_page_is_named() {
+        for (bytes, word) in [
+            (&b"<!DOCTYPE html><html>"[..], "web page"),
+            (b"{\"error\":1}", "JSON"),
+            (b"", "nothing"),
+            (b"(module)", "text"),
+            (b"\x7fELF\x02\x01", "other bytes"),
+            (b"\0as", "other bytes"),
+        ] {
+            let (reason, text) = refused(bytes);
+            assert!(reason == Reason::ModuleInvalid && text.contains(word), "{text}");
+        }
+    }
+
+    #[test]
+    fn fault_m02_a_cut_module_is_invalid_at_every_length() {
+        let whole = module(r#"(module (func (export "f") (result i32) i32.const 7) (memory 1))"#, V1);
+        for end in 0..whole.len() {
+            // Never a panic; a cut in the last, custom section leaves a module without metadata.
+            assert!(inspect(&whole[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn fault_m05_proposals_that_are_off_are_named() {
+        for (wat, name) in [
+            ("(module (memory i64 1))", "64-bit memory"),
+            ("(module (memory 1 1 shared))", "threads"),
+            ("(module (type (struct (field i32))))", "garbage collection"),
+        ] {
+            let (reason, text) = refused(&module(wat, V1));
+            assert!(reason == Reason::ModuleUnsupported && text.contains(name), "{text}");
+        }
+        let (reason, text) = refused(&wat::parse_str("(component)").expect("a component"));
+        assert!(reason == Reason::ModuleUnsupported && text.contains("component"), "{text}");
+    }
+
+    #[test]
+    fn what_no_proposal_mends_is_invalid() {
+        let mut broken = module("(module (func (result i32) i32.const 1))", V1);
+        let at = broken.windows(2).position(|pair| pair == [0x41, 0x01]).expect("the constant");
+        broken[at] = 0x42;
+        assert_eq!(refused(&broken).0, Reason::ModuleInvalid);
+    }
+
+    #[test]
+    fn the_first_metadata_section_counts() {
+        let mut two = module("(module)", Some(r#"{"executionMode":"wasi"}"#));
+        let section = CustomSection { name: metadata::SECTION.into(), data: Cow::Borrowed(b"garbage") };
+        two.push(section.id());
+        section.encode(&mut two);
+        assert_eq!(inspect(&two).expect("passes").execution_mode, ExecutionMode::Wasi);
+    }
+}

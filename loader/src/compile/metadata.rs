@@ -1,0 +1,133 @@
+//! The metadata section of a module (policy-abi section 2), as far as it decides about loading.
+
+use portcullis_contract::{ExecutionMode, KUBEWARDEN_LEVEL, Reason};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::CompileFailure;
+
+/// Name of the custom section.
+pub(super) const SECTION: &str = "io.kubewarden.metadata";
+/// Largest section that is read, in bytes.
+const MAX_BYTES: usize = 4 << 20;
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    protocol_version: Option<Value>,
+    #[serde(default)]
+    execution_mode: Option<Value>,
+    #[serde(default)]
+    minimum_kubewarden_version: Option<Value>,
+}
+
+/// Checks the section's content, nothing where the module has none, and gives the guest ABI. The order and the texts are
+/// those of policy-abi section 3.
+pub(super) fn execution_mode(section: Option<&[u8]>) -> Result<ExecutionMode, CompileFailure> {
+    let unsupported = |text: String| CompileFailure::new(Reason::ModuleUnsupported, text);
+    let metadata = match section {
+        None => Metadata::default(),
+        Some(bytes) => decode(bytes)?,
+    };
+    if let Some(version) = &metadata.minimum_kubewarden_version {
+        let (major, minor) = version.as_str().and_then(major_minor).ok_or_else(|| {
+            let text = "the metadata's minimumKubewardenVersion is no version: want for instance 1.36.0";
+            CompileFailure::new(Reason::ModuleInvalid, text)
+        })?;
+        if (major, minor) > KUBEWARDEN_LEVEL {
+            let (own_major, own_minor) = KUBEWARDEN_LEVEL;
+            return Err(unsupported(format!(
+                "Policy required Kubewarden version {major}.{minor}.0 but is running on {own_major}.{own_minor}.0"
+            )));
+        }
+    }
+    let mode = match &metadata.execution_mode {
+        None => ExecutionMode::default(),
+        Some(mode) => serde_json::from_value(mode.clone()).map_err(|_| {
+            let shown = portcullis_contract::clean(&mode.to_string(), 100);
+            unsupported(format!(
+                "the metadata's executionMode {shown} is none of kubewarden-wapc, wasi, opa, gatekeeper"
+            ))
+        })?,
+    };
+    if mode == ExecutionMode::KubewardenWapc {
+        match metadata.protocol_version.as_ref().map(Value::as_str) {
+            Some(Some("v1" | "V1")) => {}
+            None => {
+                return Err(unsupported(
+                    "Policy is missing protocol version, which is required for KubewardenWapc execution mode"
+                        .to_owned(),
+                ));
+            }
+            Some(other) => {
+                let shown = portcullis_contract::clean(other.unwrap_or("Unknown"), 100);
+                return Err(unsupported(format!("Policy uses protocol version {shown} but only V1 is supported")));
+            }
+        }
+    }
+    Ok(mode)
+}
+
+fn decode(bytes: &[u8]) -> Result<Metadata, CompileFailure> {
+    let invalid =
+        |text: String| CompileFailure::new(Reason::ModuleInvalid, format!("the metadata section {SECTION} {text}"));
+    if bytes.len() > MAX_BYTES {
+        return Err(invalid(format!("has {} bytes, the limit is {MAX_BYTES}", bytes.len())));
+    }
+    serde_json::from_slice(bytes).map_err(|error| invalid(format!("cannot be read: {error}")))
+}
+
+/// Major and minor of a semantic version; what follows does not count.
+fn major_minor(version: &str) -> Option<(u64, u64)> {
+    let mut parts = version.trim().trim_start_matches('v').splitn(3, '.');
+    let number = |part: Option<&str>| part?.parse().ok();
+    let (major, minor) = (number(parts.next())?, number(parts.next())?);
+    let patch = parts.next()?;
+    patch.starts_with(|c: char| c.is_ascii_digit()).then_some((major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(json: &str) -> Result<ExecutionMode, (Reason, String)> {
+        execution_mode(Some(json.as_bytes())).map_err(|failure| (failure.reason, failure.message))
+    }
+
+    #[test]
+    fn modes() {
+        assert_eq!(mode(r#"{"protocolVersion":"v1"}"#), Ok(ExecutionMode::KubewardenWapc));
+        assert_eq!(mode(r#"{"executionMode":"wasi"}"#), Ok(ExecutionMode::Wasi));
+        assert_eq!(mode(r#"{"executionMode":"gatekeeper","rules":[]}"#), Ok(ExecutionMode::Gatekeeper));
+        assert_eq!(mode(r#"{"executionMode":"lua"}"#).map_err(|e| e.0), Err(Reason::ModuleUnsupported));
+    }
+
+    #[test]
+    fn texts_of_the_protocol_version() {
+        let missing = "Policy is missing protocol version, which is required for KubewardenWapc execution mode";
+        let expected = Err((Reason::ModuleUnsupported, missing.to_owned()));
+        assert_eq!(mode("{}"), expected);
+        assert_eq!(execution_mode(None).map_err(|failure| (failure.reason, failure.message)), expected);
+        let unknown = "Policy uses protocol version Unknown but only V1 is supported";
+        assert_eq!(mode(r#"{"protocolVersion":"Unknown"}"#), Err((Reason::ModuleUnsupported, unknown.to_owned())));
+    }
+
+    #[test]
+    fn the_minimum_version_counts_on_major_and_minor() {
+        let with =
+            |version: &str| mode(&format!(r#"{{"protocolVersion":"v1","minimumKubewardenVersion":"{version}"}}"#));
+        for fits in ["1.36.0", "1.36.9-rc1+build", "1.2.3", "0.99.0"] {
+            assert!(with(fits).is_ok(), "{fits}");
+        }
+        let text = "Policy required Kubewarden version 1.37.0 but is running on 1.36.0";
+        assert_eq!(with("1.37.4-rc2"), Err((Reason::ModuleUnsupported, text.to_owned())));
+        assert_eq!(with("soon").map_err(|e| e.0), Err(Reason::ModuleInvalid));
+    }
+
+    #[test]
+    fn a_section_that_is_no_json_is_named() {
+        let (reason, text) = mode("<html>").expect_err("refused");
+        assert!(reason == Reason::ModuleInvalid && text.contains(SECTION), "{text}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Compiling: in a child process of this program, so that a hostile module costs one child.
+
+mod child;
+mod inspect;
+mod metadata;
+mod parent;
+
+use portcullis_contract::{Digest, ExecutionMode, Reason};
+use serde::{Deserialize, Serialize};
+
+pub use self::child::{ChildArgs, compile_stdin};
+pub use self::inspect::{Inspected, inspect};
+pub use self::parent::{CompileLimits, Compilers};
+
+/// The hidden subcommand of the child.
+pub const SUBCOMMAND: &str = "compile";
+
+/// An artifact that a child has written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Compiled {
+    /// SHA-256 of the artifact.
+    pub sha256: Digest,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The guest ABI, from the module's metadata.
+    pub execution_mode: ExecutionMode,
+}
+
+/// Why a module was not compiled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct CompileFailure {
+    /// In one word.
+    pub reason: Reason,
+    /// In words.
+    pub message: String,
+}
+
+impl CompileFailure {
+    /// The message is cleaned and cut.
+    pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
+        let message = portcullis_contract::clean(message.as_ref(), portcullis_contract::Failure::MAX_MESSAGE);
+        Self { reason, message }
+    }
+}

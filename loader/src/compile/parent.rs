@@ -1,0 +1,194 @@
+//! The parent: starts children, bounds them, and turns how they end into reasons.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use portcullis_contract::Reason;
+use rustix::process::Signal;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::child::JUDGED;
+use super::{CompileFailure, Compiled, SUBCOMMAND};
+
+/// Most bytes of a child's standard error that are read.
+const MAX_STDERR: u64 = 64 << 10;
+/// How often a child that died is started again.
+const TRIES: u32 = 2;
+
+/// What one compilation may take.
+#[derive(Debug, Clone, Copy)]
+pub struct CompileLimits {
+    /// Children at the same time.
+    pub jobs: usize,
+    /// Memory of a child, in bytes.
+    pub memory: u64,
+    /// Wall time of a child.
+    pub time: Duration,
+    /// Processor time of a child.
+    pub cpu_time: Duration,
+    /// Largest module, in bytes.
+    pub max_module_size: u64,
+}
+
+/// Starts compile children, a bounded number at the same time.
+pub struct Compilers {
+    limits: CompileLimits,
+    slots: Semaphore,
+}
+
+impl Compilers {
+    /// With these limits.
+    pub fn new(limits: CompileLimits) -> Self {
+        Self { limits, slots: Semaphore::new(limits.jobs.max(1)) }
+    }
+
+    /// Waits for a child's turn.
+    pub async fn turn(&self) -> SemaphorePermit<'_> {
+        self.slots.acquire().await.expect("the semaphore is never closed")
+    }
+
+    /// Compiles the module that `module` opens into the file that `artifact` opens. Both are opened again for each try.
+    /// Dropping the future kills the child.
+    ///
+    /// # Errors
+    /// Why there is no artifact.
+    pub async fn compile(
+        &self,
+        module: impl Fn() -> std::io::Result<File>,
+        artifact: impl Fn() -> std::io::Result<File>,
+    ) -> Result<Compiled, CompileFailure> {
+        let mut attempt = 1;
+        loop {
+            let io = |error: std::io::Error| {
+                CompileFailure::new(
+                    crate::store::volume_reason(&error),
+                    format!("failed to hand over the module: {error}"),
+                )
+            };
+            match self.once(module().map_err(io)?, artifact().map_err(io)?).await {
+                Err(Death::Died(text)) if attempt < TRIES => {
+                    tracing::debug!(how = text, "a compile child died; trying once more");
+                    attempt += 1;
+                }
+                Err(Death::Died(text)) => {
+                    let text = format!("the compiler died {TRIES} times on this module, the last time {text}");
+                    return Err(CompileFailure::new(Reason::CompileFailed, text));
+                }
+                Err(Death::Judged(failure)) => return Err(failure),
+                Ok(compiled) => return Ok(compiled),
+            }
+        }
+    }
+
+    async fn once(&self, module: File, artifact: File) -> Result<Compiled, Death> {
+        let limits = &self.limits;
+        let died = |error: std::io::Error| Death::Died(format!("before it ran: {error}"));
+        // Not the path of the program: that file may have been replaced since.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg(SUBCOMMAND)
+            .arg(format!("--memory={}", limits.memory))
+            .arg(format!("--cpu-seconds={}", limits.cpu_time.as_secs().max(1)))
+            .arg(format!("--max-module-size={}", limits.max_module_size))
+            .env_clear()
+            .stdin(Stdio::from(module))
+            .stdout(Stdio::from(artifact))
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        #[cfg(debug_assertions)]
+        if let Some(points) = std::env::var_os("PORTCULLIS_FAILPOINTS") {
+            command.env("PORTCULLIS_FAILPOINTS", points);
+        }
+        let mut child = command.spawn().map_err(died)?;
+        let stderr = child.stderr.take();
+        let run = async {
+            let mut said = Vec::new();
+            if let Some(stderr) = stderr {
+                stderr.take(MAX_STDERR).read_to_end(&mut said).await?;
+            }
+            child.wait().await.map(|status| (status, said))
+        };
+        match tokio::time::timeout(limits.time, run).await {
+            Ok(Ok((status, said))) => judge(status, &said, limits),
+            Ok(Err(error)) => Err(died(error)),
+            Err(_) => Err(Death::Judged(CompileFailure::new(
+                Reason::CompileLimit,
+                format!("compiling took longer than {} s (--compile-time)", limits.time.as_secs_f64()),
+            ))),
+        }
+    }
+}
+
+/// How a child ended without an artifact.
+#[derive(Debug, PartialEq)]
+enum Death {
+    Judged(CompileFailure),
+    Died(String),
+}
+
+fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Compiled, Death> {
+    let limit = |text: String| Err(Death::Judged(CompileFailure::new(Reason::CompileLimit, text)));
+    if let Some(signal) = status.signal() {
+        return match Signal::from_named_raw(signal) {
+            // Rust ends so when memory runs out, and when a stack does.
+            Some(Signal::ABORT | Signal::SEGV) => limit(format!(
+                "the compiler ran out of its {} MiB of memory (--compile-memory) or of its stack",
+                limits.memory >> 20
+            )),
+            Some(Signal::XCPU) => limit(format!(
+                "compiling took more than {} s of processor time (--compile-cpu-time)",
+                limits.cpu_time.as_secs()
+            )),
+            _ => Err(Death::Died(format!("by signal {signal}"))),
+        };
+    }
+    let line = said.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
+    let unknown = |what: &str| Death::Died(format!("with {what}"));
+    match status.code() {
+        Some(0) => serde_json::from_slice(line).map_err(|_| unknown("an answer that makes no sense")),
+        Some(code) if code == i32::from(JUDGED) => {
+            let failure: CompileFailure =
+                serde_json::from_slice(line).map_err(|_| unknown("an answer that makes no sense"))?;
+            Err(Death::Judged(CompileFailure::new(failure.reason, failure.message)))
+        }
+        Some(code) => Err(unknown(&format!("exit status {code}"))),
+        None => Err(unknown("no exit status")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: CompileLimits = CompileLimits {
+        jobs: 1,
+        memory: 512 << 20,
+        time: Duration::from_secs(1),
+        cpu_time: Duration::from_secs(1),
+        max_module_size: 1,
+    };
+
+    fn reason(raw_status: i32, said: &str) -> Option<Reason> {
+        match judge(ExitStatus::from_raw(raw_status), said.as_bytes(), &LIMITS) {
+            Err(Death::Judged(failure)) => Some(failure.reason),
+            Err(Death::Died(_)) => None,
+            Ok(_) => panic!("no artifact"),
+        }
+    }
+
+    #[test]
+    fn how_a_child_ends_becomes_a_reason() {
+        let judged = r#"{"reason":"ModuleInvalid","message":"no"}"#;
+        assert_eq!(reason(3 << 8, &format!("noise\n{judged}\n")), Some(Reason::ModuleInvalid));
+        assert_eq!(reason(6, ""), Some(Reason::CompileLimit), "SIGABRT");
+        assert_eq!(reason(24, ""), Some(Reason::CompileLimit), "SIGXCPU");
+        assert_eq!(reason(9, ""), None, "SIGKILL by somebody else");
+        assert_eq!(reason(101 << 8, "thread panicked"), None);
+        assert_eq!(reason(3 << 8, "noise"), None);
+        assert_eq!(reason(0, "noise"), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! From a document of a folder to a policy: Policy and ClusterPolicy manifests.
+
+use std::path::Path;
+
+use portcullis_api::{API_VERSION, Kind, Policy};
+use portcullis_contract::{Digest, FailurePolicy, Mode, PolicyId, Reason, group_id};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::settings::settings;
+use super::tree::{Document, MAX_DEPTH};
+use crate::content::{Body, DesiredPolicy, Head, Problem, hash};
+use crate::source::Reference;
+
+/// What a document is.
+#[derive(Debug, Clone)]
+pub(crate) enum Entry {
+    /// A policy, perhaps with a problem.
+    Policy(Box<DesiredPolicy>),
+    /// No policy; it should perhaps be one.
+    Problem(String),
+    /// None of our concern.
+    Other,
+}
+
+/// Reads one document of the file `file` (its name in the folder), which lies in `folder`.
+pub(crate) fn entry(document: Document, file: &str, folder: &Path) -> Entry {
+    let Document { line, value, too_deep } = document;
+    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let Some(api_version) = text(&value, "apiVersion") else {
+        return if matches!(text(&value, "kind").as_deref(), Some("Policy" | "ClusterPolicy")) {
+            Entry::Problem(format!("line {line}: apiVersion is missing: want {API_VERSION}"))
+        } else {
+            Entry::Other
+        };
+    };
+    if api_version != API_VERSION {
+        let group = API_VERSION.split('/').next().unwrap_or(API_VERSION);
+        return if api_version.split('/').next() == Some(group) {
+            let shown = portcullis_contract::clean(&api_version, 100);
+            Entry::Problem(format!("line {line}: apiVersion {shown} is not known: want {API_VERSION}"))
+        } else {
+            Entry::Other
+        };
+    }
+    let kind = match text(&value, "kind").as_deref() {
+        Some("Policy") => Kind::Policy,
+        Some("ClusterPolicy") => Kind::ClusterPolicy,
+        other => {
+            let shown = portcullis_contract::clean(other.unwrap_or("(absent)"), 100);
+            return Entry::Problem(format!("line {line}: kind {shown} is neither Policy nor ClusterPolicy"));
+        }
+    };
+    let metadata = &value["metadata"];
+    let name = text(metadata, "name").unwrap_or_default();
+    let id = match kind {
+        Kind::ClusterPolicy => PolicyId::cluster(&name),
+        Kind::Policy => PolicyId::namespaced(text(metadata, "namespace").as_deref().unwrap_or("default"), &name),
+    };
+    let id = match id {
+        Ok(id) => id,
+        Err(_) => {
+            return Entry::Problem(format!(
+                "line {line}: metadata.name or metadata.namespace is missing or no DNS name of at most 63 characters"
+            ));
+        }
+    };
+    let created = text(metadata, "creationTimestamp").and_then(|time| time.parse().ok());
+    let raw_hash = Digest::of(value.to_string().as_bytes());
+    let (head, body) = content(value, too_deep.as_deref(), folder);
+    let hash = match (&head, &body) {
+        (Some(head), Ok(body)) => hash(head, body),
+        _ => raw_hash,
+    };
+    Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created, hash, head, body }))
+}
+
+fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Option<Head>, Result<Body, Problem>) {
+    let is_settings = |path: &&[String]| path.len() > 1 && path[0] == "spec" && path[1] == "settings";
+    let (deep_settings, deep_elsewhere) = (too_deep.filter(is_settings), too_deep.filter(|path| !is_settings(path)));
+    // Settings are taken out first, so that no error text of the decoder can quote them.
+    let taken = value.get_mut("spec").and_then(Value::as_object_mut).and_then(|spec| spec.shift_remove("settings"));
+    let lenient = lenient_head(&value);
+    let policy: Policy = match decode(value) {
+        Ok(policy) => policy,
+        Err(message) => return (lenient, Err(Problem::new(Reason::SpecInvalid, message))),
+    };
+    let part = policy.match_part();
+    let head = Head {
+        mode: policy.spec.mode,
+        failure_policy: policy.spec.failure_policy,
+        suspend: policy.spec.suspend,
+        group: Some((group_id(&part), part.kind)),
+    };
+    let body = (|| {
+        let invalid = |message: String| Problem::new(Reason::SpecInvalid, message);
+        if let Some(path) = deep_elsewhere {
+            return Err(invalid(format!("{} is nested deeper than {MAX_DEPTH} levels", path.join("."))));
+        }
+        policy.check().map_err(|error| invalid(error.to_string()))?;
+        let spec = policy.spec;
+        let Some(module) = spec.module else {
+            return Err(invalid("spec.policies: groups come with a later release; use `module`".to_owned()));
+        };
+        if spec.signatures.is_some() {
+            return Err(invalid(
+                "spec.signatures: this release cannot check signatures, so it loads nothing that asks for them"
+                    .to_owned(),
+            ));
+        }
+        if spec.rollback_to.is_some() {
+            return Err(invalid("spec.rollbackTo: a folder keeps no revisions; restore the file instead".to_owned()));
+        }
+        super::capability::check(&spec.host_capabilities).map_err(|text| invalid(format!("spec.{text}")))?;
+        let settings = settings(taken, deep_settings.is_some())?;
+        let reference = Reference::parse(&module, folder)?;
+        Ok(Body {
+            module,
+            reference: Some(reference),
+            settings,
+            mutating: spec.mutating,
+            message: spec.message,
+            timeout_eval_seconds: spec.timeout_eval_seconds,
+            host_capabilities: spec.host_capabilities,
+            context_aware_resources: spec.context_aware_resources,
+        })
+    })();
+    (Some(head), body)
+}
+
+/// Decodes, with the path of the field that does not fit.
+pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner().to_string();
+        if path == "." { inner } else { format!("{path}: {inner}") }
+    })
+}
+
+/// What acts at once, read from a manifest that does not decode as a whole; a policy that was switched off must not be
+/// switched on by a slip elsewhere in its file. Without its rules the match group is not known.
+fn lenient_head(value: &Value) -> Option<Head> {
+    let spec = value.get("spec")?.as_object()?;
+    let field = |name: &str| spec.get(name).cloned().unwrap_or(Value::Null);
+    let mode = serde_json::from_value::<Option<Mode>>(field("mode")).ok()?;
+    let failure_policy = serde_json::from_value::<Option<FailurePolicy>>(field("failurePolicy")).ok()?;
+    let suspend = serde_json::from_value::<Option<bool>>(field("suspend")).ok()?;
+    Some(Head {
+        mode: mode.unwrap_or_default(),
+        failure_policy: failure_policy.unwrap_or_default(),
+        suspend: suspend.unwrap_or_default(),
+        group: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::input::yaml;
+
+    const GOOD: &str = "
+apiVersion: policies.portcullis.dev/v1alpha1
+kind: ClusterPolicy
+metadata: {name: a}
+spec:
+  module: modules/a.wasm
+  settings: {z: 9007199254740993, a: null, e: ''}
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+";
+
+    fn read(text: &str) -> Entry {
+        entry(yaml::documents(text).expect("reads").remove(0), "a.yaml", Path::new("/policies"))
+    }
+
+    fn policy(text: &str) -> DesiredPolicy {
+        match read(text) {
+            Entry::Policy(policy) => *policy,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn s06_settings_come_through_unchanged() {
+        let policy = policy(GOOD);
+        assert_eq!(policy.id.as_str(), "cluster/a");
+        let body = policy.body.expect("a body");
+        assert_eq!(body.settings.get(), r#"{"z":9007199254740993,"a":null,"e":""}"#);
+        assert_eq!(body.reference, Some(Reference::File("/policies/modules/a.wasm".into())));
+    }
+
+    #[test]
+    fn form_and_comments_make_no_difference_and_content_does() {
+        let spaced = GOOD.replace("metadata: {name: a}", "# a comment\nmetadata:\n    name: 'a'");
+        assert_eq!(policy(&spaced).hash, policy(GOOD).hash);
+        assert_ne!(policy(&GOOD.replace("CREATE", "UPDATE")).hash, policy(GOOD).hash);
+        assert_ne!(policy(&GOOD.replace("e: ''", "e: x")).hash, policy(GOOD).hash);
+    }
+
+    #[test]
+    fn a_broken_rule_is_named_and_the_mode_still_acts() {
+        let policy = policy(&GOOD.replace("spec:", "spec:\n  mode: monitor\n  timeoutSeconds: 99"));
+        assert_eq!(policy.head.map(|head| head.mode), Some(Mode::Monitor));
+        assert_eq!(
+            policy.body.expect_err("a problem"),
+            Problem::new(Reason::SpecInvalid, "spec.timeoutSeconds: want 1 to 30")
+        );
+    }
+
+    #[test]
+    fn a_misspelt_field_is_named_and_the_mode_still_acts() {
+        let policy = policy(&GOOD.replace("spec:", "spec:\n  mode: monitor\n  setings: {}"));
+        assert_eq!(policy.head.map(|head| head.mode), Some(Mode::Monitor));
+        assert!(policy.body.expect_err("a problem").message.contains("setings"));
+    }
+
+    #[test]
+    fn s04_no_text_quotes_settings() {
+        let policy = policy(&GOOD.replace("{z: 9007199254740993, a: null, e: ''}", "hunter2"));
+        assert!(!policy.body.expect_err("a problem").message.contains("hunter2"));
+    }
+
+    #[test]
+    fn documents_of_others_are_ignored_and_near_misses_told() {
+        assert!(matches!(read("apiVersion: v1\nkind: ConfigMap\n"), Entry::Other));
+        assert!(matches!(read("a: 1\n"), Entry::Other));
+        assert!(matches!(read("kind: Policy\n"), Entry::Problem(_)));
+        assert!(matches!(read(&GOOD.replace("v1alpha1", "v2")), Entry::Problem(_)));
+        assert!(matches!(read(&GOOD.replace("ClusterPolicy", "Polic")), Entry::Problem(_)));
+        assert!(matches!(read(&GOOD.replace("name: a", "name: A")), Entry::Problem(_)));
+    }
+
+    #[test]
+    fn what_this_release_cannot_do_is_refused_and_not_dropped() {
+        for (field, word) in
+            [("signatures: {}", "signatures"), ("rollbackTo: 3", "rollbackTo"), ("hostCapabilities: [oci]", "oci")]
+        {
+            let problem = policy(&GOOD.replace("spec:", &format!("spec:\n  {field}"))).body.expect_err(field);
+            assert!(problem.reason == Reason::SpecInvalid && problem.message.contains(word), "{problem:?}");
+        }
+        let registry = policy(&GOOD.replace("modules/a.wasm", "registry://ghcr.io/a/b:v1"));
+        assert_eq!(registry.body.expect_err("a problem").reason, Reason::SourceNotAllowed);
+    }
+
+    #[test]
+    fn json_and_yaml_are_the_same() {
+        let value = json!({"apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "a"}, "spec": {
+            "module": "modules/a.wasm", "settings": {"z": 9_007_199_254_740_993_u64, "a": null, "e": ""},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]}});
+        let documents = crate::input::json::documents(&value.to_string()).expect("reads");
+        let Entry::Policy(other) = entry(documents[0].clone(), "a.json", Path::new("/policies")) else { panic!() };
+        assert_eq!(other.hash, policy(GOOD).hash);
+    }
+}

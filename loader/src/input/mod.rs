@@ -1,0 +1,61 @@
+//! What should be served: a stream of full snapshots, whoever makes them.
+//!
+//! A folder makes them here; a watch of revisions in Kubernetes fits behind the same channel.
+
+mod capability;
+mod directory;
+mod json;
+mod manifest;
+mod policies_yml;
+mod scan;
+mod settings;
+mod tree;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use portcullis_contract::Digest;
+use tokio::sync::watch;
+
+pub(crate) use self::directory::watch_directory;
+pub(crate) use self::scan::Directory;
+use crate::content::DesiredPolicy;
+
+/// The newest snapshot; nothing before the first.
+pub(crate) type Desired = watch::Receiver<Option<Arc<Snapshot>>>;
+
+/// Everything that is wanted at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    /// The policies, each id once.
+    pub policies: Vec<DesiredPolicy>,
+    /// Files that cannot be read: what they held before goes on, with this problem.
+    pub unreadable: BTreeMap<String, Unreadable>,
+    /// What is no policy and should perhaps be one: file and text.
+    pub problems: Vec<(String, String)>,
+    /// The local module files, and what tells one state of a file from the next; nothing where there is no file.
+    pub stamps: BTreeMap<PathBuf, Option<Stamp>>,
+}
+
+/// A file that cannot be read as policies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    /// Why.
+    pub message: String,
+    /// The digest of its bytes, or of the message where they could not be had.
+    pub hash: Digest,
+}
+
+/// What changes when a file's content does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    /// The file was so fresh that another write may leave the same times; it is looked at again.
+    fresh: bool,
+}

@@ -1,0 +1,244 @@
+//! YAML 1.2 files, several documents each, as JSON trees.
+
+use granit_parser::{Event, Parser, ScalarStyle, Tag};
+use serde_json::{Number, Value};
+
+use super::tree::{Builder, Document, TreeError};
+
+/// Deepest nesting that the parser follows; what is below the tree's own limit is read and left out.
+const FOLLOWED_DEPTH: usize = 10_000;
+
+/// Why a file was not read. Texts name lines and never values, which may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SyntaxError {
+    /// It is not of the format.
+    #[error("line {line}: {problem}")]
+    Syntax {
+        /// From 1.
+        line: usize,
+        /// What the parser says.
+        problem: String,
+    },
+    /// A document breaks a rule.
+    #[error("line {line}: {source}")]
+    Tree {
+        /// From 1.
+        line: usize,
+        /// The rule.
+        source: TreeError,
+    },
+    /// A scalar that JSON cannot say.
+    #[error("line {line}: {problem}")]
+    Scalar {
+        /// From 1.
+        line: usize,
+        /// What cannot be said.
+        problem: &'static str,
+    },
+}
+
+/// The documents of a YAML file. Empty ones are left out.
+pub(crate) fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
+    let options = granit_parser::options! {
+        flow_nesting_limit: FOLLOWED_DEPTH,
+        block_nesting_limit: FOLLOWED_DEPTH,
+    };
+    let mut documents = Vec::new();
+    let mut builder = Builder::default();
+    let mut first_line = 1;
+    for event in Parser::new_from_str_with_options(text, options) {
+        let (event, span) = event.map_err(|error| SyntaxError::Syntax {
+            line: error.marker().line(),
+            problem: portcullis_contract::clean(&error.info(), 200),
+        })?;
+        let line = span.start.line();
+        let tree = |source| SyntaxError::Tree { line, source };
+        match event {
+            Event::DocumentStart(..) => {
+                builder = Builder::default();
+                first_line = line;
+            }
+            Event::DocumentEnd => {
+                let document = std::mem::take(&mut builder).finish(first_line);
+                if !document.value.is_null() {
+                    documents.push(document);
+                }
+            }
+            Event::Alias(anchor) => builder.alias(anchor).map_err(tree)?,
+            Event::Scalar(text, style, anchor, tag) => {
+                let problem = |problem| SyntaxError::Scalar { line, problem };
+                if builder.wants_key() {
+                    if style == ScalarStyle::Plain && text == "<<" {
+                        return Err(problem("merge keys (<<) are not supported: write the keys out"));
+                    }
+                    builder.key(text.into_owned()).map_err(tree)?;
+                } else {
+                    let value = scalar(&text, style, tag.as_deref()).map_err(problem)?;
+                    builder.scalar(value, anchor).map_err(tree)?;
+                }
+            }
+            Event::SequenceStart(_, anchor, _) => builder.list(anchor).map_err(tree)?,
+            Event::MappingStart(_, anchor, _) => builder.map(anchor).map_err(tree)?,
+            Event::SequenceEnd | Event::MappingEnd => builder.end().map_err(tree)?,
+            _ => {}
+        }
+    }
+    Ok(documents)
+}
+
+/// A scalar by the core schema of YAML 1.2.
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, &'static str> {
+    let resolved = match tag.map(Tag::core_suffix) {
+        None => style == ScalarStyle::Plain,
+        Some(Some("str")) => false,
+        Some(Some(_)) => true,
+        Some(None) => return Err("tags of one's own (!name) are not supported"),
+    };
+    if resolved { plain(text) } else { Ok(Value::from(text)) }
+}
+
+fn plain(text: &str) -> Result<Value, &'static str> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),
+        "true" | "True" | "TRUE" => return Ok(Value::Bool(true)),
+        "false" | "False" | "FALSE" => return Ok(Value::Bool(false)),
+        ".nan" | ".NaN" | ".NAN" => return Err("JSON has no word for not-a-number: quote it if it is a text"),
+        _ => {}
+    }
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if matches!(unsigned, ".inf" | ".Inf" | ".INF") {
+        return Err("JSON has no word for infinity: quote it if it is a text");
+    }
+    let too_large = "an integer of more than 64 bits would lose digits: quote it";
+    for (prefix, radix) in [("0x", 16), ("0o", 8)] {
+        if let Some(digits) = text.strip_prefix(prefix)
+            && !digits.is_empty()
+            && digits.chars().all(|c| c.is_digit(radix))
+        {
+            return u64::from_str_radix(digits, radix).map(Value::from).map_err(|_| too_large);
+        }
+    }
+    if !unsigned.is_empty() && unsigned.bytes().all(|b| b.is_ascii_digit()) {
+        // A leading zero makes it a text: YAML 1.1 takes it for octal, YAML 1.2 does not.
+        if unsigned.len() > 1 && unsigned.starts_with('0') {
+            return Ok(Value::from(text));
+        }
+        return if text.starts_with('-') {
+            text.parse::<i64>().map(Value::from).map_err(|_| too_large)
+        } else {
+            unsigned.parse::<u64>().map(Value::from).map_err(|_| too_large)
+        };
+    }
+    if is_float(unsigned) {
+        let number = text.parse::<f64>().ok().and_then(Number::from_f64);
+        return number.map(Value::Number).ok_or("the number is too large: quote it if it is a text");
+    }
+    Ok(Value::from(text))
+}
+
+/// `1.5`, `.5`, `1.`, `1e3`: digits with a point or an exponent.
+fn is_float(text: &str) -> bool {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
+        None => (text, None),
+    };
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    digits(whole)
+        && digits(fraction)
+        && !(whole.is_empty() && fraction.is_empty())
+        && exponent.is_none_or(|exponent| !exponent.is_empty() && digits(exponent))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn one(text: &str) -> Value {
+        let mut documents = documents(text).expect("reads");
+        assert_eq!(documents.len(), 1, "{documents:?}");
+        documents.remove(0).value
+    }
+
+    #[test]
+    fn s06_integers_order_empty_and_null_stay() {
+        let value = one(
+            "z: 9007199254740993\na: ''\nm: null\nn: 18446744073709551615\nk: -9223372036854775808\ne: {}\nl: []\n",
+        );
+        assert_eq!(
+            value.to_string(),
+            r#"{"z":9007199254740993,"a":"","m":null,"n":18446744073709551615,"k":-9223372036854775808,"e":{},"l":[]}"#
+        );
+    }
+
+    #[test]
+    fn scalars_follow_the_core_schema() {
+        let value = one("[yes, 1.5, 1e3, 0x10, 0o17, 0123, 1.2.3, '1', !!str 2, ~, True, -, 1_000, .5, 12:30]");
+        assert_eq!(
+            value,
+            json!(["yes", 1.5, 1000.0, 16, 15, "0123", "1.2.3", "1", "2", null, true, "-", "1_000", 0.5, "12:30"])
+        );
+    }
+
+    #[test]
+    fn keys_are_texts() {
+        assert_eq!(one("1: a\ntrue: b\n"), json!({"1": "a", "true": "b"}));
+    }
+
+    #[test]
+    fn several_documents_and_empty_ones() {
+        let documents = documents("---\na: 1\n---\n# nothing\n---\nb: 2\n").expect("reads");
+        assert_eq!(documents.iter().map(|d| d.value.clone()).collect::<Vec<_>>(), [json!({"a": 1}), json!({"b": 2})]);
+        assert!(documents[1].line > documents[0].line);
+    }
+
+    #[test]
+    fn a_doubled_key_and_the_line_are_named() {
+        let error = documents("a: 1\nb: 2\na: 3\n").expect_err("refused");
+        assert_eq!(error.to_string(), "line 3: the key \"a\" is there twice");
+    }
+
+    #[test]
+    fn aliases_repeat_a_value() {
+        assert_eq!(one("a: &x [1, 2]\nb: *x\n"), json!({"a": [1, 2], "b": [1, 2]}));
+    }
+
+    #[test]
+    fn a_bomb_of_aliases_is_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let below = level - 1;
+            text += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{below}"); 10].join(", "));
+        }
+        assert!(matches!(documents(&text), Err(SyntaxError::Tree { source: TreeError::TooLarge, .. })));
+    }
+
+    #[test]
+    fn a_bomb_of_text_is_refused() {
+        let text = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 100].join(", "));
+        assert!(matches!(documents(&text), Err(SyntaxError::Tree { source: TreeError::TooLarge, .. })));
+    }
+
+    #[test]
+    fn deep_nesting_is_left_out_and_named() {
+        let text = format!("spec:\n  settings:\n    a: {}1{}\n  module: m\n", "[".repeat(1000), "]".repeat(1000));
+        let document = &documents(&text).expect("reads")[0];
+        assert_eq!(document.too_deep.as_deref(), Some(&["spec".to_owned(), "settings".into(), "a".into()][..]));
+        assert_eq!(document.value["spec"]["module"], json!("m"));
+    }
+
+    #[test]
+    fn a_hundred_thousand_brackets_end_in_an_error() {
+        assert!(documents(&"[".repeat(100_000)).is_err());
+        assert!(documents(&"a: {".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn integers_that_would_lose_digits_are_refused() {
+        for text in ["18446744073709551616", "-9223372036854775809", "0x10000000000000000"] {
+            assert!(documents(&format!("a: {text}")).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The work itself: bring a module, make an artifact.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use portcullis_contract::{Digest, Reason};
+use tokio::sync::Semaphore;
+
+use crate::compile::{CompileFailure, Compilers};
+use crate::metrics::Metrics;
+use crate::plan::{Job, Prepared, Setback};
+use crate::source::{Progress, Reference, Sink, SourceError, Sources};
+use crate::store::{ArtifactRecord, Keep, Volume, VolumeError};
+
+/// Downloads from one host at the same time; a host that stands still holds up no other.
+const FETCHES_A_HOST: usize = 4;
+
+/// What jobs work with.
+pub(crate) struct Workshop {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) sources: Sources,
+    pub(crate) compilers: Compilers,
+    pub(crate) metrics: Metrics,
+    pub(crate) max_module_size: u64,
+    hosts: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// Hashing whole files; more at a time would only wait for the disk.
+    readers: Semaphore,
+    /// What stays when the volume is full.
+    keep: Mutex<Keep>,
+}
+
+/// What became of a job.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Fetched(Reference, Result<Digest, Setback>),
+    Prepared(Digest, Result<Prepared, Setback>),
+}
+
+/// A job's progress, for others to read.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    /// Whether it is past its queue.
+    pub(crate) runs: AtomicBool,
+    /// Of a download.
+    pub(crate) bytes: Arc<Progress>,
+}
+
+impl From<SourceError> for Setback {
+    fn from(error: SourceError) -> Self {
+        Self { reason: error.reason, message: error.message, retry_after: error.retry_after }
+    }
+}
+
+impl From<VolumeError> for Setback {
+    fn from(error: VolumeError) -> Self {
+        Self { reason: error.reason, message: error.message, retry_after: None }
+    }
+}
+
+impl From<CompileFailure> for Setback {
+    fn from(failure: CompileFailure) -> Self {
+        Self { reason: failure.reason, message: failure.message, retry_after: None }
+    }
+}
+
+/// A mistake of this program, as something that may pass.
+pub(crate) fn mistake(what: &str) -> Setback {
+    Setback {
+        reason: Reason::VolumeReadOnly,
+        message: format!("{what} failed inside of the loader"),
+        retry_after: None,
+    }
+}
+
+impl Workshop {
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        sources: Sources,
+        compilers: Compilers,
+        metrics: Metrics,
+        limits: crate::compile::CompileLimits,
+    ) -> Self {
+        Self {
+            volume,
+            sources,
+            compilers,
+            metrics,
+            max_module_size: limits.max_module_size,
+            hosts: Mutex::default(),
+            readers: Semaphore::new(limits.jobs.max(1)),
+            keep: Mutex::default(),
+        }
+    }
+
+    /// What stays when the volume is full.
+    pub(crate) fn keep(&self, keep: Keep) {
+        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
+    }
+
+    /// Runs a job. Dropping the future ends it.
+    pub(crate) async fn run(self: Arc<Self>, job: Job, gauge: Arc<Gauge>) -> Outcome {
+        match job {
+            Job::Fetch(reference) => {
+                let result = self.fetch(&reference, &gauge).await;
+                self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
+                Outcome::Fetched(reference, result)
+            }
+            Job::Prepare { digest, anew } => Outcome::Prepared(digest, self.prepare(digest, anew, &gauge).await),
+        }
+    }
+
+    async fn fetch(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
+        let slots = {
+            let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+            let host = reference.host().unwrap_or_default();
+            Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(FETCHES_A_HOST))))
+        };
+        let _slot = slots.acquire().await.expect("the semaphore is never closed");
+        gauge.runs.store(true, Ordering::Relaxed);
+        if let Reference::File(_) = reference {
+            // A local file costs little to read twice, and a copy of what is on the volume already more.
+            let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
+            self.sources.of(reference).fetch(reference, &mut sink).await?;
+            let fetched = sink.finish().await?;
+            if self.volume.seems_to_have_module(&fetched.digest, fetched.bytes) {
+                return Ok(fetched.digest);
+            }
+        }
+        match self.fetch_onto_volume(reference, gauge).await {
+            Err(setback) if setback.reason == Reason::VolumeFull => {
+                self.make_room().await;
+                self.fetch_onto_volume(reference, gauge).await
+            }
+            result => result,
+        }
+    }
+
+    async fn fetch_onto_volume(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
+        let temporary = self.volume.temporary();
+        let file = temporary.open().map_err(|error| cannot_write(&error))?;
+        let mut sink = Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes));
+        self.sources.of(reference).fetch(reference, &mut sink).await?;
+        let fetched = sink.finish().await?;
+        self.metrics.fetched_bytes.inc_by(fetched.bytes);
+        let volume = Arc::clone(&self.volume);
+        blocking(move || volume.keep_module(temporary, &fetched.digest)).await??;
+        Ok(fetched.digest)
+    }
+
+    async fn prepare(&self, digest: Digest, anew: bool, gauge: &Gauge) -> Result<Prepared, Setback> {
+        if !anew && let Some(record) = self.read(move |volume| volume.artifact(&digest)).await? {
+            return Ok(Prepared::Ready(record));
+        }
+        let limit = self.max_module_size;
+        if !self.read(move |volume| volume.has_module(&digest, limit)).await? {
+            return Ok(Prepared::NoModule);
+        }
+        let _turn = self.compilers.turn().await;
+        gauge.runs.store(true, Ordering::Relaxed);
+        let record = match self.compile(digest).await {
+            Err(setback) if setback.reason == Reason::VolumeFull => {
+                self.make_room().await;
+                self.compile(digest).await?
+            }
+            result => result?,
+        };
+        Ok(Prepared::Ready(record))
+    }
+
+    async fn compile(&self, digest: Digest) -> Result<ArtifactRecord, Setback> {
+        let temporary = self.volume.temporary();
+        let module = self.volume.module(&digest);
+        let start = Instant::now();
+        let module = || portcullis_process::files::open_regular(&module).map_err(|error| error.source);
+        let result = self.compilers.compile(module, || temporary.open()).await;
+        self.metrics.compilation(start.elapsed(), result.as_ref().err().map(|failure| failure.reason));
+        let compiled = result?;
+        let volume = Arc::clone(&self.volume);
+        Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled)).await??)
+    }
+
+    /// Reads from the volume, a bounded number at the same time.
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce(&Volume) -> T + Send + 'static) -> Result<T, Setback> {
+        let _reader = self.readers.acquire().await.expect("the semaphore is never closed");
+        let volume = Arc::clone(&self.volume);
+        blocking(move || read(&volume)).await
+    }
+
+    /// Removes everything from the volume that nobody names.
+    async fn make_room(&self) {
+        let keep = Keep { newest: 0, ..self.keep.lock().unwrap_or_else(PoisonError::into_inner).clone() };
+        self.prune(keep).await;
+    }
+
+    /// Removes from the volume what need not stay.
+    pub(crate) async fn prune(&self, keep: Keep) {
+        let volume = Arc::clone(&self.volume);
+        match blocking(move || volume.prune(&keep)).await {
+            Ok(Ok(removed)) => self.metrics.pruned.inc_by(removed as u64),
+            Ok(Err(error)) => tracing::debug!(%error, "failed to prune the volume"),
+            Err(setback) => tracing::debug!(problem = setback.message, "failed to prune the volume"),
+        }
+    }
+}
+
+fn cannot_write(error: &std::io::Error) -> Setback {
+    Setback {
+        reason: crate::store::volume_reason(error),
+        message: format!("failed to write to the volume: {error}"),
+        retry_after: None,
+    }
+}
+
+/// Runs what blocks on a thread where it may.
+pub(crate) async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<T, Setback> {
+    tokio::task::spawn_blocking(body).await.map_err(|_| mistake("file work"))
+}

@@ -1,0 +1,265 @@
+//! One piece of work that is tried until it works: a module to fetch, an artifact to make, a manifest to write.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_contract::{Activity, Failure, Reason};
+
+use crate::retry::Retry;
+
+/// A moment, on the clock that never jumps and on the one that people read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    /// For waiting.
+    pub instant: Instant,
+    /// For showing.
+    pub wall: Timestamp,
+}
+
+impl Now {
+    /// This moment.
+    pub(crate) fn get() -> Self {
+        Self { instant: Instant::now(), wall: Timestamp::now() }
+    }
+
+    fn wall_at(&self, instant: Instant) -> Timestamp {
+        let wait = instant.saturating_duration_since(self.instant);
+        self.wall.checked_add(wait).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// A failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setback {
+    /// In one word.
+    pub reason: Reason,
+    /// In words.
+    pub message: String,
+    /// The source asked for that much time.
+    pub retry_after: Option<Duration>,
+}
+
+/// A piece of work and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Effort<T> {
+    status: Status<T>,
+    /// The newest failure, until an attempt works. It stays while the next attempt runs, so that a state does not flap.
+    trouble: Option<Trouble>,
+    /// Done, and to be done again; what there is counts meanwhile.
+    again: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Status<T> {
+    /// To be done as soon as somebody wants it; with progress once it runs.
+    Due(Option<Activity>),
+    Done(T),
+    Waiting(Instant),
+    Stopped,
+}
+
+#[derive(Debug, Clone)]
+struct Trouble {
+    reason: Reason,
+    message: String,
+    attempts: u32,
+    since: Timestamp,
+    /// When the newest attempt failed.
+    last: Instant,
+    next: Option<Timestamp>,
+}
+
+impl<T> Default for Effort<T> {
+    fn default() -> Self {
+        Self { status: Status::Due(None), trouble: None, again: false }
+    }
+}
+
+impl<T> Effort<T> {
+    /// One that is done already.
+    pub(crate) fn done(value: T) -> Self {
+        Self { status: Status::Done(value), trouble: None, again: false }
+    }
+
+    /// The result.
+    pub(crate) fn result(&self) -> Option<&T> {
+        match &self.status {
+            Status::Done(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Whether an attempt should run now.
+    pub(crate) fn is_due(&self) -> bool {
+        self.again || matches!(self.status, Status::Due(_))
+    }
+
+    /// Progress of the attempt that runs.
+    pub(crate) fn activity(&self) -> Option<&Activity> {
+        match &self.status {
+            Status::Due(activity) => activity.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The attempt runs, and is so far.
+    pub(crate) fn progress(&mut self, bytes: u64, total: Option<u64>, now: Now) {
+        if let Status::Due(activity) = &mut self.status {
+            let since = activity.as_ref().map_or(now.wall, |activity| activity.since);
+            *activity = Some(Activity { bytes, total, since });
+        }
+    }
+
+    /// An attempt worked.
+    pub(crate) fn succeed(&mut self, value: T) {
+        *self = Self::done(value);
+    }
+
+    /// An attempt failed. What was done before does not count any more.
+    pub(crate) fn fail(&mut self, setback: Setback, retry: &Retry, random: f64, now: Now) {
+        let (attempts, since) =
+            self.trouble.as_ref().map_or((1, now.wall), |trouble| (trouble.attempts.saturating_add(1), trouble.since));
+        let wait = retry.wait(setback.reason, attempts, setback.retry_after, random);
+        let at = wait.and_then(|wait| now.instant.checked_add(wait));
+        self.again = false;
+        self.status = at.map_or(Status::Stopped, Status::Waiting);
+        self.trouble = Some(Trouble {
+            reason: setback.reason,
+            message: setback.message,
+            attempts,
+            since,
+            last: now.instant,
+            next: at.map(|at| now.wall_at(at)),
+        });
+    }
+
+    /// What is done should be done again; it counts meanwhile.
+    pub(crate) fn repeat(&mut self) {
+        match self.status {
+            Status::Done(_) => self.again = true,
+            Status::Waiting(_) | Status::Stopped => self.hurry(),
+            Status::Due(_) => {}
+        }
+    }
+
+    /// The repetition is not needed.
+    pub(crate) fn leave(&mut self) {
+        self.again = false;
+    }
+
+    /// Something changed that may help: the next attempt is due at once, and waits grow from the start again.
+    pub(crate) fn hurry(&mut self) {
+        if matches!(self.status, Status::Waiting(_) | Status::Stopped) {
+            self.status = Status::Due(None);
+            if let Some(trouble) = &mut self.trouble {
+                trouble.attempts = 0;
+            }
+        }
+    }
+
+    /// [`Effort::hurry`], for failures that a change outside the policy can mend.
+    pub(crate) fn hurry_outside(&mut self) {
+        if self.trouble.as_ref().is_some_and(|trouble| trouble.reason.class() == portcullis_contract::Class::Outside) {
+            self.hurry();
+        }
+    }
+
+    /// An attempt whose time has come is due.
+    pub(crate) fn wake(&mut self, now: Now) {
+        if matches!(self.status, Status::Waiting(at) if at <= now.instant) {
+            self.status = Status::Due(None);
+        }
+    }
+
+    /// When [`Effort::wake`] will find something.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        match self.status {
+            Status::Waiting(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The failure, as one of a generation, which perhaps began only at `begun`: one that began after the newest attempt has
+    /// not failed yet, unless no attempt will follow.
+    pub(crate) fn failure(&self, generation: i64, begun: Option<Now>) -> Option<Failure> {
+        let trouble = self.trouble.as_ref()?;
+        let is_older = begun.is_some_and(|begun| begun.instant > trouble.last);
+        (self.has_failed() || !is_older).then(|| Failure {
+            generation,
+            reason: trouble.reason,
+            message: trouble.message.clone(),
+            attempts: trouble.attempts.max(1),
+            next_retry_time: trouble.next,
+            since: begun.map_or(trouble.since, |begun| trouble.since.max(begun.wall)),
+        })
+    }
+
+    /// Whether the newest attempt failed and none runs now.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.status, Status::Waiting(_) | Status::Stopped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETRY: Retry =
+        Retry { initial: Duration::from_secs(1), cap: Duration::from_secs(300), outside: Duration::from_secs(600) };
+
+    fn setback(reason: Reason) -> Setback {
+        Setback { reason, message: "no".to_owned(), retry_after: None }
+    }
+
+    fn later(now: Now, seconds: u64) -> Now {
+        let wait = Duration::from_secs(seconds);
+        Now { instant: now.instant + wait, wall: now.wall + wait }
+    }
+
+    #[test]
+    fn a_failure_stays_while_the_next_attempt_runs_and_goes_when_it_works() {
+        let start = Now::get();
+        let mut effort = Effort::<u32>::default();
+        assert!(effort.is_due());
+        effort.fail(setback(Reason::RegistryTimeout), &RETRY, 0.5, start);
+        assert!(!effort.is_due() && effort.has_failed());
+        effort.wake(later(start, 1));
+        assert!(effort.is_due());
+        assert_eq!(effort.failure(3, Some(start)).map(|failure| (failure.generation, failure.attempts)), Some((3, 1)));
+        effort.fail(setback(Reason::RegistryTimeout), &RETRY, 0.5, later(start, 1));
+        let failure = effort.failure(3, Some(start)).expect("fails");
+        assert_eq!((failure.attempts, failure.since), (2, start.wall));
+        effort.succeed(7);
+        assert_eq!((effort.result(), effort.failure(3, Some(start))), (Some(&7), None));
+    }
+
+    #[test]
+    fn a_final_failure_waits_for_a_change() {
+        let now = Now::get();
+        let mut effort = Effort::<u32>::default();
+        effort.fail(setback(Reason::ModuleTooLarge), &RETRY, 0.5, now);
+        effort.wake(later(now, 100_000));
+        assert!(!effort.is_due() && effort.wakes_at().is_none());
+        effort.hurry();
+        assert!(effort.is_due());
+    }
+
+    #[test]
+    fn a_new_generation_has_not_failed_while_its_first_attempt_runs() {
+        let now = Now::get();
+        let mut effort = Effort::<u32>::default();
+        effort.fail(setback(Reason::NotFound), &RETRY, 0.5, now);
+        effort.hurry();
+        assert!(effort.failure(2, Some(later(now, 1))).is_none());
+        assert!(effort.failure(1, Some(now)).is_some());
+    }
+
+    #[test]
+    fn what_is_done_counts_while_it_is_done_again() {
+        let mut effort = Effort::done(1);
+        effort.repeat();
+        assert!(effort.is_due() && effort.result() == Some(&1));
+        effort.leave();
+        assert!(!effort.is_due());
+    }
+}

@@ -1,0 +1,155 @@
+//! Match groups and their tombstones: who is asked under which group, also while webhooks still say otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{GroupEntry, GroupId, PolicyId, WebhookKind};
+
+/// All groups that are answered for.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(BTreeMap<GroupId, Group>);
+
+#[derive(Debug)]
+struct Group {
+    kind: WebhookKind,
+    members: BTreeSet<PolicyId>,
+    /// Policies whose match part is another now; they are asked here until then as well.
+    lingering: BTreeMap<PolicyId, Instant>,
+    /// Without any member: answers "allowed" until then.
+    tombstone: Option<Instant>,
+}
+
+impl Groups {
+    /// The groups of an earlier manifest. Who left meanwhile is found at the next [`Groups::turn`].
+    pub(crate) fn restore(entries: &[GroupEntry]) -> Self {
+        let group = |entry: &GroupEntry| Group {
+            kind: entry.kind,
+            members: entry.members.iter().cloned().collect(),
+            lingering: BTreeMap::new(),
+            tombstone: None,
+        };
+        Self(entries.iter().map(|entry| (entry.id.clone(), group(entry))).collect())
+    }
+
+    /// Takes in who is a member of what now. Policies that are not named are gone.
+    pub(crate) fn turn(
+        &mut self,
+        current: &BTreeMap<PolicyId, Option<(GroupId, WebhookKind)>>,
+        keep: Duration,
+        now: Instant,
+    ) {
+        let until = now + keep;
+        for (id, group) in current.values().flatten() {
+            let kind = *group;
+            self.0.entry(id.clone()).or_insert_with(|| Group {
+                kind,
+                members: BTreeSet::new(),
+                lingering: BTreeMap::new(),
+                tombstone: None,
+            });
+        }
+        for (id, group) in &mut self.0 {
+            let is_member =
+                |policy: &PolicyId| current.get(policy).and_then(Option::as_ref).is_some_and(|(group, _)| group == id);
+            for left in group.members.iter().filter(|policy| !is_member(policy)) {
+                group.lingering.insert(left.clone(), until);
+            }
+            group.members = current.keys().filter(|policy| is_member(policy)).cloned().collect();
+            group.lingering.retain(|policy, until| {
+                *until > now && current.contains_key(policy) && !group.members.contains(policy)
+            });
+            let empty = group.members.is_empty() && group.lingering.is_empty();
+            group.tombstone = empty.then(|| group.tombstone.unwrap_or(until));
+        }
+        self.0.retain(|_, group| group.tombstone.is_none_or(|until| until > now));
+    }
+
+    /// When [`Groups::turn`] will change something by itself.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        self.0.values().flat_map(|group| group.lingering.values().copied().chain(group.tombstone)).min()
+    }
+
+    /// For the manifest.
+    pub(crate) fn entries(&self) -> Vec<GroupEntry> {
+        let entry = |(id, group): (&GroupId, &Group)| {
+            let members: BTreeSet<&PolicyId> = group.members.iter().chain(group.lingering.keys()).collect();
+            GroupEntry { id: id.clone(), kind: group.kind, members: members.into_iter().cloned().collect() }
+        };
+        self.0.iter().map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: Duration = Duration::from_secs(600);
+    const A: &str = "aaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbb";
+
+    fn current(members: &[(&str, &str)]) -> BTreeMap<PolicyId, Option<(GroupId, WebhookKind)>> {
+        let one = |(policy, group): &(&str, &str)| {
+            let group = group.parse().ok().map(|group| (group, WebhookKind::Validating));
+            (policy.parse().expect("an id"), group)
+        };
+        members.iter().map(one).collect()
+    }
+
+    fn told(groups: &Groups) -> Vec<(String, Vec<String>)> {
+        let words = |entry: &GroupEntry| {
+            (entry.id.as_str().to_owned(), entry.members.iter().map(ToString::to_string).collect())
+        };
+        groups.entries().iter().map(words).collect()
+    }
+
+    fn expect(groups: &Groups, expected: &[(&str, &[&str])]) {
+        let expected: Vec<(String, Vec<String>)> = expected
+            .iter()
+            .map(|(id, members)| ((*id).to_owned(), members.iter().map(|&member| member.to_owned()).collect()))
+            .collect();
+        assert_eq!(told(groups), expected);
+    }
+
+    #[test]
+    fn w14_who_changes_groups_is_in_both_for_a_while() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        groups.turn(&current(&[("x", A), ("y", A)]), KEEP, now);
+        expect(&groups, &[(A, &["x", "y"])]);
+        groups.turn(&current(&[("x", B), ("y", A)]), KEEP, now);
+        expect(&groups, &[(A, &["x", "y"]), (B, &["x"])]);
+        assert_eq!(groups.wakes_at(), Some(now + KEEP));
+        groups.turn(&current(&[("x", B), ("y", A)]), KEEP, now + KEEP);
+        expect(&groups, &[(A, &["y"]), (B, &["x"])]);
+    }
+
+    #[test]
+    fn who_comes_back_is_a_plain_member_again() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        groups.turn(&current(&[("x", A)]), KEEP, now);
+        groups.turn(&current(&[("x", B)]), KEEP, now);
+        groups.turn(&current(&[("x", A)]), KEEP, now);
+        groups.turn(&current(&[("x", A)]), KEEP, now + KEEP);
+        expect(&groups, &[(A, &["x"]), (B, &[])]);
+    }
+
+    #[test]
+    fn a_group_without_members_is_a_tombstone_and_then_gone() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        groups.turn(&current(&[("x", A)]), KEEP, now);
+        groups.turn(&current(&[]), KEEP, now);
+        expect(&groups, &[(A, &[])]);
+        groups.turn(&current(&[]), KEEP, now + KEEP / 2);
+        expect(&groups, &[(A, &[])]);
+        groups.turn(&current(&[]), KEEP, now + KEEP);
+        expect(&groups, &[]);
+    }
+
+    #[test]
+    fn a_restart_goes_on_with_what_the_manifest_says() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        groups.turn(&current(&[("x", A), ("y", "")]), KEEP, now);
+        let mut again = Groups::restore(&groups.entries());
+        again.turn(&current(&[("x", B), ("y", "")]), KEEP, now);
+        expect(&again, &[(A, &["x"]), (B, &["x"])]);
+    }
+}

@@ -1,0 +1,82 @@
+//! What the evaluator made of the candidates: which loaded, which were refused, which artifacts must be made again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use portcullis_contract::{Class, Deviation, EvaluatorState, Reason, Refused, Stage};
+
+use super::effort::Now;
+use super::{Making, Plan};
+
+impl Plan {
+    /// Takes in the evaluator's state.
+    pub(crate) fn learn(&mut self, state: Arc<EvaluatorState>, now: Now) {
+        self.evaluator = Some(state);
+        self.learn_again(now);
+    }
+
+    pub(super) fn learn_again(&mut self, now: Now) {
+        let Some(state) = self.evaluator.clone() else { return };
+        let deviations: HashMap<_, &Deviation> =
+            state.deviations.iter().map(|deviation| (&deviation.id, deviation)).collect();
+        for making in self.artifacts.values_mut() {
+            making.remake_wanted = false;
+        }
+        let mut loads = HashSet::new();
+        for (id, policy) in &mut self.policies {
+            if let Some(current) = state.current.get(id).filter(|current| current.uid == policy.uid) {
+                policy.loaded(current.generation, current.digest);
+                loads.insert(current.digest);
+            }
+            let Some(deviation) = deviations.get(id).filter(|deviation| deviation.uid == policy.uid) else { continue };
+            if let Some(digest) = deviation.digest.filter(|_| deviation.serving > 0) {
+                policy.loaded(deviation.serving, digest);
+            }
+            for refused in &deviation.refused {
+                if is_for_good(refused.failure.reason) {
+                    policy.refuse(refused.failure.generation, refused.digest);
+                } else if let Some(making) = self.artifacts.get_mut(&refused.digest) {
+                    loads.remove(&refused.digest);
+                    making.refused(refused, state.manifest_number, &self.settings.retry, now);
+                }
+            }
+        }
+        for digest in loads {
+            if let Some(making) = self.artifacts.get_mut(&digest) {
+                making.remakes = 0;
+            }
+        }
+    }
+}
+
+/// Whether a candidate that was refused for this reason will be refused again.
+fn is_for_good(reason: Reason) -> bool {
+    reason.class() == Class::Final && matches!(reason.stage(), Stage::Load | Stage::Compile)
+}
+
+impl Making {
+    /// The evaluator cannot use the artifact: it is made again, at once the first time and then with growing pauses.
+    fn refused(&mut self, refused: &Refused, manifest: u64, retry: &crate::retry::Retry, now: Now) {
+        let artifact_fault = matches!(
+            refused.failure.reason,
+            Reason::ArtifactMissing
+                | Reason::ArtifactCorrupt
+                | Reason::ArtifactIncompatible
+                | Reason::ArtifactUnreadable
+        );
+        let is_ours = self.effort.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
+        // What is said of a manifest from before the last remake is old news.
+        let is_news = self.told_in.is_some_and(|number| manifest >= number);
+        if !artifact_fault || !is_ours || !is_news || self.anew {
+            return;
+        }
+        if self.remake_at.is_some_and(|at| at > now.instant) {
+            self.remake_wanted = true;
+            return;
+        }
+        self.remakes += 1;
+        self.remake_at = now.instant.checked_add(retry.bound(self.remakes));
+        self.anew = true;
+        self.effort.repeat();
+    }
+}

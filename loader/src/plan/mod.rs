@@ -1,0 +1,446 @@
+//! The decision: from what is wanted, what is known and what happened, to what should be done now.
+//!
+//! Nothing here opens a file or a socket or asks for the time. [`Plan::turn`] says which jobs should run at this moment;
+//! whoever runs them starts the missing ones, stops the others, and reports what became of each.
+
+mod effort;
+mod groups;
+mod learn;
+mod manifest;
+mod policy;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason};
+
+use self::effort::Effort;
+pub(crate) use self::effort::{Now, Setback};
+use self::groups::Groups;
+use self::policy::Policy;
+use crate::content::Body;
+use crate::input::{Snapshot, Stamp};
+use crate::retry::{self, Retry};
+use crate::source::Reference;
+use crate::store::{ArtifactRecord, Keep};
+
+/// How many policies that are gone are remembered, so that one that comes back does not count its generations from 1.
+const GRAVES: usize = 10_000;
+
+/// The times that the plan goes by.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanSettings {
+    /// Between attempts.
+    pub retry: Retry,
+    /// How long a match group answers for policies that left it.
+    pub tombstone: Duration,
+    /// How many artifacts stay that nobody names.
+    pub keep_newest: usize,
+}
+
+/// Something that takes time and may fail.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Job {
+    /// Bring a module onto the volume and tell its digest.
+    Fetch(Reference),
+    /// Make a module's artifact.
+    Prepare {
+        /// The module.
+        digest: Digest,
+        /// Make it anew even where it seems to be there.
+        anew: bool,
+    },
+}
+
+/// What became of [`Job::Prepare`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// The artifact is on the volume.
+    Ready(ArtifactRecord),
+    /// The module itself is not there.
+    NoModule,
+}
+
+/// What should be done now.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// The jobs that should be running.
+    pub jobs: BTreeSet<Job>,
+    /// What should be published now; its number is not set.
+    pub publish: Option<Manifest>,
+    /// When to ask again at the latest.
+    pub wake: Option<Instant>,
+}
+
+/// Everything the loader knows.
+pub(crate) struct Plan {
+    settings: PlanSettings,
+    policies: BTreeMap<PolicyId, Policy>,
+    modules: HashMap<Reference, Effort<Digest>>,
+    artifacts: HashMap<Digest, Making>,
+    groups: Groups,
+    stamps: BTreeMap<std::path::PathBuf, Option<Stamp>>,
+    graves: HashMap<PolicyId, (i64, Digest)>,
+    problems: BTreeMap<(String, String), Timestamp>,
+    evaluator: Option<Arc<EvaluatorState>>,
+    /// Whether a first snapshot came.
+    complete: bool,
+    publication: manifest::Publication,
+}
+
+/// An artifact and its making.
+#[derive(Debug, Default)]
+struct Making {
+    effort: Effort<ArtifactRecord>,
+    /// The module has to be fetched first.
+    no_module: bool,
+    /// What is there is not to be trusted.
+    anew: bool,
+    /// How often it was made anew because the evaluator could not use it.
+    remakes: u32,
+    /// When it may be made anew again.
+    remake_at: Option<Instant>,
+    /// Whether it should be, then.
+    remake_wanted: bool,
+    /// The first manifest after it was made anew; nothing until that is published.
+    told_in: Option<u64>,
+}
+
+impl Plan {
+    /// A plan that goes on from an earlier manifest. `is_there` says whether a candidate's artifact still is.
+    pub(crate) fn restore(
+        settings: PlanSettings,
+        manifest: Option<&Manifest>,
+        is_there: impl Fn(&portcullis_contract::Candidate) -> bool,
+        now: Now,
+    ) -> Self {
+        let mut plan = Self {
+            settings,
+            policies: BTreeMap::new(),
+            modules: HashMap::new(),
+            artifacts: HashMap::new(),
+            groups: Groups::default(),
+            stamps: BTreeMap::new(),
+            graves: HashMap::new(),
+            problems: BTreeMap::new(),
+            evaluator: None,
+            complete: false,
+            publication: manifest::Publication::default(),
+        };
+        let Some(manifest) = manifest else { return plan };
+        plan.groups = Groups::restore(&manifest.groups);
+        plan.publication = manifest::Publication::restore(manifest);
+        for entry in &manifest.policies {
+            for candidate in entry.candidates.iter().filter(|candidate| is_there(candidate)) {
+                let record =
+                    ArtifactRecord { artifact: candidate.artifact.clone(), execution_mode: candidate.execution_mode };
+                let mut making = Making { effort: Effort::done(record), told_in: Some(0), ..Making::default() };
+                // It counts at once, and its bytes are looked at meanwhile.
+                making.effort.repeat();
+                plan.artifacts.insert(candidate.digest, making);
+            }
+            plan.policies.insert(entry.id.clone(), Policy::restore(entry, now));
+        }
+        plan
+    }
+
+    /// Takes in a snapshot.
+    pub(crate) fn desire(&mut self, snapshot: &Snapshot, now: Now) {
+        self.complete = true;
+        let mut seen = HashSet::new();
+        for desired in &snapshot.policies {
+            seen.insert(desired.id.clone());
+            let artifacts = &self.artifacts;
+            let has_artifact = |digest: &Digest| artifacts.get(digest).is_some_and(|m| m.effort.result().is_some());
+            let is_new = match self.policies.get_mut(&desired.id) {
+                Some(policy) => policy.adopt(desired.clone(), has_artifact, now),
+                None => {
+                    let generation = match self.graves.remove(&desired.id) {
+                        Some((generation, hash)) if hash == desired.hash => generation,
+                        Some((generation, _)) => generation + 1,
+                        None => 1,
+                    };
+                    self.policies.insert(desired.id.clone(), Policy::new(desired.clone(), generation, now));
+                    true
+                }
+            };
+            if is_new {
+                self.begin(&desired.id);
+            }
+        }
+        let gone: Vec<PolicyId> = self.policies.keys().filter(|id| !seen.contains(*id)).cloned().collect();
+        for id in gone {
+            let Some(policy) = self.policies.get_mut(&id) else { continue };
+            if let Some(unreadable) = snapshot.unreadable.get(&policy.file) {
+                policy.lose(unreadable, now);
+            } else {
+                if self.graves.len() < GRAVES {
+                    self.graves.insert(id.clone(), (policy.generation, policy.hash));
+                }
+                self.policies.remove(&id);
+            }
+        }
+        for (path, stamp) in &snapshot.stamps {
+            if self.stamps.get(path).is_some_and(|before| before != stamp)
+                && let Some(module) = self.modules.get_mut(&Reference::File(path.clone()))
+            {
+                module.repeat();
+            }
+        }
+        self.stamps.clone_from(&snapshot.stamps);
+        self.note_problems(snapshot, now);
+    }
+
+    fn note_problems(&mut self, snapshot: &Snapshot, now: Now) {
+        let unreadable =
+            snapshot.unreadable.iter().map(|(file, unreadable)| (file.clone(), unreadable.message.clone()));
+        let problems: Vec<_> = snapshot.problems.iter().cloned().chain(unreadable).collect();
+        let before = std::mem::take(&mut self.problems);
+        for problem in problems {
+            let since = before.get(&problem).copied().unwrap_or(now.wall);
+            self.problems.insert(problem, since);
+        }
+    }
+
+    /// A new generation starts afresh: what failed is tried at once, and what never worked is fetched again.
+    fn begin(&mut self, id: &PolicyId) {
+        let Some(policy) = self.policies.get_mut(id) else { return };
+        let Ok(Body { reference: Some(reference), .. }) = &policy.body else { return };
+        if policy.pin.is_some() {
+            return;
+        }
+        let Some(module) = self.modules.get_mut(reference) else { return };
+        match module.result().copied() {
+            Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.effort.has_failed()) => module.repeat(),
+            // Another policy has it: one address means the same bytes for all policies that name it.
+            Some(digest) if !module.is_due() => policy.pin = Some(digest),
+            Some(_) => {}
+            None => module.hurry(),
+        }
+    }
+
+    /// A job runs and is so far.
+    pub(crate) fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
+        match job {
+            Job::Fetch(reference) => {
+                if let Some(module) = self.modules.get_mut(reference) {
+                    module.progress(bytes, total, now);
+                }
+            }
+            Job::Prepare { digest, .. } => {
+                if let Some(making) = self.artifacts.get_mut(digest) {
+                    making.effort.progress(bytes, total, now);
+                }
+            }
+        }
+    }
+
+    /// [`Job::Fetch`] has ended.
+    pub(crate) fn fetched(&mut self, reference: &Reference, result: Result<Digest, Setback>, now: Now) {
+        let Some(module) = self.modules.get_mut(reference) else { return };
+        let is_file = matches!(reference, Reference::File(_));
+        let users = self
+            .policies
+            .values_mut()
+            .filter(|policy| policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference)));
+        match result {
+            Ok(digest) => {
+                module.succeed(digest);
+                for policy in users {
+                    match policy.pin {
+                        None => policy.pin = Some(digest),
+                        Some(pin) if pin != digest && is_file => policy.rebuild(Some(digest), now),
+                        Some(pin) => self.artifacts.entry(pin).or_default().got(pin, digest, &self.settings.retry, now),
+                    }
+                }
+                if let Some(making) = self.artifacts.get_mut(&digest) {
+                    making.no_module = false;
+                }
+            }
+            // Builds remove a file before they write it; what was read before goes on.
+            Err(setback) if is_file && setback.reason == Reason::NotFound && module.result().is_some() => {
+                module.leave()
+            }
+            Err(setback) => {
+                module.fail(setback, &self.settings.retry, retry::random(), now);
+                for policy in users {
+                    if is_file && policy.pin.is_some() {
+                        policy.rebuild(None, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// [`Job::Prepare`] has ended.
+    pub(crate) fn prepared(&mut self, digest: Digest, result: Result<Prepared, Setback>, now: Now) {
+        let Some(making) = self.artifacts.get_mut(&digest) else { return };
+        match result {
+            Ok(Prepared::Ready(record)) => {
+                making.no_module = false;
+                if std::mem::take(&mut making.anew) {
+                    making.told_in = None;
+                    self.publication.force();
+                }
+                making.effort.succeed(record);
+            }
+            Ok(Prepared::NoModule) => {
+                let references = self.policies.values().flat_map(|policy| {
+                    let target = policy.target().filter(|(_, pin)| *pin == digest).map(|(body, _)| body);
+                    let others = policy.fallbacks().filter(|other| other.digest == digest).map(|other| &other.body);
+                    target.into_iter().chain(others).filter_map(|body| body.reference.clone())
+                });
+                let references: BTreeSet<Reference> = references.collect();
+                if references.is_empty() {
+                    let message =
+                        "its module is no longer on the volume, and where it came from is not known".to_owned();
+                    let setback = Setback { reason: Reason::ArtifactMissing, message, retry_after: None };
+                    making.effort.fail(setback, &self.settings.retry, retry::random(), now);
+                    return;
+                }
+                if making.effort.result().is_some() {
+                    // Whatever was there, it can no longer be made.
+                    making.effort = Effort::default();
+                }
+                making.no_module = true;
+                for reference in references {
+                    self.modules.entry(reference).or_default().repeat();
+                }
+            }
+            Err(setback) => making.effort.fail(setback, &self.settings.retry, retry::random(), now),
+        }
+    }
+
+    /// A watched input outside the policies changed: what failed for such a reason is tried at once.
+    pub(crate) fn outside_changed(&mut self) {
+        for module in self.modules.values_mut() {
+            module.hurry_outside();
+        }
+    }
+
+    /// What should be done now.
+    pub(crate) fn turn(&mut self, now: Now) -> Turn {
+        if self.artifacts.values().filter_map(Making::remake_wakes_at).any(|at| at <= now.instant) {
+            self.learn_again(now);
+        }
+        let (references, digests) = self.wanted();
+        self.modules.retain(|reference, _| references.iter().any(|(wanted, _)| wanted == reference));
+        self.artifacts.retain(|digest, _| digests.contains_key(digest));
+        let mut turn = Turn::default();
+        for (reference, needed) in references {
+            let module = self.modules.entry(reference.clone()).or_default();
+            module.wake(now);
+            if needed && module.is_due() {
+                turn.jobs.insert(Job::Fetch(reference));
+            }
+        }
+        for (digest, needed) in digests {
+            let Some(making) = self.artifacts.get_mut(&digest) else { continue };
+            making.effort.wake(now);
+            if needed && making.effort.is_due() && !making.no_module {
+                turn.jobs.insert(Job::Prepare { digest, anew: making.anew });
+            }
+        }
+        let members = self.policies.iter().map(|(id, policy)| (id.clone(), policy.head.group.clone())).collect();
+        if self.complete {
+            self.groups.turn(&members, self.settings.tombstone, now.instant);
+            turn.publish = self.publish(now);
+        }
+        turn.wake = [
+            self.modules.values().filter_map(Effort::wakes_at).min(),
+            self.artifacts.values().filter_map(|making| making.effort.wakes_at()).min(),
+            self.artifacts.values().filter_map(Making::remake_wakes_at).min(),
+            self.groups.wakes_at(),
+            self.publication.wakes_at(),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
+        turn
+    }
+
+    /// The modules and artifacts that somebody names, and whether each is needed now.
+    fn wanted(&mut self) -> (BTreeMap<Reference, bool>, BTreeMap<Digest, bool>) {
+        let mut references: BTreeMap<Reference, bool> = BTreeMap::new();
+        let mut digests: BTreeMap<Digest, bool> = BTreeMap::new();
+        for policy in self.policies.values() {
+            let generations = policy.recent.iter().chain(&policy.last_good);
+            for known in generations {
+                digests.entry(known.digest).or_default();
+            }
+            if let Ok(body) = &policy.body
+                && let Some(reference) = &body.reference
+            {
+                let is_file = matches!(reference, Reference::File(_));
+                *references.entry(reference.clone()).or_default() |= is_file || policy.pin.is_none();
+            }
+            if let Some((body, digest)) = policy.target() {
+                digests.insert(digest, true);
+                if let Some(reference) = &body.reference {
+                    let no_module = self.artifacts.get(&digest).is_some_and(|making| making.no_module);
+                    *references.entry(reference.clone()).or_default() |= no_module;
+                    if matches!(reference, Reference::File(_)) {
+                        // A file that was pinned before a restart may be another now: it counts as read, and is read again.
+                        self.modules.entry(reference.clone()).or_insert_with(|| {
+                            let mut module = Effort::done(digest);
+                            module.repeat();
+                            module
+                        });
+                    }
+                }
+            }
+            if self.needs_fallback(policy)
+                && let Some(fallback) = policy.fallbacks().next()
+            {
+                digests.insert(fallback.digest, true);
+                let no_module = self.artifacts.get(&fallback.digest).is_some_and(|making| making.no_module);
+                if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
+                    references.insert(reference.clone(), true);
+                }
+            }
+        }
+        for digest in digests.keys() {
+            self.artifacts.entry(*digest).or_default();
+        }
+        (references, digests)
+    }
+
+    fn artifact(&self, digest: &Digest) -> Option<&ArtifactRecord> {
+        self.artifacts.get(digest)?.effort.result()
+    }
+
+    /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.
+    fn needs_fallback(&self, policy: &Policy) -> bool {
+        policy.refused.contains(&policy.generation)
+            || policy.target().is_none_or(|(_, digest)| self.artifact(&digest).is_none())
+    }
+
+    /// What pruning leaves.
+    pub(crate) fn keep(&self) -> Keep {
+        let digests = self.artifacts.keys().copied().collect();
+        let records = self.artifacts.values().filter_map(|making| making.effort.result());
+        let files = records.map(|record| record.artifact.file.clone()).collect();
+        Keep { digests, files, newest: self.settings.keep_newest }
+    }
+}
+
+impl Making {
+    fn remake_wakes_at(&self) -> Option<Instant> {
+        self.remake_at.filter(|_| self.remake_wanted)
+    }
+
+    /// The address of a pinned module gave these bytes.
+    fn got(&mut self, pin: Digest, found: Digest, retry: &Retry, now: Now) {
+        if self.no_module && pin != found {
+            let message = format!("the address gave {found}, and this generation is pinned to {pin}");
+            let setback = Setback { reason: Reason::DigestMismatch, message, retry_after: None };
+            self.no_module = false;
+            self.effort.fail(setback, retry, retry::random(), now);
+        }
+    }
+}

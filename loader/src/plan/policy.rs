@@ -1,0 +1,285 @@
+//! One policy: what is wanted of it now, and what served before.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use portcullis_contract::{Candidate, Digest, Failure, LastGood, PolicyEntry, PolicyId, Reason};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::effort::Now;
+use crate::content::{Body, DesiredPolicy, Head, Problem, uid};
+use crate::input::Unreadable;
+use crate::source::Reference;
+
+/// How many generations that were published are remembered until an evaluator says which of them it loaded.
+const RECENT: usize = 4;
+
+/// A policy.
+#[derive(Debug, Clone)]
+pub(super) struct Policy {
+    pub(super) uid: String,
+    pub(super) created: Timestamp,
+    pub(super) file: String,
+    /// The newest generation.
+    pub(super) generation: i64,
+    /// When it began.
+    pub(super) begun: Now,
+    pub(super) hash: Digest,
+    pub(super) head: Head,
+    /// What the newest generation serves, or why it cannot.
+    pub(super) body: Result<Body, Problem>,
+    /// Its module, once known: it never changes within a generation.
+    pub(super) pin: Option<Digest>,
+    /// Generations that were published, newest last.
+    pub(super) recent: Vec<Generation>,
+    /// The last one that an evaluator loaded.
+    pub(super) last_good: Option<Generation>,
+    /// Generations that an evaluator refused for good.
+    pub(super) refused: BTreeSet<i64>,
+    /// Generation and module of the first candidate of the newest manifest on the volume.
+    pub(super) published: Option<(i64, Digest)>,
+}
+
+/// A generation that can be served.
+#[derive(Debug, Clone)]
+pub(super) struct Generation {
+    pub(super) number: i64,
+    pub(super) digest: Digest,
+    pub(super) body: Body,
+}
+
+/// What the manifest remembers of the newest generation, for the loader's own restart.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    file: String,
+    hash: Digest,
+    created: Timestamp,
+    begun: Timestamp,
+    head: Head,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    body: Option<Body>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    problem: Option<Problem>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    digest: Option<Digest>,
+}
+
+impl Policy {
+    /// A policy that was not there before.
+    pub(super) fn new(desired: DesiredPolicy, generation: i64, now: Now) -> Self {
+        Self {
+            uid: uid(&desired.id),
+            created: desired.created.unwrap_or(now.wall),
+            file: desired.file,
+            generation,
+            begun: now,
+            hash: desired.hash,
+            head: desired.head.unwrap_or_else(Head::strict),
+            body: desired.body,
+            pin: None,
+            recent: Vec::new(),
+            last_good: None,
+            refused: BTreeSet::new(),
+            published: None,
+        }
+    }
+
+    /// A policy of an earlier manifest. Without a record that can be read, whatever is wanted next is a new generation.
+    pub(super) fn restore(entry: &PolicyEntry, now: Now) -> Self {
+        let record: Option<Record> = entry.source.as_ref().and_then(|source| serde_json::from_str(source.get()).ok());
+        let unknown = Problem::new(Reason::SpecInvalid, "nothing is known of it");
+        let head = Head { mode: entry.mode, failure_policy: entry.failure_policy, suspend: entry.suspend, group: None };
+        let generation = |candidate: &Candidate| Generation {
+            number: candidate.generation,
+            digest: candidate.digest,
+            body: Body::of_candidate(candidate),
+        };
+        let mut policy = Self {
+            uid: entry.uid.clone(),
+            created: now.wall,
+            file: String::new(),
+            generation: entry.generation,
+            begun: now,
+            hash: Digest::of(b""),
+            head,
+            body: Err(unknown.clone()),
+            pin: None,
+            recent: entry.candidates.iter().rev().map(generation).collect(),
+            last_good: entry.last_good.as_ref().and_then(|last| {
+                let body = serde_json::from_str(last.source.get()).ok()?;
+                Some(Generation { number: last.generation, digest: last.digest, body })
+            }),
+            refused: BTreeSet::new(),
+            published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
+        };
+        if let Some(record) = record {
+            policy.created = record.created;
+            policy.begun.wall = record.begun;
+            policy.file = record.file;
+            policy.hash = record.hash;
+            policy.head = record.head;
+            policy.pin = record.digest;
+            policy.body = record.body.ok_or_else(|| record.problem.unwrap_or(unknown));
+        }
+        policy
+    }
+
+    /// Takes in what is wanted now. True when that makes a new generation; `has_artifact` tells which modules are ready to
+    /// be served.
+    pub(super) fn adopt(&mut self, desired: DesiredPolicy, has_artifact: impl Fn(&Digest) -> bool, now: Now) -> bool {
+        self.file = desired.file;
+        if let Some(created) = desired.created {
+            self.created = created;
+        }
+        if desired.hash == self.hash {
+            // The folder may be elsewhere now.
+            self.body = desired.body;
+            return false;
+        }
+        // An edit of settings fetches nothing: the module stays what it was, unless it never worked.
+        let reference = |body: &Body| body.reference.clone();
+        let before = self.last_reference();
+        let same_module = desired.body.as_ref().ok().and_then(reference).is_some_and(|new| before == Some(new));
+        let pin = self.pin.filter(|pin| same_module && has_artifact(pin));
+        self.begin(desired.hash, now);
+        self.pin = pin;
+        if let Some(head) = desired.head {
+            // A manifest that cannot be decoded tells no rules: the match group stays what it was.
+            let group = if desired.body.is_ok() { head.group } else { head.group.or(self.head.group.take()) };
+            self.head = Head { group, ..head };
+        }
+        self.body = desired.body;
+        true
+    }
+
+    /// The file that holds the policy cannot be read. True when that makes a new generation.
+    pub(super) fn lose(&mut self, file: &Unreadable, now: Now) -> bool {
+        if self.hash == file.hash {
+            return false;
+        }
+        self.begin(file.hash, now);
+        let text = format!("{}: {}", self.file, file.message);
+        self.body = Err(Problem::new(Reason::SpecInvalid, text));
+        true
+    }
+
+    /// The module's content is another now (a file that was built again), or cannot be had any more.
+    pub(super) fn rebuild(&mut self, digest: Option<Digest>, now: Now) {
+        self.begin(self.hash, now);
+        self.pin = digest;
+    }
+
+    fn begin(&mut self, hash: Digest, now: Now) {
+        self.generation += 1;
+        self.begun = now;
+        self.hash = hash;
+    }
+
+    /// Where the newest readable generation's module is.
+    fn last_reference(&self) -> Option<Reference> {
+        match &self.body {
+            Ok(body) => body.reference.clone(),
+            // The pin of a generation that could be read is still there.
+            Err(_) => {
+                let last = self.recent.iter().rev().chain(&self.last_good).find(|last| Some(last.digest) == self.pin);
+                last.and_then(|last| last.body.reference.clone())
+            }
+        }
+    }
+
+    /// The newest generation, once it can be served.
+    pub(super) fn target(&self) -> Option<(&Body, Digest)> {
+        Some((self.body.as_ref().ok()?, self.pin?))
+    }
+
+    /// The newest generation is in a manifest from now on.
+    pub(super) fn remember(&mut self) {
+        let Some((body, digest)) = self.target() else { return };
+        let newest = Generation { number: self.generation, digest, body: body.clone() };
+        let same = |other: &Generation| other.number == newest.number && other.digest == newest.digest;
+        // One that came from a candidate knows less than the newest generation itself.
+        self.recent.retain(|other| !same(other));
+        if self.last_good.as_ref().is_some_and(same) {
+            self.last_good = Some(newest.clone());
+        }
+        self.recent.push(newest);
+        if self.recent.len() > RECENT {
+            self.recent.remove(0);
+        }
+    }
+
+    /// An evaluator serves this generation.
+    pub(super) fn loaded(&mut self, number: i64, digest: Digest) {
+        self.refused.remove(&number);
+        if self.last_good.as_ref().is_some_and(|good| good.number == number && good.digest == digest) {
+            return;
+        }
+        if let Some(good) = self.recent.iter().find(|recent| recent.number == number && recent.digest == digest) {
+            self.last_good = Some(good.clone());
+        }
+    }
+
+    /// An evaluator refuses this generation, and will again.
+    pub(super) fn refuse(&mut self, number: i64, digest: Digest) {
+        let known = self.recent.iter().chain(&self.last_good);
+        if known.into_iter().any(|known| known.number == number && known.digest == digest) {
+            self.refused.insert(number);
+        }
+        let oldest = self.recent.iter().chain(&self.last_good).map(|known| known.number).min().unwrap_or(0);
+        self.refused.retain(|number| *number >= oldest);
+    }
+
+    /// What may serve while the newest generation does not, best first.
+    pub(super) fn fallbacks(&self) -> impl Iterator<Item = &Generation> {
+        let target = self.target().map(|(_, digest)| (self.generation, digest));
+        self.last_good
+            .iter()
+            .chain(self.recent.iter().rev())
+            .filter(move |other| target != Some((other.number, other.digest)) && !self.refused.contains(&other.number))
+    }
+
+    /// Why the newest generation cannot even be tried.
+    pub(super) fn problem(&self) -> Option<Failure> {
+        let problem = self.body.as_ref().err()?;
+        let mut failure = Failure::new(self.generation, problem.reason, &problem.message);
+        failure.since = self.begun.wall;
+        Some(failure)
+    }
+
+    /// For the manifest.
+    pub(super) fn entry(&self, id: &PolicyId, candidates: Vec<Candidate>, failures: Vec<Failure>) -> PolicyEntry {
+        let record = Record {
+            file: self.file.clone(),
+            hash: self.hash,
+            created: self.created,
+            begun: self.begun.wall,
+            head: self.head.clone(),
+            body: self.body.as_ref().ok().cloned(),
+            problem: self.body.as_ref().err().cloned(),
+            digest: self.pin,
+        };
+        PolicyEntry {
+            id: id.clone(),
+            uid: self.uid.clone(),
+            generation: self.generation,
+            mode: self.head.mode,
+            failure_policy: self.head.failure_policy,
+            suspend: self.head.suspend,
+            candidates,
+            failures,
+            last_good: self.last_good.as_ref().map(|good| LastGood {
+                generation: good.number,
+                digest: good.digest,
+                source: raw(&good.body),
+            }),
+            source: Some(raw(&record)),
+        }
+    }
+}
+
+/// Own types as JSON text.
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("has text keys only")
+}

@@ -1,0 +1,122 @@
+//! What the loader says of itself at `/v1/state`.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::{
+    Activity, Failure, InputProblem, LoaderPolicy, LoaderState, Phase, PolicyId, Program, SourceHealth, Stage,
+};
+
+use super::Plan;
+use super::policy::Policy;
+use crate::source::{Reference, shown};
+
+impl Plan {
+    /// The state; its version is not set.
+    pub(crate) fn state(&self, program: &Program) -> LoaderState {
+        let own = self.publication.failure();
+        let policies: Vec<LoaderPolicy> =
+            self.policies.iter().map(|(id, policy)| self.policy_state(id, policy, own.as_ref())).collect();
+        let volume_failure = own.or_else(|| {
+            let mut failures = policies.iter().filter_map(|policy| policy.failure.as_ref());
+            failures
+                .find(|failure| failure.stage() == Stage::Volume)
+                .cloned()
+                .map(|failure| Failure { generation: 0, ..failure })
+        });
+        LoaderState {
+            version: 0,
+            program: program.clone(),
+            complete: self.complete,
+            manifest_number: self.publication.number(),
+            volume_failure,
+            policies,
+            sources: self.sources(),
+            problems: self
+                .problems
+                .iter()
+                .map(|((file, message), since)| InputProblem {
+                    file: file.clone(),
+                    message: message.clone(),
+                    since: *since,
+                })
+                .collect(),
+        }
+    }
+
+    fn policy_state(&self, id: &PolicyId, policy: &Policy, volume: Option<&Failure>) -> LoaderPolicy {
+        let mut failure = self.failure(policy);
+        let (mut phase, activity) = self.phase(policy);
+        let is_published = policy.published == policy.target().map(|(_, digest)| (policy.generation, digest));
+        if phase == Phase::Published && !is_published {
+            // Ready, and not on the volume yet: a moment, or for as long as the volume fails.
+            failure = volume.map(|volume| Failure { generation: policy.generation, ..volume.clone() });
+            phase = if failure.is_some() { Phase::Failed } else { Phase::Compiling };
+        }
+        LoaderPolicy {
+            id: id.clone(),
+            uid: policy.uid.clone(),
+            generation: policy.generation,
+            mode: policy.head.mode,
+            failure_policy: policy.head.failure_policy,
+            suspend: policy.head.suspend,
+            module: policy.body.as_ref().map(|body| shown(&body.module)).unwrap_or_default(),
+            digest: policy.pin.filter(|_| policy.body.is_ok()),
+            phase,
+            activity,
+            failure,
+            last_good: policy.last_good.as_ref().map(|good| good.number),
+            created: policy.created,
+        }
+    }
+
+    fn phase(&self, policy: &Policy) -> (Phase, Option<Activity>) {
+        let Ok(body) = &policy.body else { return (Phase::Failed, None) };
+        let fetching = || {
+            let module = body.reference.as_ref().and_then(|reference| self.modules.get(reference));
+            match module {
+                Some(module) if module.has_failed() => (Phase::Failed, None),
+                Some(module) => match module.activity() {
+                    Some(activity) => (Phase::Fetching, Some(activity.clone())),
+                    None => (Phase::Queued, None),
+                },
+                None => (Phase::Queued, None),
+            }
+        };
+        let Some(making) = policy.pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
+        if making.effort.result().is_some() {
+            (Phase::Published, None)
+        } else if making.no_module {
+            fetching()
+        } else if making.effort.has_failed() {
+            (Phase::Failed, None)
+        } else {
+            match making.effort.activity() {
+                Some(activity) => (Phase::Compiling, Some(activity.clone())),
+                None => (Phase::Queued, None),
+            }
+        }
+    }
+
+    /// One entry a web host. Of several failing addresses the first in order is told.
+    fn sources(&self) -> Vec<SourceHealth> {
+        let mut hosts: BTreeMap<String, SourceHealth> = BTreeMap::new();
+        let references: BTreeMap<&Reference, _> = self.modules.iter().collect();
+        for (reference, module) in references {
+            let Some(host) = reference.host() else { continue };
+            let health = hosts.entry(host.clone()).or_insert(SourceHealth { host, failure: None, policy: None });
+            if health.failure.is_none() {
+                health.failure = module.failure(0, None);
+                health.policy = health.failure.as_ref().and_then(|_| self.user_of(reference));
+            }
+        }
+        hosts.into_values().collect()
+    }
+
+    fn user_of(&self, reference: &Reference) -> Option<PolicyId> {
+        let mut users = self
+            .policies
+            .iter()
+            .filter(|(_, policy)| policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference)));
+        users.next().map(|(id, _)| id.clone())
+    }
+}

@@ -1,0 +1,89 @@
+//! When a failure is tried again: by its class, with full jitter.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::Duration;
+
+use portcullis_contract::{Class, Reason};
+
+/// The times between attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Bound of the first wait of class R; it doubles with each attempt.
+    pub initial: Duration,
+    /// Largest bound of class R.
+    pub cap: Duration,
+    /// The wait of class S.
+    pub outside: Duration,
+}
+
+/// Shortest wait, so that jitter never means "at once".
+const SHORTEST: Duration = Duration::from_millis(50);
+
+impl Retry {
+    /// The wait after the `attempts`th attempt failed (1 is the first); nothing when trying again cannot help.
+    /// `random` is in [0, 1). A source's own `Retry-After` is never undercut.
+    pub fn wait(&self, reason: Reason, attempts: u32, retry_after: Option<Duration>, random: f64) -> Option<Duration> {
+        let wait = match reason.class() {
+            Class::Retry => self.bound(attempts).mul_f64(random.clamp(0.0, 1.0)).max(SHORTEST.min(self.initial)),
+            Class::Outside => self.outside,
+            Class::Final => return None,
+        };
+        Some(wait.max(retry_after.unwrap_or_default()))
+    }
+
+    /// The bound of class R.
+    pub fn bound(&self, attempts: u32) -> Duration {
+        let doubled = 1_u32.checked_shl(attempts.saturating_sub(1).min(31)).unwrap_or(u32::MAX);
+        self.initial.saturating_mul(doubled).min(self.cap)
+    }
+}
+
+/// A number in [0, 1), from the randomness that the standard library seeds its hash maps with.
+pub(crate) fn random() -> f64 {
+    let bits = RandomState::new().build_hasher().finish() >> 11;
+    // 53 bits, which a double holds exactly.
+    bits as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETRY: Retry =
+        Retry { initial: Duration::from_secs(1), cap: Duration::from_secs(300), outside: Duration::from_secs(600) };
+
+    #[test]
+    fn the_backoff_table() {
+        let bounds: Vec<u64> = (1..=11).map(|attempts| RETRY.bound(attempts).as_secs()).collect();
+        assert_eq!(bounds, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        assert_eq!(RETRY.bound(u32::MAX), RETRY.cap);
+    }
+
+    #[test]
+    fn class_r_has_full_jitter() {
+        let wait = |random| RETRY.wait(Reason::RegistryTimeout, 4, None, random);
+        assert_eq!(wait(0.5), Some(Duration::from_secs(4)));
+        assert_eq!(wait(0.0), Some(SHORTEST));
+        assert!(wait(0.999_999) < Some(Duration::from_secs(8)));
+    }
+
+    #[test]
+    fn class_s_waits_long_and_class_f_for_ever() {
+        assert_eq!(RETRY.wait(Reason::NotFound, 1, None, 0.0), Some(RETRY.outside));
+        assert_eq!(RETRY.wait(Reason::ModuleInvalid, 1, None, 0.0), None);
+        assert_eq!(RETRY.wait(Reason::SpecInvalid, 9, Some(Duration::from_secs(1)), 0.9), None);
+    }
+
+    #[test]
+    fn l05_a_source_that_asks_for_time_gets_it() {
+        let wait = RETRY.wait(Reason::RegistryThrottled, 1, Some(Duration::from_secs(7)), 0.0);
+        assert_eq!(wait, Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn random_numbers_are_in_their_range_and_differ() {
+        let numbers: Vec<f64> = (0..100).map(|_| random()).collect();
+        assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)));
+        assert!(numbers.windows(2).any(|pair| pair[0] != pair[1]));
+    }
+}

@@ -1,0 +1,178 @@
+//! Modules in files, below the installation's roots only.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use portcullis_contract::Reason;
+use portcullis_process::files;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::{Reference, Sink, Source, SourceError};
+
+/// Bytes read at a time.
+const PIECE: usize = 256 << 10;
+
+/// Reads module files.
+pub(crate) struct FileSource {
+    /// Canonical folders; a file is read only below one of them.
+    roots: Vec<PathBuf>,
+}
+
+impl FileSource {
+    /// A source below `roots`, which are canonical.
+    pub(crate) fn new(roots: Vec<PathBuf>) -> Self {
+        Self { roots }
+    }
+
+    fn open(&self, path: &Path) -> Result<File, SourceError> {
+        let outside = || {
+            let text = format!(
+                "{} is not below the folder of the policies: move it there, or name its folder with --module-root",
+                path.display()
+            );
+            SourceError::new(Reason::SourceNotAllowed, text)
+        };
+        let real = match path.canonicalize() {
+            Ok(real) => real,
+            // Whether a file exists elsewhere is nobody's business.
+            Err(_) if !self.roots.iter().any(|root| path.starts_with(root)) => return Err(outside()),
+            Err(error) => return Err(unreadable(path, &error)),
+        };
+        let Some((root, rest)) = self.roots.iter().find_map(|root| Some((root, real.strip_prefix(root).ok()?))) else {
+            return Err(outside());
+        };
+        // The path has been resolved; a link in it now has been put there since, so none is followed.
+        open_beneath(root, rest).map_err(|error| match rustix::io::Errno::from_io_error(&error) {
+            Some(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => outside(),
+            _ => unreadable(path, &error),
+        })
+    }
+}
+
+impl Source for FileSource {
+    fn fetch<'a>(&'a self, module: &'a Reference, sink: &'a mut Sink) -> BoxFuture<'a, Result<(), SourceError>> {
+        async move {
+            let Reference::File(path) = module else {
+                return Err(SourceError::new(Reason::SourceNotAllowed, "the module is no file"));
+            };
+            let mut file = self.open(path)?;
+            sink.expect(file.metadata().map_err(|error| unreadable(path, &error))?.len())?;
+            loop {
+                // A folder on a slow disk must not hold the other tasks of this thread.
+                let piece;
+                (file, piece) = read_piece(file).await.map_err(|error| unreadable(path, &error))?;
+                if piece.is_empty() {
+                    return Ok(());
+                }
+                sink.write(&piece).await?;
+            }
+        }
+        .boxed()
+    }
+}
+
+async fn read_piece(mut file: File) -> io::Result<(File, Vec<u8>)> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut piece = vec![0; PIECE];
+        let length = file.read(&mut piece)?;
+        piece.truncate(length);
+        Ok((file, piece))
+    });
+    read.await.map_err(io::Error::other)?
+}
+
+fn open_beneath(root: &Path, rest: &Path) -> io::Result<File> {
+    let folder = File::open(root)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = match rustix::fs::openat2(folder, rest, flags, Mode::empty(), resolve) {
+        Ok(file) => File::from(file),
+        // Kernels before 5.6, and some sandboxes.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+            files::open_regular(&root.join(rest)).map_err(|error| error.source)?
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> SourceError {
+    let (reason, text) = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            (Reason::NotFound, format!("there is no file {}: the policy loads as soon as there is", path.display()))
+        }
+        io::ErrorKind::PermissionDenied => {
+            (Reason::Unauthorized, format!("the loader may not read {}: change its owner or mode", path.display()))
+        }
+        _ => (Reason::NotFound, format!("failed to read {}: {error}", path.display())),
+    };
+    SourceError::new(reason, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Place {
+        root: tempfile::TempDir,
+        outside: tempfile::TempDir,
+        source: FileSource,
+    }
+
+    fn place() -> Place {
+        let (root, outside) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        fs::write(root.path().join("a.wasm"), "module").expect("writes");
+        fs::write(outside.path().join("canary"), "secret").expect("writes");
+        let source = FileSource::new(vec![root.path().canonicalize().expect("a path")]);
+        Place { root, outside, source }
+    }
+
+    fn reason(place: &Place, path: &Path) -> Reason {
+        place.source.open(path).expect_err("refused").reason
+    }
+
+    #[test]
+    fn a_file_below_a_root_is_read_also_through_a_link_that_stays() {
+        let place = place();
+        let path = place.root.path().join("a.wasm");
+        assert!(place.source.open(&path).is_ok());
+        symlink(&path, place.root.path().join("link.wasm")).expect("links");
+        assert!(place.source.open(&place.root.path().join("link.wasm")).is_ok());
+    }
+
+    #[test]
+    fn l23_links_and_paths_that_leave_are_refused() {
+        let place = place();
+        let canary = place.outside.path().join("canary");
+        symlink(&canary, place.root.path().join("b.wasm")).expect("links");
+        symlink(place.outside.path(), place.root.path().join("folder")).expect("links");
+        for path in [
+            place.root.path().join("b.wasm"),
+            place.root.path().join("folder/canary"),
+            canary.clone(),
+            place.outside.path().join("absent"),
+            "/etc/passwd".into(),
+            "/dev/zero".into(),
+        ] {
+            assert_eq!(reason(&place, &path), Reason::SourceNotAllowed, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_or_no_file_is_named() {
+        let place = place();
+        assert_eq!(reason(&place, &place.root.path().join("absent.wasm")), Reason::NotFound);
+        fs::create_dir(place.root.path().join("folder.wasm")).expect("makes");
+        assert_eq!(reason(&place, &place.root.path().join("folder.wasm")), Reason::NotFound);
+    }
+}

@@ -1,0 +1,159 @@
+//! Precompiled modules on the volume, each with a record beside it.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use portcullis_contract::{Artifact, Candidate, Digest, ExecutionMode, Hasher};
+use portcullis_process::{failpoint, files};
+use serde::{Deserialize, Serialize};
+
+use super::{Temporary, Volume, VolumeError};
+use crate::compile::Compiled;
+
+/// Largest record that is read, in bytes.
+const MAX_RECORD: u64 = 64 << 10;
+
+/// What is known of an artifact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ArtifactRecord {
+    /// Its file.
+    pub artifact: Artifact,
+    /// The guest ABI.
+    pub execution_mode: ExecutionMode,
+}
+
+/// The record's file.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OnVolume {
+    sha256: Digest,
+    size: u64,
+    execution_mode: ExecutionMode,
+}
+
+impl Volume {
+    /// The name of a module's artifact for this engine.
+    fn artifact_name(&self, digest: &Digest, extension: &str) -> String {
+        format!("{}-{}.{extension}", digest.hex(), self.key)
+    }
+
+    fn artifact_path(&self, name: &str) -> PathBuf {
+        self.root.join("artifacts").join(name)
+    }
+
+    /// The artifact of a module, if it is on the volume and its bytes are those of its record.
+    pub(crate) fn artifact(&self, digest: &Digest) -> Option<ArtifactRecord> {
+        let record = files::read_regular(&self.artifact_path(&self.artifact_name(digest, "json")), MAX_RECORD).ok()?;
+        let OnVolume { sha256, size, execution_mode } = serde_json::from_slice(&record).ok()?;
+        let file = self.artifact_name(digest, "cwasm");
+        let found = hash(files::open_regular(&self.artifact_path(&file)).ok()?, size)?;
+        let artifact = Artifact { file, sha256, size };
+        (found == sha256).then_some(ArtifactRecord { artifact, execution_mode })
+    }
+
+    /// Whether a candidate of an earlier manifest still has its file, for this engine. Its bytes are not looked at.
+    pub(crate) fn has_artifact_of(&self, candidate: &Candidate) -> bool {
+        let artifact = &candidate.artifact;
+        artifact.file == self.artifact_name(&candidate.digest, "cwasm")
+            && std::fs::symlink_metadata(self.artifact_path(&artifact.file))
+                .is_ok_and(|metadata| metadata.is_file() && metadata.len() == artifact.size)
+    }
+
+    /// Publishes an artifact that a compile child has written and synced.
+    ///
+    /// # Errors
+    /// What the file system says; then nothing of it is visible.
+    pub(crate) fn publish_artifact(
+        &self,
+        temporary: Temporary,
+        digest: &Digest,
+        compiled: &Compiled,
+    ) -> Result<ArtifactRecord, VolumeError> {
+        failpoint::hit("loader.after_artifact_write");
+        let Compiled { sha256, size, execution_mode } = *compiled;
+        let file = self.artifact_name(digest, "cwasm");
+        let record = serde_json::to_vec(&OnVolume { sha256, size, execution_mode }).expect("has text keys only");
+        // The record first: a loader that dies in between leaves a record whose file does not fit, which is none.
+        files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
+        temporary.publish(&self.artifact_path(&file))?;
+        failpoint::hit("loader.after_artifact_rename");
+        Ok(ArtifactRecord { artifact: Artifact { file, sha256, size }, execution_mode })
+    }
+}
+
+/// The digest of a file of exactly `size` bytes.
+fn hash(mut file: File, size: u64) -> Option<Digest> {
+    if file.metadata().ok()?.len() != size {
+        return None;
+    }
+    let mut hasher = Hasher::default();
+    let mut piece = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Some(hasher.finish()),
+            Ok(length) => hasher.update(&piece[..length]),
+            Err(_) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+
+    const DIGEST: &[u8] = b"module";
+
+    fn published(folder: &std::path::Path) -> (Volume, ArtifactRecord) {
+        let volume = Volume::open(folder, "0123456789abcdef").expect("opens").ok().expect("is free");
+        let temporary = volume.temporary();
+        temporary.open().expect("opens").write_all(b"code").expect("writes");
+        let compiled = Compiled { sha256: Digest::of(b"code"), size: 4, execution_mode: ExecutionMode::KubewardenWapc };
+        let record = volume.publish_artifact(temporary, &Digest::of(DIGEST), &compiled).expect("publishes");
+        (volume, record)
+    }
+
+    #[test]
+    fn what_is_published_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (volume, record) = published(folder.path());
+        assert_eq!(volume.artifact(&Digest::of(DIGEST)), Some(record));
+        assert_eq!(fs::read_dir(folder.path().join("tmp")).expect("lists").count(), 0);
+    }
+
+    #[test]
+    fn v08_v09_v20_changed_bytes_and_special_files_are_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (volume, record) = published(folder.path());
+        let path = folder.path().join("artifacts").join(&record.artifact.file);
+        let spoil: [&dyn Fn(); 5] = [
+            &|| fs::write(&path, b"cold").expect("writes"),
+            &|| fs::write(&path, b"code!").expect("writes"),
+            &|| fs::remove_file(&path).expect("removes"),
+            &|| fs::create_dir(&path).expect("makes"),
+            &|| {
+                fs::remove_dir(&path).expect("removes");
+                std::os::unix::fs::symlink("/dev/zero", &path).expect("links");
+            },
+        ];
+        for spoil in spoil {
+            spoil();
+            assert_eq!(volume.artifact(&Digest::of(DIGEST)), None);
+        }
+    }
+
+    #[test]
+    fn v20_a_folder_in_the_place_of_an_artifact_gives_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (volume, record) = published(folder.path());
+        let path = folder.path().join("artifacts").join(&record.artifact.file);
+        fs::remove_file(&path).expect("removes");
+        fs::create_dir_all(path.join("x")).expect("makes");
+        drop(volume);
+        let (volume, _) = published(folder.path());
+        assert_eq!(volume.artifact(&Digest::of(DIGEST)), Some(record));
+    }
+}

@@ -1,0 +1,60 @@
+//! One loader a volume: a lock on a file, which also remembers the newest number.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use portcullis_process::files::FileError;
+use rustix::fs::{FlockOperation, flock};
+
+use super::VolumeError;
+
+/// The lock; it goes with the process, however that ends.
+pub(crate) struct Lock {
+    path: PathBuf,
+    file: Mutex<File>,
+    number: AtomicU64,
+}
+
+/// Another loader has the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held;
+
+impl Lock {
+    /// Takes the lock if it is free.
+    pub(super) fn take(path: &Path) -> Result<Result<Self, Held>, VolumeError> {
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let mut file = open.map_err(FileError::new("open", path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Err(Held)),
+            Err(error) => return Err(FileError::new("lock", path)(error.into()).into()),
+        }
+        let mut text = String::new();
+        // What cannot be read counts as no number; the manifest itself has one too.
+        let _ = (&mut file).take(32).read_to_string(&mut text);
+        let number = AtomicU64::new(text.trim().parse().unwrap_or(0));
+        Ok(Ok(Self { path: path.to_owned(), file: Mutex::new(file), number }))
+    }
+
+    /// The newest number that was noted.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Numbers go on above `floor`.
+    pub(super) fn raise(&self, floor: u64) {
+        self.number.fetch_max(floor, Ordering::Relaxed);
+    }
+
+    /// Notes a number.
+    pub(super) fn note(&self, number: u64) -> Result<(), VolumeError> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // Digits only grow, so nothing of an older number is left behind a newer one.
+        file.rewind().and_then(|()| writeln!(file, "{number}")).map_err(FileError::new("write", &self.path))?;
+        self.number.store(number, Ordering::Relaxed);
+        Ok(())
+    }
+}

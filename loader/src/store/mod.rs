@@ -1,0 +1,314 @@
+//! The shared volume, as its one writer sees it.
+//!
+//! ```text
+//! manifest.json                     what the evaluator follows, replaced by rename
+//! artifacts/<digest>-<key>.cwasm    precompiled modules, with a .json beside each
+//! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
+//! tmp/                              what is being written
+//! lock                              held by the one loader; holds the newest manifest's number
+//! ```
+
+mod artifact;
+mod lock;
+mod prune;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest, Reason};
+use portcullis_process::{failpoint, files};
+
+pub(crate) use self::artifact::ArtifactRecord;
+pub(crate) use self::lock::{Held, Lock};
+pub(crate) use self::prune::Keep;
+
+/// The volume. All its functions block.
+pub(crate) struct Volume {
+    root: PathBuf,
+    key: String,
+    lock: Lock,
+    /// Names temporary files.
+    counter: AtomicU64,
+    /// What the manifest on the volume was when it was written here, so that another is noticed.
+    written: Mutex<Option<Written>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Written {
+    number: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+/// A volume that does not do what it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub(crate) struct VolumeError {
+    /// In one word.
+    pub reason: Reason,
+    /// In words.
+    pub message: String,
+}
+
+/// The reason for an error of the volume's file system.
+pub(crate) fn volume_reason(error: &io::Error) -> Reason {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Reason::VolumeFull,
+        _ => Reason::VolumeReadOnly,
+    }
+}
+
+impl From<files::FileError> for VolumeError {
+    fn from(error: files::FileError) -> Self {
+        Self { reason: volume_reason(&error.source), message: portcullis_contract::clean(&error.to_string(), 500) }
+    }
+}
+
+/// A temporary file, gone when it is dropped without having been given its name.
+pub(crate) struct Temporary {
+    path: PathBuf,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // After a rename there is none.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Temporary {
+    /// Opens it for writing, emptied.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)
+    }
+
+    /// Gives it its name. What has the name already is replaced, whatever it is.
+    fn publish(self, path: &Path) -> Result<(), VolumeError> {
+        if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+            fs::remove_dir_all(path).map_err(files::FileError::new("remove", path))?;
+        }
+        fs::rename(&self.path, path).map_err(files::FileError::new("rename to", path))?;
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Makes the folders, waits for nothing: [`Held::Elsewhere`] when another loader has the volume.
+    ///
+    /// # Errors
+    /// When the volume cannot be written.
+    pub(crate) fn open(root: &Path, key: &str) -> Result<Result<Self, Held>, VolumeError> {
+        for folder in [root.to_owned(), root.join("artifacts"), root.join("modules"), root.join("tmp")] {
+            fs::create_dir_all(&folder).map_err(files::FileError::new("make the folder", &folder))?;
+        }
+        let lock = match Lock::take(&root.join("lock"))? {
+            Ok(lock) => lock,
+            Err(held) => return Ok(Err(held)),
+        };
+        let volume = Self {
+            root: root.to_owned(),
+            key: key.to_owned(),
+            lock,
+            counter: AtomicU64::new(0),
+            written: Mutex::new(None),
+        };
+        volume.remove_temporaries()?;
+        Ok(Ok(volume))
+    }
+
+    /// What an earlier loader left half-written.
+    fn remove_temporaries(&self) -> Result<(), VolumeError> {
+        for folder in [self.root.clone(), self.root.join("artifacts"), self.root.join("modules"), self.root.join("tmp")]
+        {
+            let all = folder.ends_with("tmp");
+            for item in fs::read_dir(&folder).map_err(files::FileError::new("list", &folder))?.flatten() {
+                if (all || item.file_name().as_encoded_bytes().starts_with(b".")) && item.path().is_file() {
+                    fs::remove_file(item.path()).map_err(files::FileError::new("remove", &item.path()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A new temporary file's place.
+    pub(crate) fn temporary(&self) -> Temporary {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        Temporary { path: self.root.join("tmp").join(format!("{}-{number}", std::process::id())) }
+    }
+
+    /// Where a module is kept.
+    pub(crate) fn module(&self, digest: &Digest) -> PathBuf {
+        self.root.join("modules").join(format!("{}.wasm", digest.hex()))
+    }
+
+    /// Keeps a module that has been fetched and hashed.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn keep_module(&self, temporary: Temporary, digest: &Digest) -> Result<(), VolumeError> {
+        temporary.publish(&self.module(digest))
+    }
+
+    /// Whether a module of this size seems to be kept. Its bytes are not looked at.
+    pub(crate) fn seems_to_have_module(&self, digest: &Digest, size: u64) -> bool {
+        fs::symlink_metadata(self.module(digest)).is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
+    }
+
+    /// Whether a module is kept, whole. One that is not is removed.
+    pub(crate) fn has_module(&self, digest: &Digest, limit: u64) -> bool {
+        let path = self.module(digest);
+        let whole = files::read_regular(&path, limit).is_ok_and(|bytes| Digest::of(&bytes) == *digest);
+        if !whole {
+            // It may not be there at all.
+            let _ = fs::remove_file(&path);
+        }
+        whole
+    }
+
+    /// The manifest of an earlier loader, if there is one that can be used.
+    pub(crate) fn manifest(&self) -> Option<Manifest> {
+        let path = self.root.join(MANIFEST_FILE);
+        if fs::symlink_metadata(&path).is_err() {
+            return None;
+        }
+        let bytes = files::read_regular(&path, MANIFEST_MAX_BYTES)
+            .inspect_err(|error| tracing::warn!(%error, "the manifest on the volume cannot be read; writing a new one"))
+            .ok()?;
+        Manifest::decode(&bytes)
+            .inspect_err(|error| tracing::warn!(%error, "the manifest on the volume cannot be used; writing a new one"))
+            .ok()
+    }
+
+    /// Whether the manifest on the volume is no longer the one that was written here last.
+    pub(crate) fn is_manifest_foreign(&self) -> bool {
+        let written = *self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        written.is_some_and(|written| self.examine(written.number) != Some(written))
+    }
+
+    /// Publishes a manifest under a number above all earlier ones, and gives that number.
+    ///
+    /// # Errors
+    /// What the file system says; the old manifest is then still there.
+    pub(crate) fn publish(&self, mut manifest: Manifest) -> Result<u64, VolumeError> {
+        let on_volume =
+            if self.is_manifest_foreign() { self.manifest().map_or(0, |manifest| manifest.number) } else { 0 };
+        let number = self.lock.number().max(on_volume).saturating_add(1);
+        manifest.number = number;
+        let bytes = manifest.encode().map_err(|error| VolumeError {
+            reason: Reason::VolumeReadOnly,
+            message: format!("failed to encode the manifest: {error}"),
+        })?;
+        // The number first: a loader that dies in between leaves a gap and never the same number twice.
+        self.lock.note(number)?;
+        failpoint::hit("loader.before_manifest_rename");
+        let path = self.root.join(MANIFEST_FILE);
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
+            fs::remove_dir_all(&path).map_err(files::FileError::new("remove", &path))?;
+        }
+        files::publish(&path, &bytes)?;
+        *self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = self.examine(number);
+        Ok(number)
+    }
+
+    /// Numbers begin above the manifest of an earlier loader, and above the clock where that one was lost.
+    pub(crate) fn number_from(&self, manifest: Option<&Manifest>) {
+        let lost = manifest.is_none() && fs::symlink_metadata(self.root.join(MANIFEST_FILE)).is_ok();
+        let clock = u64::try_from(Timestamp::now().as_second()).unwrap_or(1);
+        let floor = match manifest {
+            Some(manifest) => manifest.number,
+            None if lost && self.lock.number() == 0 => clock,
+            None => 0,
+        };
+        self.lock.raise(floor);
+        *self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            manifest.and_then(|manifest| self.examine(manifest.number));
+    }
+
+    fn examine(&self, number: u64) -> Option<Written> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = fs::symlink_metadata(self.root.join(MANIFEST_FILE)).ok()?;
+        Some(Written {
+            number,
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Manifest {
+        Manifest { number: 0, policies: Vec::new(), groups: Vec::new() }
+    }
+
+    fn open(root: &Path) -> Volume {
+        let volume = Volume::open(root, "0123456789abcdef").expect("opens").ok().expect("is free");
+        volume.number_from(volume.manifest().as_ref());
+        volume
+    }
+
+    #[test]
+    fn v21_one_loader_at_a_time_and_numbers_only_grow() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = open(folder.path());
+        assert!(Volume::open(folder.path(), "k").expect("opens").is_err());
+        assert_eq!(first.publish(empty()), Ok(1));
+        assert_eq!(first.publish(empty()), Ok(2));
+        drop(first);
+        assert_eq!(open(folder.path()).publish(empty()), Ok(3));
+    }
+
+    #[test]
+    fn v05_numbers_grow_past_a_manifest_that_was_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = open(folder.path());
+        for _ in 0..5 {
+            volume.publish(empty()).expect("publishes");
+        }
+        drop(volume);
+        fs::write(folder.path().join(MANIFEST_FILE), "torn").expect("writes");
+        assert_eq!(open(folder.path()).publish(empty()), Ok(6));
+        fs::write(folder.path().join(MANIFEST_FILE), "torn").expect("writes");
+        fs::write(folder.path().join("lock"), "").expect("writes");
+        assert!(open(folder.path()).publish(empty()).expect("publishes") > 1_000_000);
+    }
+
+    #[test]
+    fn a_manifest_of_another_hand_is_noticed_and_outnumbered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = open(folder.path());
+        volume.publish(empty()).expect("publishes");
+        assert!(!volume.is_manifest_foreign());
+        let bytes = Manifest { number: 70, ..empty() }.encode().expect("encodes");
+        files::publish(&folder.path().join(MANIFEST_FILE), &bytes).expect("writes");
+        assert!(volume.is_manifest_foreign());
+        assert_eq!(volume.publish(empty()), Ok(71));
+        fs::remove_file(folder.path().join(MANIFEST_FILE)).expect("removes");
+        assert!(volume.is_manifest_foreign());
+        fs::create_dir(folder.path().join(MANIFEST_FILE)).expect("makes");
+        assert_eq!(volume.publish(empty()), Ok(72));
+    }
+
+    #[test]
+    fn v03_what_was_half_written_is_removed_at_the_start() {
+        let folder = tempfile::tempdir().expect("a folder");
+        drop(open(folder.path()));
+        let left = [folder.path().join("tmp/1-1"), folder.path().join(".manifest.json.1.tmp")];
+        for path in &left {
+            fs::write(path, "half").expect("writes");
+        }
+        drop(open(folder.path()));
+        assert!(left.iter().all(|path| !path.exists()));
+    }
+}

@@ -1,0 +1,101 @@
+//! Making room: what nobody names goes, the newest few stay.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use portcullis_contract::Digest;
+use portcullis_process::files::FileError;
+
+use super::{Volume, VolumeError};
+
+/// What stays.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keep {
+    /// Modules that a policy names or named last, with their artifacts for this engine.
+    pub digests: HashSet<Digest>,
+    /// Artifact files that the manifest names, whichever engine they are for.
+    pub files: HashSet<String>,
+    /// How many of the others stay, the newest.
+    pub newest: usize,
+}
+
+impl Volume {
+    /// Removes artifacts and modules that need not stay, and gives how many files that were.
+    ///
+    /// # Errors
+    /// When the volume cannot be listed. A file that cannot be removed stays.
+    pub(crate) fn prune(&self, keep: &Keep) -> Result<usize, VolumeError> {
+        let stems: HashSet<String> =
+            keep.digests.iter().map(|digest| format!("{}-{}", digest.hex(), self.key)).collect();
+        let hexes: HashSet<String> = keep.digests.iter().map(Digest::hex).collect();
+        let artifacts = others(&self.root.join("artifacts"), "cwasm", |stem| {
+            stems.contains(stem) || keep.files.contains(&format!("{stem}.cwasm"))
+        })?;
+        let modules = others(&self.root.join("modules"), "wasm", |stem| hexes.contains(stem))?;
+        let mut removed = 0;
+        for old in [artifacts, modules] {
+            for path in old.into_iter().skip(keep.newest) {
+                removed += usize::from(fs::remove_file(&path).is_ok());
+                // Only artifacts have a record.
+                let _ = fs::remove_file(path.with_extension("json"));
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// The files of a folder that need not stay, newest first.
+fn others(folder: &Path, extension: &str, stays: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, VolumeError> {
+    let mut others = Vec::new();
+    for item in fs::read_dir(folder).map_err(FileError::new("list", folder))? {
+        let path = item.map_err(FileError::new("list", folder))?.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if path.extension().is_none_or(|found| found != extension) || stays(stem) {
+            continue;
+        }
+        let modified = fs::symlink_metadata(&path).and_then(|metadata| metadata.modified());
+        others.push((modified.unwrap_or(SystemTime::UNIX_EPOCH), path));
+    }
+    others.sort_by(|a, b| b.cmp(a));
+    Ok(others.into_iter().map(|(_, path)| path).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn v18_referenced_and_newest_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").ok().expect("is free");
+        let start = SystemTime::UNIX_EPOCH;
+        let digests: Vec<Digest> = (0..40_u8).map(|n| Digest::of(&[n])).collect();
+        for (age, digest) in digests.iter().enumerate() {
+            let hex = digest.hex();
+            for name in [
+                format!("artifacts/{hex}-00000000000000aa.cwasm"),
+                format!("artifacts/{hex}-00000000000000aa.json"),
+                format!("modules/{hex}.wasm"),
+            ] {
+                let path = folder.path().join(name);
+                fs::write(&path, "x").expect("writes");
+                let time = start + Duration::from_secs(age as u64);
+                fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(time)).expect("dates");
+            }
+        }
+        let keep = Keep {
+            digests: HashSet::from([digests[0]]),
+            files: HashSet::from([format!("{}-00000000000000aa.cwasm", digests[1].hex())]),
+            newest: 8,
+        };
+        volume.prune(&keep).expect("prunes");
+        let left = |name: &str| fs::read_dir(folder.path().join(name)).expect("lists").count();
+        assert_eq!(left("modules"), 1 + 8);
+        assert_eq!(left("artifacts"), 2 * (1 + 1 + 8));
+        assert!(volume.module(&digests[39]).exists() && !volume.module(&digests[5]).exists());
+    }
+}

@@ -1,0 +1,289 @@
+//! The loop: asks the plan, runs what it says, tells it what became of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program, Reason};
+use portcullis_process::{Beat, Shutdown, StateFeed};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::input::{Desired, Stamp};
+use crate::jobs::{Gauge, Outcome, Workshop, blocking, mistake};
+use crate::plan::{Job, Now, Plan, PlanSettings, Setback};
+
+/// Longest time between two turns.
+const TICK: Duration = Duration::from_secs(1);
+/// The same while downloads run, whose progress is shown.
+const PROGRESS_TICK: Duration = Duration::from_millis(200);
+/// How often the volume and the watched inputs are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// Shortest time between two prunings.
+const PRUNE: Duration = Duration::from_secs(2);
+
+/// Everything the loop needs from outside.
+#[derive(Clone)]
+pub(crate) struct Outside {
+    pub(crate) settings: PlanSettings,
+    pub(crate) desired: Desired,
+    pub(crate) evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
+    pub(crate) feed: StateFeed<LoaderState>,
+    pub(crate) program: Program,
+    pub(crate) source_ca: Option<PathBuf>,
+    pub(crate) beat: Beat,
+    pub(crate) shutdown: Shutdown,
+}
+
+/// One run of the loop.
+struct Work {
+    outside: Outside,
+    workshop: Arc<Workshop>,
+    plan: Plan,
+    running: HashMap<Job, Running>,
+    events: mpsc::UnboundedSender<Event>,
+    counter: u64,
+    publishing: bool,
+    told: BTreeMap<PolicyId, (i64, Reason)>,
+    prune_due: bool,
+    pruned: Instant,
+    looked: Instant,
+    look_due: bool,
+    source_ca: Option<Stamp>,
+}
+
+struct Running {
+    number: u64,
+    task: JoinHandle<()>,
+    gauge: Arc<Gauge>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+enum Event {
+    Job(u64, Job, Result<Outcome, Setback>),
+    Published(Result<u64, Setback>),
+}
+
+/// Runs until the shutdown. It begins with what the volume says, so that it may be called again after a panic.
+pub(crate) async fn work(mut outside: Outside, workshop: Arc<Workshop>) {
+    let volume = Arc::clone(&workshop.volume);
+    let settings = outside.settings;
+    let restored = blocking(move || {
+        let manifest = volume.manifest();
+        volume.number_from(manifest.as_ref());
+        Plan::restore(settings, manifest.as_ref(), |candidate| volume.has_artifact_of(candidate), Now::get())
+    });
+    let Ok(plan) = restored.await else { return };
+    let (events, mut incoming) = mpsc::unbounded_channel();
+    let mut work = Work {
+        workshop,
+        plan,
+        running: HashMap::new(),
+        events,
+        counter: 0,
+        publishing: false,
+        told: BTreeMap::new(),
+        prune_due: true,
+        pruned: Instant::now(),
+        looked: Instant::now(),
+        look_due: false,
+        source_ca: outside.source_ca.as_deref().and_then(Stamp::of),
+        outside: outside.clone(),
+    };
+    outside.desired.mark_changed();
+    outside.evaluator.mark_changed();
+    while !outside.shutdown.has_begun() {
+        outside.beat.now();
+        let wake = work.turn();
+        tokio::select! {
+            biased;
+            () = outside.shutdown.begun() => {}
+            event = incoming.recv() => {
+                let mut next = event;
+                while let Some(event) = next {
+                    work.happened(event);
+                    next = incoming.try_recv().ok();
+                }
+            }
+            changed = outside.desired.changed() => {
+                if changed.is_err() {
+                    tokio::time::sleep(TICK).await;
+                }
+                if let Some(snapshot) = outside.desired.borrow_and_update().clone() {
+                    work.plan.desire(&snapshot, Now::get());
+                }
+            }
+            changed = outside.evaluator.changed() => {
+                if changed.is_err() {
+                    tokio::time::sleep(TICK).await;
+                }
+                let state = outside.evaluator.borrow_and_update().clone();
+                if let Some(state) = state {
+                    work.evaluator(state);
+                }
+            }
+            () = tokio::time::sleep(wake) => {}
+        }
+        work.look().await;
+    }
+}
+
+impl Work {
+    /// One turn. Gives the time to the next at the latest.
+    fn turn(&mut self) -> Duration {
+        let now = Now::get();
+        for (job, running) in &self.running {
+            if running.gauge.runs.load(Ordering::Relaxed) {
+                let (bytes, total) = running.gauge.bytes.read();
+                self.plan.progress(job, bytes, total, now);
+            }
+        }
+        let turn = self.plan.turn(now);
+        // Dropping what is no longer wanted ends it.
+        self.running.retain(|job, _| turn.jobs.contains(job));
+        for job in turn.jobs {
+            if !self.running.contains_key(&job) {
+                self.start(job);
+            }
+        }
+        if let Some(manifest) = turn.publish {
+            self.workshop.keep(self.plan.keep());
+            self.publishing = true;
+            let (volume, events) = (Arc::clone(&self.workshop.volume), self.events.clone());
+            tokio::spawn(async move {
+                let result = match blocking(move || volume.publish(manifest)).await {
+                    Ok(result) => result.map_err(Setback::from),
+                    Err(setback) => Err(setback),
+                };
+                // The loop is gone only when the program is.
+                let _ = events.send(Event::Published(result));
+            });
+        }
+        if self.prune_due && !self.publishing && self.pruned.elapsed() >= PRUNE {
+            (self.prune_due, self.pruned) = (false, Instant::now());
+            let (workshop, keep) = (Arc::clone(&self.workshop), self.plan.keep());
+            tokio::spawn(async move { workshop.prune(keep).await });
+        }
+        self.tell();
+        let longest = if self.running.keys().any(|job| matches!(job, Job::Fetch(_))) { PROGRESS_TICK } else { TICK };
+        let wake = turn.wake.map(|wake| wake.saturating_duration_since(now.instant));
+        wake.unwrap_or(longest).min(longest)
+    }
+
+    fn start(&mut self, job: Job) {
+        self.counter += 1;
+        let number = self.counter;
+        let gauge = Arc::new(Gauge::default());
+        let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());
+        let (key, own_gauge) = (job.clone(), Arc::clone(&gauge));
+        let task = tokio::spawn(async move {
+            // A task of its own, so that a panic is an outcome like others; it ends when this one is dropped.
+            let mut inner = tokio::task::JoinSet::new();
+            let run = workshop.run(key.clone(), own_gauge);
+            inner.spawn(run);
+            let result = match inner.join_next().await {
+                Some(Ok(outcome)) => Ok(outcome),
+                _ => Err(mistake("a job")),
+            };
+            let _ = events.send(Event::Job(number, key, result));
+        });
+        self.running.insert(job, Running { number, task, gauge });
+    }
+
+    fn happened(&mut self, event: Event) {
+        let now = Now::get();
+        match event {
+            Event::Published(result) => {
+                self.publishing = false;
+                self.prune_due = true;
+                if let Ok(number) = &result {
+                    self.workshop.metrics.manifests.inc();
+                    self.workshop.metrics.manifest_number.set(i64::try_from(*number).unwrap_or(i64::MAX));
+                }
+                self.plan.published(result, now);
+            }
+            Event::Job(number, job, result) => {
+                if self.running.get(&job).is_none_or(|running| running.number != number) {
+                    // It was stopped, and had ended already.
+                    return;
+                }
+                self.running.remove(&job);
+                match (result, job) {
+                    (Ok(Outcome::Fetched(reference, result)), _) => self.plan.fetched(&reference, result, now),
+                    (Ok(Outcome::Prepared(digest, result)), _) => self.plan.prepared(digest, result, now),
+                    (Err(setback), Job::Fetch(reference)) => self.plan.fetched(&reference, Err(setback), now),
+                    (Err(setback), Job::Prepare { digest, .. }) => self.plan.prepared(digest, Err(setback), now),
+                }
+            }
+        }
+    }
+
+    fn evaluator(&mut self, state: Arc<EvaluatorState>) {
+        if state.manifest_failure.is_some() {
+            // Perhaps somebody else wrote it; looking at the volume tells.
+            self.look_due = true;
+        }
+        self.plan.learn(state, Now::get());
+    }
+
+    /// Looks at what sends no events: the manifest on the volume, and the file of authorities.
+    async fn look(&mut self) {
+        if (self.looked.elapsed() < LOOK && !self.look_due) || self.publishing {
+            return;
+        }
+        (self.looked, self.look_due) = (Instant::now(), false);
+        let (volume, file) = (Arc::clone(&self.workshop.volume), self.outside.source_ca.clone());
+        let look = blocking(move || (volume.is_manifest_foreign(), file.as_deref().and_then(Stamp::of)));
+        // A volume that hangs must not hang the loop.
+        let Ok(Ok((foreign, source_ca))) = timeout(TICK, look).await else { return };
+        if foreign {
+            tracing::warn!("the manifest on the volume was changed by somebody else; publishing it again");
+            self.plan.manifest_lost();
+        }
+        if source_ca != self.source_ca {
+            self.source_ca = source_ca;
+            self.plan.outside_changed();
+        }
+    }
+
+    /// Publishes the state, and logs what began and what ended.
+    fn tell(&mut self) {
+        let state = self.plan.state(&self.outside.program);
+        let metrics = &self.workshop.metrics;
+        let published = state.policies.iter().filter(|policy| policy.phase == Phase::Published).count();
+        let mut failing = BTreeMap::new();
+        for policy in &state.policies {
+            let Some(failure) = &policy.failure else { continue };
+            failing.insert(policy.id.clone(), (policy.generation, failure.reason));
+            if self.told.get(&policy.id) != Some(&(policy.generation, failure.reason)) {
+                metrics.failure(failure.reason);
+                tracing::warn!(
+                    policy = %policy.id,
+                    generation = policy.generation,
+                    stage = %failure.stage(),
+                    reason = %failure.reason,
+                    message = failure.message,
+                    "a policy cannot be loaded"
+                );
+            }
+        }
+        for id in self.told.keys().filter(|id| !failing.contains_key(*id)) {
+            match state.policies.iter().find(|policy| policy.id == *id) {
+                Some(policy) => tracing::info!(policy = %id, generation = policy.generation, "the policy loads again"),
+                None => tracing::info!(policy = %id, "the policy that could not be loaded is gone"),
+            }
+        }
+        metrics.published.set(i64::try_from(published).unwrap_or(i64::MAX));
+        metrics.failed.set(i64::try_from(failing.len()).unwrap_or(i64::MAX));
+        self.told = failing;
+        self.outside.feed.publish(state, |state, version| state.version = version);
+    }
+}

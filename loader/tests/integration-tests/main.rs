@@ -1,0 +1,1 @@
+//! The real loader on folders of its own.
