@@ -15,7 +15,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     );
     let status = workspace
         .cargo("deny")
-        .args(["check", "bans", "licenses", "sources"])
+        .args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
         .status()
         .context("failed to start cargo deny")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
