@@ -1,1 +1,7 @@
-fn main() {}
+//! `portcullis`: parses its arguments and runs one command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    portcullis::run(portcullis_process::parse_args())
+}

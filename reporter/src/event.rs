@@ -84,11 +84,7 @@ fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<(EventTyp
         let same = was_degraded.and_then(|previous| previous.condition(ConditionType::Degraded));
         if is_new || same.is_none_or(|same| same.reason != degraded.reason) {
             let counts = next.replica_counts;
-            let note = format!(
-                "generation {generation} does not serve on {} of {} replicas",
-                counts.expected.saturating_sub(counts.current),
-                counts.expected
-            );
+            let note = format!("{} of {} replicas serve generation {generation}", counts.current, counts.expected);
             event(EventType::Warning, &degraded.reason, note);
         }
     } else if was_degraded.is_some() {

@@ -40,14 +40,15 @@ pub struct Silence {
 
 impl Silence {
     fn of(error: &FollowError) -> Self {
-        Self {
-            words: portcullis_contract::clean(&chain(error), 512),
-            since: Timestamp::now(),
-            may_be_a_restart: match error {
-                FollowError::Http { source, .. } => source.is_connect() && !source.is_timeout(),
-                FollowError::Silent { .. } | FollowError::TooLarge { .. } | FollowError::Malformed { .. } => false,
-            },
-        }
+        let (words, may_be_a_restart) = match error {
+            FollowError::Http { url, source } => {
+                (format!("{url}: {}", root_cause(source)), !source.is_timeout() && !source.is_status())
+            }
+            FollowError::Silent { .. } | FollowError::TooLarge { .. } | FollowError::Malformed { .. } => {
+                (error.to_string(), false)
+            }
+        };
+        Self { words: portcullis_contract::clean(&words, 512), since: Timestamp::now(), may_be_a_restart }
     }
 }
 
@@ -87,7 +88,7 @@ async fn follow<T: DeserializeOwned>(
             }
             Err(error) => {
                 failures.inc();
-                tracing::debug!(error = %chain(&error), "failed to follow");
+                tracing::debug!(%error, "failed to follow");
                 let sent = news.send(silent(Silence::of(&error))).await;
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -100,17 +101,11 @@ async fn follow<T: DeserializeOwned>(
     }
 }
 
-/// An error with the causes that its own text does not name.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        source = cause.source();
+/// What lies at the bottom, for instance "Connection refused (os error 111)".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(cause) = deepest.source() {
+        deepest = cause;
     }
-    text
+    deepest.to_string()
 }

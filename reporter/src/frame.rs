@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use portcullis_api::column::{TITLES, columns, short_duration};
-use portcullis_api::{ConditionType, ObservedPolicy};
-use portcullis_contract::{Activity, LoaderState, Phase, PolicyId};
+use portcullis_api::{ConditionType, ObservedPolicy, Truth};
+use portcullis_contract::{Activity, LoaderState, Phase, PolicyId, Reason};
 
 /// Columns that go first when the terminal is narrow, by their place in [`TITLES`].
 const DISPENSABLE: [usize; 3] = [4, 3, 6];
@@ -139,7 +139,9 @@ fn notes(
 ) -> Vec<String> {
     let mut notes = Vec::new();
     for (id, object) in objects {
-        if object.status.is_true(ConditionType::Degraded) {
+        let degraded = object.status.condition(ConditionType::Degraded).filter(|c| c.status == Truth::True);
+        // An evaluator that does not answer is a trouble of the pod, told once.
+        if degraded.is_some_and(|degraded| degraded.reason != Reason::EvaluatorUnreachable.as_str()) {
             let ready = object.status.condition(ConditionType::Ready);
             let words = ready.map_or("", |condition| condition.message.as_str());
             let look = Look::of(object.status.word());

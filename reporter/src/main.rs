@@ -3,11 +3,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use portcullis_reporter::{Args, run};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args: Args = portcullis_process::parse_args();
     portcullis_process::run(|| {
         args.log.init()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

@@ -1,0 +1,220 @@
+//! A program of the pod as a child process.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::mpsc;
+
+use crate::log::{Line, LogFile, Tail};
+use crate::program::Program;
+
+/// Longest line that is read; the rest of it counts as the next.
+const LONGEST_LINE: u64 = 64 << 10;
+/// Longest time from the start until all ports are open.
+const START: Duration = Duration::from_secs(20);
+
+/// How a program is started.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// Which.
+    pub program: Program,
+    /// Its file.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables of the environment that it does not get.
+    pub unset: &'static [&'static str],
+    /// The ports it opens; it has started when it has told them all.
+    pub ports: &'static [&'static str],
+    /// Where its log goes; nowhere if absent.
+    pub log: Option<PathBuf>,
+    /// Whether its log is printed to standard error as well.
+    pub echo: bool,
+    /// Whether its standard output is that of this program, and its standard input ours to write.
+    pub speaks: bool,
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    tail: Arc<Mutex<Tail>>,
+    /// The addresses of its ports.
+    pub addresses: HashMap<String, SocketAddr>,
+    /// Its standard input, where it `speaks`.
+    pub input: Option<ChildStdin>,
+}
+
+/// Why a program did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its file cannot be run, or its log cannot be made.
+    #[error("failed to start {}: {source}", path.display())]
+    Spawn {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It ended.
+    #[error("the {program} ended at once ({status}){}", quoted(tail))]
+    Ended {
+        /// Which.
+        program: Program,
+        /// How.
+        status: ExitStatus,
+        /// Its last words.
+        tail: Vec<String>,
+    },
+    /// Its ports did not open.
+    #[error("the {program} opened no port for {} s{}", START.as_secs(), quoted(tail))]
+    Late {
+        /// Which.
+        program: Program,
+        /// Its last words.
+        tail: Vec<String>,
+    },
+}
+
+impl StartError {
+    /// Whether a setting was at fault, which is what exit status 64 says.
+    pub fn is_setting(&self) -> bool {
+        matches!(self, Self::Ended { status, .. } if status.code() == Some(64))
+    }
+}
+
+/// Last words, each on a line of its own.
+pub fn quoted(tail: &[String]) -> String {
+    tail.iter().fold(String::new(), |text, line| format!("{text}\n  {line}"))
+}
+
+impl Running {
+    /// Starts a program and waits until its ports are open.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start(recipe: &Recipe) -> Result<Self, StartError> {
+        let spawn = |source| StartError::Spawn { path: recipe.path.clone(), source };
+        let log = recipe.log.as_deref().map(LogFile::create).transpose().map_err(spawn)?;
+        let mut command = Command::new(&recipe.path);
+        command
+            .args(&recipe.arguments)
+            .args(["--log-format", "json"])
+            .env(portcullis_process::EXIT_WITH_PARENT, "1")
+            .stdin(if recipe.speaks { Stdio::piped() } else { Stdio::null() })
+            .stdout(if recipe.speaks { Stdio::inherit() } else { Stdio::null() })
+            .stderr(Stdio::piped())
+            // Ctrl-C in the terminal reaches this program only, which then ends the others in order.
+            .process_group(0)
+            .kill_on_drop(true);
+        for name in recipe.unset {
+            command.env_remove(name);
+        }
+        let mut child = command.spawn().map_err(spawn)?;
+        let tail = Arc::new(Mutex::new(Tail::default()));
+        let (sender, mut listening) = mpsc::channel(8);
+        let echo = recipe.echo.then_some(recipe.program);
+        let reader = child.stderr.take().map(|stderr| tokio::spawn(read(stderr, log, echo, Arc::clone(&tail), sender)));
+
+        let mut addresses = HashMap::new();
+        let ended = {
+            let all = async {
+                while !recipe.ports.iter().all(|port| addresses.contains_key(*port)) {
+                    match listening.recv().await {
+                        Some((port, address)) => drop(addresses.insert(port, address)),
+                        // Standard error is closed: the end is near.
+                        None => std::future::pending().await,
+                    }
+                }
+            };
+            tokio::select! {
+                () = all => None,
+                status = child.wait() => Some(Some(status)),
+                () = tokio::time::sleep(START) => Some(None),
+            }
+        };
+        let words = || tail.lock().unwrap_or_else(PoisonError::into_inner).lines();
+        match ended {
+            None => {}
+            Some(None) => return Err(StartError::Late { program: recipe.program, tail: words() }),
+            Some(Some(status)) => {
+                let status = status.map_err(spawn)?;
+                if let Some(reader) = reader {
+                    // Its last words may still be on the way.
+                    let _ = tokio::time::timeout(Duration::from_secs(1), reader).await;
+                }
+                return Err(StartError::Ended { program: recipe.program, status, tail: words() });
+            }
+        }
+        // Later ports are not waited for, but somebody must take the words.
+        tokio::spawn(async move { while listening.recv().await.is_some() {} });
+        let input = child.stdin.take();
+        Ok(Self { child, tail, addresses, input })
+    }
+
+    /// Waits for the end, which is unexpected: its status and last words.
+    pub async fn ended(&mut self) -> (String, Vec<String>) {
+        let status = self.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        (status, self.tail.lock().unwrap_or_else(PoisonError::into_inner).lines())
+    }
+
+    /// Asks the program to end, waits for `patience`, then ends it.
+    pub async fn stop(mut self, patience: Duration) {
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(id) = id {
+            // It may have ended by itself just now.
+            let _ = kill_process(id, Signal::TERM);
+        }
+        // The reporter reads its input to the end before it ends.
+        drop(self.input.take());
+        if tokio::time::timeout(patience, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+/// Reads standard error to its end.
+async fn read(
+    stderr: impl AsyncRead + Unpin,
+    mut log: Option<LogFile>,
+    echo: Option<Program>,
+    tail: Arc<Mutex<Tail>>,
+    listening: mpsc::Sender<(String, SocketAddr)>,
+) {
+    let mut reader = BufReader::new(stderr);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        match (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut bytes).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_end();
+        if log.as_mut().is_some_and(|log| log.line(text).is_err()) {
+            // A full disk must not stop the pod; the last words are still kept.
+            log = None;
+        }
+        let line = Line::parse(text);
+        if let Some(program) = echo {
+            match &line {
+                Line::Listening(port, address) => eprintln!("{program}: {port} on {address}"),
+                Line::Record { text, .. } | Line::Plain(text) => eprintln!("{program}: {text}"),
+            }
+        }
+        tail.lock().unwrap_or_else(PoisonError::into_inner).add(&line);
+        if let Line::Listening(port, address) = line {
+            // Nobody waits for ports any more once the program runs.
+            let _ = listening.send((port, address)).await;
+        }
+    }
+}

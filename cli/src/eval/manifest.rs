@@ -1,0 +1,218 @@
+//! The policy to judge by: one document of a manifest, made ready for a folder of its own. Pure.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+use portcullis_api::{API_VERSION, Policy};
+use portcullis_contract::{Mode, PolicyId, RuleWithOperations};
+use serde::Deserialize as _;
+use serde_yaml_ng::{Mapping, Value};
+
+use super::request::{Asked, Review};
+
+/// Most documents that a manifest may have.
+const MOST: usize = 1000;
+
+/// The chosen policy.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) id: PolicyId,
+    /// The manifest to load: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
+    /// word when it cannot judge, which tells that apart from a denial.
+    pub(super) yaml: String,
+    pub(super) mode: Mode,
+    suspended: bool,
+    rules: Vec<RuleWithOperations>,
+}
+
+impl Chosen {
+    /// The policy `wanted` of a manifest in `folder`, or its only one.
+    pub(super) fn from(text: &[u8], folder: &Path, wanted: Option<&str>) -> anyhow::Result<Self> {
+        let mut found: Vec<(String, Value)> = Vec::new();
+        for (index, document) in serde_yaml_ng::Deserializer::from_slice(text).enumerate() {
+            ensure!(index < MOST, "it has more than {MOST} documents");
+            let document = Value::deserialize(document).context("failed to decode it as YAML or JSON")?;
+            if matches!(document["kind"].as_str(), Some("Policy" | "ClusterPolicy")) {
+                let name = document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                found.push((name, document));
+            }
+        }
+        ensure!(!found.is_empty(), "it has no Policy or ClusterPolicy of {API_VERSION}");
+        let names = found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(wanted) = wanted {
+            found.retain(|(name, document)| name == wanted || id_of(name, document) == wanted);
+        }
+        match found.len() {
+            1 => {}
+            0 => bail!("it has no policy {:?}; it has {names}", wanted.unwrap_or_default()),
+            _ => bail!("it has several policies: {names}; name one with --policy"),
+        }
+        let (_, document) = found.remove(0);
+        Self::of(document, folder)
+    }
+
+    fn of(mut document: Value, folder: &Path) -> anyhow::Result<Self> {
+        let policy: Policy = serde_yaml_ng::from_value(document.clone())?;
+        let id = policy.check()?;
+        let spec = document.get_mut("spec").and_then(Value::as_mapping_mut);
+        let spec = spec.context("spec: want a mapping")?;
+        let mut set = |name: &str, value: Value| spec.insert(Value::from(name), value);
+        if let Some(path) = policy.spec.module.as_deref().and_then(|module| absolute(module, folder)) {
+            set("module", Value::from(path));
+        }
+        set("suspend", Value::from(false));
+        set("failurePolicy", Value::from("Ignore"));
+        // What a cluster added says nothing about the policy, and a time there would be taken for its own.
+        if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_mapping_mut) {
+            let kept =
+                |metadata: &Mapping, name: &str| metadata.get(name).map(|value| (Value::from(name), value.clone()));
+            *metadata = ["name", "namespace"].iter().filter_map(|name| kept(metadata, name)).collect();
+        }
+        Ok(Self {
+            id,
+            yaml: serde_yaml_ng::to_string(&document)?,
+            mode: policy.spec.mode,
+            suspended: policy.spec.suspend,
+            rules: policy.spec.rules,
+        })
+    }
+
+    /// What a user should know about the verdict: where the real API server would not have asked.
+    pub(super) fn notes(&self, review: &Review) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.suspended {
+            notes.push("the policy is suspended; it was judged as if it were not".to_owned());
+        }
+        let Some(asked) = &review.asked else { return notes };
+        if !self.rules.iter().any(|rule| matches_rule(rule, asked)) {
+            notes.push("the policy's rules do not match this request, so an API server would not ask it".to_owned());
+        }
+        if self.id.namespace().is_some_and(|namespace| namespace != asked.namespace) {
+            notes.push(format!(
+                "the policy applies to its own namespace only, and this request is for {:?}",
+                asked.namespace
+            ));
+        }
+        notes
+    }
+}
+
+fn id_of(name: &str, document: &Value) -> String {
+    match document["kind"].as_str() {
+        Some("Policy") => {
+            format!("namespaced/{}/{name}", document["metadata"]["namespace"].as_str().unwrap_or("default"))
+        }
+        _ => format!("cluster/{name}"),
+    }
+}
+
+/// The absolute path of a module that is named by a path; nothing for an address.
+fn absolute(module: &str, folder: &Path) -> Option<String> {
+    let path = match module.strip_prefix("file:") {
+        Some(rest) if rest.starts_with("//") => return None,
+        Some(rest) => rest,
+        None if module.contains("://") => return None,
+        None if module.starts_with(['/', '.']) || module.ends_with(".wasm") => module,
+        None => return None,
+    };
+    folder.join(path).to_str().map(str::to_owned)
+}
+
+fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
+    let any = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
+    let resource = |pattern: &String| match pattern.split_once('/') {
+        None => asked.subresource.is_empty() && (pattern == "*" || *pattern == asked.resource),
+        Some((resource, subresource)) => {
+            (resource == "*" || resource == asked.resource) && (subresource == "*" || subresource == asked.subresource)
+        }
+    };
+    any(&rule.api_groups, &asked.group)
+        && any(&rule.api_versions, &asked.version)
+        && any(&rule.operations, &asked.operation)
+        && rule.resources.iter().any(resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "
+apiVersion: v1
+kind: ConfigMap
+---
+apiVersion: policies.portcullis.dev/v1alpha1
+kind: ClusterPolicy
+metadata: {name: a, creationTimestamp: '2026-01-01T00:00:00Z', resourceVersion: '7'}
+spec:
+  module: modules/a.wasm
+  settings: {large: 9007199254740993, empty: null}
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  suspend: true
+  mode: monitor
+---
+apiVersion: policies.portcullis.dev/v1alpha1
+kind: Policy
+metadata: {name: b, namespace: team}
+spec:
+  module: https://example.com/b.wasm
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: ['*/*'], operations: ['*']}]
+";
+
+    fn chosen(wanted: Option<&str>) -> Result<Chosen, String> {
+        Chosen::from(TWO.as_bytes(), Path::new("/home/me"), wanted).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_policy_is_made_ready_and_its_settings_stay() {
+        let chosen = chosen(Some("a")).expect("is there");
+        assert_eq!((chosen.id.as_str(), chosen.mode), ("cluster/a", Mode::Monitor));
+        let document: Value = serde_yaml_ng::from_str(&chosen.yaml).expect("YAML");
+        assert_eq!(document["spec"]["module"].as_str(), Some("/home/me/modules/a.wasm"));
+        assert_eq!(document["spec"]["suspend"].as_bool(), Some(false));
+        assert_eq!(document["spec"]["failurePolicy"].as_str(), Some("Ignore"));
+        assert_eq!(document["spec"]["settings"]["large"].as_u64(), Some(9_007_199_254_740_993));
+        assert!(document["spec"]["settings"].get("empty").is_some_and(Value::is_null));
+        assert_eq!(document["metadata"].as_mapping().map(Mapping::len), Some(1));
+    }
+
+    #[test]
+    fn one_of_several_is_named_by_name_or_id() {
+        assert_eq!(chosen(Some("namespaced/team/b")).expect("is there").id.as_str(), "namespaced/team/b");
+        assert_eq!(chosen(None).expect_err("two"), "it has several policies: a, b; name one with --policy");
+        assert_eq!(chosen(Some("c")).expect_err("none"), "it has no policy \"c\"; it has a, b");
+        let none = Chosen::from(b"kind: ConfigMap", Path::new("/"), None).expect_err("none").to_string();
+        assert_eq!(none, "it has no Policy or ClusterPolicy of policies.portcullis.dev/v1alpha1");
+    }
+
+    #[test]
+    fn only_paths_are_made_absolute() {
+        let absolute = |module: &str| absolute(module, Path::new("/home/me"));
+        assert_eq!(absolute("./a").as_deref(), Some("/home/me/./a"));
+        assert_eq!(absolute("file:a.wasm").as_deref(), Some("/home/me/a.wasm"));
+        assert_eq!(absolute("/opt/a.wasm").as_deref(), Some("/opt/a.wasm"));
+        for address in ["https://example.com/a.wasm", "file:///opt/a.wasm", "registry://example.com/a:v1", "a"] {
+            assert_eq!(absolute(address), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_no_rule_matches_is_told() {
+        let asked = |resource: &str, subresource: &str, namespace: &str| Review {
+            bytes: Vec::new(),
+            notes: Vec::new(),
+            asked: Some(Asked {
+                group: String::new(),
+                version: "v1".into(),
+                resource: resource.into(),
+                subresource: subresource.into(),
+                operation: "CREATE".into(),
+                namespace: namespace.into(),
+            }),
+        };
+        let (a, b) = (chosen(Some("a")).expect("is there"), chosen(Some("b")).expect("is there"));
+        assert_eq!(a.notes(&asked("pods", "", "x")).len(), 1, "suspended");
+        assert_eq!(a.notes(&asked("pods", "status", "x")).len(), 2, "and no match");
+        assert!(b.notes(&asked("pods", "", "team")).is_empty());
+        assert!(b.notes(&asked("pods", "", "x"))[0].contains("its own namespace only"));
+    }
+}

@@ -1,0 +1,216 @@
+//! The request to judge: an AdmissionReview, made from whatever the user has. Pure.
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// The uid of a request that was made here.
+const UID: &str = "00000000-0000-4000-8000-000000000000";
+/// Kinds without a namespace, of those one often has in a file.
+const CLUSTER_KINDS: [&str; 12] = [
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "IngressClass",
+    "MutatingWebhookConfiguration",
+    "Namespace",
+    "Node",
+    "PersistentVolume",
+    "PriorityClass",
+    "RuntimeClass",
+    "StorageClass",
+    "ValidatingWebhookConfiguration",
+];
+
+/// An AdmissionReview.
+#[derive(Debug)]
+pub(super) struct Review {
+    /// Its JSON.
+    pub(super) bytes: Vec<u8>,
+    /// How it was made, where it was not there already.
+    pub(super) notes: Vec<String>,
+    /// What rules look at, where the request tells it.
+    pub(super) asked: Option<Asked>,
+}
+
+/// The part of a request that rules look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) resource: String,
+    pub(super) subresource: String,
+    pub(super) operation: String,
+    pub(super) namespace: String,
+}
+
+impl Review {
+    /// From JSON or YAML of an AdmissionReview, a request, or an object. JSON is passed on as it is.
+    pub(super) fn from(text: &[u8]) -> anyhow::Result<Self> {
+        let (value, raw) = match serde_json::from_slice::<Box<RawValue>>(text) {
+            Ok(raw) => (serde_json::from_str(raw.get())?, raw),
+            Err(json_error) => {
+                let value = yaml(text, &json_error)?;
+                let raw = serde_json::value::to_raw_value(&value)?;
+                (value, raw)
+            }
+        };
+        ensure!(value.is_object(), "want an AdmissionReview, its request, or a Kubernetes object");
+        let raw = raw.get();
+        if value["kind"] == "AdmissionReview" {
+            ensure!(value["request"].is_object(), "it is an AdmissionReview without a request (perhaps a response?)");
+            return Ok(Self { bytes: raw.into(), notes: Vec::new(), asked: asked(&value["request"]) });
+        }
+        if value["operation"].is_string() && !value["apiVersion"].is_string() {
+            let text = format!(r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{raw}}}"#);
+            let notes = vec!["it is a bare request; it was put into an AdmissionReview".to_owned()];
+            return Ok(Self { bytes: text.into(), notes, asked: asked(&value) });
+        }
+        object(&value, raw)
+    }
+}
+
+fn yaml(text: &[u8], json_error: &serde_json::Error) -> anyhow::Result<Value> {
+    let mut documents = serde_yaml_ng::Deserializer::from_slice(text);
+    let wrong = || format!("it is neither JSON ({json_error}) nor YAML");
+    let first = documents.next().with_context(wrong)?;
+    let value = Value::deserialize(first).with_context(wrong)?;
+    ensure!(value.is_object(), "it is neither JSON ({json_error}) nor a YAML mapping");
+    ensure!(documents.next().is_none(), "it has several documents; judge one at a time");
+    Ok(value)
+}
+
+/// A request to create an object.
+fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
+    let (Some(api_version), Some(kind)) = (value["apiVersion"].as_str(), value["kind"].as_str()) else {
+        bail!(
+            "want an AdmissionReview (kind: AdmissionReview), its request (with `operation`), or a Kubernetes object (with \
+             apiVersion and kind)"
+        );
+    };
+    if let (Some(of), Some(items)) = (kind.strip_suffix("List"), value["items"].as_array()) {
+        let of = if of.is_empty() { "objects" } else { of };
+        bail!("it is a list of {} {of}; judge one at a time", items.len());
+    }
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let namespace = match value["metadata"]["namespace"].as_str() {
+        Some(namespace) => Some(namespace),
+        None if CLUSTER_KINDS.contains(&kind) => None,
+        None => Some("default"),
+    };
+    let resource = plural(kind);
+    let name = value["metadata"]["name"].as_str().or(value["metadata"]["generateName"].as_str());
+    let kind_of = json!({"group": group, "version": version, "kind": kind});
+    let resource_of = json!({"group": group, "version": version, "resource": resource});
+    let mut request = json!({
+        "uid": UID,
+        "kind": kind_of,
+        "resource": resource_of,
+        "requestKind": kind_of,
+        "requestResource": resource_of,
+        "name": name.unwrap_or_default(),
+        "operation": "CREATE",
+        "userInfo": {"username": "portcullis-eval", "groups": ["system:authenticated"]},
+        "oldObject": null,
+        "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
+    });
+    if let Some(namespace) = namespace {
+        request["namespace"] = namespace.into();
+    }
+    let asked = asked(&request);
+    let request = request.to_string();
+    // The object goes in as it was written, with every digit of its numbers.
+    let request = request.strip_suffix('}').unwrap_or_default();
+    let text = format!(
+        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request},"object":{raw}}}}}"#
+    );
+    let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
+    let notes = vec![format!("it is a {kind}; it was judged as a request to create it ({resource}{place})")];
+    Ok(Review { bytes: text.into(), notes, asked })
+}
+
+fn asked(request: &Value) -> Option<Asked> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let resource = &request["resource"];
+    Some(Asked {
+        group: text(&resource["group"]).unwrap_or_default(),
+        version: text(&resource["version"])?,
+        resource: text(&resource["resource"])?,
+        subresource: text(&request["subResource"]).unwrap_or_default(),
+        operation: text(&request["operation"])?,
+        namespace: text(&request["namespace"]).unwrap_or_default(),
+    })
+}
+
+/// The resource of a kind, by the rule that API servers use for names they are not told: `pods`, `ingresses`,
+/// `networkpolicies`.
+fn plural(kind: &str) -> String {
+    let lower = kind.to_lowercase();
+    match lower.strip_suffix('y') {
+        _ if lower == "endpoints" => lower,
+        _ if lower.ends_with('s') || lower.ends_with('x') || lower.ends_with("ch") => format!("{lower}es"),
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ => format!("{lower}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review(text: &str) -> Result<(Value, Review), String> {
+        let review = Review::from(text.as_bytes()).map_err(|error| format!("{error:#}"))?;
+        Ok((serde_json::from_slice(&review.bytes).expect("JSON"), review))
+    }
+
+    #[test]
+    fn a_review_passes_as_it_is() {
+        let text = r#"{ "kind":"AdmissionReview", "request":{"uid":"1","n":1.000000000000000000001} }"#;
+        let (_, made) = review(text).expect("a review");
+        assert_eq!((made.bytes.as_slice(), made.notes.len()), (text.trim().as_bytes(), 0));
+    }
+
+    #[test]
+    fn a_request_is_put_into_a_review() {
+        let (value, made) = review(r#"{"uid":"1","operation":"DELETE","kind":{"kind":"Pod"}}"#).expect("a review");
+        assert_eq!(value["request"]["operation"], "DELETE");
+        assert_eq!(made.notes.len(), 1);
+    }
+
+    #[test]
+    fn an_object_is_judged_as_if_it_were_created() {
+        let yaml = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: shop, namespace: team}\n";
+        let (value, made) = review(yaml).expect("a review");
+        let request = &value["request"];
+        assert_eq!(request["resource"], json!({"group": "apps", "version": "v1", "resource": "deployments"}));
+        assert_eq!((&request["namespace"], &request["operation"]), (&json!("team"), &json!("CREATE")));
+        assert_eq!(request["object"]["metadata"]["name"], "shop");
+        assert_eq!(
+            made.notes,
+            ["it is a Deployment; it was judged as a request to create it (deployments in namespace team)"]
+        );
+        let json = r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"n"},"n":12345678901234567890123}"#;
+        let (value, made) = review(json).expect("a review");
+        assert_eq!(value["request"].get("namespace"), None);
+        assert!(String::from_utf8_lossy(&made.bytes).contains("12345678901234567890123"));
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_told() {
+        assert!(review("[1]").expect_err("refused").starts_with("want an AdmissionReview"));
+        assert!(review("{\"a\": [}").expect_err("refused").starts_with("it is neither JSON ("));
+        assert!(review("a: 1").expect_err("refused").starts_with("want an AdmissionReview"));
+        assert!(review("{\"kind\":\"AdmissionReview\"}").expect_err("refused").contains("without a request"));
+        let list = r#"{"apiVersion":"v1","kind":"List","items":[{},{}]}"#;
+        assert_eq!(review(list).expect_err("refused"), "it is a list of 2 objects; judge one at a time");
+        assert!(review("a: 1\n---\nb: 2").expect_err("refused").contains("several documents"));
+    }
+
+    #[test]
+    fn plurals() {
+        let kinds = ["Pod", "NetworkPolicy", "Ingress", "StorageClass", "Endpoints", "Gateway"].map(plural);
+        assert_eq!(kinds, ["pods", "networkpolicies", "ingresses", "storageclasses", "endpoints", "gateways"]);
+    }
+}

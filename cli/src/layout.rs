@@ -1,0 +1,148 @@
+//! Where a pod without a cluster keeps its things: `DIR/.portcullis`.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use portcullis_process::files::FileError;
+
+/// The folder below the user's.
+pub const STATE_FOLDER: &str = ".portcullis";
+
+/// The folders and files of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The folder of policies, as the user wrote it.
+    pub dir: PathBuf,
+    /// All below.
+    pub state: PathBuf,
+    /// Manifest and artifacts.
+    pub volume: PathBuf,
+    /// The evaluator's copies of artifacts.
+    pub private: PathBuf,
+    /// One file a policy.
+    pub status: PathBuf,
+    /// The evaluator's certificate and key, and the certificate of their authority.
+    pub tls: PathBuf,
+    /// The authority's key, which the evaluator need not read.
+    pub authority: PathBuf,
+    /// One log a program.
+    pub logs: PathBuf,
+    /// Locked while a pod runs.
+    pub lock: PathBuf,
+}
+
+/// Held while a pod runs on a folder.
+#[derive(Debug)]
+pub struct Lock(File);
+
+impl Layout {
+    /// The places for the pod on `dir`.
+    pub fn of(dir: &Path) -> Self {
+        let state = dir.join(STATE_FOLDER);
+        let below = |name: &str| state.join(name);
+        Self {
+            dir: dir.to_owned(),
+            volume: below("volume"),
+            private: below("private"),
+            status: below("status"),
+            tls: below("tls"),
+            authority: below("authority"),
+            logs: below("logs"),
+            lock: below("lock"),
+            state,
+        }
+    }
+
+    /// Makes the folders, for this user only, and keeps them out of git.
+    ///
+    /// # Errors
+    /// When a folder cannot be made.
+    pub fn make(&self) -> Result<(), FileError> {
+        for folder in [&self.state, &self.volume, &self.private, &self.status, &self.tls, &self.authority, &self.logs] {
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(folder).map_err(FileError::new("make the folder", folder))?;
+        }
+        let ignore = self.state.join(".gitignore");
+        if !ignore.exists() {
+            fs::write(&ignore, "*\n").map_err(FileError::new("write", &ignore))?;
+        }
+        Ok(())
+    }
+
+    /// Locks the folder for a pod.
+    ///
+    /// # Errors
+    /// When another pod runs on it, or the lock cannot be made.
+    pub fn lock(&self) -> anyhow::Result<Lock> {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).read(true).write(true).mode(0o600);
+        let file = options.open(&self.lock).map_err(FileError::new("open", &self.lock))?;
+        match file.try_lock() {
+            Ok(()) => {
+                let lock = Lock(file);
+                lock.note().with_context(|| format!("failed to write {}", self.lock.display()))?;
+                Ok(lock)
+            }
+            Err(TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(&self.lock).unwrap_or_default();
+                let holder = holder.trim().parse::<u32>().map(|id| format!(" (process {id})")).unwrap_or_default();
+                anyhow::bail!(
+                    "another `portcullis run` is running on {}{holder}; stop it with Ctrl-C in its terminal, or run on \
+                     another folder",
+                    self.dir.display()
+                )
+            }
+            Err(TryLockError::Error(error)) => Err(FileError::new("lock", &self.lock)(error).into()),
+        }
+    }
+}
+
+impl Lock {
+    /// Writes who holds the lock; the file's time tells when the pod was last known to run.
+    fn note(&self) -> io::Result<()> {
+        self.0.set_len(0)?;
+        (&self.0).write_all(format!("{}\n", std::process::id()).as_bytes())
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Only the time of the end is lost when this fails.
+        let _ = self.0.set_modified(std::time::SystemTime::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn folders_are_for_this_user_only_and_made_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = Layout::of(dir.path());
+        layout.make().expect("makes");
+        layout.make().expect("again");
+        for folder in [&layout.state, &layout.private, &layout.authority] {
+            let mode = fs::metadata(folder).expect("is there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
+        }
+    }
+
+    #[test]
+    fn a_second_pod_on_a_folder_is_told_so() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = Layout::of(dir.path());
+        layout.make().expect("makes");
+        let first = layout.lock().expect("locks");
+        let error = layout.lock().expect_err("refused").to_string();
+        assert!(error.starts_with("another `portcullis run` is running on "), "{error}");
+        assert!(error.contains(&format!("(process {})", std::process::id())), "{error}");
+        drop(first);
+        layout.lock().expect("is free again");
+    }
+}

@@ -1,0 +1,155 @@
+//! What a child process writes to standard error: kept in a file of limited size, and read for what matters here.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// A log is renamed to `.1` when it is this long, in bytes.
+const LIMIT: u64 = 10 << 20;
+/// Lines that are shown when a program ends.
+const TAIL: usize = 5;
+/// Longest line that is shown, in bytes.
+const SHOWN: usize = 512;
+
+/// A log file that begins anew at each start and never grows beyond twice its limit.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    file: File,
+    written: u64,
+}
+
+impl LogFile {
+    /// An empty log.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), file: File::create(path)?, written: 0 })
+    }
+
+    /// Adds a line.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn line(&mut self, line: &str) -> io::Result<()> {
+        if self.written >= LIMIT {
+            let old = self.path.with_extension("log.1");
+            std::fs::rename(&self.path, old)?;
+            *self = Self::create(&self.path)?;
+        }
+        self.written += u64::try_from(line.len()).unwrap_or(0) + 1;
+        writeln!(self.file, "{line}")
+    }
+}
+
+/// A line of a program's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A port is open: its name and address.
+    Listening(String, SocketAddr),
+    /// A record, as a person reads it, and whether it is a warning or worse.
+    Record {
+        /// `2026-01-01T00:00:00Z WARN failed to …: error=…`.
+        text: String,
+        /// Warning or error.
+        bad: bool,
+    },
+    /// No record: a panic, or what a program says before it logs.
+    Plain(String),
+}
+
+impl Line {
+    /// Reads a line of JSON, or whatever it is.
+    pub fn parse(line: &str) -> Self {
+        let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(line) else {
+            return Self::Plain(portcullis_contract::clean(line, SHOWN));
+        };
+        let mut take = |name: &str| fields.shift_remove(name).map(|value| words(&value)).unwrap_or_default();
+        let [time, level, message] = ["timestamp", "level", "message"].map(&mut take);
+        if message == "listening"
+            && let Ok(address) = take("address").parse()
+        {
+            return Self::Listening(take("port"), address);
+        }
+        take("target");
+        let rest: String = fields.iter().map(|(name, value)| format!(" {name}={}", words(value))).collect();
+        let text = portcullis_contract::clean(&format!("{time} {level} {message}{rest}"), SHOWN);
+        Self::Record { text, bad: matches!(level.as_str(), "WARN" | "ERROR") }
+    }
+}
+
+fn words(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The last lines that may tell why a program ended.
+#[derive(Debug, Default)]
+pub struct Tail(VecDeque<String>);
+
+impl Tail {
+    /// Adds a line if it is more than chatter.
+    pub fn add(&mut self, line: &Line) {
+        let text = match line {
+            Line::Plain(text) | Line::Record { text, bad: true } => text,
+            Line::Listening(..) | Line::Record { bad: false, .. } => return,
+        };
+        // A note on how to get a back trace is no cause.
+        if text.is_empty() || text.starts_with("note: run with") {
+            return;
+        }
+        if self.0.len() == TAIL {
+            self.0.pop_front();
+        }
+        self.0.push_back(text.clone());
+    }
+
+    /// The lines, oldest first.
+    pub fn lines(&self) -> Vec<String> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_a_record_and_plain_words() {
+        let listening = r#"{"timestamp":"t","level":"INFO","message":"listening","port":"state","address":"127.0.0.1:9081","target":"x"}"#;
+        let address = "127.0.0.1:9081".parse().expect("an address");
+        assert_eq!(Line::parse(listening), Line::Listening("state".into(), address));
+        let warning = r#"{"timestamp":"t","level":"WARN","message":"failed to fetch","policy":"cluster/a","attempts":3,"target":"x"}"#;
+        let text = "t WARN failed to fetch policy=cluster/a attempts=3".to_owned();
+        assert_eq!(Line::parse(warning), Line::Record { text, bad: true });
+        assert_eq!(Line::parse("error: \u{1b}[1mno"), Line::Plain("error: [1mno".into()));
+    }
+
+    #[test]
+    fn the_tail_holds_the_last_lines_that_may_be_causes() {
+        let mut tail = Tail::default();
+        tail.add(&Line::Record { text: "chatter".into(), bad: false });
+        for n in 0..9 {
+            tail.add(&Line::Plain(n.to_string()));
+        }
+        assert_eq!(tail.lines(), ["4", "5", "6", "7", "8"]);
+    }
+
+    #[test]
+    fn a_log_never_grows_without_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("loader.log");
+        let mut log = LogFile::create(&path).expect("creates");
+        let line = "x".repeat(1 << 20);
+        for _ in 0..25 {
+            log.line(&line).expect("writes");
+        }
+        let size = |name: &str| std::fs::metadata(folder.path().join(name)).expect("is there").len();
+        assert!(size("loader.log") <= LIMIT + (1 << 20) + 1);
+        assert!(size("loader.log.1") <= LIMIT + (1 << 20) + 1);
+    }
+}

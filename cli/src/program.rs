@@ -1,0 +1,104 @@
+//! The programs of a pod: where they are found.
+
+use std::fmt;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// A program of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Program {
+    /// Fetches and compiles modules.
+    Loader,
+    /// Answers.
+    Evaluator,
+    /// Tells status.
+    Reporter,
+}
+
+impl Program {
+    /// The name of its file.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Loader => "portcullis-loader",
+            Self::Evaluator => "portcullis-evaluator",
+            Self::Reporter => "portcullis-reporter",
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Loader => "loader",
+            Self::Evaluator => "evaluator",
+            Self::Reporter => "reporter",
+        })
+    }
+}
+
+/// Programs that are nowhere to be found.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} found neither beside {} nor on PATH: build with `{}`, or put it on PATH",
+    missing.join(" and "), beside.display(), build_command(missing)
+)]
+pub struct Missing {
+    missing: Vec<&'static str>,
+    beside: PathBuf,
+}
+
+fn build_command(missing: &[&str]) -> String {
+    // Each by itself, so that the features of one do not get into another.
+    missing.iter().map(|name| format!("cargo build --package {name}")).collect::<Vec<_>>().join(" && ")
+}
+
+/// The paths of `wanted`, each beside this program's own file or on PATH.
+///
+/// # Errors
+/// Those that are missing, with how to build them.
+pub fn find<const N: usize>(wanted: [Program; N]) -> Result<[PathBuf; N], Missing> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.parent().unwrap_or(Path::new(".")).to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::iter::once(beside.clone()).chain(std::env::split_paths(&path)).collect();
+    find_in(wanted, &folders, &beside)
+}
+
+fn find_in<const N: usize>(wanted: [Program; N], folders: &[PathBuf], beside: &Path) -> Result<[PathBuf; N], Missing> {
+    let found = wanted.map(|program| {
+        folders.iter().map(|folder| folder.join(program.file())).find(|path| is_executable(path)).ok_or(program.file())
+    });
+    let missing: Vec<&'static str> = found.iter().filter_map(|found| found.as_ref().err().copied()).collect();
+    if missing.is_empty() {
+        Ok(found.map(Result::unwrap_or_default))
+    } else {
+        Err(Missing { missing, beside: beside.to_owned() })
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_how_to_build_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let loader = folder.path().join("portcullis-loader");
+        fs::write(&loader, "").expect("writes");
+        let folders = [folder.path().to_owned()];
+        let find = || find_in([Program::Loader, Program::Evaluator], &folders, Path::new("/opt/portcullis"));
+        assert_eq!(
+            find().expect_err("not executable, and not there").to_string(),
+            "portcullis-loader and portcullis-evaluator found neither beside /opt/portcullis nor on PATH: build with \
+             `cargo build --package portcullis-loader && cargo build --package portcullis-evaluator`, or put it on PATH"
+        );
+        fs::set_permissions(&loader, fs::Permissions::from_mode(0o755)).expect("sets");
+        assert_eq!(find_in([Program::Loader], &folders, Path::new("")), Ok([loader]));
+    }
+}

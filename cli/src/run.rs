@@ -1,0 +1,174 @@
+//! `portcullis run`: the three programs of a pod on a folder.
+//!
+//! ```text
+//!  settings, ports, lock, certificate ──► evaluator ──► loader ──► reporter ──► ready: address and a curl line
+//!                                           each started again when it ends by itself
+//!  Ctrl-C ──► evaluator drains and ends ──► loader ends ──► reporter shows the last picture and ends
+//! ```
+
+mod hello;
+mod plan;
+mod settings;
+mod supervise;
+mod voice;
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_contract::EvaluatorState;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::RunArgs;
+use crate::certificate;
+use crate::child::{Running, StartError};
+use crate::http::Http;
+use crate::layout::Layout;
+use crate::program::{Program, find};
+use plan::{Addresses, Plan};
+use settings::Settings;
+use supervise::Supervised;
+use voice::Voice;
+
+/// How often readiness is asked.
+const ASK: Duration = Duration::from_millis(20);
+/// After this long it is told what readiness waits for.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+/// Longest time for the evaluator to drain, and for the others to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the pod until a signal asks for the end.
+///
+/// # Errors
+/// When a setting cannot be used, a program is missing, or one does not start.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let settings = Settings::check(args)?;
+    let [evaluator, loader, reporter] = find([Program::Evaluator, Program::Loader, Program::Reporter])?;
+    let layout = Layout::of(&args.dir);
+    layout.make()?;
+    let _lock = layout.lock()?;
+    settings.check_ports()?;
+    if !args.plain_http {
+        certificate::ensure(&layout, args.address.ip(), Timestamp::now())?;
+    }
+    let plan = Plan { settings, layout, evaluator, loader, reporter };
+    // One thread is enough to watch three programs, and children that end with their parent end with its thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(&plan))
+}
+
+async fn serve(plan: &Plan) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut interrupts = Signals::new()?;
+    let mut pod = tokio::select! {
+        pod = Pod::start(plan) => pod?,
+        () = interrupts.next() => return Ok(()),
+    };
+    tokio::select! {
+        result = pod.greet(plan, started) => result?,
+        () = interrupts.next() => return pod.stop(&mut interrupts).await,
+    }
+    interrupts.next().await;
+    pod.stop(&mut interrupts).await
+}
+
+/// The signals that ask for the end.
+struct Signals([tokio::signal::unix::Signal; 3]);
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let [a, b, c] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([a?, b?, c?]))
+    }
+
+    async fn next(&mut self) {
+        let [a, b, c] = &mut self.0;
+        tokio::select! {
+            _ = a.recv() => {}
+            _ = b.recv() => {}
+            _ = c.recv() => {}
+        }
+    }
+}
+
+struct Pod {
+    addresses: Addresses,
+    voice: Voice,
+    evaluator: Supervised,
+    loader: Supervised,
+    reporter: Supervised,
+}
+
+impl Pod {
+    /// Starts the programs, each when the addresses that it needs are known.
+    async fn start(plan: &Plan) -> anyhow::Result<Self> {
+        let mut addresses = Addresses::asked(&plan.settings);
+        let voice = Voice::default();
+
+        let recipe = plan.evaluator(&addresses);
+        let evaluator = Running::start(&recipe).await.map_err(setting)?;
+        addresses.learn_evaluator(&evaluator.addresses);
+        // From now on its ports are settled, so that it comes back on the same ones.
+        let evaluator = Supervised::new(plan.evaluator(&addresses), evaluator, voice.clone());
+
+        let loader = Running::start(&plan.loader(&addresses)).await.map_err(setting)?;
+        addresses.learn_loader(&loader.addresses);
+        let loader = Supervised::new(plan.loader(&addresses), loader, voice.clone());
+
+        let mut reporter = Running::start(&plan.reporter(&addresses)).await.map_err(setting)?;
+        addresses.learn_reporter(&reporter.addresses);
+        voice.through(reporter.input.take()).await;
+        let reporter = Supervised::new(plan.reporter(&addresses), reporter, voice.clone());
+        Ok(Self { addresses, voice, evaluator, loader, reporter })
+    }
+
+    /// Waits until the pod is ready, then says how to use it.
+    async fn greet(&mut self, plan: &Plan, started: Instant) -> anyhow::Result<()> {
+        let http = Http::new(Duration::from_secs(2))?;
+        let mut told = false;
+        loop {
+            // No answer is as good as not ready: the evaluator may be starting again.
+            let answer = http.get(self.addresses.probes[0], "/readyz?verbose").await.ok();
+            match answer {
+                Some((200, _)) => break,
+                Some((_, body)) if !told && started.elapsed() > TELL_AFTER => {
+                    told = true;
+                    let body = String::from_utf8_lossy(&body);
+                    let failed: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("[-]")).collect();
+                    self.voice.say(&format!("Not ready yet: {}", failed.join(", "))).await;
+                }
+                _ => {}
+            }
+            tokio::time::sleep(ASK).await;
+        }
+        let state: EvaluatorState = http.state(self.addresses.evaluator_state).await.unwrap_or_default();
+        let served: Vec<_> = state.current.keys().cloned().collect();
+        for line in hello::hello(&plan.settings, &plan.layout, self.addresses.admission, &served, started.elapsed()) {
+            self.voice.say(&line).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the programs in order; a second signal ends them at once.
+    async fn stop(self, interrupts: &mut Signals) -> anyhow::Result<()> {
+        self.voice.say("Stopping; Ctrl-C once more to stop at once.").await;
+        let in_order = async {
+            self.evaluator.stop(PATIENCE).await;
+            self.loader.stop(PATIENCE).await;
+            self.voice.through(None).await;
+            self.reporter.stop(PATIENCE).await;
+        };
+        tokio::select! {
+            () = in_order => Ok(()),
+            // Dropping a child kills it.
+            () = interrupts.next() => anyhow::bail!("stopped at once, without waiting for running requests"),
+        }
+    }
+}
+
+/// A setting that only the program itself could judge is a bad setting of this program, too.
+fn setting(error: StartError) -> anyhow::Error {
+    if error.is_setting() {
+        return portcullis_process::SettingError::new("the settings of a program", error.to_string()).into();
+    }
+    error.into()
+}

@@ -1,0 +1,143 @@
+//! What is said when the pod is ready: where it is, and a line to try it with. Pure but for a look at the requests.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use portcullis_contract::PolicyId;
+
+use super::settings::Settings;
+use crate::certificate::AUTHORITY_FILE;
+use crate::layout::Layout;
+
+/// Judged where the folder has no request of its own.
+const REQUEST: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"name":"try","namespace":"default","operation":"CREATE","userInfo":{"username":"me"},"object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"try","namespace":"default"},"spec":{"containers":[{"name":"main","image":"busybox","securityContext":{"privileged":true}}]}}}}"#;
+
+/// The lines.
+pub(super) fn hello(
+    settings: &Settings,
+    layout: &Layout,
+    admission: SocketAddr,
+    served: &[PolicyId],
+    took: Duration,
+) -> Vec<String> {
+    let dir = settings.dir.display();
+    let scheme = if settings.plain_http { "http" } else { "https" };
+    let base = format!("{scheme}://{}", reachable(admission));
+    let mut lines = vec![format!("Ready after {}.{} s on {base}", took.as_secs(), took.subsec_millis() / 100)];
+    let (request, policy) = best(&requests(&settings.dir), served);
+    if let Some(policy) = policy {
+        let authority = layout.tls.join(AUTHORITY_FILE);
+        let trust =
+            if settings.plain_http { String::new() } else { format!(" --cacert {}", quote(&shown(&authority))) };
+        let data = request.map_or_else(|| REQUEST.to_owned(), |path| format!("@{}", shown(&path)));
+        lines.push("Try it:".to_owned());
+        lines.push(format!(
+            "  curl -sS{trust} -H 'Content-Type: application/json' --data-binary {} {}",
+            quote(&data),
+            quote(&format!("{base}/validate/{policy}"))
+        ));
+    } else {
+        lines.push(format!("No policy serves yet: put a manifest into {dir}"));
+    }
+    lines.push(format!(
+        "Status: portcullis describe --dir {} · logs: {}",
+        quote(&shown(&settings.dir)),
+        layout.logs.display()
+    ));
+    lines.push(format!("Edit a policy in {dir} and watch. Ctrl-C stops everything."));
+    lines
+}
+
+/// The address as a client of this machine reaches it.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => SocketAddr::from((Ipv6Addr::LOCALHOST, address.port())),
+        _ => address,
+    }
+}
+
+/// The requests that the folder has, by name.
+fn requests(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir.join("requests")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut requests: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
+    requests.sort();
+    requests
+}
+
+/// The request and the policy whose names have most words in common, as such a pair most likely shows a denial; of equal
+/// ones the shortest name.
+fn best(requests: &[PathBuf], served: &[PolicyId]) -> (Option<PathBuf>, Option<PolicyId>) {
+    let words = |text: &str| -> Vec<String> {
+        text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.len() > 2).map(str::to_owned).collect()
+    };
+    let mut pairs: Vec<(usize, &PathBuf, &PolicyId)> = Vec::new();
+    for request in requests {
+        let stem = request.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        for policy in served {
+            let common = words(policy.name()).iter().filter(|word| words(&stem).contains(word)).count();
+            pairs.push((common, request, policy));
+        }
+    }
+    pairs.sort_by_key(|(common, request, policy)| {
+        (usize::MAX - common, request.as_os_str().len(), (*request).clone(), (*policy).clone())
+    });
+    match pairs.first() {
+        Some((_, request, policy)) => (Some((*request).clone()), Some((*policy).clone())),
+        None => (None, served.first().cloned()),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// The text as one word of a shell.
+fn quote(text: &str) -> String {
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_' | ':' | '@' | '+' | ',' | '=');
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(ids: &[&str]) -> Vec<PolicyId> {
+        ids.iter().map(|id| id.parse().expect("an id")).collect()
+    }
+
+    #[test]
+    fn the_pair_that_most_likely_shows_a_denial_is_chosen() {
+        let requests: Vec<PathBuf> =
+            ["deployment-privileged.json", "pod-ok.json", "pod-privileged.json"].map(PathBuf::from).to_vec();
+        let served = ids(&["cluster/default-resources", "cluster/no-privileged"]);
+        let (request, policy) = best(&requests, &served);
+        assert_eq!(request, Some("pod-privileged.json".into()));
+        assert_eq!(policy.as_ref().map(PolicyId::as_str), Some("cluster/no-privileged"));
+        assert_eq!(best(&[], &served).1.as_ref(), served.first());
+        assert_eq!(best(&requests, &[]), (None, None));
+    }
+
+    #[test]
+    fn a_pasted_word_is_one_word() {
+        assert_eq!(quote("examples/requests/pod-ok.json"), "examples/requests/pod-ok.json");
+        assert_eq!(quote("my policies/it's"), r"'my policies/it'\''s'");
+    }
+
+    #[test]
+    fn an_address_for_all_interfaces_is_reached_on_the_loopback() {
+        assert_eq!(reachable(SocketAddr::from(([0, 0, 0, 0], 1))).to_string(), "127.0.0.1:1");
+    }
+
+    #[test]
+    fn the_request_that_is_there_always_is_json() {
+        assert!(serde_json::from_str::<serde_json::Value>(REQUEST).is_ok());
+    }
+}

@@ -1,0 +1,144 @@
+//! How each program is started: its arguments from settings, folders and the addresses known so far.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::settings::Settings;
+use crate::child::Recipe;
+use crate::layout::Layout;
+use crate::program::Program;
+
+/// Nobody has to notice first that this pod leaves, as no endpoint list leads to it.
+const DRAIN_DELAY: &str = "0s";
+
+/// Everything that a program is started with.
+pub(super) struct Plan {
+    pub(super) settings: Settings,
+    pub(super) layout: Layout,
+    pub(super) evaluator: PathBuf,
+    pub(super) loader: PathBuf,
+    pub(super) reporter: PathBuf,
+}
+
+/// The pod's addresses: as asked, then as the programs have told them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) admission: SocketAddr,
+    /// Evaluator, loader, reporter.
+    pub(super) probes: [SocketAddr; 3],
+    pub(super) evaluator_state: SocketAddr,
+    pub(super) loader_state: SocketAddr,
+}
+
+impl Addresses {
+    pub(super) fn asked(settings: &Settings) -> Self {
+        Self {
+            admission: settings.admission,
+            probes: settings.probes,
+            evaluator_state: settings.states[0],
+            loader_state: settings.states[1],
+        }
+    }
+
+    pub(super) fn learn_evaluator(&mut self, told: &HashMap<String, SocketAddr>) {
+        learn(&mut self.admission, told, "admission");
+        learn(&mut self.probes[0], told, "probes");
+        learn(&mut self.evaluator_state, told, "state");
+    }
+
+    pub(super) fn learn_loader(&mut self, told: &HashMap<String, SocketAddr>) {
+        learn(&mut self.probes[1], told, "probes");
+        learn(&mut self.loader_state, told, "state");
+    }
+
+    pub(super) fn learn_reporter(&mut self, told: &HashMap<String, SocketAddr>) {
+        learn(&mut self.probes[2], told, "probes");
+    }
+}
+
+fn learn(address: &mut SocketAddr, told: &HashMap<String, SocketAddr>, port: &str) {
+    if let Some(told) = told.get(port) {
+        *address = *told;
+    }
+}
+
+impl Plan {
+    fn recipe(&self, program: Program, ports: &'static [&'static str], arguments: Arguments) -> Recipe {
+        let path = match program {
+            Program::Evaluator => &self.evaluator,
+            Program::Loader => &self.loader,
+            Program::Reporter => &self.reporter,
+        };
+        Recipe {
+            program,
+            path: path.clone(),
+            arguments: arguments.0,
+            unset: &[],
+            ports,
+            log: Some(self.layout.logs.join(format!("{program}.log"))),
+            echo: self.settings.logs,
+            speaks: program == Program::Reporter,
+        }
+    }
+
+    fn volume(&self) -> &PathBuf {
+        self.settings.volume.as_ref().unwrap_or(&self.layout.volume)
+    }
+
+    pub(super) fn evaluator(&self, addresses: &Addresses) -> Recipe {
+        let mut arguments = Arguments::default()
+            .with("--volume", self.volume())
+            .with("--private-dir", &self.layout.private)
+            .with("--address", addresses.admission.to_string())
+            .with("--probe-address", addresses.probes[0].to_string())
+            .with("--state-address", addresses.evaluator_state.to_string())
+            .with("--audit", "on")
+            .with("--validate-raw", "on")
+            .with("--drain-delay", DRAIN_DELAY);
+        if self.settings.plain_http {
+            arguments.0.push("--plain-http".into());
+        } else {
+            arguments = arguments.with("--tls-dir", &self.layout.tls);
+        }
+        self.recipe(Program::Evaluator, &["admission", "probes", "state"], arguments)
+    }
+
+    pub(super) fn loader(&self, addresses: &Addresses) -> Recipe {
+        let mut arguments = Arguments::default()
+            .with("--dir", &self.settings.dir)
+            .with("--volume", self.volume())
+            .with("--probe-address", addresses.probes[1].to_string())
+            .with("--state-address", addresses.loader_state.to_string())
+            .with("--evaluator-state", addresses.evaluator_state.to_string());
+        for root in &self.settings.module_roots {
+            arguments = arguments.with("--module-root", root);
+        }
+        if let Some(policies) = &self.settings.policies {
+            arguments = arguments.with("--policies", policies);
+        }
+        self.recipe(Program::Loader, &["probes", "state"], arguments)
+    }
+
+    pub(super) fn reporter(&self, addresses: &Addresses) -> Recipe {
+        let mut arguments = Arguments::default()
+            .with("--status-dir", &self.layout.status)
+            .with("--probe-address", addresses.probes[2].to_string())
+            .with("--loader-state", addresses.loader_state.to_string())
+            .with("--evaluator-state", addresses.evaluator_state.to_string())
+            .with("--table", if self.settings.live { "live" } else { "lines" });
+        arguments.0.push("--notes".into());
+        self.recipe(Program::Reporter, &["probes"], arguments)
+    }
+}
+
+#[derive(Default)]
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    fn with(mut self, flag: &str, value: impl Into<OsString>) -> Self {
+        self.0.extend([flag.into(), value.into()]);
+        self
+    }
+}

@@ -1,0 +1,75 @@
+//! A program is started again when it ends by itself, and the others go on meanwhile.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::voice::Voice;
+use crate::child::{Recipe, Running, quoted};
+
+/// First pause before a program is started again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A program that ran for this long begins with the first pause again.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// A program that is kept running.
+pub(super) struct Supervised {
+    stop: oneshot::Sender<Duration>,
+    task: JoinHandle<()>,
+}
+
+impl Supervised {
+    /// Keeps `running` running, by `recipe` when it has ended.
+    pub(super) fn new(recipe: Recipe, running: Running, voice: Voice) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        Self { stop, task: tokio::spawn(keep(recipe, running, voice, stopped)) }
+    }
+
+    /// Ends the program: asks, waits, and after `patience` does not ask any more.
+    pub(super) async fn stop(self, patience: Duration) {
+        // The task is gone only if it panicked, and then its child is gone, too.
+        let _ = self.stop.send(patience);
+        let _ = self.task.await;
+    }
+}
+
+async fn keep(recipe: Recipe, mut running: Running, voice: Voice, mut stopped: oneshot::Receiver<Duration>) {
+    let program = recipe.program;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let since = Instant::now();
+        let (status, tail) = tokio::select! {
+            ended = running.ended() => ended,
+            patience = &mut stopped => return running.stop(patience.unwrap_or_default()).await,
+        };
+        if recipe.speaks {
+            voice.through(None).await;
+        }
+        if since.elapsed() >= STEADY {
+            pause = FIRST_PAUSE;
+        }
+        let log = recipe.log.as_ref().map(|log| format!(" (log: {})", log.display())).unwrap_or_default();
+        voice.say(&format!("The {program} ended: {status}; it is started again{log}{}", quoted(&tail))).await;
+        running = loop {
+            let restart = async {
+                tokio::time::sleep(pause).await;
+                Running::start(&recipe).await
+            };
+            let result = tokio::select! {
+                result = restart => result,
+                _ = &mut stopped => return,
+            };
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            match result {
+                Ok(running) => break running,
+                Err(error) => voice.say(&format!("{error}\nIt is tried again in {} ms.", pause.as_millis())).await,
+            }
+        };
+        if recipe.speaks {
+            voice.through(running.input.take()).await;
+        }
+        voice.say(&format!("The {program} runs again.")).await;
+    }
+}

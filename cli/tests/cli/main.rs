@@ -1,0 +1,25 @@
+//! The command-line tool as a user meets it, where no other program is needed.
+
+mod refusals;
+mod status;
+
+use std::path::Path;
+use std::process::Command;
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+struct Printed {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn portcullis(folder: &Path, arguments: &[&str]) -> Printed {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    let output = command.args(arguments).current_dir(folder).env("PATH", "").output().expect("runs");
+    Printed {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).expect("text"),
+        err: String::from_utf8(output.stderr).expect("text"),
+    }
+}

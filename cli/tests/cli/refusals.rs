@@ -1,0 +1,98 @@
+//! Bad input: the thing, the cause and the next step; help that teaches.
+
+use std::fs;
+
+use crate::portcullis;
+
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let printed = portcullis(folder.path(), arguments);
+    assert_eq!(printed.out, "", "{arguments:?}");
+    (printed.code, printed.err)
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let (code, err) = refused(&["run", "nowhere"]);
+    assert_eq!(code, Some(64));
+    assert_eq!(err, "error: DIR: nowhere: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn an_argument_that_is_none() {
+    let (code, err) = refused(&["run", ".", "--adress", "x"]);
+    assert_eq!(code, Some(64));
+    assert!(err.contains("'--adress'") && err.contains("'--address'"), "{err}");
+}
+
+#[test]
+fn programs_that_are_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let alone = folder.path().join("portcullis");
+    fs::copy(env!("CARGO_BIN_EXE_portcullis"), &alone).expect("copies");
+    let mut command = std::process::Command::new(&alone);
+    let output = command.args(["run", "."]).current_dir(folder.path()).env("PATH", "").output().expect("runs");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err.starts_with("error: portcullis-evaluator and portcullis-loader and portcullis-reporter found"),
+        "{err}"
+    );
+    assert!(err.contains("`cargo build --package portcullis-evaluator && "), "{err}");
+    assert!(!folder.path().join(".portcullis").exists(), "nothing is made before everything is there");
+}
+
+#[test]
+fn no_status_and_where_there_is_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nothing = portcullis(folder.path(), &["get"]);
+    assert_eq!(nothing.code, Some(1));
+    assert_eq!(
+        nothing.err,
+        "error: . has no status: no pod has run on this folder; start one with `portcullis run .`, or name the folder of a \
+         pod with `--dir`\n"
+    );
+    fs::create_dir_all(folder.path().join("examples/.portcullis/status")).expect("makes");
+    let hint = portcullis(folder.path(), &["describe", "x"]);
+    assert!(hint.err.ends_with("or look at the one there is with `--dir examples`\n"), "{}", hint.err);
+}
+
+#[test]
+fn nothing_to_judge_is_status_2() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, err) = refused(&["eval", "policy.yaml", "pod.json"]);
+    assert_eq!(
+        (code, err.as_str()),
+        (Some(2), "error: failed to open policy.yaml: No such file or directory (os error 2)\n")
+    );
+    fs::write(folder.path().join("policy.yaml"), "kind: ConfigMap").expect("writes");
+    let printed = portcullis(folder.path(), &["eval", "policy.yaml", "pod.json"]);
+    assert_eq!(
+        printed.err,
+        "error: failed to take a policy from policy.yaml: it has no Policy or ClusterPolicy of \
+         policies.portcullis.dev/v1alpha1\n"
+    );
+}
+
+#[test]
+fn a_probe_port_without_room_for_the_next_two() {
+    let (code, err) = refused(&["run", ".", "--probe-address", "127.0.0.1:65535"]);
+    assert_eq!(code, Some(64));
+    assert_eq!(err, "error: --probe-address: 65535 has no room for the next two ports\n");
+}
+
+#[test]
+fn help_teaches_with_examples_and_completion_knows_the_commands() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for command in ["run", "get", "describe", "eval", "completion"] {
+        let help = portcullis(folder.path(), &[command, "--help"]);
+        assert_eq!(help.code, Some(0));
+        assert!(help.out.contains("\nExamples:\n  "), "{}", help.out);
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = portcullis(folder.path(), &["completion", shell]);
+        assert!(script.code == Some(0) && script.out.contains("describe"), "{shell}");
+    }
+    let version = portcullis(folder.path(), &["version"]);
+    assert_eq!(version.out, format!("portcullis {}\n", env!("CARGO_PKG_VERSION")));
+}
