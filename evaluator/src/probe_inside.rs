@@ -6,21 +6,25 @@
 use std::fmt::Display;
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::process::Command;
 
 /// Names of variables that would hold what this program must not have.
 const SECRETS: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "KUBECONFIG", "CREDENTIAL"];
 
-/// Tries everything.
-pub(crate) fn run() {
+/// Tries everything, on this volume among others.
+pub(crate) fn run(volume: &Path) {
     tell("connect", TcpStream::connect(("127.0.0.1", 9)).map(|_| "connected"));
     tell("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
     tell("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
     tell("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
-    let outside = std::env::temp_dir().join(format!("portcullis-probe-{}", std::process::id()));
-    tell("write", fs::write(&outside, "probe").map(|()| "written"));
-    // Where it could be written it should not stay.
-    let _ = fs::remove_file(&outside);
+    let name = format!(".portcullis-probe-{}.tmp", std::process::id());
+    for (attempt, folder) in [("write", &*std::env::temp_dir()), ("write to the volume", volume)] {
+        let file = folder.join(&name);
+        tell(attempt, fs::write(&file, "probe").map(|()| "written"));
+        // Where it could be written it should not stay.
+        let _ = fs::remove_file(&file);
+    }
     tell("read", fs::read("/etc/hostname").map(|_| "read"));
     let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
     tell("token", fs::read(token).map(|_| "read"));

@@ -19,6 +19,7 @@
 
 mod address;
 mod answer;
+mod cage;
 mod canary;
 mod certificate;
 mod client;
@@ -41,6 +42,7 @@ mod volume;
 mod wait;
 
 pub use answer::{Answer, Verdict};
+pub use cage::Cage;
 pub use canary::{CANARY, Canary};
 pub use certificate::{Authority, Identity};
 pub use client::Client;
@@ -50,7 +52,7 @@ pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
-pub use raw::{Raw, RawResponse, client_hello};
+pub use raw::{Raw, RawResponse, client_hello, request};
 pub use review::Review;
 pub use rows::{rows_without_a_test, stale_lines};
 pub use secret::Secret;
@@ -59,4 +61,4 @@ pub use source::{Reply, Source};
 pub use tls::Tls;
 pub use usage::Usage;
 pub use volume::{SmallVolume, Volume};
-pub use wait::{LIMIT, eventually, eventually_within, heavy, never};
+pub use wait::{LIMIT, StopOnDrop, eventually, eventually_within, heavy, never};

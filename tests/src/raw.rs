@@ -88,6 +88,12 @@ impl Raw {
         }
     }
 
+    /// The server's certificate, as DER; empty without TLS.
+    pub fn certificate(&self) -> Vec<u8> {
+        let Stream::Tls(tls) = &self.stream else { return Vec::new() };
+        tls.conn.peer_certificates().and_then(|chain| chain.first()).map(|first| first.to_vec()).unwrap_or_default()
+    }
+
     /// Sends all bytes.
     ///
     /// # Errors
@@ -130,6 +136,43 @@ impl Raw {
     /// # Errors
     /// When the connection ends before it is whole, or nothing comes for [`LIMIT`].
     pub fn response(&mut self) -> io::Result<RawResponse> {
+        let (end, status, head) = self.head()?;
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.and_then(|text| text.parse().ok()).unwrap_or(0);
+        while self.buffer.len() < end + length {
+            self.fill()?;
+        }
+        let body = String::from_utf8_lossy(&self.buffer[end..end + length]).into_owned();
+        self.buffer.drain(..end + length);
+        Ok(RawResponse { status, head, body })
+    }
+
+    /// Reads the answer to a HEAD request, which has no body whatever its head says.
+    ///
+    /// # Errors
+    /// As [`Raw::response`].
+    pub fn response_to_head(&mut self) -> io::Result<RawResponse> {
+        let (end, status, head) = self.head()?;
+        self.buffer.drain(..end);
+        Ok(RawResponse { status, head, body: String::new() })
+    }
+
+    /// Reads one HTTP answer if it comes within `limit`; what came of it stays for the next try.
+    ///
+    /// # Errors
+    /// When the connection ends before it is whole.
+    pub fn response_within(&mut self, limit: Duration) -> io::Result<Option<RawResponse>> {
+        self.socket().set_read_timeout(Some(limit))?;
+        let response = self.response();
+        self.socket().set_read_timeout(Some(LIMIT))?;
+        match response {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Ok(None),
+            response => response.map(Some),
+        }
+    }
+
+    /// Waits for a head; gives where it ends in the buffer, its status and its text.
+    fn head(&mut self) -> io::Result<(usize, u16, String)> {
         let end = loop {
             if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
                 break end;
@@ -137,17 +180,20 @@ impl Raw {
             self.fill()?;
         };
         let head = String::from_utf8_lossy(&self.buffer[..end]).to_lowercase();
-        self.buffer.drain(..end + 4);
         let status =
             head.split_whitespace().nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let length = length.and_then(|text| text.parse().ok()).unwrap_or(0);
-        while self.buffer.len() < length {
+        Ok((end + 4, status, head))
+    }
+
+    /// Waits for bytes and gives them, whatever they are.
+    ///
+    /// # Errors
+    /// When the connection ends, or nothing comes for [`LIMIT`].
+    pub fn bytes(&mut self) -> io::Result<Vec<u8>> {
+        if self.buffer.is_empty() {
             self.fill()?;
         }
-        let body = String::from_utf8_lossy(&self.buffer[..length]).into_owned();
-        self.buffer.drain(..length);
-        Ok(RawResponse { status, head, body })
+        Ok(std::mem::take(&mut self.buffer))
     }
 
     /// Waits until the server ends the connection, and gives the time that this took; nothing when it does not within
@@ -191,6 +237,22 @@ impl Raw {
             Stream::Tls(tls) => &tls.sock,
         }
     }
+}
+
+/// A request as bytes: JSON with its length, unless `headers` say otherwise; a header without a value is left out.
+pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let length = body.len().to_string();
+    let own = [("Host", "portcullis.example"), ("Content-Type", "application/json"), ("Content-Length", &length)];
+    let is_said = |name: &str| headers.iter().any(|(said, _)| said.eq_ignore_ascii_case(name));
+    let own = own.into_iter().filter(|(name, _)| !is_said(name));
+    let mut bytes = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
+    for (name, value) in own.chain(headers.iter().copied().filter(|(_, value)| !value.is_empty())) {
+        bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(body);
+    bytes
 }
 
 /// The client side of a TLS handshake as bytes: a ClientHello that the evaluator answers.

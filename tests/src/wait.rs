@@ -1,5 +1,6 @@
 //! Waiting for conditions, with time limits wide enough for a busy machine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,6 +47,15 @@ pub fn never<T: std::fmt::Debug>(time: Duration, what: &str, mut look: impl FnMu
             panic!("{what} must not happen: {found:?}");
         }
         thread::sleep(PACE);
+    }
+}
+
+/// Sets a flag when it goes, so that callers in other threads end also when the test fails.
+pub struct StopOnDrop<'f>(pub &'f AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

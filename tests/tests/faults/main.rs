@@ -1,9 +1,18 @@
 //! The fault catalogue, one module a section. A test is named after its row.
 #![forbid(unsafe_code)]
 
+mod abuse;
 mod fetching;
+mod groups;
+mod http;
+mod http_connections;
+mod http_requests;
+mod http_tls;
 mod modules_call;
 mod modules_load;
+mod process_calls;
+mod process_end;
+mod process_swaps;
 mod settings;
 mod volume_evaluator;
 mod volume_loader;

@@ -1,0 +1,52 @@
+//! Part of rig POD: a process runs out of memory, by a control group below the test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A control group in which there is hardly any memory to be had. It is removed when this goes.
+pub struct Cage(PathBuf);
+
+impl Cage {
+    /// One that lets a process have `bytes` more than what it has when it enters. Nothing where the test may not make groups.
+    pub fn new(bytes: u64) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let name = format!("portcullis-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        groups.lines().find_map(|line| {
+            // `<number>:<controllers>:<path>`; version 2 has number 0 and no names.
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
+            let (roots, limit): (&[&str], _) = match controllers {
+                "" => (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max"),
+                "memory" => (&["/sys/fs/cgroup/memory"], "memory.limit_in_bytes"),
+                _ => return None,
+            };
+            roots.iter().find_map(|root| Self::made(&Path::new(root).join(path).join(&name), limit, bytes))
+        })
+    }
+
+    fn made(folder: &Path, limit: &str, bytes: u64) -> Option<Self> {
+        fs::create_dir(folder).ok()?;
+        let cage = Self(folder.to_owned());
+        fs::write(folder.join(limit), bytes.to_string()).ok()?;
+        // Absent where there is no swap.
+        let _ = fs::write(folder.join("memory.swap.max"), "0");
+        Some(cage)
+    }
+
+    /// Puts a process into it.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    pub fn take(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("a group that was made can be entered");
+    }
+}
+
+impl Drop for Cage {
+    fn drop(&mut self) {
+        // Works once nobody is in it; what is left is empty and harmless.
+        let _ = fs::remove_dir(&self.0);
+    }
+}

@@ -1,0 +1,123 @@
+//! Section 13, as far as it needs no API server: what code that has broken out of its instance finds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Program, Review, Secret};
+use serde_json::Value;
+
+const DENIES: &str = "cluster/denies";
+
+/// What the probe inside the evaluator got, by attempt.
+fn attempts(pod: &Pod) -> BTreeMap<String, String> {
+    pod.evaluator().wait_for_log("the end of the probe", |line| line["attempt"] == "environment");
+    let lines = pod.evaluator().logs();
+    let probes = lines.iter().filter(|line| line["message"] == "probe");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    probes.map(|line| (text(&line["attempt"]), text(&line["outcome"]))).collect()
+}
+
+fn folder() -> Folder {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    folder
+}
+
+fn probed(setup: PodSetup) -> Pod {
+    let pod = setup.fail_points(Program::Evaluator, "evaluator.probe_inside=error").start();
+    pod.wait_current(DENIES, 1);
+    pod
+}
+
+#[test]
+fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
+    let folder = folder();
+    let secret = Secret::planted_in("environment");
+    // What the loader may have, and nobody else.
+    let pod = probed(Pod::on(&folder).env(Program::Loader, "REGISTRY_PASSWORD", secret.text()));
+    let canary = Canary::on(&pod);
+    if pod.metric("portcullis_landlock_enforced") < 1.0 || pod.metric("portcullis_seccomp_enforced") < 1.0 {
+        // The product says so itself, loudly; what is left is that it serves.
+        let told = |line: &&Value| line["level"] == "WARN" && line["message"] == "shut in only in part";
+        let logs = pod.evaluator().logs();
+        assert!(logs.iter().any(|line| line["level"] == "WARN" && line["landlock"].is_string()), "{logs:?}");
+        eprintln!("SKIPPED in part: this kernel has no Landlock or no seccomp: {:?}", logs.iter().find(told));
+    }
+    let attempts = attempts(&pod);
+    let landlock = pod.metric("portcullis_landlock_enforced") >= 1.0;
+    let seccomp = pod.metric("portcullis_seccomp_enforced") >= 1.0;
+    // The filter refuses connections, listeners and programs; Landlock files, and again connections and programs.
+    for (attempt, is_due) in [
+        ("connect", seccomp || landlock),
+        ("listen", seccomp || landlock),
+        ("datagram", seccomp),
+        ("exec", seccomp || landlock),
+        ("write", landlock),
+        ("write to the volume", landlock),
+        ("read", landlock),
+    ] {
+        let outcome = attempts.get(attempt).unwrap_or_else(|| panic!("no {attempt} in {attempts:?}"));
+        assert!(!is_due || outcome.starts_with("refused: "), "{attempt}: {outcome}");
+        assert!(!outcome.contains("refused: Connection refused"), "{attempt} got as far as the network");
+    }
+    assert!(attempts["token"].starts_with("refused: "), "{attempts:?}");
+    assert_eq!(attempts["environment"], "nothing", "no credential in the environment");
+
+    // Seen from outside: no new privileges, and the filter is on every thread.
+    for thread in fs::read_dir(format!("/proc/{}/task", pod.evaluator().pid())).expect("it runs").flatten() {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let value = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(|value| value.trim().to_owned()).unwrap_or_default()
+        };
+        if !status.is_empty() {
+            assert_eq!(value("NoNewPrivs:"), "1", "{}", value("Name:"));
+            assert!(!seccomp || value("Seccomp:") == "2", "{}", value("Name:"));
+        }
+    }
+    assert!(!pod.ask(DENIES, &Review::pod()).verdict().allowed);
+    canary.finish(&pod);
+}
+
+/// The evaluator's own user cannot write to the volume, and neither can code inside it; all it writes is its private copies.
+#[test]
+fn fault_x02_evaluator_writes_to_the_volume() {
+    let folder = folder();
+    let is_root = rustix::process::geteuid().is_root();
+    let setup = Pod::on(&folder);
+    let pod = probed(if is_root { setup.separate_users() } else { setup });
+    let canary = Canary::on(&pod);
+    let attempts = attempts(&pod);
+    if is_root || pod.metric("portcullis_landlock_enforced") >= 1.0 {
+        assert!(attempts["write to the volume"].starts_with("refused: "), "{attempts:?}");
+    }
+    if is_root {
+        // The other user has no right to anything there: all is the loader's, and nothing is open to others.
+        let evaluator = fs::metadata(format!("/proc/{}", pod.evaluator().pid())).expect("it runs").uid();
+        assert_not_writable(pod.volume().path(), evaluator);
+    } else {
+        eprintln!("SKIPPED in part: only root can run the evaluator as another user");
+    }
+    // What it runs lies where only its own user gets to.
+    let private = fs::metadata(pod.path("private")).expect("it is there");
+    assert_eq!(private.mode() & 0o077, 0, "the private folder is open to others");
+    folder.put(&Policy::cluster("denies").denying("generation two"));
+    pod.assert_recovered(DENIES, 2);
+    canary.finish(&pod);
+}
+
+fn assert_not_writable(path: &Path, user: u32) {
+    let metadata = fs::symlink_metadata(path).expect("it is there");
+    assert_ne!(metadata.uid(), user, "{} is the evaluator's", path.display());
+    assert!(metadata.is_symlink() || metadata.mode() & 0o022 == 0, "{} can be written by others", path.display());
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path).expect("it is ours").flatten() {
+            // Temporary files may go meanwhile.
+            if entry.path().exists() {
+                assert_not_writable(&entry.path(), user);
+            }
+        }
+    }
+}

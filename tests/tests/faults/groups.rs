@@ -1,0 +1,163 @@
+//! Section 11, as far as it needs no API server: match groups.
+
+use std::thread;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Canary, Folder, LIMIT, Pod, Policy, Review, Verdict, eventually, heavy};
+
+const SIZE: usize = 5;
+
+/// A group of five on a resource of its own, with `bad` at one place; the others deny and say which one they are.
+fn five(resource: &str, place: usize, bad: &Policy) -> Vec<Policy> {
+    let member = |number: usize| {
+        let name = format!("{resource}-{number}");
+        match number == place {
+            true => bad.renamed(&name).on(resource),
+            false => Policy::cluster(&format!("member-{number}"))
+                .denying(&format!("no {number}"))
+                .renamed(&name)
+                .on(resource),
+        }
+    };
+    (0..SIZE).map(member).collect()
+}
+
+/// The four others are told whatever the fifth does, in the order of their ids.
+fn assert_others_deny(verdict: &Verdict, members: &[Policy], place: usize) {
+    assert!(!verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
+    let mut rest = verdict.message.as_str();
+    for (number, member) in members.iter().enumerate().filter(|(number, _)| *number != place) {
+        let text = format!("policy {}: no {number}", member.id());
+        let at = rest.find(&text).unwrap_or_else(|| panic!("no {text:?} in its order in {verdict:?}"));
+        rest = &rest[at + text.len()..];
+        let key = format!("cluster.{}.generation", member.name());
+        assert_eq!(verdict.annotations.get(&key).map(String::as_str), Some("1"), "{verdict:?}");
+    }
+    assert_eq!(verdict.code, 403, "several deny: {verdict:?}");
+}
+
+fn causes(verdict: &Verdict) -> Vec<(String, String)> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let causes = verdict.details["causes"].as_array().into_iter().flatten();
+    causes.map(|cause| (text(&cause["field"]), text(&cause["reason"]))).collect()
+}
+
+/// With `failurePolicy: Fail` all five are told, the bad one by its reason; with `Ignore` it is a warning beside four denials.
+fn assert_one_of_five(kind: &str, bad: &Policy, reason: Reason) {
+    let folder = Folder::with_canary();
+    let groups: Vec<_> = (0..SIZE)
+        .flat_map(|place| {
+            let lax = five(&format!("{kind}-lax-{place}"), place, bad);
+            let lax = lax.into_iter().map(Policy::ignoring_failure).collect();
+            [(place, true, five(&format!("{kind}-{place}"), place, bad)), (place, false, lax)]
+        })
+        .collect();
+    for (_, _, members) in &groups {
+        members.iter().for_each(|member| folder.put(member));
+    }
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for (place, is_strict, members) in &groups {
+        members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
+        let bad = members[*place].id();
+        let verdict = pod.admit(&members[0].group(), &Review::pod()).verdict();
+        assert_others_deny(&verdict, members, *place);
+        let told = format!("policy {bad}: {reason}: ");
+        let causes = causes(&verdict);
+        if *is_strict {
+            assert!(verdict.message.contains(&told), "no {told:?} in {verdict:?}");
+            assert_eq!(causes.len(), SIZE, "{verdict:?}");
+            assert_eq!(causes[*place], (bad, reason.to_string()), "{verdict:?}");
+        } else {
+            assert!(!verdict.message.contains(&bad), "{verdict:?}");
+            assert_eq!(causes.len(), SIZE - 1, "{verdict:?}");
+            let [warning] = &verdict.warnings[..] else { panic!("want one warning in {verdict:?}") };
+            assert!(warning.contains(&bad) && warning.contains(reason.as_str()), "{warning}");
+            let key = format!("cluster.{}.policy-not-evaluated", members[*place].name());
+            assert_eq!(verdict.annotations.get(&key), Some(&format!("{bad}/{reason}")), "{verdict:?}");
+        }
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_w13_one_of_five_traps() {
+    assert_one_of_five("traps", &Policy::cluster("bad").guest("trap_unreachable"), Reason::EvaluationTrapped);
+}
+
+#[test]
+fn fault_w13_one_of_five_times_out() {
+    assert_one_of_five("loops", &Policy::cluster("bad").guest("endless_loop").timeout(1), Reason::EvaluationTimedOut);
+}
+
+#[test]
+fn fault_w13_one_of_five_answers_nonsense() {
+    assert_one_of_five("nonsense", &Policy::cluster("bad").guest("not_json"), Reason::ResponseInvalid);
+}
+
+/// Asked so often by others that its share is used up.
+#[test]
+fn fault_w13_one_of_five_is_overloaded() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let bad = Policy::cluster("bad").guest("endless_loop").timeout(2);
+    let groups: Vec<_> = (0..SIZE).map(|place| five(&format!("busy-{place}"), place, &bad)).collect();
+    for members in &groups {
+        members.iter().for_each(|member| folder.put(member));
+    }
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for (place, members) in groups.iter().enumerate() {
+        members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
+        let bad = members[place].id();
+        let told = format!("policy {bad}: {}: ", Reason::Overloaded);
+        thread::scope(|scope| {
+            // Twice as many as may run and wait; each one goes on for the policy's whole time.
+            let busy = scope.spawn(|| pod.new_client().ask_at_once(200, &bad, &Review::pod()));
+            let series = format!(
+                "portcullis_policy_evaluation_errors_total{{policy=\"{bad}\",reason=\"{}\"}}",
+                Reason::Overloaded
+            );
+            eventually("the first to be refused", || (pod.metric(&series) > 0.0).then_some(()));
+            let verdict = pod.admit(&members[0].group(), &Review::pod()).verdict();
+            assert_others_deny(&verdict, members, place);
+            assert!(verdict.message.contains(&told), "no {told:?} in {verdict:?}");
+            assert_eq!(causes(&verdict)[place], (bad.clone(), Reason::Overloaded.to_string()), "{verdict:?}");
+            busy.join().expect("all are answered");
+        });
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_w15_group_that_nobody_knows() {
+    let folder = Folder::with_canary();
+    let policy = Policy::cluster("denies").guest("always_deny").on("services");
+    let other = Policy::cluster("other").guest("always_deny").on("secrets");
+    folder.put(&policy);
+    let pod = Pod::on(&folder).loader("--tombstone", "3s").start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/denies", 1);
+    let ask = |group: &str| pod.client().post(&format!("/admit/{group}"), Review::pod().bytes()).expect("answers");
+
+    let group = policy.group();
+    for unknown in ["0123456789abcdef", &other.group(), &group.to_uppercase(), &group[1..], &format!("{group}0"), "x"] {
+        let answer = ask(unknown);
+        assert_eq!(answer.status, 404, "{answer:?}");
+        assert!(answer.json()["message"].as_str().is_some_and(|text| text.contains(unknown)), "{answer:?}");
+    }
+    assert!(!ask(&group).verdict().allowed);
+
+    // A group that lost its last member goes on for a while, and then it is as if it had never been.
+    folder.remove(&policy);
+    eventually("the group to allow", || ask(&group).verdict().allowed.then_some(()));
+    portcullis_tests::eventually_within(LIMIT, "the tombstone to end", || (ask(&group).status == 404).then_some(()));
+
+    // A member that comes later brings it back.
+    folder.put(&policy);
+    eventually("the group to deny", || {
+        let answer = ask(&group);
+        (answer.status == 200 && !answer.verdict().allowed).then_some(())
+    });
+    canary.finish(&pod);
+}

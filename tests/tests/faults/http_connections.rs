@@ -1,0 +1,280 @@
+//! Section 9: connections that are slow, idle, many, or on another port.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_tests::{LIMIT, Program, Raw, Review, Secret, client_hello, eventually, heavy, request};
+use serde_json::json;
+
+use crate::http::{DENIES, Server, assert_refused};
+
+const PATH: &str = "/validate/cluster/denies";
+
+/// What one caller of several does in a thread of its own; all results together.
+fn at_once<T: Send>(callers: usize, work: impl Fn() -> Vec<T> + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..callers).map(|_| scope.spawn(&work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("the caller ends well")).collect()
+    })
+}
+
+#[test]
+fn fault_h01_heads_that_never_end() {
+    let _alone = heavy();
+    let server = Server::start();
+    let before = server.pod.evaluator().usage();
+    let head = request("POST", PATH, &[("X-Long", &"a".repeat(4096))], "");
+    let left_open = at_once(4, || {
+        let mut open: Vec<_> = (0..250).map(|_| server.connect()).collect();
+        let start = Instant::now();
+        for byte in &head {
+            // A millisecond of looking at each is the pace: one byte about every quarter of a second.
+            open.retain_mut(|connection| {
+                connection.send([*byte]).is_ok() && connection.closed_within(Duration::from_millis(1)).is_none()
+            });
+            if open.is_empty() || start.elapsed() > LIMIT {
+                break;
+            }
+        }
+        open
+    });
+    assert_eq!(left_open.len(), 0, "connections were left open");
+    assert_eq!(server.asked(), 0);
+    // I5: connections and threads are gone.
+    eventually("descriptors and threads as before", || {
+        let after = server.pod.evaluator().usage();
+        (after.descriptors <= before.descriptors + 4 && after.threads <= before.threads + 2).then_some(())
+    });
+    // Slow and steady within the limit is no attack.
+    let mut connection = server.connect();
+    let whole = request("POST", PATH, &[("Connection", "close")], Review::pod().bytes());
+    connection.send_slowly(&whole[..60], Duration::from_millis(5)).expect("sends");
+    connection.send(&whole[60..]).expect("sends");
+    assert_eq!(connection.response().expect("answers").status, 200);
+    server.finish();
+}
+
+#[test]
+fn fault_h02_bodies_that_never_end() {
+    let server = Server::start();
+    let whole = request("POST", PATH, &[], Review::pod().bytes());
+    let head = whole.len() - Review::pod().bytes().len();
+    let statuses = at_once(8, || {
+        let mut connection = server.connect();
+        connection.send(&whole[..head]).expect("sends");
+        let mut response = Ok(None);
+        for byte in &whole[head..] {
+            if connection.send([*byte]).is_err() {
+                break;
+            }
+            response = connection.response_within(Duration::from_millis(200));
+            if !matches!(response, Ok(None)) {
+                break;
+            }
+        }
+        assert!(connection.closed_within(LIMIT).is_some(), "the connection stays open");
+        // A byte that crosses the close on its way resets the connection, and the answer with it.
+        response.ok().flatten().map(|response| assert_refused(&response, 408)).into_iter().collect()
+    });
+    assert!(!statuses.is_empty(), "nobody was told why");
+    assert_eq!(server.asked(), 0);
+    server.finish();
+}
+
+#[test]
+fn fault_h03_body_above_the_limit() {
+    const LIMIT_BYTES: usize = 7 << 20;
+    let server = Server::start();
+    // Its length alone is enough.
+    for length in [(LIMIT_BYTES + 1).to_string(), u64::MAX.to_string()] {
+        let mut connection = server.connect();
+        connection.send(request("POST", PATH, &[("Content-Length", &length)], "")).expect("sends");
+        let response = connection.response().expect("answers");
+        assert_refused(&response, 413);
+        assert!(response.closes(), "{response:?}");
+        assert!(connection.closed_within(LIMIT).is_some());
+    }
+    assert_eq!(server.asked(), 0);
+
+    let padded = |size: usize| {
+        let mut body = Review::pod().bytes();
+        body.resize(size, b' ');
+        body
+    };
+    let client = server.pod.client();
+    assert_eq!(client.post(PATH, padded(LIMIT_BYTES)).expect("answers").status, 200);
+    if let Ok(answer) = client.post(PATH, padded(LIMIT_BYTES + 1)) {
+        assert_eq!(answer.status, 413, "{answer:?}");
+    }
+
+    // A legal update: the new and the old object of 3 MiB each. What decides stands behind all that.
+    let data = || json!({"data": "x".repeat(3 << 20)});
+    let review = |privileged: bool| {
+        let container = json!({"name": "web", "securityContext": {"privileged": privileged}});
+        Review::pod()
+            .with("/operation", "UPDATE")
+            .with("/oldObject", json!({"metadata": {"annotations": data()}}))
+            .with("/object/metadata/annotations", data())
+            .with("/object/spec/containers", json!([container]))
+    };
+    assert!(review(true).bytes().len() > 6 << 20);
+    assert!(server.pod.ask("cluster/no-privileged", &review(false)).verdict().allowed);
+    let verdict = server.pod.ask("cluster/no-privileged", &review(true)).verdict();
+    assert!(!verdict.allowed && verdict.message.contains("web"), "{verdict:?}");
+    server.finish();
+}
+
+/// As many as the row says; the cap may well be lower. Each one has sent a request before, so that it is idle and no more.
+#[test]
+fn fault_h11_idle_connections() {
+    const IDLE: usize = 5000;
+    let _alone = heavy();
+    let server = Server::start();
+    let before = server.pod.evaluator().usage();
+    let ask = request("GET", "/", &[("Content-Type", "")], "");
+    let mut idle: Vec<_> = (0..IDLE)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.send(&ask).expect("sends");
+            assert_eq!(connection.response().expect("answers").status, 404);
+            connection
+        })
+        .collect();
+    let open = server.pod.metric("portcullis_connections") as usize;
+    let closed = server.pod.metric("portcullis_connections_closed_total") as usize;
+    assert!(open < IDLE && closed >= IDLE - open, "{open} connections are open, {closed} were closed");
+    assert!(server.pod.evaluator().usage().descriptors < before.descriptors + IDLE as u64);
+
+    // Oldest first: of the first as many as were closed none is open, of the rest none was closed. The canary's own
+    // connection and some that nobody counts may shift the border.
+    let is_closed = |connection: &mut Raw| connection.closed_within(Duration::from_millis(1)).is_some();
+    let border = IDLE - open;
+    assert!(idle[..border - 16].iter_mut().all(is_closed), "an old connection is still open");
+    assert!(!idle[border + 16..].iter_mut().any(is_closed), "a young connection was closed before an old one");
+    let last = idle.last_mut().expect("there are some");
+    last.send(&ask).expect("sends");
+    assert_eq!(last.response().expect("answers").status, 404);
+
+    drop(idle);
+    eventually("descriptors as before", || {
+        (server.pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
+    });
+    server.finish();
+}
+
+/// As fast as this machine can make them: 2 000 a second is more than a debug build has time for.
+#[test]
+fn fault_h12_floods_of_handshakes() {
+    const HANDSHAKES: usize = 2000;
+    let _alone = heavy();
+    let server = Server::start();
+    let address = server.pod.admission();
+    let before = server.pod.evaluator().usage();
+    let canary = server.canary.answers();
+    at_once(8, || {
+        for number in 0..HANDSHAKES / 8 {
+            match number % 4 {
+                // Whole, and used for nothing.
+                0 | 1 => drop(Raw::tls(address)),
+                // Given up in the middle.
+                2 => drop(greeted(address)),
+                // Not even begun.
+                _ => drop(Raw::tcp(address)),
+            }
+        }
+        Vec::<()>::new()
+    });
+    assert!(server.canary.answers() > canary, "the canary was asked meanwhile");
+
+    // Many that say hello and then wait: they hold up no one else.
+    let waiting: Vec<_> = (0..300).map(|_| greeted(address).expect("connects")).collect();
+    let answer = server.pod.new_client().ask(DENIES, &Review::pod());
+    assert!(!answer.verdict().allowed);
+    let still_open =
+        waiting.into_iter().filter_map(|mut connection| connection.closed_within(Duration::from_millis(1)));
+    assert_eq!(still_open.count(), 0, "the answer came only after those who wait had been sent away");
+
+    eventually("descriptors and threads as before", || {
+        let after = server.pod.evaluator().usage();
+        (after.descriptors <= before.descriptors + 4 && after.threads <= before.threads + 2).then_some(())
+    });
+    server.finish();
+}
+
+/// A connection that has begun a handshake and heard the answer.
+fn greeted(address: SocketAddr) -> std::io::Result<Raw> {
+    let mut connection = Raw::tcp(address)?;
+    connection.send(client_hello(address)?)?;
+    connection.bytes()?;
+    Ok(connection)
+}
+
+#[test]
+fn fault_h22_probe_ports_are_scanned() {
+    let _alone = heavy();
+    let server = Server::start();
+    let (settings, object) = (Secret::planted_in("settings"), Secret::planted_in("object"));
+    let policy = portcullis_tests::Policy::cluster("secretive").guest("echo_settings");
+    server.folder.put(&policy.settings(json!({"password": settings.text()})));
+    server.pod.wait_current("cluster/secretive", 1);
+    server.pod.ask("cluster/secretive", &Review::pod().label("password", object.text()));
+
+    let before = server.pod.evaluator().usage();
+    let ports = [server.pod.probe_address(Program::Evaluator), server.pod.state_address(Program::Evaluator)];
+    for port in ports {
+        // What a scanner asks for; what there is says names and reasons and no more.
+        for path in [
+            "/",
+            "/healthz/policies?verbose",
+            "/healthz/policies/cluster/secretive",
+            "/metrics",
+            "/v1/state",
+            "/readyz?verbose",
+            "/livez?verbose",
+            "/debug/pprof/heap",
+            "/healthz/policies/../../etc/passwd",
+            "/healthz/policies/cluster/unknown",
+            "/validate/cluster/denies",
+            "/.env",
+        ] {
+            for method in ["GET", "POST", "BREW"] {
+                let mut connection = Raw::tcp(port).expect("connects");
+                connection
+                    .send(request(method, path, &[("Connection", "close"), ("Content-Type", "")], ""))
+                    .expect("sends");
+                let response = connection.response().expect("answers");
+                for secret in [&settings, &object] {
+                    secret.assert_not_in(path, &response.body);
+                }
+                assert!(response.status < 500, "{method} {path}: {response:?}");
+            }
+        }
+        for noise in
+            [&b"\0\0\0\0"[..], b"\x16\x03\x01\x02\x00\x01\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[b'a'; 100_000]]
+        {
+            let mut connection = Raw::tcp(port).expect("connects");
+            let _ = connection.send(noise).and_then(|()| connection.end_sending());
+            assert!(connection.closed_within(LIMIT).is_some());
+        }
+    }
+
+    // Many that say nothing: a cap of the ports' own, and the main port does not notice.
+    let canary = server.canary.answers();
+    let idle: Vec<_> = (0..500).map(|number| Raw::tcp(ports[number % 2]).expect("connects")).collect();
+    eventually("the canary to be asked meanwhile", || (server.canary.answers() > canary + 20).then_some(()));
+    let during = server.pod.evaluator().usage();
+    assert!(during.descriptors < before.descriptors + 250, "{before} became {during}");
+    // Who waits is sent away after some seconds, so that a kubelet gets through.
+    eventually("a probe to get through", || {
+        server.pod.probe(Program::Evaluator, "/livez").ok().filter(|answer| answer.status == 200)
+    });
+    drop(idle);
+    eventually("descriptors and threads as before", || {
+        let after = server.pod.evaluator().usage();
+        (after.descriptors <= before.descriptors + 4 && after.threads <= before.threads + 2).then_some(())
+    });
+    settings.assert_nowhere(&server.pod);
+    object.assert_nowhere(&server.pod);
+    server.finish();
+}

@@ -1,0 +1,279 @@
+//! Section 8: the evaluator ends and comes back, or comes before its time.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{
+    Answer, CANARY, Cage, Canary, Client, Folder, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually,
+    heavy, never, request,
+};
+use rustix::process::Signal;
+
+const DENIES: &str = "cluster/denies";
+const PATH: &str = "/validate/cluster/denies";
+
+/// A hundred policies over ten modules.
+fn a_hundred(folder: &Folder) {
+    for number in 0..100 {
+        let module = number % 10;
+        let policy = Policy::cluster(&format!("module-{module}")).denying(&format!("module {module}"));
+        folder.put(&policy.renamed(&format!("policy-{number}")));
+    }
+}
+
+fn assert_hundred_answer(pod: &Pod) {
+    for number in 0..100 {
+        let verdict = pod.ask(&format!("cluster/policy-{number}"), &Review::pod()).verdict();
+        assert_eq!(verdict.message, format!("module {}", number % 10));
+    }
+}
+
+/// With the network gone and the loader with it, the evaluator is ended by `end` under load, and all of its policies are back
+/// from the volume as soon as it is.
+fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    a_hundred(&folder);
+    policies(&folder);
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    let all = pod.volume().manifest().policies.len();
+    eventually("all policies", || (pod.evaluator_state()?.current.len() == all).then_some(()));
+    pod.loader().kill();
+
+    let (done, down, lost) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let check = |answer: Result<Answer, String>| match answer {
+        Ok(answer) => assert_eq!(answer.verdict().message, "module 7"),
+        // Only this replica's share of requests is affected, and only while it is away.
+        Err(error) => {
+            assert!(down.load(Ordering::SeqCst), "a request failed: {error}");
+            lost.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let load = || pod.client().ask_until(4, "cluster/policy-7", &Review::pod(), check, || done.load(Ordering::SeqCst));
+    thread::scope(|scope| {
+        let load = scope.spawn(load);
+        let stop = StopOnDrop(&done);
+        for _ in 0..2 {
+            canary.pause();
+            down.store(true, Ordering::SeqCst);
+            end(&pod);
+            pod.evaluator().start_again();
+            eventually("all policies to be back", || (pod.evaluator_state()?.current.len() == all).then_some(()));
+            eventually("readiness", || {
+                pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 200)
+            });
+            assert_hundred_answer(&pod);
+            let before = canary.answers();
+            canary.resume();
+            eventually("the canary", || (canary.answers() > before + 10).then_some(()));
+        }
+        drop(stop);
+        assert!(load.join().expect("every answer is right") > lost.load(Ordering::SeqCst));
+    });
+    pod.loader().start_again();
+    pod.wait_ready();
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_e01_killed_for_memory() {
+    assert_back_from_the_volume(
+        |folder| folder.put(&Policy::cluster("grows").guest("memory_growth").timeout(2)),
+        |pod| {
+            let pid = pod.evaluator().pid();
+            match Cage::new(2 << 20) {
+                Some(cage) => {
+                    cage.take(pid);
+                    // What is touched now is more than there is.
+                    let grow = thread::spawn({
+                        let client = pod.new_client();
+                        move || client.ask_at_once(4, "cluster/grows", &Review::pod())
+                    });
+                    let status = pod.evaluator().wait_for_end(LIMIT);
+                    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
+                    grow.join().expect("the callers end");
+                }
+                // What the kernel does to a group without memory.
+                None => pod.evaluator().kill(),
+            }
+        },
+    );
+}
+
+#[test]
+fn fault_e02_killed_under_load() {
+    assert_back_from_the_volume(|_| (), |pod| pod.evaluator().kill());
+}
+
+#[test]
+fn fault_e03_sigterm_under_load() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    // Long enough for all that has to be seen before the port closes.
+    let pod = Pod::on(&folder).evaluator("--drain-delay", "8s").start();
+    pod.wait_current(DENIES, 1);
+    let canary = Canary::on(&pod);
+    let ask = || request("POST", PATH, &[], Review::pod().bytes());
+    let mut kept = Raw::tls(pod.admission()).expect("connects");
+    kept.send(ask()).expect("sends");
+    assert!(!kept.response().expect("answers").closes());
+
+    let (done, draining, told) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let caller = || {
+        let client = pod.new_client();
+        while !done.load(Ordering::SeqCst) {
+            let is_draining = draining.load(Ordering::SeqCst);
+            let answer = client.try_ask(DENIES, &Review::pod());
+            let answer = answer.unwrap_or_else(|error| panic!("a call failed: {error}"));
+            assert!(!answer.verdict().allowed);
+            if is_draining {
+                assert_eq!(answer.headers.get("connection").map(String::as_str), Some("close"), "{answer:?}");
+                told.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let callers = [(); 3].map(|()| scope.spawn(caller));
+        let stop = StopOnDrop(&done);
+        pod.evaluator().signal(Signal::TERM);
+        let ready = eventually("the pod not to be ready", || {
+            pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 503)
+        });
+        assert!(ready.body.contains("draining"), "{ready:?}");
+        draining.store(true, Ordering::SeqCst);
+        // Connections of before and new ones.
+        for connection in [&mut kept, &mut Raw::tls(pod.admission()).expect("connects")] {
+            connection.send(ask()).expect("sends");
+            let response = connection.response().expect("answers");
+            assert!(response.status == 200 && response.closes(), "{response:?}");
+            assert!(connection.closed_within(LIMIT).is_some());
+        }
+        eventually("calls that are answered meanwhile", || (told.load(Ordering::SeqCst) > 20).then_some(()));
+        assert_eq!(pod.probe(Program::Evaluator, "/livez").expect("answers").status, 200, "draining is no failure");
+        canary.pause();
+        drop(stop);
+        for caller in callers {
+            caller.join().expect("no call fails");
+        }
+    });
+    // Idle connections hold up nothing.
+    let _idle = Raw::tls(pod.admission());
+    assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
+    pod.evaluator().start_again();
+    pod.wait_ready();
+    canary.resume();
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_e04_request_longer_than_the_grace() {
+    let folder = Folder::with_canary();
+    let policies = [Policy::cluster("loops").guest("endless_loop"), Policy::cluster("waits").guest("clock_sleep")];
+    for policy in &policies {
+        folder.put(&policy.clone().timeout(30));
+    }
+    let pod = Pod::on(&folder).evaluator("--drain-delay", "100ms").evaluator("--grace", "2s").start();
+    let canary = Canary::on(&pod);
+    let group = policies[0].group();
+    for policy in &policies {
+        pod.wait_current(&policy.id(), 1);
+    }
+    canary.pause();
+    let review = Review::pod();
+    thread::scope(|scope| {
+        let ask = |policy: &Policy| (policy.id(), pod.new_client().ask(&policy.id(), &review));
+        let asked = policies.each_ref().map(|policy| scope.spawn(move || ask(policy)));
+        let group = scope.spawn(|| pod.admit(&group, &review));
+        // One for each that is asked alone, and one for each member.
+        eventually("all to run", || (pod.metric("portcullis_instances") >= 4.0).then_some(()));
+        pod.evaluator().signal(Signal::TERM);
+        for asked in asked {
+            let (id, answer) = asked.join().expect("it is answered");
+            answer.assert_not_judged(&review, &id, Reason::EvaluationTimedOut);
+        }
+        let verdict = group.join().expect("it is answered").verdict();
+        assert!(!verdict.allowed, "{verdict:?}");
+        for policy in &policies {
+            assert!(
+                verdict.message.contains(&format!("{}: {}", policy.id(), Reason::EvaluationTimedOut)),
+                "{verdict:?}"
+            );
+        }
+    });
+    assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
+    pod.evaluator().start_again();
+    pod.wait_ready();
+    canary.resume();
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_e09_descriptors_run_out() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let pod = Pod::on(&folder).through(Program::Evaluator, &["prlimit", "--nofile=64"]).start();
+    pod.wait_current(DENIES, 1);
+    let canary = Canary::on(&pod);
+    let before = pod.evaluator().usage();
+    for _ in 0..2 {
+        // More than there are, each with something to say.
+        let mut many: Vec<_> = (0..200).map(|_| Raw::tcp(pod.admission()).expect("the kernel accepts")).collect();
+        for connection in &mut many {
+            let _ = connection.send([0x16]);
+        }
+        let answers = canary.answers();
+        eventually("the canary, on the connection it has", || (canary.answers() > answers + 20).then_some(()));
+        drop(many);
+        let answer = eventually("new connections", || pod.new_client().try_ask(DENIES, &Review::pod()).ok());
+        assert!(!answer.verdict().allowed);
+    }
+    // Swaps need descriptors as well.
+    folder.put(&Policy::cluster("denies").denying("generation two"));
+    pod.assert_recovered(DENIES, 2);
+    eventually("descriptors as before", || {
+        (pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
+    });
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_e10_starts_before_the_loader() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let pod = Pod::on(&folder).without(Program::Loader).evaluator("--start-gate", "500ms").begin();
+    let canary = format!("cluster/{CANARY}");
+    let assert_waits = || {
+        let ready = pod.probe(Program::Evaluator, "/readyz").expect("answers");
+        assert_eq!(ready.status, 503, "{ready:?}");
+        let health = pod.health(DENIES);
+        assert!(health.code == 503 && health.retry_after.is_some(), "{health:?}");
+        assert!(health.body.contains(Reason::AwaitingManifest.as_str()), "{health:?}");
+    };
+    eventually("the certificate", || Client::tls(pod.admission()).get("/").ok());
+    assert_waits();
+    for path in [PATH, "/admit/0123456789abcdef", "/validate/cluster/unknown"] {
+        let answer = pod.client().post(path, Review::pod().bytes()).expect("answers");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(answer.body.contains(Reason::AwaitingManifest.as_str()), "{answer:?}");
+        assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+        assert_eq!(answer.json()["kind"], serde_json::Value::Null, "no AdmissionReview");
+    }
+    // However long: also after the start gate's own time.
+    never(Duration::from_secs(2), "readiness without a manifest", || {
+        pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 200)
+    });
+    assert_waits();
+
+    // The loader of another pod on the same volume: all that the evaluator needs is there then.
+    let other = Pod::on(&folder).without(Program::Evaluator).without(Program::Reporter).begin();
+    pod.wait_current(DENIES, 1);
+    pod.wait_current(&canary, 1);
+    pod.wait_ready();
+    let canary = Canary::on(&pod);
+    assert!(!pod.ask(DENIES, &Review::pod()).verdict().allowed);
+    canary.finish(&pod);
+    other.assert_alive();
+}
