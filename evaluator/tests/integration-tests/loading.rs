@@ -1,0 +1,170 @@
+//! What a candidate must pass before it may serve.
+
+use std::fs;
+use std::sync::Arc;
+
+use portcullis_contract::{ExecutionMode, Reason};
+
+use crate::rig::{Policy, Rig};
+
+const ID: &str = "cluster/a";
+
+async fn refusal(guest: &str) -> (Reason, String) {
+    Rig::start().refusal(Policy::guest(ID, guest)).await
+}
+
+#[tokio::test]
+async fn modules_that_do_not_fit_are_named() {
+    for (guest, part) in [
+        ("unknown_import", "portcullis_test::no_such_function"),
+        ("unknown_wapc_import", "wapc::"),
+        ("wrong_import_signature", "wapc::"),
+        ("missing_guest_call", "__guest_call"),
+        ("guest_call_is_a_global", "__guest_call"),
+        ("wrong_signature", "__guest_call"),
+        ("missing_memory", "memory"),
+        ("empty", "memory"),
+        ("opa_abi", "env::memory"),
+        ("wasi_missing_start", "_start"),
+    ] {
+        let (reason, text) = refusal(guest).await;
+        assert_eq!(reason, Reason::ModuleUnsupported, "{guest}: {text}");
+        assert!(text.contains(part), "{guest}: {text}");
+    }
+    let (reason, text) = refusal("long_import").await;
+    assert!(reason == Reason::ModuleUnsupported && text.len() < 350, "{text}");
+}
+
+#[tokio::test]
+async fn modes_that_come_later_are_refused_by_name() {
+    for mode in [ExecutionMode::Opa, ExecutionMode::Gatekeeper] {
+        let mut policy = Policy::guest(ID, "always_accept");
+        policy.last().execution_mode = mode;
+        let (reason, text) = Rig::start().refusal(policy).await;
+        assert!(reason == Reason::ModuleUnsupported && text.contains(mode.as_str()), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn modules_that_want_too_much_at_their_start() {
+    for (guest, part) in [
+        ("huge_first_memory", "4096 MiB of memory"),
+        ("huge_first_table", "20000000 elements"),
+        ("many_tables", "99 tables"),
+    ] {
+        let (reason, text) = refusal(guest).await;
+        assert_eq!(reason, Reason::MemoryLimit, "{guest}: {text}");
+        assert!(text.contains(part), "{guest}: {text}");
+    }
+    let rig = Rig::start();
+    rig.apply(Policy::guest(ID, "memory_just_below_limit")).await;
+    assert!(rig.ask(ID, "{}").await.unwrap().accepted);
+}
+
+#[tokio::test]
+async fn modules_that_do_not_start() {
+    let timed_out =
+        |function: &str| format!("Initialization failed: {function} init interrupted, execution deadline exceeded");
+    let unreachable = "Initialization failed: wasm trap: wasm `unreachable` instruction executed".to_owned();
+    for (guest, reason, text) in [
+        ("start_loop", Reason::StartTimedOut, timed_out("start")),
+        ("loop_in_start_export", Reason::StartTimedOut, timed_out("_start")),
+        ("loop_in_init", Reason::StartTimedOut, timed_out("wapc_init")),
+        ("start_trap", Reason::InstantiationFailed, unreachable.clone()),
+        ("trap_in_init", Reason::InstantiationFailed, unreachable),
+        (
+            "exit_1_in_start_export",
+            Reason::InstantiationFailed,
+            "Initialization failed: the guest exited with code 1".to_owned(),
+        ),
+    ] {
+        assert_eq!(refusal(guest).await, (reason, text), "{guest}");
+    }
+}
+
+#[tokio::test]
+async fn settings_that_the_guest_refuses() {
+    let text = "Policy settings are invalid: the guest refuses these settings".to_owned();
+    assert_eq!(refusal("bad_settings").await, (Reason::SettingsInvalid, text.clone()));
+    assert_eq!(refusal("wasi_bad_settings").await, (Reason::SettingsInvalid, text));
+    let text = "Policy settings are invalid: no message".to_owned();
+    assert_eq!(refusal("bad_settings_without_message").await, (Reason::SettingsInvalid, text));
+    let settings = r#"{"b":9007199254740993,"a":null,"s":""}"#;
+    let (_, text) = Rig::start().refusal(Policy::guest(ID, "settings_echo").settings(settings)).await;
+    assert_eq!(text, format!("Policy settings are invalid: {settings}"));
+}
+
+#[tokio::test]
+async fn settings_checks_that_fail_themselves() {
+    for guest in [
+        "settings_trap",
+        "settings_loop",
+        "settings_garbage",
+        "settings_wrong_shape",
+        "settings_no_reply",
+        "wasi_settings_loop",
+        "wasi_settings_bad_stdout",
+    ] {
+        let (reason, text) = refusal(guest).await;
+        assert_eq!(reason, Reason::SettingsCheckFailed, "{guest}: {text}");
+    }
+    let text = "Policy settings are invalid: Error invoking settings validation callback: \
+                Guest call failure: the guest gave up";
+    assert_eq!(refusal("settings_guest_error").await, (Reason::SettingsCheckFailed, text.to_owned()));
+    let text = "Policy settings are invalid: the guest gave up".to_owned();
+    assert_eq!(refusal("wasi_settings_exit_1").await, (Reason::SettingsCheckFailed, text));
+}
+
+#[tokio::test]
+async fn settings_beyond_size_or_depth() {
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1 << 20));
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(1000), "]".repeat(1000));
+    for settings in [large, deep] {
+        let rig = Rig::start();
+        let (reason, text) = rig.refusal(Policy::guest(ID, "always_accept").settings(&settings)).await;
+        assert_eq!(reason, Reason::SettingsInvalid, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn artifacts_that_are_not_what_the_manifest_says() {
+    let policy = Policy::guest(ID, "always_accept");
+    let rig = Rig::start();
+    let (reason, _) = rig.refusal(policy.clone().with_artifact_bytes(b"something else")).await;
+    assert_eq!(reason, Reason::ArtifactCorrupt);
+    let refused = &rig.until(|state| !state.deviations.is_empty()).await.deviations[0].refused;
+    assert_eq!(refused[0].failure.reason, Reason::ArtifactCorrupt);
+    assert!(refused[0].failure.next_retry_time.is_some());
+    // As soon as the right bytes are there, it serves: without another manifest, too.
+    rig.put(policy.clone());
+    rig.until(|state| !state.current.is_empty()).await;
+    assert!(rig.ask(ID, "{}").await.unwrap().accepted);
+
+    let rig = Rig::start();
+    let mut other = policy.clone();
+    other.last().artifact.file = "not-there.cwasm".into();
+    assert_eq!(rig.refusal(other).await.0, Reason::ArtifactMissing);
+    rig.apply(policy).await;
+    assert!(rig.ask(ID, "{}").await.unwrap().accepted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_artifact_that_changes_after_loading_has_no_effect() {
+    let rig = Arc::new(Rig::start());
+    rig.apply(Policy::guest(ID, "always_accept")).await;
+    let asking = {
+        let rig = Arc::clone(&rig);
+        tokio::spawn(async move {
+            for _ in 0..300 {
+                assert!(rig.ask(ID, "{}").await.unwrap().accepted);
+            }
+        })
+    };
+    for entry in fs::read_dir(rig.volume.path().join("artifacts")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::write(&path, vec![0xcc; 100_000]).unwrap();
+        fs::File::create(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+    asking.await.unwrap();
+}

@@ -1,0 +1,318 @@
+//! A volume, an evaluator that follows it, and policies in WebAssembly text.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use portcullis_contract::{
+    Artifact, Candidate, Digest, EvaluatorState, ExecutionMode, Failure, FailurePolicy, MANIFEST_FILE, Manifest, Mode,
+    PolicyEntry, PolicyId, Reason,
+};
+use portcullis_engine::{Compiler, RunLimits, RunningEngine};
+use portcullis_evaluator::follow::Follow;
+use portcullis_evaluator::lanes::{LaneLimits, Lanes};
+use portcullis_evaluator::metrics::Metrics;
+use portcullis_evaluator::policy::{CallLimits, Loaded, Payload};
+use portcullis_evaluator::state::numbered;
+use portcullis_evaluator::table::{Record, Serving, SharedTable, Table};
+use portcullis_evaluator::verdict::{EvaluationError, Verdict};
+use portcullis_process::{Latch, Liveness, Shutdown, StateFeed, files};
+use serde_json::value::RawValue;
+use tempfile::TempDir;
+
+/// A time that nothing here should take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An evaluator without its ports.
+pub struct Rig {
+    pub volume: Arc<TempDir>,
+    pub private: Arc<TempDir>,
+    pub metrics: Metrics,
+    pub ready: Latch,
+    table: SharedTable,
+    state: StateFeed<EvaluatorState>,
+    shutdown: Shutdown,
+    number: Mutex<u64>,
+    policies: Mutex<Vec<PolicyEntry>>,
+}
+
+impl Rig {
+    /// An evaluator on an empty volume.
+    pub fn start() -> Self {
+        Self::on(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()))
+    }
+
+    /// An evaluator on a volume that is there.
+    pub fn on(volume: Arc<TempDir>, private: Arc<TempDir>) -> Self {
+        fs::create_dir_all(volume.path().join("artifacts")).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let limits = RunLimits { instances: 16, ..RunLimits::default() };
+        let rig = Self {
+            ready: Latch::default(),
+            table: Arc::new(ArcSwap::from_pointee(Table::default())),
+            state: StateFeed::new(EvaluatorState::default(), numbered),
+            shutdown: Shutdown::default(),
+            number: Mutex::default(),
+            policies: Mutex::default(),
+            volume,
+            private,
+            metrics: metrics.clone(),
+        };
+        let follow = Follow {
+            volume: rig.volume.path().to_owned(),
+            private_dir: rig.private.path().to_owned(),
+            poll_interval: Duration::from_secs(5),
+            start_gate: Duration::from_secs(60),
+            policy_timeout: Duration::from_millis(500),
+            engine: RunningEngine::new(limits).unwrap(),
+            lanes: Lanes::new(LaneLimits::new(16, 2), &metrics).unwrap(),
+            metrics,
+        };
+        let beat = Liveness::default().beat("follow", Duration::from_secs(10));
+        let (table, state) = (Arc::clone(&rig.table), rig.state.clone());
+        tokio::spawn(follow.run(table, state, rig.ready.clone(), beat, rig.shutdown.clone()));
+        rig
+    }
+
+    /// Ends the evaluator and leaves its folders.
+    pub fn stop(self) -> (Arc<TempDir>, Arc<TempDir>) {
+        (Arc::clone(&self.volume), Arc::clone(&self.private))
+    }
+
+    /// Puts a policy into the manifest, in place of the one of the same id, and waits until it is applied.
+    pub async fn apply(&self, policy: Policy) {
+        self.put(policy);
+        self.publish().await;
+    }
+
+    /// Puts a policy into the manifest without publishing it.
+    pub fn put(&self, policy: Policy) {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        policies.retain(|entry| entry.id != policy.entry.id);
+        let artifacts = self.volume.path().join("artifacts");
+        for (file, bytes) in &policy.artifacts {
+            fs::write(artifacts.join(file), &**bytes).unwrap();
+        }
+        policies.push(policy.entry);
+    }
+
+    /// Takes a policy out of the manifest without publishing that.
+    pub fn take_out(&self, id: &str) {
+        self.policies.lock().unwrap_or_else(PoisonError::into_inner).retain(|entry| entry.id.as_str() != id);
+    }
+
+    /// Publishes the manifest and waits until it is applied to the end.
+    pub async fn publish(&self) {
+        let number = self.publish_and_go_on();
+        self.until(|state| state.manifest_number == number).await;
+    }
+
+    /// Publishes the manifest; gives its number.
+    pub fn publish_and_go_on(&self) -> u64 {
+        let policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
+        *number += 1;
+        let manifest = Manifest { number: *number, policies, groups: Vec::new() };
+        files::publish(&self.manifest_path(), &manifest.encode().unwrap()).unwrap();
+        *number
+    }
+
+    pub fn manifest_path(&self) -> PathBuf {
+        self.volume.path().join(MANIFEST_FILE)
+    }
+
+    /// Waits for a state.
+    pub async fn until(&self, is_so: impl Fn(&EvaluatorState) -> bool) -> Arc<EvaluatorState> {
+        let end = Instant::now() + PATIENCE;
+        let mut state = self.state.latest();
+        while !is_so(&state) {
+            assert!(Instant::now() < end, "waited in vain; the state is {state:#?}");
+            state = self.state.after(state.version, Duration::from_millis(200)).await;
+        }
+        state
+    }
+
+    pub fn record(&self, id: &str) -> Arc<Record> {
+        Arc::clone(self.table.load().policies.get(id).unwrap_or_else(|| panic!("{id} is not in the table")))
+    }
+
+    pub fn is_known(&self, id: &str) -> bool {
+        self.table.load().policies.contains_key(id)
+    }
+
+    pub fn loaded(&self, id: &str) -> Arc<Loaded> {
+        match &self.record(id).serving {
+            Serving::Ready(loaded) => Arc::clone(loaded),
+            Serving::Unserved(failure) => panic!("{id} does not serve: {failure}"),
+        }
+    }
+
+    /// Why a policy does not serve.
+    pub fn unserved(&self, id: &str) -> Failure {
+        match &self.record(id).serving {
+            Serving::Ready(_) => panic!("{id} serves"),
+            Serving::Unserved(failure) => failure.clone(),
+        }
+    }
+
+    /// Applies a policy that is to be refused, and tells why it was.
+    pub async fn refusal(&self, policy: Policy) -> (Reason, String) {
+        let id = policy.entry.id.to_string();
+        self.apply(policy).await;
+        let failure = self.unserved(&id);
+        (failure.reason, failure.message)
+    }
+
+    /// Asks a policy through its share, as a request does.
+    pub async fn ask(&self, id: &str, request: &str) -> Result<Verdict, EvaluationError> {
+        self.ask_within(id, request, Duration::from_secs(10)).await
+    }
+
+    pub async fn ask_within(&self, id: &str, request: &str, time: Duration) -> Result<Verdict, EvaluationError> {
+        let record = self.record(id);
+        let loaded = self.loaded(id);
+        let deadline = Instant::now() + time.min(loaded.timeout());
+        let payload = Payload { request: Bytes::copy_from_slice(request.as_bytes()) };
+        let evaluation = async move { loaded.validate(payload, CallLimits { deadline }).await };
+        record.share.run(deadline, evaluation).await.map_err(EvaluationError::from)?
+    }
+
+    /// The text of a denial.
+    pub async fn denial(&self, id: &str) -> String {
+        let verdict = self.ask(id, "{}").await.unwrap();
+        assert!(!verdict.accepted);
+        verdict.message.unwrap()
+    }
+
+    /// How an evaluation fails.
+    pub async fn failure(&self, id: &str) -> (Reason, String) {
+        let error = self.ask(id, "{}").await.expect_err("an error");
+        (error.reason, error.text)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.shutdown.begin();
+    }
+}
+
+/// A policy of the manifest in the making.
+#[derive(Clone)]
+pub struct Policy {
+    pub entry: PolicyEntry,
+    artifacts: HashMap<String, Arc<Vec<u8>>>,
+}
+
+impl Policy {
+    /// Generation 1 of a policy without candidates.
+    pub fn new(id: &str) -> Self {
+        let entry = PolicyEntry {
+            id: id.parse::<PolicyId>().unwrap(),
+            uid: format!("uid of {id}"),
+            generation: 1,
+            mode: Mode::Protect,
+            failure_policy: FailurePolicy::Fail,
+            suspend: false,
+            candidates: Vec::new(),
+            failures: Vec::new(),
+            last_good: None,
+            source: None,
+        };
+        Self { entry, artifacts: HashMap::new() }
+    }
+
+    /// A policy with this guest of `guests/wat`; files named `wasi_…` are WASI commands.
+    pub fn guest(id: &str, name: &str) -> Self {
+        Self::new(id).candidate(name, 1)
+    }
+
+    /// A policy with this module.
+    pub fn text(id: &str, wat: &str) -> Self {
+        let mut policy = Self::new(id);
+        policy.add(wat, ExecutionMode::KubewardenWapc, 1);
+        policy
+    }
+
+    pub fn generation(mut self, generation: i64) -> Self {
+        self.entry.generation = generation;
+        self
+    }
+
+    /// One more candidate, behind those there are.
+    pub fn candidate(mut self, guest: &str, generation: i64) -> Self {
+        let mode = if guest.starts_with("wasi_") { ExecutionMode::Wasi } else { ExecutionMode::KubewardenWapc };
+        self.add(&text(guest), mode, generation);
+        self.entry.generation = self.entry.generation.max(generation);
+        self
+    }
+
+    /// Settings of the last candidate.
+    pub fn settings(mut self, settings: &str) -> Self {
+        self.last().settings = RawValue::from_string(settings.to_owned()).unwrap();
+        self
+    }
+
+    pub fn grants(mut self, patterns: &[&str]) -> Self {
+        self.last().host_capabilities = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        self
+    }
+
+    /// The last candidate.
+    pub fn last(&mut self) -> &mut Candidate {
+        self.entry.candidates.last_mut().unwrap()
+    }
+
+    /// Promises other bytes than there are.
+    pub fn with_artifact_bytes(mut self, bytes: &[u8]) -> Self {
+        let file = self.last().artifact.file.clone();
+        self.artifacts.insert(file, Arc::new(bytes.to_vec()));
+        self
+    }
+
+    fn add(&mut self, wat: &str, execution_mode: ExecutionMode, generation: i64) {
+        let (digest, bytes) = compile(wat);
+        let file = format!("{}.cwasm", digest.hex());
+        let artifact =
+            Artifact { file: file.clone(), sha256: Digest::of(&bytes), size: u64::try_from(bytes.len()).unwrap() };
+        self.artifacts.insert(file, bytes);
+        self.entry.candidates.push(Candidate {
+            generation,
+            digest,
+            artifact,
+            execution_mode,
+            settings: RawValue::from_string("{}".to_owned()).unwrap(),
+            mutating: false,
+            message: None,
+            timeout_eval_seconds: None,
+            host_capabilities: Vec::new(),
+            context_aware_resources: Vec::new(),
+        });
+    }
+}
+
+/// The text of a guest of `guests/wat`.
+pub fn text(guest: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../guests/wat").join(format!("{guest}.wat"));
+    fs::read_to_string(path).unwrap()
+}
+
+/// A guest that denies with a text.
+pub fn deny_text(message: &str) -> String {
+    text("deny_text").replace("{{MESSAGE}}", message).replace("{{LEN}}", &message.len().to_string())
+}
+
+/// An artifact, made once however many tests want it.
+fn compile(wat: &str) -> (Digest, Arc<Vec<u8>>) {
+    static COMPILER: LazyLock<Compiler> = LazyLock::new(|| Compiler::new().unwrap());
+    static DONE: LazyLock<Mutex<HashMap<Digest, Arc<Vec<u8>>>>> = LazyLock::new(Mutex::default);
+    let wasm = wat::parse_str(wat).unwrap();
+    let digest = Digest::of(&wasm);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes = done.entry(digest).or_insert_with(|| Arc::new(COMPILER.compile(&wasm).unwrap()));
+    (digest, Arc::clone(bytes))
+}
