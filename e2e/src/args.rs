@@ -1,0 +1,112 @@
+//! The command line.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use portcullis_e2e::{MAX_API_SERVERS, Name};
+
+/// Real Kubernetes control planes on this machine, without nodes.
+///
+/// The first `up` builds Kubernetes, which takes some minutes; it is kept in the cache folder, which is PORTCULLIS_CACHE, or
+/// portcullis/ below XDG_CACHE_HOME or ~/.cache. Needs Go to build, and root for API servers with addresses that can be published.
+#[derive(Parser)]
+#[command(name = "cluster", bin_name = "cargo xtask cluster")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a cluster that stays until `down`, and print how to use it.
+    #[command(after_help = "Examples:\n  cargo xtask cluster up\n  cargo xtask cluster up --name two --apiservers 2")]
+    Up {
+        #[command(flatten)]
+        named: Named,
+        /// How many API servers, on one etcd; more than one takes root.
+        #[arg(long = "apiservers", value_name = "N", default_value_t = 1,
+              value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_API_SERVERS)))]
+        api_servers: u8,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// End a cluster and remove all that it left, also after a crash.
+    Down {
+        #[command(flatten)]
+        named: Named,
+        /// All clusters, those of tests that run just now included.
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the clusters, those of tests included.
+    Status {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Run kubectl as an administrator of a cluster.
+    #[command(after_help = "Examples:\n  cargo xtask cluster kubectl -- get namespaces\n  \
+                      cargo xtask cluster kubectl --name two -- --context api-server-2 get --raw /readyz")]
+    Kubectl {
+        #[command(flatten)]
+        named: Named,
+        /// Arguments for kubectl.
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// Build Kubernetes, if it is not in the cache, and print where it is.
+    Build {
+        /// Build nothing: succeed when it is in the cache, and fail when it is not.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+/// One of the clusters.
+#[derive(clap::Args)]
+pub(crate) struct Named {
+    /// The name of the cluster.
+    #[arg(long, env = "PORTCULLIS_CLUSTER_NAME", default_value = "default")]
+    pub(crate) name: Name,
+}
+
+/// The form of the output.
+#[derive(clap::Args)]
+pub(crate) struct Output {
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value_t = Form::Text)]
+    pub(crate) output: Form,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn all_and_a_name_are_not_both_given() {
+        assert!(Args::try_parse_from(["cluster", "down", "--all"]).is_ok());
+        assert!(Args::try_parse_from(["cluster", "down", "--all", "--name", "two"]).is_err());
+    }
+
+    #[test]
+    fn a_cluster_has_at_least_one_api_server() {
+        assert!(Args::try_parse_from(["cluster", "up", "--apiservers", "0"]).is_err());
+        assert!(Args::try_parse_from(["cluster", "up", "--apiservers", "2"]).is_ok());
+    }
+}

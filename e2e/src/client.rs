@@ -1,0 +1,91 @@
+//! The few questions to an API server that tell when a cluster is ready, without a process for each.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+use crate::Error;
+use crate::layout::Layout;
+
+/// For one question.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// No answer that is asked for is longer, in bytes.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// An administrator.
+pub(crate) struct Client {
+    config: Arc<ClientConfig>,
+}
+
+impl Client {
+    /// With the certificates of this cluster.
+    pub(crate) fn new(layout: &Layout) -> Result<Self, Error> {
+        let read = |name: &str| fs::read(layout.pki(name)).map_err(Error::file("read", &layout.pki(name)));
+        let certificate = |name: &str| {
+            let pem = read(name)?;
+            Ok::<_, Error>(CertificateDer::from_pem_slice(&pem).expect("rcgen wrote a certificate").into_owned())
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate("ca.crt")?)?;
+        let key = PrivateKeyDer::from_pem_slice(&read("admin.key")?).expect("rcgen wrote a key");
+        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![certificate("admin.crt")?], key)?;
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Whether this path answers with status 200.
+    pub(crate) fn is_ok(&self, server: SocketAddr, path: &str) -> bool {
+        self.get(server, path).is_ok_and(|(status, _)| status == 200)
+    }
+
+    /// The object of this path, if there is one.
+    pub(crate) fn object(&self, server: SocketAddr, path: &str) -> Option<Value> {
+        let (status, body) = self.get(server, path).ok()?;
+        serde_json::from_slice(&body).ok().filter(|_| status == 200)
+    }
+
+    fn get(&self, server: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
+        let socket = TcpStream::connect_timeout(&server, LIMIT)?;
+        socket.set_read_timeout(Some(LIMIT))?;
+        socket.set_write_timeout(Some(LIMIT))?;
+        let name = ServerName::from(server.ip());
+        let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, socket);
+        // Version 1.0 is answered in one piece, which ends with the connection.
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {server}\r\nAccept: application/json\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+        parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
+    }
+}
+
+/// Status and body of an answer.
+fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some((status, answer[end + 4..].to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_a_status_and_a_body() {
+        assert_eq!(parse(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nok"), Some((200, b"ok".to_vec())));
+        assert_eq!(parse(b"HTTP/1.0 503 \r\n\r\n"), Some((503, Vec::new())));
+        assert_eq!(parse(b"HTTP/1.0 200 OK\r\n"), None);
+        assert_eq!(parse(b"garbage\r\n\r\n"), None);
+    }
+}

@@ -1,0 +1,242 @@
+//! A cluster that this process started.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::thread;
+
+use crate::client::Client;
+use crate::component::Component;
+use crate::kubeconfig::Credentials;
+use crate::kubectl::Kubectl;
+use crate::layout::Layout;
+use crate::network::Kind;
+use crate::record::{Member, Record};
+use crate::slots::{Slot, Slots};
+use crate::start::{self, Started};
+use crate::{Cache, Error, Kubernetes, Name, Output, files};
+
+/// How many API servers one cluster can have.
+pub const MAX_API_SERVERS: u8 = 8;
+
+/// The last part of the first address that is neither an API server's nor kept for other parts of the cluster.
+const FIRST_POD: u8 = 32;
+
+/// What kind of cluster to start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What it is called; each cluster of a test gets a name of its own when absent.
+    pub name: Option<Name>,
+    /// How many API servers, on one etcd. More than one takes root.
+    pub api_servers: u8,
+    /// Where it is kept; the folder that the environment names when absent.
+    pub cache: Option<Cache>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { name: None, api_servers: 1, cache: None }
+    }
+}
+
+/// A control plane with etcd, API servers and the controllers of Kubernetes, but without nodes. It ends when this goes, and
+/// also when this process ends in any other way; what is then left of it is removed by the next one that starts.
+pub struct Cluster {
+    cache: Cache,
+    kubernetes: Kubernetes,
+    layout: Layout,
+    record: Record,
+    started: Vec<Started>,
+    pods: AtomicU8,
+}
+
+impl Cluster {
+    /// Starts one, and returns when it is ready: about five seconds on an idle machine, some minutes more the first time ever,
+    /// when Kubernetes is built.
+    ///
+    /// # Errors
+    /// When Kubernetes cannot be built, there is no room for one more cluster, or a component does not become ready.
+    pub fn start(options: &Options) -> Result<Self, Error> {
+        if !(1..=MAX_API_SERVERS).contains(&options.api_servers) {
+            return Err(Error::ApiServers(options.api_servers));
+        }
+        let kind = Kind::possible();
+        if options.api_servers > 1 && kind == Kind::Loopback {
+            return Err(Error::NeedsRoutes(options.api_servers));
+        }
+        let cache = options.cache.clone().map_or_else(Cache::from_env, Ok)?;
+        let kubernetes = Kubernetes::build(&cache, &|line| eprintln!("{line}"))?;
+        let name = options.name.clone().unwrap_or_else(Name::unused);
+        let mut cluster = Self::claim(cache, kubernetes, &name, options.api_servers, kind)?;
+        // From here on an error removes what was made, by dropping the cluster.
+        cluster.bring_up()?;
+        Ok(cluster)
+    }
+
+    fn claim(cache: Cache, kubernetes: Kubernetes, name: &Name, api_servers: u8, kind: Kind) -> Result<Self, Error> {
+        let slots = Slots::take(&cache)?;
+        slots.clean()?;
+        let (record, folder) = slots.claim(name.as_str(), api_servers, kind)?;
+        drop(slots);
+        let layout = record.layout(&folder);
+        Ok(Self { cache, kubernetes, layout, record, started: Vec::new(), pods: AtomicU8::new(FIRST_POD) })
+    }
+
+    fn bring_up(&mut self) -> Result<(), Error> {
+        self.record.network.up()?;
+        start::write_files(&self.layout)?;
+        let client = Client::new(&self.layout)?;
+        let (controllers, others): (Vec<_>, Vec<_>) =
+            Component::all(&self.layout).into_iter().partition(|&component| component == Component::ControllerManager);
+        for component in others {
+            self.spawn(component)?;
+        }
+        start::wait_for_api_servers(&self.layout, &client, &mut self.started)?;
+        // The controller manager gives up on an API server that takes long, so it comes last.
+        for component in controllers {
+            self.spawn(component)?;
+        }
+        start::wait_for_controllers(&self.layout, &client, &mut self.started)
+    }
+
+    fn spawn(&mut self, component: Component) -> Result<(), Error> {
+        let started = start::spawn(&self.kubernetes, &self.layout, component)?;
+        self.started.push(started);
+        let started = self.started.last_mut().expect("one was pushed");
+        let process = start::process_of(&self.layout, started)?;
+        self.record.members.push(Member { name: component.to_string(), process });
+        self.record.write(self.layout.folder())
+    }
+
+    /// Lets it go: from now on it lives until `cargo xtask cluster down`.
+    ///
+    /// # Errors
+    /// When its state file cannot be written.
+    pub fn detach(mut self) -> Result<(), Error> {
+        self.record.detached = true;
+        self.record.write(self.layout.folder())?;
+        for started in &mut self.started {
+            if let Some(pipe) = &mut started.child.stdin {
+                // A component that has ended is no reason to end the others: the status tells of it.
+                let _ = pipe.write_all(b".");
+            }
+        }
+        Ok(())
+    }
+
+    /// The kubeconfig of an administrator, with a context for each API server: `api-server-1`, which is current, and so on.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.layout.kubeconfig()
+    }
+
+    /// The addresses of the API servers.
+    pub fn api_servers(&self) -> Vec<SocketAddr> {
+        self.layout.api_server_numbers().map(|number| self.layout.api_server(number)).collect()
+    }
+
+    /// Its folder. It vanishes with the cluster, so a test may put files of its own there.
+    pub fn folder(&self) -> &Path {
+        self.layout.folder()
+    }
+
+    /// Runs the real kubectl as an administrator.
+    ///
+    /// # Panics
+    /// When kubectl cannot be started.
+    pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        self.kubectl_as(&self.kubeconfig(), args, "")
+    }
+
+    /// Runs the real kubectl as who a kubeconfig says, with this text as its standard input.
+    ///
+    /// # Panics
+    /// When kubectl cannot be started.
+    pub fn kubectl_as<'a>(&self, kubeconfig: &Path, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+        Kubectl::new(&self.kubernetes, kubeconfig, self.layout.folder()).run(args, input)
+    }
+
+    /// `kubectl apply` of these objects, as an administrator.
+    ///
+    /// # Panics
+    /// When kubectl cannot be started.
+    pub fn apply(&self, objects: &str) -> Output {
+        self.kubectl_as(&self.kubeconfig(), ["apply", "--filename=-"], objects)
+    }
+
+    /// Writes a kubeconfig for the bearer of this token, who then talks to the first API server unless he chooses another
+    /// context.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn kubeconfig_for(&self, token: &str) -> PathBuf {
+        self.kubeconfig_at(token, 1)
+    }
+
+    /// [`Cluster::kubeconfig_for`], with another API server as the current one; they are counted from 1.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn kubeconfig_at(&self, token: &str, api_server: u8) -> PathBuf {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = self.layout.file("kubeconfigs").join(number.to_string());
+        let text = start::render(&self.layout, api_server, Credentials::Token(token));
+        let written =
+            files::make_folder(&self.layout.file("kubeconfigs")).and(text).and_then(|text| files::write(&path, &text));
+        written.unwrap_or_else(|error| panic!("{error}"));
+        path
+    }
+
+    /// An address for a process that stands in for a pod, each time another. API servers and processes of this machine reach
+    /// it, and an EndpointSlice takes it, unless the cluster is on loopback addresses because the test is not root.
+    ///
+    /// # Panics
+    /// When all of them have been taken.
+    pub fn pod_address(&self) -> Ipv4Addr {
+        let number = self.pods.fetch_add(1, Ordering::Relaxed);
+        assert!((FIRST_POD..u8::MAX).contains(&number), "a cluster has addresses for {} pods", u8::MAX - FIRST_POD);
+        self.layout.network.host(number)
+    }
+
+    /// The audit events of all API servers so far, one after the other, at level Metadata.
+    pub fn audit_events(&self) -> Vec<serde_json::Value> {
+        let logs = self.layout.api_server_numbers().map(|number| self.layout.log(&format!("audit-{number}")));
+        let texts = logs.map(|path| std::fs::read_to_string(path).unwrap_or_default());
+        // A line that is being written is left for the next time.
+        texts
+            .flat_map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        for started in &mut self.started {
+            // It may have ended already, which is what is wanted.
+            let _ = started.child.kill();
+            let _ = started.child.wait();
+        }
+        let slot = Slot {
+            number: self.record.network.slot,
+            folder: self.layout.folder().to_owned(),
+            record: Some(self.record.clone()),
+        };
+        Slots::take(&self.cache)?.remove(&slot)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.record.detached {
+            return;
+        }
+        if thread::panicking() {
+            for component in Component::all(&self.layout) {
+                let log = files::tail(&self.layout.log(&component.to_string()), 15);
+                eprintln!("=== {component} of cluster {} wrote at last:\n{log}", self.record.name);
+            }
+        }
+        if let Err(error) = self.remove() {
+            eprintln!("warning: cluster {}: {error}; the next one that starts removes it", self.record.name);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What the commands do.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use portcullis_e2e::{Cache, Cluster, Error, Kubernetes, Name, Options, Running, VERSION, Which};
+use serde::Serialize;
+
+use crate::args::{Command, Form};
+use crate::table;
+
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    let cache = Cache::from_env()?;
+    match command {
+        Command::Up { named, api_servers, output } => up(&cache, &named.name, api_servers, output.output)?,
+        Command::Down { named, all, output } => {
+            let which = if all { Which::All } else { Which::One(named.name) };
+            down(&cache, &which, output.output)?;
+        }
+        Command::Status { output } => {
+            let all = Running::list(&cache)?;
+            print(&all, output.output, || table::clusters(&all))?;
+        }
+        Command::Kubectl { named, args } => {
+            let kubernetes = Kubernetes::build(&cache, &|line| eprintln!("{line}"))?;
+            let cluster = Running::find(&cache, &named.name)?.ok_or_else(|| Error::NotUp(named.name.to_string()))?;
+            let failed = cluster.kubectl(&kubernetes).args(args).exec();
+            return Err(failed).context("failed to start kubectl");
+        }
+        Command::Build { check } => {
+            let kubernetes = if check {
+                Kubernetes::built(&cache).with_context(|| format!("Kubernetes {VERSION} is not in the cache"))?
+            } else {
+                Kubernetes::build(&cache, &|line| eprintln!("{line}"))?
+            };
+            println!("{}", kubernetes.program("kubernetes").display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the cluster or makes it.
+fn up(cache: &Cache, name: &Name, api_servers: u8, form: Form) -> Result<()> {
+    let start = Instant::now();
+    let found = Running::find(cache, name)?;
+    let is_new = found.is_none();
+    let cluster = match found {
+        Some(cluster) => cluster,
+        None => {
+            let options = Options { name: Some(name.clone()), api_servers, cache: Some(cache.clone()) };
+            Cluster::start(&options)?.detach()?;
+            Running::find(cache, name)?.with_context(|| format!("the cluster {name} ended at once"))?
+        }
+    };
+    if let Some(owner) = cluster.owner {
+        bail!("the cluster {name} is one of process {owner}, and ends with it; choose another --name");
+    }
+    let has = cluster.api_servers.len();
+    ensure!(
+        has == usize::from(api_servers),
+        "the cluster {name} is up and has {has} API servers, not {api_servers}: `cargo xtask cluster down` it first",
+    );
+    print(&cluster, form, || table::up(&cluster, is_new.then(|| start.elapsed())))
+}
+
+fn down(cache: &Cache, which: &Which, form: Form) -> Result<()> {
+    let names = Running::take_down(cache, which)?;
+    print(&names, form, || {
+        if names.is_empty() {
+            "there was no such cluster\n".to_owned()
+        } else {
+            format!("down: {}\n", names.join(", "))
+        }
+    })
+}
+
+fn print(value: &impl Serialize, form: Form, text: impl FnOnce() -> String) -> Result<()> {
+    match form {
+        Form::Json => println!("{}", serde_json::to_string_pretty(value)?),
+        Form::Text => print!("{}", text()),
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! The real kubectl, away from the settings of who runs the test.
+
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::Kubernetes;
+
+/// What a program wrote, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit status; absent when a signal ended it.
+    pub code: Option<i32>,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Whether it succeeded.
+    pub fn is_ok(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// Its standard output, without space at its ends.
+    ///
+    /// # Panics
+    /// When it did not succeed.
+    pub fn expect(&self, what: &str) -> &str {
+        assert!(self.is_ok(), "{what}: kubectl ended with {:?}:\n{}{}", self.code, self.stdout, self.stderr);
+        self.stdout.trim()
+    }
+
+    /// Its standard output as JSON, after `--output=json`.
+    ///
+    /// # Panics
+    /// When it did not succeed, or wrote something else.
+    pub fn json(&self, what: &str) -> Value {
+        serde_json::from_str(self.expect(what)).unwrap_or_else(|error| panic!("{what}: {error}:\n{}", self.stdout))
+    }
+}
+
+/// How to run it.
+pub(crate) struct Kubectl {
+    command: Command,
+}
+
+impl Kubectl {
+    /// For who this kubeconfig says; what kubectl keeps goes to `folder`.
+    pub(crate) fn new(kubernetes: &Kubernetes, kubeconfig: &Path, folder: &Path) -> Self {
+        let mut command = Command::new(kubernetes.program("kubectl"));
+        command
+            .env("KUBECONFIG", kubeconfig)
+            // Clusters use the same address one after the other, and what one knew is wrong for the next.
+            .env("KUBECACHEDIR", folder.join("kubectl-cache"));
+        Self { command }
+    }
+
+    /// The command, for who wants to run it in another way.
+    pub(crate) fn into_command(self) -> Command {
+        self.command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run<'a>(mut self, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+        self.command
+            .args(args)
+            .env("KUBERC", "off")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = self.command.spawn().unwrap_or_else(|error| panic!("failed to start kubectl: {error}"));
+        let mut stdin = child.stdin.take().expect("standard input is a pipe");
+        let mut stderr = child.stderr.take().expect("standard error is a pipe");
+        // All three at once, as each of them may be longer than a pipe holds.
+        let (output, errors) = thread::scope(|scope| {
+            // kubectl may end without reading everything.
+            scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
+            let errors = scope.spawn(move || {
+                let mut bytes = Vec::new();
+                stderr.read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
+            });
+            let output = child.wait_with_output().expect("a child can be waited for");
+            (output, errors.join().expect("reading does not panic"))
+        });
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Output { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&errors) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the list: kubectl ended with Some(1):\nno such thing")]
+    fn a_failure_shows_what_kubectl_said() {
+        Output { code: Some(1), stdout: String::new(), stderr: "no such thing".to_owned() }.expect("the list");
+    }
+
+    #[test]
+    fn output_can_be_json() {
+        let output = Output { code: Some(0), stdout: "{\"a\": 1}\n".to_owned(), stderr: String::new() };
+        assert_eq!(output.json("the object")["a"], 1);
+    }
+}

@@ -1,0 +1,64 @@
+//! Where the files of a cluster are, and the numbers that all of its parts share.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use crate::component::API_SERVER_PORT;
+use crate::network::{Kind, Network};
+
+/// A cluster as it is laid out: what its components are told follows from this alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Its folder.
+    pub(crate) folder: PathBuf,
+    pub(crate) network: Network,
+    /// How many API servers it has; they are counted from 1.
+    pub(crate) api_servers: u8,
+}
+
+impl Layout {
+    /// A file of its folder.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A key or a certificate.
+    pub(crate) fn pki(&self, name: &str) -> PathBuf {
+        self.folder.join("pki").join(name)
+    }
+
+    /// What a component wrote.
+    pub(crate) fn log(&self, component: &str) -> PathBuf {
+        self.folder.join("logs").join(format!("{component}.log"))
+    }
+
+    /// The kubeconfig of an administrator.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.file("kubeconfig")
+    }
+
+    /// The address of an API server.
+    pub(crate) fn api_server(&self, number: u8) -> SocketAddr {
+        SocketAddr::from((self.network.host(number), API_SERVER_PORT))
+    }
+
+    /// All API servers, in the order of their numbers.
+    pub(crate) fn api_server_numbers(&self) -> impl Iterator<Item = u8> + use<> {
+        1..=self.api_servers
+    }
+
+    /// Where etcd and the controller manager are.
+    pub(crate) fn first_host(&self) -> Ipv4Addr {
+        self.network.host(1)
+    }
+
+    /// Whether API servers can publish their addresses.
+    pub(crate) fn has_endpoints(&self) -> bool {
+        self.network.kind == Kind::Routed
+    }
+
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}

@@ -1,0 +1,171 @@
+//! Addresses of a cluster: a block of its own, so that every cluster can use the usual ports and none has to look for free ones.
+//!
+//! EndpointSlices refuse loopback addresses, and the API server publishes its own address in one. So a block is routed to the
+//! loopback device: its addresses are not the loopback's, and traffic to them never leaves the machine. This takes two routes
+//! and no network interface. Where routes may not be made, addresses are the loopback's, and no EndpointSlice has the API
+//! server.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Command, Output, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The kernel's number for CAP_NET_ADMIN.
+const NET_ADMIN: u32 = 12;
+
+/// The addresses of one cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Network {
+    /// Which of 256 blocks.
+    pub(crate) slot: u8,
+    pub(crate) kind: Kind,
+}
+
+/// Where its addresses are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// In blocks that are routed to the loopback device.
+    Routed,
+    /// Loopback addresses.
+    Loopback,
+}
+
+impl Kind {
+    /// The better one of those that this process may use.
+    pub(crate) fn possible() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        if has_capability(&status, NET_ADMIN) { Self::Routed } else { Self::Loopback }
+    }
+}
+
+impl Network {
+    /// The address of an API server, of other parts of the cluster, or of a process that stands in for a pod.
+    pub(crate) fn host(self, number: u8) -> Ipv4Addr {
+        match self.kind {
+            // 198.18.0.0/15 is set aside for test networks (RFC 2544), and met less often than private blocks.
+            Kind::Routed => Ipv4Addr::new(198, 18, self.slot, number),
+            Kind::Loopback => Ipv4Addr::new(127, 18, self.slot, number),
+        }
+    }
+
+    /// The addresses of services. Nobody answers at them, as there is no kube-proxy; the API server goes to endpoints itself.
+    pub(crate) fn services(self) -> String {
+        format!("198.19.{}.0/24", self.slot)
+    }
+
+    /// The address of the service `kubernetes`: the first.
+    pub(crate) fn kubernetes_service(self) -> Ipv4Addr {
+        Ipv4Addr::new(198, 19, self.slot, 1)
+    }
+
+    /// The blocks to route. That of services is one of them so that a connection to a service is refused, and at once.
+    fn routes(self) -> Vec<String> {
+        match self.kind {
+            Kind::Routed => vec![format!("{}/24", self.host(0)), self.services()],
+            Kind::Loopback => Vec::new(),
+        }
+    }
+
+    /// Whether something else on this machine has these addresses, for instance a cluster of another cache folder.
+    pub(crate) fn is_taken(self) -> Result<bool, Error> {
+        match self.kind {
+            Kind::Routed => {
+                for route in self.routes() {
+                    let output = ip(&["-json", "route", "show", "table", "all", "root", &route])?;
+                    if output.status.success() && routes_listed(&output.stdout) {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Kind::Loopback => Ok(TcpListener::bind((self.host(1), crate::component::API_SERVER_PORT)).is_err()),
+        }
+    }
+
+    /// Makes the routes. They must not be there.
+    pub(crate) fn up(self) -> Result<(), Error> {
+        for route in self.routes() {
+            let output = ip(&["route", "add", "local", &route, "dev", "lo"])?;
+            if !output.status.success() {
+                return Err(Error::Route { action: format!("route {route} to the loopback"), output: said(&output) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the routes away, as far as they are there.
+    pub(crate) fn down(self) -> Result<(), Error> {
+        for route in self.routes() {
+            let removed = ip(&["route", "del", "local", &route, "dev", "lo"])?;
+            if !removed.status.success() && self.has_route(&route)? {
+                return Err(Error::Route { action: format!("remove the route of {route}"), output: said(&removed) });
+            }
+        }
+        Ok(())
+    }
+
+    fn has_route(self, route: &str) -> Result<bool, Error> {
+        Ok(routes_listed(&ip(&["-json", "route", "show", "table", "local", "exact", route, "dev", "lo"])?.stdout))
+    }
+}
+
+fn ip(args: &[&str]) -> Result<Output, Error> {
+    Command::new("ip").args(args).stdin(Stdio::null()).output().map_err(|source| Error::Start {
+        program: "ip".to_owned(),
+        next: "install iproute2",
+        source,
+    })
+}
+
+/// Whether `ip -json route show` listed any.
+fn routes_listed(json: &[u8]) -> bool {
+    serde_json::from_slice::<Vec<serde_json::Value>>(json).is_ok_and(|routes| !routes.is_empty())
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+/// Whether the effective set of `/proc/PID/status` has this capability.
+fn has_capability(status: &str, number: u32) -> bool {
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> number & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_two_clusters_have_nothing_in_common() {
+        let network = |slot| Network { slot, kind: Kind::Routed };
+        assert_eq!(network(3).routes(), ["198.18.3.0/24", "198.19.3.0/24"]);
+        assert_eq!(network(4).routes(), ["198.18.4.0/24", "198.19.4.0/24"]);
+        assert_eq!(network(3).host(1).to_string(), "198.18.3.1");
+    }
+
+    #[test]
+    fn without_routes_hosts_are_on_the_loopback() {
+        let network = Network { slot: 3, kind: Kind::Loopback };
+        assert!(network.host(1).is_loopback());
+        assert_eq!(network.routes(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_capability_is_a_bit_of_the_effective_set() {
+        assert!(has_capability("CapPrm:\t0000\nCapEff:\t000001fffeffffff\n", NET_ADMIN));
+        assert!(!has_capability("CapPrm:\t1000\nCapEff:\t0000000000000000\n", NET_ADMIN));
+        assert!(!has_capability("", NET_ADMIN));
+    }
+
+    #[test]
+    fn an_empty_list_is_no_route() {
+        assert!(!routes_listed(b"[]"));
+        assert!(!routes_listed(b""));
+        assert!(routes_listed(br#"[{"type":"local"}]"#));
+    }
+}

@@ -1,0 +1,125 @@
+//! Clusters seen from outside the process that started them: what `cargo xtask cluster` works with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+
+use crate::kubectl::Kubectl;
+use crate::process::ProcessId;
+use crate::record::{Health, Record};
+use crate::slots::{Slot, Slots};
+use crate::{Cache, Error, Kubernetes, Name};
+
+/// A cluster of the cache folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Running {
+    /// What it is called.
+    pub name: String,
+    /// How it is.
+    pub state: Health,
+    /// The kubeconfig of an administrator.
+    pub kubeconfig: PathBuf,
+    /// URLs of its API servers.
+    pub api_servers: Vec<String>,
+    /// The process that it ends with; absent when it stays until it is taken down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
+    /// Its processes.
+    pub processes: Vec<Process>,
+}
+
+/// A process of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    /// Its name.
+    pub name: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Memory that it occupies, in bytes; absent when it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+}
+
+/// Which clusters to take down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// The one of this name.
+    One(Name),
+    /// All of the cache folder, those of running tests included.
+    All,
+}
+
+impl Running {
+    /// All that there are.
+    ///
+    /// # Errors
+    /// When a state file cannot be read.
+    pub fn list(cache: &Cache) -> Result<Vec<Self>, Error> {
+        let slots = Slots::list(cache)?;
+        Ok(slots.iter().filter_map(|slot| Some(Self::of(&slot.folder, slot.record.as_ref()?))).collect())
+    }
+
+    /// The one of this name, unless it is abandoned.
+    ///
+    /// # Errors
+    /// When a state file cannot be read.
+    pub fn find(cache: &Cache, name: &Name) -> Result<Option<Self>, Error> {
+        let all = Self::list(cache)?;
+        Ok(all.into_iter().find(|one| one.name == name.as_str() && one.state != Health::Abandoned))
+    }
+
+    /// Ends clusters and removes all that they left; abandoned ones too. Returns the names of those that were there.
+    ///
+    /// # Errors
+    /// When something of them cannot be removed.
+    pub fn take_down(cache: &Cache, which: &Which) -> Result<Vec<String>, Error> {
+        let slots = Slots::take(cache)?;
+        let mut names = Vec::new();
+        for slot in slots.all()?.iter().filter(|slot| selects(which, slot)) {
+            slots.remove(slot)?;
+            names.extend(slot.record.as_ref().map(|record| record.name.clone()));
+        }
+        slots.clean()?;
+        Ok(names)
+    }
+
+    /// Memory of all its processes, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.processes.iter().filter_map(|process| process.memory).sum()
+    }
+
+    /// The real kubectl, for its administrator.
+    pub fn kubectl(&self, kubernetes: &Kubernetes) -> Command {
+        let folder = self.kubeconfig.parent().unwrap_or(Path::new("/"));
+        Kubectl::new(kubernetes, &self.kubeconfig, folder).into_command()
+    }
+
+    fn of(folder: &Path, record: &Record) -> Self {
+        let layout = record.layout(folder);
+        let process = |name: &str, process: &ProcessId| {
+            let memory = if process.is_alive() { process.memory() } else { None };
+            Process { name: name.to_owned(), pid: process.pid, memory }
+        };
+        Self {
+            name: record.name.clone(),
+            state: record.health(ProcessId::is_alive),
+            kubeconfig: layout.kubeconfig(),
+            api_servers: layout
+                .api_server_numbers()
+                .map(|number| format!("https://{}", layout.api_server(number)))
+                .collect(),
+            owner: (!record.detached).then_some(record.owner.pid),
+            processes: record.members.iter().map(|member| process(&member.name, &member.process)).collect(),
+        }
+    }
+}
+
+fn selects(which: &Which, slot: &Slot) -> bool {
+    match which {
+        Which::All => true,
+        Which::One(name) => slot.record.as_ref().is_some_and(|record| record.name == name.as_str()),
+    }
+}

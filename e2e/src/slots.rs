@@ -1,0 +1,141 @@
+//! All clusters of a cache folder: each has a slot, which is a folder and a block of addresses.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::lock::Lock;
+use crate::network::{Kind, Network};
+use crate::process::ProcessId;
+use crate::record::{Health, Record};
+use crate::{Cache, Error, files};
+
+/// The slots, held: nobody else makes or removes a cluster meanwhile.
+pub(crate) struct Slots {
+    clusters: PathBuf,
+    _lock: Lock,
+}
+
+/// A slot that is in use.
+pub(crate) struct Slot {
+    pub(crate) number: u8,
+    pub(crate) folder: PathBuf,
+    /// Absent when the cluster was never begun, or is removed already but for its folder.
+    pub(crate) record: Option<Record>,
+}
+
+impl Slots {
+    /// Waits until nobody else holds them.
+    pub(crate) fn take(cache: &Cache) -> Result<Self, Error> {
+        let clusters = cache.clusters();
+        Ok(Self { _lock: Lock::take(&clusters.join("lock"), || ())?, clusters })
+    }
+
+    /// Those in use. Needs no lock, when it does not matter that they change.
+    pub(crate) fn list(cache: &Cache) -> Result<Vec<Slot>, Error> {
+        list(cache.clusters())
+    }
+
+    /// Those in use.
+    pub(crate) fn all(&self) -> Result<Vec<Slot>, Error> {
+        list(self.clusters.clone())
+    }
+
+    /// Removes what is left of clusters whose owner has ended without removing them.
+    pub(crate) fn clean(&self) -> Result<(), Error> {
+        for slot in self.all()? {
+            if slot.record.as_ref().is_none_or(|record| record.health(ProcessId::is_alive) == Health::Abandoned) {
+                self.remove(&slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a free slot, and writes down that this process owns it.
+    pub(crate) fn claim(&self, name: &str, api_servers: u8, kind: Kind) -> Result<(Record, PathBuf), Error> {
+        let used = self.all()?;
+        if used.iter().any(|slot| slot.record.as_ref().is_some_and(|record| record.name == name)) {
+            return Err(Error::NameTaken(name.to_owned()));
+        }
+        for number in 0..=u8::MAX {
+            let network = Network { slot: number, kind };
+            if used.iter().any(|slot| slot.number == number) || network.is_taken()? {
+                continue;
+            }
+            let folder = self.clusters.join(number.to_string());
+            files::make_folder(&folder)?;
+            let (owner, detached, members) = (ProcessId::own(), false, Vec::new());
+            let record = Record { name: name.to_owned(), network, api_servers, owner, detached, members };
+            record.write(&folder)?;
+            return Ok((record, folder));
+        }
+        Err(Error::NoFreeSlot)
+    }
+
+    /// Ends the processes of a cluster and removes everything it has. The folder goes last, so that what is interrupted can be
+    /// done again.
+    pub(crate) fn remove(&self, slot: &Slot) -> Result<(), Error> {
+        if let Some(record) = &slot.record {
+            for member in &record.members {
+                member.process.kill()?;
+            }
+            record.network.down()?;
+        }
+        files::remove_folder(&slot.folder)
+    }
+}
+
+fn list(clusters: PathBuf) -> Result<Vec<Slot>, Error> {
+    let entries = match fs::read_dir(&clusters) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(Error::file("read", &clusters))?,
+    };
+    let mut slots = Vec::new();
+    for entry in entries {
+        let folder = entry.map_err(Error::file("read", &clusters))?.path();
+        // The lock is a file of the same folder.
+        let number = folder.file_name().and_then(|name| name.to_str()?.parse().ok());
+        if let Some(number) = number {
+            slots.push(Slot { number, record: Record::read(&folder)?, folder });
+        }
+    }
+    slots.sort_by_key(|slot| slot.number);
+    Ok(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Loopback addresses: these tests make no routes.
+    fn claim(cache: &Cache, name: &str) -> Result<(Record, PathBuf), Error> {
+        Slots::take(cache).unwrap().claim(name, 1, Kind::Loopback)
+    }
+
+    #[test]
+    fn two_clusters_get_two_slots() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        let ((one, _), (two, _)) = (claim(&cache, "one").unwrap(), claim(&cache, "two").unwrap());
+        assert_ne!(one.network, two.network);
+        let names: Vec<_> = Slots::list(&cache).unwrap().into_iter().map(|slot| slot.record.unwrap().name).collect();
+        assert_eq!(names, ["one", "two"]);
+        assert!(matches!(claim(&cache, "two"), Err(Error::NameTaken(name)) if name == "two"));
+    }
+
+    #[test]
+    fn an_abandoned_cluster_is_removed_and_another_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        let (mut gone, gone_folder) = claim(&cache, "gone").unwrap();
+        let (_, stays) = claim(&cache, "stays").unwrap();
+        gone.owner.started += 1;
+        gone.write(&gone_folder).unwrap();
+        let begun = cache.clusters().join("200");
+        files::make_folder(&begun).unwrap();
+
+        Slots::take(&cache).unwrap().clean().unwrap();
+
+        assert!(!gone_folder.exists() && !begun.exists() && stays.exists());
+    }
+}
