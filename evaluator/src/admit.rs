@@ -189,7 +189,12 @@ pub fn unserved(asked: Asked<'_>, failure: &Failure, now: Timestamp) -> Opinion 
         .next_retry_time
         .filter(|_| failure.class() == Class::Retry)
         .map(|next| Duration::try_from(next.duration_since(now)).unwrap_or(Duration::ZERO));
-    let mut text = text::denial(&failure.message);
+    let mut text = match failure.reason {
+        // The guest's own words may quote settings, which whoever makes a request must not read.
+        Reason::SettingsInvalid => "the policy refuses its settings; its status tells why".to_owned(),
+        Reason::SettingsCheckFailed => "the policy's check of its settings failed; its status tells how".to_owned(),
+        _ => text::denial(&failure.message),
+    };
     if let Some(wait) = wait {
         text = format!("{text}; next try {}", text::from_now(wait));
     }

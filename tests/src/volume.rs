@@ -88,10 +88,10 @@ impl Volume {
         self.0.join("artifacts")
     }
 
-    /// The names of the artifacts, sorted; temporary files are not among them.
+    /// The names of the artifacts, sorted; temporary files and what is kept beside an artifact are not among them.
     pub fn artifacts(&self) -> Vec<String> {
-        let mut names: Vec<_> =
-            names(&self.artifacts_folder()).into_iter().filter(|name| !name.starts_with('.')).collect();
+        let is_artifact = |name: &String| !name.starts_with('.') && name.ends_with(".cwasm");
+        let mut names: Vec<_> = names(&self.artifacts_folder()).into_iter().filter(is_artifact).collect();
         names.sort();
         names
     }
@@ -164,16 +164,21 @@ impl SmallVolume {
         fs::remove_file(self.path().join("ballast")).expect("there is ballast");
     }
 
-    /// Makes it read-only, or writable again.
+    /// Makes it read-only, or writable again: by another mount of the same folder over it, as the kernel remounts nothing
+    /// that has a file open for writing.
     ///
     /// # Panics
-    /// When the kernel refuses: a file is open for writing.
+    /// When the kernel refuses.
     pub fn set_read_only(&self, read_only: bool) {
-        let option = if read_only { "remount,ro" } else { "remount,rw" };
-        eventually(option, || {
-            let output = Command::new("mount").args(["-o", option]).arg(self.path()).output();
-            output.is_ok_and(|output| output.status.success()).then_some(())
-        });
+        let path = self.path().to_string_lossy().into_owned();
+        let commands: &[&[&str]] = match read_only {
+            true => &[&["mount", "--bind", &path, &path], &["mount", "-o", "remount,bind,ro", &path]],
+            false => &[&["umount", "-l", &path]],
+        };
+        for command in commands {
+            let output = Command::new(command[0]).args(&command[1..]).output().expect("the command is there");
+            assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
     }
 }
 

@@ -203,6 +203,21 @@ fn an_unserved_policy_denies_with_reason_and_next_try() {
         (Reason::ArtifactMissing, None, "ArtifactMissing: failed to fetch the module", 503, None),
         (Reason::NotFound, Some("2026-01-01T00:00:01Z"), "NotFound: failed to fetch the module", 500, None),
         (Reason::ModuleInvalid, None, "ModuleInvalid: failed to fetch the module", 500, None),
+        // What a guest says of its settings is for who may read them.
+        (
+            Reason::SettingsInvalid,
+            None,
+            "SettingsInvalid: the policy refuses its settings; its status tells why",
+            500,
+            None,
+        ),
+        (
+            Reason::SettingsCheckFailed,
+            None,
+            "SettingsCheckFailed: the policy's check of its settings failed; its status tells how",
+            500,
+            None,
+        ),
     ] {
         let mut status = serde_json::json!({"message": format!("policy cluster/a: {message}"), "code": code});
         if let Some(details) = details {

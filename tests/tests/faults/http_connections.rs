@@ -87,7 +87,7 @@ fn fault_h03_body_above_the_limit() {
     const LIMIT_BYTES: usize = 7 << 20;
     let server = Server::start();
     // Its length alone is enough.
-    for length in [(LIMIT_BYTES + 1).to_string(), u64::MAX.to_string()] {
+    for length in [(LIMIT_BYTES + 1).to_string(), i64::MAX.to_string()] {
         let mut connection = server.connect();
         connection.send(request("POST", PATH, &[("Content-Length", &length)], "")).expect("sends");
         let response = connection.response().expect("answers");

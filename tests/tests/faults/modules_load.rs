@@ -137,7 +137,12 @@ fn fault_m04_exports_missing_or_of_another_kind() {
 fn fault_m05_proposals_that_are_switched_off() {
     assert_refused(
         Reason::ModuleUnsupported,
-        &[("threads", "threads"), ("memory64", "memory64"), ("component", "component"), ("gc", "gc")],
+        &[
+            ("threads", "threads"),
+            ("memory64", "64-bit memory"),
+            ("component", "component"),
+            ("gc", "garbage collection"),
+        ],
     );
 }
 
