@@ -223,6 +223,12 @@ impl Stamp {
             fresh: age.is_none_or(|age| age < FRESH),
         })
     }
+
+    /// A stamp that differs from others by the size.
+    #[cfg(test)]
+    pub(crate) fn of_size(size: u64) -> Self {
+        Self { device: 0, inode: 0, size, modified: (0, 0), changed: (0, 0), fresh: false }
+    }
 }
 
 #[cfg(test)]

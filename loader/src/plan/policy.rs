@@ -29,6 +29,8 @@ pub(super) struct Policy {
     pub(super) head: Head,
     /// What the newest generation serves, or why it cannot.
     pub(super) body: Result<Body, Problem>,
+    /// Where the module of the newest readable generation is.
+    pub(super) reference: Option<Reference>,
     /// Its module, once known: it never changes within a generation.
     pub(super) pin: Option<Digest>,
     /// Generations that were published, newest last.
@@ -63,6 +65,8 @@ struct Record {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     problem: Option<Problem>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    reference: Option<Reference>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<Digest>,
 }
 
@@ -77,6 +81,7 @@ impl Policy {
             begun: now,
             hash: desired.hash,
             head: desired.head.unwrap_or_else(Head::strict),
+            reference: reference_of(&desired.body),
             body: desired.body,
             pin: None,
             recent: Vec::new(),
@@ -105,6 +110,7 @@ impl Policy {
             hash: Digest::of(b""),
             head,
             body: Err(unknown.clone()),
+            reference: None,
             pin: None,
             recent: entry.candidates.iter().rev().map(generation).collect(),
             last_good: entry.last_good.as_ref().and_then(|last| {
@@ -121,6 +127,7 @@ impl Policy {
             policy.hash = record.hash;
             policy.head = record.head;
             policy.pin = record.digest;
+            policy.reference = record.reference;
             policy.body = record.body.ok_or_else(|| record.problem.unwrap_or(unknown));
         }
         policy
@@ -133,16 +140,17 @@ impl Policy {
         if let Some(created) = desired.created {
             self.created = created;
         }
+        let reference = reference_of(&desired.body).or_else(|| self.reference.clone());
+        let same_module = reference == self.reference;
+        self.reference = reference;
         if desired.hash == self.hash {
             // The folder may be elsewhere now.
             self.body = desired.body;
             return false;
         }
-        // An edit of settings fetches nothing: the module stays what it was, unless it never worked.
-        let reference = |body: &Body| body.reference.clone();
-        let before = self.last_reference();
-        let same_module = desired.body.as_ref().ok().and_then(reference).is_some_and(|new| before == Some(new));
-        let pin = self.pin.filter(|pin| same_module && has_artifact(pin));
+        // An edit of settings fetches nothing: the module stays what it was, unless it never worked. A spec that is broken
+        // says nothing of the module.
+        let pin = self.pin.filter(|pin| desired.body.is_err() || (same_module && has_artifact(pin)));
         self.begin(desired.hash, now);
         self.pin = pin;
         if let Some(head) = desired.head {
@@ -175,18 +183,6 @@ impl Policy {
         self.generation += 1;
         self.begun = now;
         self.hash = hash;
-    }
-
-    /// Where the newest readable generation's module is.
-    fn last_reference(&self) -> Option<Reference> {
-        match &self.body {
-            Ok(body) => body.reference.clone(),
-            // The pin of a generation that could be read is still there.
-            Err(_) => {
-                let last = self.recent.iter().rev().chain(&self.last_good).find(|last| Some(last.digest) == self.pin);
-                last.and_then(|last| last.body.reference.clone())
-            }
-        }
     }
 
     /// The newest generation, once it can be served.
@@ -258,6 +254,7 @@ impl Policy {
             head: self.head.clone(),
             body: self.body.as_ref().ok().cloned(),
             problem: self.body.as_ref().err().cloned(),
+            reference: self.reference.clone(),
             digest: self.pin,
         };
         PolicyEntry {
@@ -277,6 +274,10 @@ impl Policy {
             source: Some(raw(&record)),
         }
     }
+}
+
+fn reference_of(body: &Result<Body, Problem>) -> Option<Reference> {
+    body.as_ref().ok()?.reference.clone()
 }
 
 /// Own types as JSON text.

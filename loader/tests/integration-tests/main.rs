@@ -1,1 +1,7 @@
-//! The real loader on folders of its own.
+//! The real loader on folders of its own: what it writes to the volume and says of itself.
+
+mod folder;
+mod loading;
+mod modules;
+mod volume;
+mod web;

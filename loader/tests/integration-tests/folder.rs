@@ -1,0 +1,241 @@
+//! A folder of policies with a loader on it.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{LoaderPolicy, LoaderState, Manifest, Phase, PolicyEntry};
+use wasm_encoder::{CustomSection, Encode as _, Section as _};
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A module of this WebAssembly text, with waPC metadata.
+pub fn module(wat: &str) -> Vec<u8> {
+    let mut module = wat::parse_str(wat).expect("a module");
+    let section = CustomSection {
+        name: "io.kubewarden.metadata".into(),
+        data: Cow::Borrowed(br#"{"protocolVersion":"v1","rules":[],"mutating":false}"#),
+    };
+    module.push(section.id());
+    section.encode(&mut module);
+    module
+}
+
+/// A module that differs from others by its number.
+pub fn numbered(number: u32) -> Vec<u8> {
+    module(&format!(r#"(module (memory (export "memory") 1) (func (export "f") (result i32) i32.const {number}))"#))
+}
+
+/// A ClusterPolicy.
+pub fn policy(name: &str, module: &str, settings: &str) -> String {
+    format!(
+        "apiVersion: policies.portcullis.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
+         module: {module}\n  settings: {settings}\n  \
+         rules: [{{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}}]\n"
+    )
+}
+
+/// The folder; it goes when dropped.
+pub struct Folder(tempfile::TempDir);
+
+/// A running loader; it is killed when dropped.
+pub struct Loader {
+    child: Child,
+    pub probes: SocketAddr,
+    pub state: SocketAddr,
+    pub lines: Arc<Mutex<Vec<String>>>,
+    pub volume: PathBuf,
+}
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file by rename, as good editors do.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path().join(name);
+        let temporary = self.path().join(format!(".{}.new", name.replace('/', "-")));
+        fs::write(&temporary, content).expect("writes");
+        fs::rename(temporary, path).expect("renames");
+    }
+
+    pub fn volume(&self) -> PathBuf {
+        self.path().join(".portcullis/volume")
+    }
+
+    pub fn start(&self, extra: &[&str]) -> Loader {
+        self.start_with(extra, "")
+    }
+
+    /// Starts a loader with fail points.
+    pub fn start_with(&self, extra: &[&str], failpoints: &str) -> Loader {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis-loader"));
+        command
+            .arg("--dir")
+            .arg(self.path())
+            .args([
+                "--probe-address",
+                "127.0.0.1:0",
+                "--state-address",
+                "127.0.0.1:0",
+                "--evaluator-state",
+                "127.0.0.1:1",
+            ])
+            .args(["--retry-initial", "100ms", "--retry-cap", "1s", "--retry-outside", "1s", "--log-format", "json"])
+            .args(extra)
+            .env_clear()
+            .env("PORTCULLIS_FAILPOINTS", failpoints)
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (mut probes, mut state) = (None, None);
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped")).lines();
+        while probes.is_none() || state.is_none() {
+            let line = stderr.next().expect("the loader says where it listens").expect("text");
+            let value: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+            let address = value["address"].as_str().and_then(|address| address.parse().ok());
+            match value["port"].as_str() {
+                Some("probes") => probes = address,
+                Some("state") => state = address,
+                _ => {}
+            }
+            lines.lock().expect("a list").push(line);
+        }
+        let kept = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            stderr.map_while(Result::ok).for_each(|line| kept.lock().expect("a list").push(line))
+        });
+        let (probes, state) = (probes.expect("an address"), state.expect("an address"));
+        Loader { child, probes, state, lines, volume: self.volume() }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Loader {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGTERM, and how it ended.
+    pub fn stop(&mut self) -> std::process::ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("kills");
+        self.ended()
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
+        eventually("the loader to end", || self.child.try_wait().expect("waits"))
+    }
+
+    /// The newest manifest, once there is one.
+    pub fn manifest(&self) -> Option<Manifest> {
+        Manifest::decode(&fs::read(self.volume.join("manifest.json")).ok()?).ok()
+    }
+
+    pub fn entry(&self, id: &str) -> Option<PolicyEntry> {
+        self.manifest()?.policies.into_iter().find(|entry| entry.id.as_str() == id)
+    }
+
+    /// Waits until a generation of a policy is the first candidate.
+    pub fn serves(&self, id: &str, generation: i64) -> PolicyEntry {
+        eventually(&format!("{id} to serve generation {generation}"), || {
+            self.entry(id).filter(|entry| entry.candidates.first().is_some_and(|first| first.generation == generation))
+        })
+    }
+
+    pub fn loader_state(&self) -> LoaderState {
+        let (status, body) = get(self.state, "/v1/state");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("a state")
+    }
+
+    pub fn policy(&self, id: &str) -> Option<LoaderPolicy> {
+        self.loader_state().policies.into_iter().find(|policy| policy.id.as_str() == id)
+    }
+
+    /// Waits until a policy has failed, and gives it.
+    pub fn fails(&self, id: &str) -> LoaderPolicy {
+        eventually(&format!("{id} to fail"), || {
+            self.policy(id).filter(|policy| policy.phase == Phase::Failed && policy.failure.is_some())
+        })
+    }
+
+    /// A series of the metrics; 0 where it is not.
+    pub fn metric(&self, series: &str) -> f64 {
+        let (_, body) = get(self.probes, "/metrics");
+        let value = body.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+        value.unwrap_or(0.0)
+    }
+
+    pub fn log(&self) -> String {
+        self.lines.lock().expect("a list").join("\n")
+    }
+
+    /// Files of a folder of the volume.
+    pub fn files(&self, folder: &str) -> Vec<String> {
+        let names = fs::read_dir(self.volume.join(folder)).expect("lists").flatten();
+        let mut names: Vec<_> = names.map(|item| item.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A plain GET.
+pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("connects");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("writes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("reads");
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    // One chunk at a time where it comes in chunks.
+    let body = if answer.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        unchunk(body)
+    } else {
+        body.to_owned()
+    };
+    (status, body)
+}
+
+fn unchunk(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+        if size == 0 {
+            break;
+        }
+        whole.push_str(&rest[..size]);
+        body = rest.get(size + 2..).unwrap_or_default();
+    }
+    whole
+}
+
+/// Waits for something.
+pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = check() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,95 @@
+//! Hostile modules cost one child.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use portcullis_contract::Reason;
+
+use crate::folder::{Folder, Loader, eventually, module, numbered, policy};
+
+fn fails(folder: &Folder, loader: &Loader, name: &str, bytes: &[u8]) -> (Reason, String) {
+    folder.write(&format!("{name}.wasm"), bytes);
+    folder.write(&format!("{name}.yaml"), policy(name, &format!("{name}.wasm"), "{}"));
+    let failure = loader.fails(&format!("cluster/{name}")).failure.expect("a failure");
+    (failure.reason, failure.message)
+}
+
+#[test]
+fn fault_m01_m02_m05_each_has_its_reason() {
+    let folder = Folder::new();
+    let loader = folder.start(&[]);
+    let whole = numbered(1);
+    for (name, bytes, reason, word) in [
+        ("page", b"<html>".to_vec(), Reason::ModuleInvalid, "web page"),
+        ("cut", whole[..whole.len() / 2].to_vec(), Reason::ModuleInvalid, "not valid"),
+        ("threads", module("(module (memory 1 1 shared))"), Reason::ModuleUnsupported, "threads"),
+        ("component", wat::parse_str("(component)").expect("a component"), Reason::ModuleUnsupported, "component"),
+        ("plain", wat::parse_str("(module)").expect("a module"), Reason::ModuleUnsupported, "protocol version"),
+    ] {
+        let (found, message) = fails(&folder, &loader, name, &bytes);
+        assert!(found == reason && message.contains(word), "{name}: {found} {message}");
+    }
+    folder.write("good.wasm", &whole);
+    folder.write("good.yaml", policy("good", "good.wasm", "{}"));
+    loader.serves("cluster/good", 1);
+    assert!(loader.files("tmp").is_empty());
+    assert!(!loader.log().contains("panicked"), "{}", loader.log());
+}
+
+/// A module whose one function takes the compiler long.
+fn heavy() -> Vec<u8> {
+    let mut body = String::from("(module (func (export \"f\") (param i64) (result i64) (local i64)\n");
+    for _ in 0..60_000 {
+        body.push_str("(if (i64.eqz (local.get 0)) (then (local.set 1 (i64.add (local.get 1) (local.get 0)))))\n");
+        writeln!(body, "(local.set 0 (i64.mul (local.get 0) (i64.xor (local.get 1) (local.get 0))))").expect("writes");
+    }
+    body.push_str("(local.get 0)))");
+    module(&body)
+}
+
+#[test]
+fn fault_m06_time_and_memory_of_a_compilation_are_limited() {
+    let folder = Folder::new();
+    let heavy = heavy();
+    let loader = folder.start(&["--compile-time", "300ms"]);
+    let (reason, message) = fails(&folder, &loader, "time", &heavy);
+    assert!(reason == Reason::CompileLimit && message.contains("--compile-time"), "{reason} {message}");
+    drop(loader);
+    let loader = folder.start(&["--compile-memory", "64MiB"]);
+    let (reason, message) = fails(&folder, &loader, "memory", &heavy);
+    assert!(reason == Reason::CompileLimit && message.contains("--compile-memory"), "{reason} {message}");
+    drop(loader);
+    let loader = folder.start(&["--compile-cpu-time", "1s"]);
+    let (reason, message) = fails(&folder, &loader, "cpu", &heavy);
+    assert!(reason == Reason::CompileLimit && message.contains("--compile-cpu-time"), "{reason} {message}");
+    folder.write("good.wasm", numbered(1));
+    folder.write("good.yaml", policy("good", "good.wasm", "{}"));
+    loader.serves("cluster/good", 1);
+}
+
+#[test]
+fn fault_m07_a_compiler_that_dies_fails_its_module_only() {
+    let folder = Folder::new();
+    let loader = folder.start_with(&[], "compile.start=panic");
+    let (reason, _) = fails(&folder, &loader, "a", &numbered(1));
+    assert_eq!(reason, Reason::CompileFailed);
+    assert!(loader.files("artifacts").is_empty() && loader.files("tmp").is_empty());
+}
+
+#[test]
+fn k09_a_policy_that_goes_ends_its_compilation() {
+    let folder = Folder::new();
+    folder.write("a.wasm", numbered(1));
+    folder.write("a.yaml", policy("a", "a.wasm", "{}"));
+    let loader = folder.start_with(&[], "compile.start=hang");
+    let children = || {
+        let path = format!("/proc/{0}/task", loader.pid());
+        let tasks = fs::read_dir(path).expect("lists").flatten();
+        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    eventually("a child", || (!children().is_empty()).then_some(()));
+    fs::remove_file(folder.path().join("a.yaml")).expect("removes");
+    eventually("no child", || children().is_empty().then_some(()));
+    eventually("no temporary file", || loader.files("tmp").is_empty().then_some(()));
+}

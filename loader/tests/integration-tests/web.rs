@@ -1,0 +1,421 @@
+//! Modules from a web server that does what each test says.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{Phase, Reason};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::folder::{Folder, Loader, eventually, get, numbered, policy};
+
+/// What the server does with a request.
+#[derive(Clone)]
+enum Answer {
+    Module(Vec<u8>),
+    Status(u16, &'static str),
+    /// The announced length is more than what comes.
+    Cut(Vec<u8>),
+    /// Zeros without a length, until the client hangs up.
+    Endless,
+    Nothing,
+}
+
+#[derive(Default)]
+struct Script {
+    answers: HashMap<String, Answer>,
+    asked: Vec<(String, Instant)>,
+}
+
+struct Server {
+    address: SocketAddr,
+    script: Arc<Mutex<Script>>,
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let pem = params.self_signed(&key).expect("signs").pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    fn config(&self, name: &str, expired: bool) -> Arc<ServerConfig> {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        if expired {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2002, 1, 1);
+        }
+        let certificate: CertificateDer<'static> = params.signed_by(&key, &self.issuer).expect("signs").der().clone();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .expect("a pair");
+        Arc::new(config)
+    }
+}
+
+impl Server {
+    fn start(config: Option<Arc<ServerConfig>>) -> Self {
+        Self::start_on("127.0.0.1:0", config)
+    }
+
+    fn start_on(address: &str, config: Option<Arc<ServerConfig>>) -> Self {
+        let listener = TcpListener::bind(address).expect("binds");
+        let address = listener.local_addr().expect("an address");
+        let script = Arc::new(Mutex::new(Script::default()));
+        let kept = Arc::clone(&script);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (config, script) = (config.clone(), Arc::clone(&kept));
+                thread::spawn(move || {
+                    // An error is the client's hanging up, which is what some tests want.
+                    let _ = match config {
+                        Some(config) => {
+                            let connection = ServerConnection::new(config).expect("a connection");
+                            serve(StreamOwned::new(connection, stream), &script)
+                        }
+                        None => serve(stream, &script),
+                    };
+                });
+            }
+        });
+        Self { address, script }
+    }
+
+    fn on(&self, path: &str, answer: Answer) {
+        self.script.lock().expect("a script").answers.insert(path.to_owned(), answer);
+    }
+
+    fn asked(&self, path: &str) -> Vec<Instant> {
+        let script = self.script.lock().expect("a script");
+        script.asked.iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
+    }
+}
+
+fn serve(mut stream: impl Read + Write, script: &Mutex<Script>) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let text = String::from_utf8_lossy(&head).into_owned();
+    let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
+    let answer = {
+        let mut script = script.lock().expect("a script");
+        script.asked.push((path.clone(), Instant::now()));
+        script.answers.get(&path).cloned().unwrap_or(Answer::Status(404, ""))
+    };
+    match answer {
+        Answer::Module(bytes) => {
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len())?;
+            stream.write_all(&bytes)?;
+        }
+        Answer::Status(status, headers) => {
+            write!(stream, "HTTP/1.1 {status} X\r\n{headers}Content-Length: 0\r\nConnection: close\r\n\r\n")?;
+        }
+        Answer::Cut(bytes) => {
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len())?;
+            stream.write_all(&bytes[..bytes.len() * 6 / 10])?;
+        }
+        Answer::Endless => {
+            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+            loop {
+                stream.write_all(&[0; 64 << 10])?;
+            }
+        }
+        Answer::Nothing => thread::sleep(Duration::from_secs(60)),
+    }
+    stream.flush()
+}
+
+/// A folder, a good server, and a loader that trusts it.
+struct Place {
+    folder: Folder,
+    authority: Authority,
+    server: Server,
+}
+
+impl Place {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let server = Server::start(Some(authority.config("127.0.0.1", false)));
+        let folder = Folder::new();
+        folder.write("ca.pem", &authority.pem);
+        Self { folder, authority, server }
+    }
+
+    fn start(&self, extra: &[&str]) -> Loader {
+        let ca = self.folder.path().join("ca.pem");
+        let extra: Vec<&str> =
+            ["--source-ca", ca.to_str().expect("text")].into_iter().chain(extra.iter().copied()).collect();
+        self.folder.start(&extra)
+    }
+
+    fn want(&self, name: &str, path: &str) {
+        let address = format!("https://{}{path}", self.server.address);
+        self.folder.write(&format!("{name}.yaml"), policy(name, &address, "{}"));
+    }
+}
+
+fn reason(loader: &Loader, name: &str) -> Reason {
+    loader.fails(&format!("cluster/{name}")).failure.expect("a failure").reason
+}
+
+#[test]
+fn a_module_is_fetched_once() {
+    let place = Place::new();
+    place.server.on("/a", Answer::Module(numbered(1)));
+    for name in ["a", "b", "c"] {
+        place.want(name, "/a");
+    }
+    let mut loader = place.start(&[]);
+    for name in ["a", "b", "c"] {
+        loader.serves(&format!("cluster/{name}"), 1);
+    }
+    let (status, _) = get(loader.probes, &format!("/healthz/sources/{}", place.server.address));
+    assert_eq!(status, 200);
+    loader.stop();
+    let loader = place.start(&[]);
+    place.want("d", "/a");
+    loader.serves("cluster/d", 1);
+    assert_eq!(place.server.asked("/a").len(), 1 + 1, "once, and once more for a policy of another life of the loader");
+    assert_eq!(loader.metric("portcullis_compilations_total{result=\"ok\"}"), 0.0);
+}
+
+#[test]
+fn fault_l01_a_source_that_comes_back_is_used() {
+    let authority = Authority::new();
+    let address = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("an address");
+    let folder = Folder::new();
+    folder.write("ca.pem", &authority.pem);
+    folder.write("a.yaml", policy("a", &format!("https://{address}/a"), "{}"));
+    let ca = folder.path().join("ca.pem");
+    let loader = folder.start(&["--source-ca", ca.to_str().expect("text")]);
+    assert_eq!(reason(&loader, "a"), Reason::RegistryUnreachable);
+    let server = Server::start_on(&address.to_string(), Some(authority.config("127.0.0.1", false)));
+    server.on("/a", Answer::Module(numbered(1)));
+    loader.serves("cluster/a", 1);
+    assert!(loader.policy("cluster/a").expect("the policy").failure.is_none());
+}
+
+#[test]
+fn fault_l02_a_source_that_hangs_holds_up_no_other() {
+    let place = Place::new();
+    place.server.on("/slow", Answer::Nothing);
+    place.server.on("/good", Answer::Module(numbered(1)));
+    for number in 0..8 {
+        place.want(&format!("slow{number}"), &format!("/slow?{number}"));
+        place.server.on(&format!("/slow?{number}"), Answer::Nothing);
+    }
+    let other = Server::start(Some(place.authority.config("127.0.0.1", false)));
+    other.on("/good", Answer::Module(numbered(1)));
+    place.folder.write("good.yaml", policy("good", &format!("https://{}/good", other.address), "{}"));
+    let loader = place.start(&["--fetch-header-timeout", "2s"]);
+    let start = Instant::now();
+    loader.serves("cluster/good", 1);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(reason(&loader, "slow0"), Reason::RegistryTimeout);
+}
+
+#[test]
+fn fault_l04_l05_l06_l08_statuses_have_their_reasons() {
+    let place = Place::new();
+    for (name, status, expected) in [
+        ("e500", 500, Reason::RegistryServerError),
+        ("e502", 502, Reason::RegistryServerError),
+        ("e503", 503, Reason::RegistryServerError),
+        ("e504", 504, Reason::RegistryServerError),
+        ("e401", 401, Reason::Unauthorized),
+        ("e403", 403, Reason::Unauthorized),
+        ("e404", 404, Reason::NotFound),
+        ("e429", 429, Reason::RegistryThrottled),
+    ] {
+        let headers = if status == 429 { "Retry-After: 3\r\n" } else { "" };
+        place.server.on(&format!("/{name}"), Answer::Status(status, headers));
+        place.want(name, &format!("/{name}"));
+        let _ = expected;
+    }
+    let loader = place.start(&[]);
+    for (name, expected) in [
+        ("e500", Reason::RegistryServerError),
+        ("e502", Reason::RegistryServerError),
+        ("e503", Reason::RegistryServerError),
+        ("e504", Reason::RegistryServerError),
+        ("e401", Reason::Unauthorized),
+        ("e403", Reason::Unauthorized),
+        ("e404", Reason::NotFound),
+        ("e429", Reason::RegistryThrottled),
+    ] {
+        assert_eq!(reason(&loader, name), expected, "{name}");
+    }
+    place.server.on("/e500", Answer::Module(numbered(1)));
+    loader.serves("cluster/e500", 1);
+    let asked = eventually("a second attempt", || Some(place.server.asked("/e429")).filter(|asked| asked.len() > 1));
+    assert!(asked[1] - asked[0] >= Duration::from_secs(3));
+}
+
+#[test]
+fn fault_l09_a_cut_body_leaves_nothing() {
+    let place = Place::new();
+    place.server.on("/a", Answer::Cut(numbered(1)));
+    place.want("a", "/a");
+    let loader = place.start(&[]);
+    assert_eq!(reason(&loader, "a"), Reason::BlobTruncated);
+    assert!(loader.files("modules").is_empty());
+    place.server.on("/a", Answer::Module(numbered(1)));
+    loader.serves("cluster/a", 1);
+    assert!(loader.files("tmp").is_empty());
+}
+
+#[test]
+fn fault_l12_a_body_without_end_stops_at_the_limit() {
+    let place = Place::new();
+    place.server.on("/a", Answer::Endless);
+    place.want("a", "/a");
+    let loader = place.start(&["--max-module-size", "4MiB"]);
+    assert_eq!(reason(&loader, "a"), Reason::ModuleTooLarge);
+    eventually("no file", || (loader.files("tmp").is_empty() && loader.files("modules").is_empty()).then_some(()));
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(place.server.asked("/a").len(), 1, "final");
+}
+
+#[test]
+fn fault_l14_l15_redirects_are_bounded() {
+    let place = Place::new();
+    let address = place.server.address;
+    let leaked = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
+    place.server.on("/loop", Answer::Status(302, "Location: /loop\r\n"));
+    place.server.on("/plain", Answer::Status(302, leaked(format!("Location: http://{address}/a\r\n"))));
+    place.server.on("/good", Answer::Status(302, leaked(format!("Location: https://{address}/a\r\n"))));
+    place.server.on("/a", Answer::Module(numbered(1)));
+    for name in ["loop", "plain", "good"] {
+        place.want(name, &format!("/{name}"));
+    }
+    let loader = place.start(&[]);
+    assert_eq!(reason(&loader, "loop"), Reason::RedirectRefused);
+    assert_eq!(reason(&loader, "plain"), Reason::RedirectRefused);
+    loader.serves("cluster/good", 1);
+    assert!(place.server.asked("/loop").len() % 6 == 0);
+}
+
+#[test]
+fn fault_l16_bad_certificates_are_named() {
+    let place = Place::new();
+    let stranger = Authority::new();
+    let mut servers = Vec::new();
+    for (name, config, word) in [
+        ("expired", Some(place.authority.config("127.0.0.1", true)), "expired"),
+        ("name", Some(place.authority.config("other.example", false)), "host name"),
+        ("authority", Some(stranger.config("127.0.0.1", false)), "authority"),
+        ("noise", None, "TLS"),
+    ] {
+        let server = Server::start(config);
+        place.folder.write(&format!("{name}.yaml"), policy(name, &format!("https://{}/a", server.address), "{}"));
+        servers.push((name, word, server));
+    }
+    // Versions of before TLS 1.2 end in this alert, whatever else the server says.
+    let old = TcpListener::bind("127.0.0.1:0").expect("binds");
+    place
+        .folder
+        .write("old.yaml", policy("old", &format!("https://{}/a", old.local_addr().expect("an address")), "{}"));
+    thread::spawn(move || old.incoming().flatten().for_each(alert));
+    let loader = place.start(&[]);
+    for (name, word) in servers.iter().map(|(name, word, _)| (*name, *word)).chain([("old", "TLS 1.2")]) {
+        let failure = loader.fails(&format!("cluster/{name}")).failure.expect("a failure");
+        assert!(failure.message.contains(word), "{name}: {failure}");
+        assert_eq!(
+            failure.reason,
+            if name == "noise" { failure.reason } else { Reason::TLSFailed },
+            "{name}: {failure}"
+        );
+    }
+}
+
+fn alert(mut stream: TcpStream) {
+    let mut hello = [0; 512];
+    let _ = stream.read(&mut hello);
+    // Alert, TLS 1.1, fatal, protocol_version.
+    let _ = stream.write_all(&[21, 3, 2, 0, 2, 2, 70]);
+    thread::sleep(Duration::from_millis(200));
+}
+
+#[test]
+fn fault_l17_a_new_authority_is_taken_without_a_restart() {
+    let place = Place::new();
+    place.folder.write("ca.pem", Authority::new().pem);
+    place.server.on("/a", Answer::Module(numbered(1)));
+    place.want("a", "/a");
+    let loader = place.start(&["--retry-outside", "10m"]);
+    assert_eq!(reason(&loader, "a"), Reason::TLSFailed);
+    place.folder.write("ca.pem", &place.authority.pem);
+    loader.serves("cluster/a", 1);
+}
+
+#[test]
+fn l23_plain_http_and_hosts_that_are_not_listed_are_refused() {
+    let plain = Server::start(None);
+    plain.on("/a", Answer::Module(numbered(1)));
+    let folder = Folder::new();
+    let address = plain.address.to_string();
+    folder.write("a.yaml", policy("a", &format!("http://{address}/a"), "{}"));
+    let loader = folder.start(&[]);
+    assert_eq!(reason(&loader, "a"), Reason::SourceNotAllowed);
+    assert!(plain.asked("/a").is_empty());
+    drop(loader);
+    let loader = folder.start(&["--allow-http-host", &address, "--allow-source", "https://example.com/*"]);
+    assert_eq!(reason(&loader, "a"), Reason::SourceNotAllowed);
+    drop(loader);
+    let loader = folder.start(&["--allow-http-host", &address]);
+    loader.serves("cluster/a", 1);
+}
+
+#[test]
+fn i4_nothing_tells_a_secret() {
+    let place = Place::new();
+    place.want("query", "/a?token=marker-1234");
+    let address = place.server.address;
+    place.folder.write("user.yaml", policy("user", &format!("https://marker-1234:marker-1234@{address}/a"), "{}"));
+    place.folder.write("settings.yaml", policy("settings", "a.wasm", "marker-1234"));
+    let loader = place.start(&[]);
+    for name in ["query", "user", "settings"] {
+        loader.fails(&format!("cluster/{name}"));
+    }
+    let shown = [
+        serde_json::to_string(&loader.loader_state()).expect("JSON"),
+        loader.log(),
+        get(loader.probes, "/metrics").1,
+        get(loader.probes, "/healthz/policies?verbose").1,
+        get(loader.probes, "/healthz/sources?verbose").1,
+    ];
+    for text in shown {
+        assert!(!text.contains("marker-1234"), "{text}");
+    }
+}
+
+#[test]
+fn a_download_shows_its_progress() {
+    let place = Place::new();
+    place.server.on("/a", Answer::Nothing);
+    place.want("a", "/a");
+    let loader = place.start(&[]);
+    eventually("the download", || loader.policy("cluster/a").filter(|policy| policy.phase == Phase::Fetching));
+}
