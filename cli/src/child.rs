@@ -103,7 +103,7 @@ impl Running {
     /// When it does not start.
     pub async fn start(recipe: &Recipe) -> Result<Self, StartError> {
         let spawn = |source| StartError::Spawn { path: recipe.path.clone(), source };
-        let log = recipe.log.as_deref().map(LogFile::create).transpose().map_err(spawn)?;
+        let log = recipe.log.as_deref().map(LogFile::open).transpose().map_err(spawn)?;
         let mut command = Command::new(&recipe.path);
         command
             .args(&recipe.arguments)

@@ -41,7 +41,8 @@ pub struct Lock(File);
 impl Layout {
     /// The places for the pod on `dir`.
     pub fn of(dir: &Path) -> Self {
-        let state = dir.join(STATE_FOLDER);
+        // As the user would write it: without `./` before each path.
+        let state = dir.strip_prefix(".").unwrap_or(dir).join(STATE_FOLDER);
         let below = |name: &str| state.join(name);
         Self {
             dir: dir.to_owned(),

@@ -15,7 +15,7 @@ const TAIL: usize = 5;
 /// Longest line that is shown, in bytes.
 const SHOWN: usize = 512;
 
-/// A log file that begins anew at each start and never grows beyond twice its limit.
+/// A log file that never grows beyond its limit; one older file is kept beside it.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -24,12 +24,14 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// An empty log.
+    /// Opens a log, to add to what is there.
     ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), file: File::create(path)?, written: 0 })
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::options().create(true).append(true).open(path)?;
+        let written = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, written })
     }
 
     /// Adds a line.
@@ -40,7 +42,7 @@ impl LogFile {
         if self.written >= LIMIT {
             let old = self.path.with_extension("log.1");
             std::fs::rename(&self.path, old)?;
-            *self = Self::create(&self.path)?;
+            *self = Self::open(&self.path)?;
         }
         self.written += u64::try_from(line.len()).unwrap_or(0) + 1;
         writeln!(self.file, "{line}")
@@ -143,7 +145,7 @@ mod tests {
     fn a_log_never_grows_without_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("loader.log");
-        let mut log = LogFile::create(&path).expect("creates");
+        let mut log = LogFile::open(&path).expect("opens");
         let line = "x".repeat(1 << 20);
         for _ in 0..25 {
             log.line(&line).expect("writes");

@@ -51,6 +51,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         certificate::ensure(&layout, args.address.ip(), Timestamp::now())?;
     }
     let plan = Plan { settings, layout, evaluator, loader, reporter };
+    plan.begin_logs()?;
     // One thread is enough to watch three programs, and children that end with their parent end with its thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(&plan))

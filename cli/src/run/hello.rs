@@ -25,7 +25,11 @@ pub(super) fn hello(
     let dir = settings.dir.display();
     let scheme = if settings.plain_http { "http" } else { "https" };
     let base = format!("{scheme}://{}", reachable(admission));
-    let mut lines = vec![format!("Ready after {}.{} s on {base}", took.as_secs(), took.subsec_millis() / 100)];
+    let took = match took.as_millis() {
+        milliseconds @ 0..1000 => format!("{milliseconds} ms"),
+        _ => format!("{}.{} s", took.as_secs(), took.subsec_millis() / 100),
+    };
+    let mut lines = vec![format!("Ready after {took} on {base}")];
     let (request, policy) = best(&requests(&settings.dir), served);
     if let Some(policy) = policy {
         let authority = layout.tls.join(AUTHORITY_FILE);
@@ -91,7 +95,7 @@ fn best(requests: &[PathBuf], served: &[PolicyId]) -> (Option<PathBuf>, Option<P
 }
 
 fn shown(path: &Path) -> String {
-    path.display().to_string()
+    path.strip_prefix("./").unwrap_or(path).display().to_string()
 }
 
 /// The text as one word of a shell.

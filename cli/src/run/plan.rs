@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use portcullis_process::files::FileError;
+
 use super::settings::Settings;
 use crate::child::Recipe;
 use crate::layout::Layout;
@@ -65,6 +67,20 @@ fn learn(address: &mut SocketAddr, told: &HashMap<String, SocketAddr>, port: &st
 }
 
 impl Plan {
+    /// Logs begin anew with each run. A program that is started again goes on with its log, as the end of the last start is
+    /// what one looks for there.
+    pub(super) fn begin_logs(&self) -> Result<(), FileError> {
+        for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
+            let path = self.log(program);
+            std::fs::write(&path, "").map_err(FileError::new("write", &path))?;
+        }
+        Ok(())
+    }
+
+    fn log(&self, program: Program) -> PathBuf {
+        self.layout.logs.join(format!("{program}.log"))
+    }
+
     fn recipe(&self, program: Program, ports: &'static [&'static str], arguments: Arguments) -> Recipe {
         let path = match program {
             Program::Evaluator => &self.evaluator,
@@ -77,7 +93,7 @@ impl Plan {
             arguments: arguments.0,
             unset: &[],
             ports,
-            log: Some(self.layout.logs.join(format!("{program}.log"))),
+            log: Some(self.log(program)),
             echo: self.settings.logs,
             speaks: program == Program::Reporter,
         }
