@@ -81,9 +81,9 @@ impl Asker {
         call: Call,
         purpose: Purpose,
     ) -> Answer {
-        let loaded = match ready(record) {
-            Ok(loaded) => loaded,
-            Err(opinion) => return opinion.alone(&record.id, None),
+        let loaded = match standing(record) {
+            Standing::Open(loaded) => loaded,
+            Standing::Settled(opinion) => return opinion.alone(&record.id, None),
         };
         let result = self.evaluate(record, loaded, payload(), call).await;
         let mutating = loaded.mutating();
@@ -104,9 +104,9 @@ impl Asker {
         let mut draft = Draft::object(review.object());
         let mut opinions = Vec::with_capacity(members.len());
         for record in members {
-            let opinion = match ready(record) {
-                Err(opinion) => opinion,
-                Ok(loaded) => {
+            let opinion = match standing(record) {
+                Standing::Settled(opinion) => *opinion,
+                Standing::Open(loaded) => {
                     let payload = review.payload(draft.text().as_deref());
                     let result = self.evaluate(record, loaded, payload, call).await;
                     let weight = Weight { mutating: loaded.mutating(), purpose: Purpose::Admission };
@@ -120,36 +120,37 @@ impl Asker {
 
     /// Validating members, all at once: all but the last on whatever thread is free, the last one here.
     async fn side_by_side(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
-        let mut places: Vec<_> = members.iter().map(|record| (record, ready(record))).collect();
-        let open = |place: &(usize, &(_, Result<&Arc<Loaded>, Opinion>))| place.1.1.is_ok();
-        let open: Vec<usize> = places.iter().enumerate().filter(open).map(|(index, _)| index).collect();
-        let mut results = Vec::with_capacity(open.len());
-        if let Some((here, elsewhere)) = open.split_last() {
+        let standings: Vec<_> = members.iter().map(standing).collect();
+        let mut results: Vec<_> = members.iter().map(|_| Err(timed_out())).collect();
+        let open =
+            members.iter().zip(&standings).enumerate().filter_map(|(place, (record, standing))| match standing {
+                Standing::Open(loaded) => Some((place, record, *loaded)),
+                Standing::Settled(_) => None,
+            });
+        let mut open: Vec<_> = open.collect();
+        if let Some((here, record, loaded)) = open.pop() {
             let payload = review.payload(review.object().map(RawValue::get));
             let mut tasks = JoinSet::new();
-            for index in elsewhere.iter().copied() {
-                let (record, Ok(loaded)) = &places[index] else { continue };
-                let (asker, record, loaded, payload) =
-                    (self.clone(), Arc::clone(record), Arc::clone(loaded), payload.clone());
-                tasks.spawn(async move { (index, asker.evaluate(&record, &loaded, payload, call).await) });
+            for (place, record, loaded) in open {
+                let (asker, payload) = (self.clone(), payload.clone());
+                let (record, loaded) = (Arc::clone(record), Arc::clone(loaded));
+                tasks.spawn(async move { (place, asker.evaluate(&record, &loaded, payload, call).await) });
             }
-            if let (record, Ok(loaded)) = &places[*here] {
-                results.push((*here, self.evaluate(record, loaded, payload, call).await));
-            }
-            // What the last call cuts off is aborted with the set and counts as too late.
-            while let Ok(Some(Ok(done))) = self.last_call.or(tasks.join_next()).await {
-                results.push(done);
+            results[here] = self.evaluate(record, loaded, payload, call).await;
+            // What the last call cuts off is aborted with the set and stays out of time.
+            while let Ok(Some(Ok((place, result)))) = self.last_call.or(tasks.join_next()).await {
+                results[place] = result;
             }
         }
         let mut draft = Draft::object(review.object());
-        for (index, result) in results {
-            if let (record, Ok(loaded)) = &places[index] {
-                let weight = Weight { mutating: false, purpose: Purpose::Admission };
-                places[index].1 = Err(self.conclude(record, loaded, result, &mut draft, weight));
-            }
-        }
-        let opinions = places.into_iter().map(|(record, opinion)| {
-            let opinion = opinion.map_or_else(|opinion| opinion, |_| self.failed(record, &timed_out()));
+        let opinions = members.iter().zip(standings).zip(results).map(|((record, standing), result)| {
+            let opinion = match standing {
+                Standing::Settled(opinion) => *opinion,
+                Standing::Open(loaded) => {
+                    let weight = Weight { mutating: false, purpose: Purpose::Admission };
+                    self.conclude(record, loaded, result, &mut draft, weight)
+                }
+            };
             (record.id.clone(), opinion)
         });
         group::join(opinions.collect(), None)
@@ -225,7 +226,10 @@ impl Asker {
 
     /// The answer where no evaluation was even tried: each member's own, by its `failurePolicy`.
     pub fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
-        let opinion = |record: &Arc<Record>| ready(record).err().unwrap_or_else(|| self.failed(record, error));
+        let opinion = |record: &Arc<Record>| match standing(record) {
+            Standing::Settled(opinion) => *opinion,
+            Standing::Open(_) => self.failed(record, error),
+        };
         match target {
             Target::Policy(record) => opinion(record).alone(&record.id, None),
             Target::Group(members) => {
@@ -262,16 +266,23 @@ struct Weight {
     purpose: Purpose,
 }
 
-/// The generation to ask, or the opinion that needs no asking.
-fn ready(record: &Record) -> Result<&Arc<Loaded>, Opinion> {
+/// Whether a policy has to be asked.
+enum Standing<'r> {
+    /// This generation.
+    Open(&'r Arc<Loaded>),
+    /// No: this is its opinion already.
+    Settled(Box<Opinion>),
+}
+
+fn standing(record: &Arc<Record>) -> Standing<'_> {
     if record.suspend {
-        return Err(admit::suspended(record.generation));
+        return Standing::Settled(Box::new(admit::suspended(record.generation)));
     }
     match &record.serving {
-        Serving::Ready(loaded) => Ok(loaded),
+        Serving::Ready(loaded) => Standing::Open(loaded),
         Serving::Unserved(failure) => {
             record.metrics.error(failure.reason);
-            Err(admit::unserved(record.into(), failure, Timestamp::now()))
+            Standing::Settled(Box::new(admit::unserved(record.as_ref().into(), failure, Timestamp::now())))
         }
     }
 }
@@ -289,12 +300,12 @@ fn timed_out() -> EvaluationError {
 
 /// What a policy in monitor mode would have done; nobody else is told.
 fn monitored(policy: &PolicyId, generation: i64, verdict: &Verdict, mutation: Mutation) {
-    let message = verdict.message.as_deref().map(crate::text::denial);
+    let text = verdict.message.as_deref().map(crate::text::denial);
     let (allowed, mutated, code) = (verdict.accepted, mutation == Mutation::Changed, verdict.code);
     if allowed && !mutated {
-        tracing::debug!(%policy, generation, allowed, mutated, code, message, "verdict in monitor mode");
+        tracing::debug!(%policy, generation, allowed, mutated, code, text, "verdict in monitor mode");
     } else {
-        tracing::info!(%policy, generation, allowed, mutated, code, message, "verdict in monitor mode");
+        tracing::info!(%policy, generation, allowed, mutated, code, text, "verdict in monitor mode");
     }
 }
 

@@ -117,10 +117,12 @@ impl Connections {
         Some(Listed { connections: Arc::clone(self), key, place })
     }
 
-    /// Closes the connection that does nothing for the longest time, to free a descriptor.
+    /// Closes an eighth of the connections, those that do nothing for the longest time, to free descriptors.
     pub fn make_room(&self) {
         let open = self.open();
-        if let Some(place) = oldest(&open.places).and_then(|key| open.places.get(&key)) {
+        let mut idle: Vec<_> = open.places.values().filter_map(Place::idle_since).collect();
+        idle.sort_by_key(|(since, _)| *since);
+        for (_, place) in idle.iter().take(open.places.len().div_ceil(8)) {
             self.closed.inc();
             place.close();
         }
@@ -174,10 +176,7 @@ impl Connections {
 
 /// The one that is not busy for the longest time.
 fn oldest(places: &HashMap<u64, Arc<Place>>) -> Option<u64> {
-    let idle = places.iter().filter_map(|(key, place)| {
-        let (doing, since) = place.doing();
-        (doing != Doing::Busy).then_some((since, *key))
-    });
+    let idle = places.iter().filter_map(|(key, place)| Some((place.idle_since()?.0, *key)));
     // Of two that are equally old the one that came first has the smaller key.
     idle.min().map(|(_, key)| key)
 }
@@ -220,6 +219,12 @@ impl Place {
     fn set(&self, doing: Doing) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX >> 2);
         self.state.store(millis << 2 | doing as u64, Ordering::Relaxed);
+    }
+
+    /// Since when it is not busy, counted from the start; nothing where it is, or closes already.
+    fn idle_since(self: &Arc<Self>) -> Option<(Duration, &Arc<Self>)> {
+        let (doing, since) = self.doing();
+        (doing != Doing::Busy && !self.close.load(Ordering::SeqCst)).then_some((since, self))
     }
 
     /// What it does, and since when, counted from the start.

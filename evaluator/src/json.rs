@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn only_brackets_outside_of_strings_nest() {
-        for (text, expected) in [("1", 0), ("[[],[[]]]", 3), (r#"{"[[[":"]{\"}"#, 1), (r#"{"a\\":[1]}"#, 2), ("]]][", 1)]
+        for (text, expected) in
+            [("1", 0), ("[[],[[]]]", 3), (r#"{"[[[":"]{\"}"#, 1), (r#"{"a\\":[1]}"#, 2), ("]]][", 1)]
         {
             assert_eq!(depth(text.as_bytes()), expected, "{text}");
         }

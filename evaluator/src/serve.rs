@@ -5,7 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Request;
 use hyper::body::Incoming;
@@ -26,10 +26,10 @@ use crate::tls::Certificates;
 
 /// Room for a request's head, and for reading a body; more would be memory for whoever opens connections.
 const BUFFER: usize = 64 << 10;
-/// Handshakes whose arithmetic goes on at the same time. A client that has said nothing yet does not count.
-const HANDSHAKES: usize = 128;
 /// Wait after a failed accept: descriptors come back when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time without a failed accept after which all is well again.
+const ACCEPT_CALM: Duration = Duration::from_secs(5);
 
 /// How the end goes.
 #[derive(Debug, Clone, Copy)]
@@ -84,12 +84,15 @@ impl Server {
     }
 
     async fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-        let mut is_failing = false;
+        // Half of the threads may be busy with the arithmetic of handshakes; the rest is for who got through already.
+        let workers = tokio::runtime::Handle::current().metrics().num_workers();
+        let handshakes = Arc::new(Semaphore::new((workers / 2).max(1)));
+        let mut failed: Option<Instant> = None;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    if std::mem::take(&mut is_failing) {
+                    if failed.is_some_and(|failed| failed.elapsed() > ACCEPT_CALM) {
+                        failed = None;
                         tracing::info!("connections are accepted again");
                     }
                     let Some(listed) = self.connections.enter() else { continue };
@@ -101,7 +104,7 @@ impl Server {
                     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
                 Err(error) => {
                     // Out of descriptors or memory, most likely.
-                    if !std::mem::replace(&mut is_failing, true) {
+                    if failed.replace(Instant::now()).is_none() {
                         tracing::warn!(%error, "failed to accept a connection; trying again until it works");
                     }
                     self.connections.make_room();
@@ -175,9 +178,16 @@ impl Server {
         let config = certificates.current()?;
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
         let shaken = async {
-            let start = acceptor.await?;
-            let _turn = handshakes.acquire().await.expect("the semaphore is never closed");
-            start.into_stream(config).await
+            let mut rest = pin!(acceptor.await?.into_stream(config));
+            // The hello is answered in a turn. Nobody has a turn who waits for the client, or those who say hello and no
+            // more would keep out everybody else.
+            let turn = handshakes.acquire().await.expect("the semaphore is never closed");
+            let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
+            drop(turn);
+            match answered {
+                Poll::Ready(stream) => stream,
+                Poll::Pending => rest.await,
+            }
         };
         match shaken.await {
             Ok(stream) => Some(stream),

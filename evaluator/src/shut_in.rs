@@ -30,8 +30,9 @@ pub(crate) fn shut_in(args: &Args, metrics: &Metrics) {
     }
 }
 
-fn tell(ConfinementReport { landlock, seccomp }: &ConfinementReport) {
-    if (ConfinementReport { landlock: landlock.clone(), seccomp: seccomp.clone() }).is_full() {
+fn tell(report: &ConfinementReport) {
+    let ConfinementReport { landlock, seccomp } = report;
+    if report.is_full() {
         tracing::info!(landlock, seccomp, "shut in");
     } else {
         tracing::warn!(landlock, seccomp, "shut in only in part; NetworkPolicy and the container's own limits remain");
