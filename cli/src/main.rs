@@ -1,4 +1,5 @@
 //! `portcullis`: parses its arguments and runs one command.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

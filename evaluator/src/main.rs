@@ -1,4 +1,5 @@
 //! `portcullis-evaluator`: parses its settings and runs.
+#![forbid(unsafe_code)]
 #![deny(unsafe_code)]
 
 use std::process::ExitCode;
