@@ -87,15 +87,11 @@ impl Cluster {
         self.record.network.up()?;
         start::write_files(&self.layout)?;
         let client = Client::new(&self.layout)?;
-        let (controllers, others): (Vec<_>, Vec<_>) =
-            Component::all(&self.layout).into_iter().partition(|&component| component == Component::ControllerManager);
-        for component in others {
+        for component in Component::in_order(&self.layout) {
             self.spawn(component)?;
-        }
-        start::wait_for_api_servers(&self.layout, &client, &mut self.started)?;
-        // The controller manager gives up on an API server that takes long, so it comes last.
-        for component in controllers {
-            self.spawn(component)?;
+            if let Component::ApiServer(number) = component {
+                start::wait_for_api_server(&self.layout, &client, &mut self.started, number)?;
+            }
         }
         start::wait_for_controllers(&self.layout, &client, &mut self.started)
     }
@@ -230,7 +226,7 @@ impl Drop for Cluster {
             return;
         }
         if thread::panicking() {
-            for component in Component::all(&self.layout) {
+            for component in Component::in_order(&self.layout) {
                 let log = files::tail(&self.layout.log(&component.to_string()), 15);
                 eprintln!("=== {component} of cluster {} wrote at last:\n{log}", self.record.name);
             }

@@ -34,11 +34,13 @@ impl fmt::Display for Component {
 }
 
 impl Component {
-    /// All of a cluster, in the order in which they are started.
-    pub(crate) fn all(layout: &Layout) -> Vec<Self> {
-        let mut all = vec![Self::Etcd];
-        all.extend(layout.api_server_numbers().map(Self::ApiServer));
-        all.push(Self::ControllerManager);
+    /// All of a cluster, in the order in which they are started: each API server when the one before it is ready.
+    ///
+    /// Two that start at once may both publish a list of addresses without the other, and look again only ten seconds later. The
+    /// controller manager gives up on an API server that is not there soon.
+    pub(crate) fn in_order(layout: &Layout) -> Vec<Self> {
+        let mut all = vec![Self::Etcd, Self::ApiServer(1), Self::ControllerManager];
+        all.extend(layout.api_server_numbers().skip(1).map(Self::ApiServer));
         all
     }
 
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn names_tell_api_servers_apart() {
-        let names: Vec<_> = Component::all(&layout(Kind::Routed)).iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["etcd", "kube-apiserver-1", "kube-apiserver-2", "kube-controller-manager"]);
+        let names: Vec<_> = Component::in_order(&layout(Kind::Routed)).iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["etcd", "kube-apiserver-1", "kube-controller-manager", "kube-apiserver-2"]);
     }
 }

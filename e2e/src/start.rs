@@ -83,14 +83,15 @@ pub(crate) fn process_of(layout: &Layout, started: &mut Started) -> Result<Proce
     }
 }
 
-/// Waits until all API servers say that they are ready.
-pub(crate) fn wait_for_api_servers(layout: &Layout, client: &Client, started: &mut [Started]) -> Result<(), Error> {
-    for number in layout.api_server_numbers() {
-        wait(layout, started, Component::ApiServer(number), "its /readyz", || {
-            client.is_ok(layout.api_server(number), "/readyz")
-        })?;
-    }
-    Ok(())
+/// Waits until an API server says that it is ready.
+pub(crate) fn wait_for_api_server(
+    layout: &Layout,
+    client: &Client,
+    started: &mut [Started],
+    number: u8,
+) -> Result<(), Error> {
+    let address = layout.api_server(number);
+    wait(layout, started, Component::ApiServer(number), "its /readyz", || client.is_ok(address, "/readyz"))
 }
 
 /// Waits until the controllers work, and every API server is published.

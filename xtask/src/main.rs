@@ -6,6 +6,7 @@
 
 mod bench;
 mod boundaries;
+mod cluster;
 mod deny;
 mod files;
 mod guests;
@@ -105,6 +106,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Start and end real Kubernetes control planes on this machine: `cargo xtask cluster --help` lists the commands.
+    #[command(disable_help_flag = true)]
+    Cluster {
+        /// Arguments for the clusters, like `up`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     /// Check licences, sources and banned crates with cargo-deny, after the rules of `deny.toml`.
     Deny,
 }
@@ -128,6 +136,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Boundaries => boundaries::run(&workspace),
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
         Command::Bench { args } => bench::run(&workspace, &args),
+        Command::Cluster { args } => cluster::run(&workspace, &args),
         Command::Deny => deny::run(&workspace),
     }
 }
@@ -156,6 +165,13 @@ mod tests {
         let args = Args::try_parse_from(["xtask", "bench", "evaluate", "--help", "-o", "json"]).unwrap();
         let Command::Bench { args } = args.command else { panic!("another command") };
         assert_eq!(args, ["evaluate", "--help", "-o", "json"]);
+    }
+
+    #[test]
+    fn cluster_passes_on_what_is_for_kubectl() {
+        let args = Args::try_parse_from(["xtask", "cluster", "kubectl", "--", "get", "ns", "-o", "json"]).unwrap();
+        let Command::Cluster { args } = args.command else { panic!("another command") };
+        assert_eq!(args, ["kubectl", "--", "get", "ns", "-o", "json"]);
     }
 
     #[test]

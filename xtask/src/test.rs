@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::programs::{self, PROGRAMS, Profile};
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, guests, tools};
+use crate::{boundaries, cluster, guests, tools};
 
 /// The crate of the black-box tests. They start the real programs, so those are built before it is run, and after the unit
 /// tests: building the evaluator's tests may leave a program with their features behind.
@@ -76,7 +76,13 @@ impl<'a> Plan<'a> {
     fn unit_tests(&mut self) {
         let packages = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX);
         for variant in packages.flat_map(|package| package.variants()) {
-            let test = self.cargo_test(&variant.args());
+            let mut test = self.cargo_test(&variant.args());
+            if variant.package == cluster::PACKAGE && cluster::is_wanted() {
+                if !self.args.iter().any(|arg| arg == "--") {
+                    test.arg("--");
+                }
+                test.arg("--include-ignored");
+            }
             self.add(Step::command(format!("tests: {}", variant.label()), test));
         }
     }

@@ -1,0 +1,103 @@
+//! Processes that stand in for pods have the rights of the pods, and services find them.
+
+use portcullis_e2e::StandIn;
+
+use crate::{cluster, eventually, is_routed};
+
+/// A service account that may read ConfigMaps, and the namespace around it.
+const READER: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: { name: shop }
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: { name: reader, namespace: shop }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: reader, namespace: shop }
+rules: [{ apiGroups: [''], resources: [configmaps], verbs: [get, list] }]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: { name: reader, namespace: shop }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader }
+subjects: [{ kind: ServiceAccount, name: reader, namespace: shop }]
+";
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_token_has_the_rights_of_its_account_until_its_pod_goes() {
+    let cluster = cluster();
+    cluster.apply(READER).expect("a service account");
+    let token = cluster.token_for_pod("shop", "reader", "reader-1");
+    let kubeconfig = cluster.kubeconfig_for(&token);
+    let reads = |what: &str| cluster.kubectl_as(&kubeconfig, ["get", what, "--namespace=shop"], "");
+
+    reads("configmaps").expect("what the role allows");
+    let refused = reads("secrets");
+    assert!(refused.stderr.contains("Forbidden") && refused.stderr.contains("shop:reader"), "{refused:?}");
+
+    let who = cluster.kubectl_as(&kubeconfig, ["auth", "whoami", "--output=json"], "").json("who it is");
+    assert_eq!(who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/pod-name"][0], "reader-1");
+
+    cluster.kubectl(["delete", "pod", "reader-1", "--namespace=shop", "--force"]).expect("the pod goes");
+    // An API server remembers a token for ten seconds.
+    eventually("the end of the token", || reads("configmaps").stderr.contains("Unauthorized").then_some(()));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_second_token_of_a_pod_leaves_the_pod_alone() {
+    let cluster = cluster();
+    cluster.apply(READER).expect("a service account");
+    let uid = || {
+        let get = ["get", "pod", "reader-1", "--namespace=shop", "--output=jsonpath={.metadata.uid}"];
+        cluster.kubectl(get).expect("the pod").to_owned()
+    };
+    cluster.token_for_pod("shop", "reader", "reader-1");
+    let first = uid();
+    cluster.token_for_pod("shop", "reader", "reader-1");
+    assert_eq!(uid(), first);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_service_has_the_address_of_a_ready_stand_in() {
+    let cluster = cluster();
+    if !is_routed(&cluster) {
+        return;
+    }
+    cluster.apply(READER).expect("a service account");
+    cluster
+        .kubectl(["create", "service", "clusterip", "till", "--namespace=shop", "--tcp=443:8443"])
+        .expect("a service");
+    let address = cluster.pod_address();
+    let labels = [("app", "till")];
+    let pod = StandIn {
+        namespace: "shop",
+        name: "till-1",
+        service_account: "reader",
+        labels: &labels,
+        address: Some(address),
+    };
+
+    let ready = || {
+        let get = [
+            "get",
+            "endpointslices",
+            "--namespace=shop",
+            "--selector=kubernetes.io/service-name=till",
+            "--output=json",
+        ];
+        let slices = cluster.kubectl(get).json("the addresses of the service");
+        let endpoints = slices["items"][0]["endpoints"].as_array().cloned().unwrap_or_default();
+        let ready = endpoints.iter().filter(|endpoint| endpoint["conditions"]["ready"] == true);
+        ready.map(|endpoint| endpoint["addresses"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    cluster.stand_in(&pod);
+    eventually("the address of the pod", || (ready() == [address.to_string()]).then_some(()));
+    cluster.stand_in(&StandIn { address: None, ..pod });
+    eventually("no address", || ready().is_empty().then_some(()));
+}
