@@ -2,6 +2,7 @@
 //!
 //! It has no policy engine and no compiler: `run` and `eval` start the real programs as child processes. `get` and
 //! `describe` read what the reporter has written, so they work while the pod runs and after.
+#![forbid(unsafe_code)]
 
 pub mod args;
 pub mod certificate;

@@ -1,4 +1,5 @@
 //! The command-line tool as a user meets it, where no other program is needed.
+#![forbid(unsafe_code)]
 
 mod refusals;
 mod status;

@@ -2,6 +2,7 @@
 //!
 //! Each test starts clusters, and the first one ever builds Kubernetes, so they run when they are asked for:
 //! `cargo test -p portcullis-e2e -- --include-ignored`.
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod apart;
