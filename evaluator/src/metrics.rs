@@ -1,6 +1,7 @@
 //! The evaluator's metrics. Handles are looked up when a policy is loaded and never at a request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use portcullis_contract::{PolicyId, Reason};
 use prometheus::{
@@ -75,12 +76,17 @@ pub struct PolicyMetrics {
     pub log_lines_dropped: IntCounter,
     errors: IntCounterVec,
     policy: PolicyId,
+    is_forgotten: AtomicBool,
 }
 
 impl PolicyMetrics {
     /// Counts an evaluation that failed, or an answer of a policy with nothing that serves.
     pub fn error(&self, reason: Reason) {
         self.failed.inc();
+        // What still runs of a policy that is gone would bring back a series that nobody removes any more.
+        if self.is_forgotten.load(Ordering::Relaxed) {
+            return;
+        }
         self.errors.with_label_values(&[self.policy.as_str(), reason.as_str()]).inc();
     }
 }
@@ -166,11 +172,14 @@ impl Metrics {
             log_lines_dropped: self.log_lines_dropped.with_label_values(&[id.as_str()]),
             errors: self.errors.clone(),
             policy: id.clone(),
+            is_forgotten: AtomicBool::new(false),
         })
     }
 
     /// Forgets a policy that is gone, so that names of the past do not pile up.
-    pub fn forget(&self, id: &PolicyId) {
+    pub fn forget(&self, policy: &PolicyMetrics) {
+        policy.is_forgotten.store(true, Ordering::Relaxed);
+        let id = &policy.policy;
         for verdict in ["allowed", "denied", "mutated", "error"] {
             // An error says that there was no such series, which is what is wanted.
             let _ = self.evaluations.remove_label_values(&[id.as_str(), verdict]);
@@ -200,7 +209,9 @@ mod tests {
         let policy = metrics.policy(&id);
         policy.allowed.inc();
         policy.error(Reason::Overloaded);
-        metrics.forget(&id);
+        metrics.forget(&policy);
+        // An evaluation that was under way.
+        policy.error(Reason::EvaluationTimedOut);
         let text = prometheus::TextEncoder::new().encode_to_string(&metrics.registry.gather()).expect("encodes");
         assert!(!text.contains("cluster/a"), "{text}");
     }

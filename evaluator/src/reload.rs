@@ -119,9 +119,9 @@ impl Reload {
             };
             self.policies.insert(entry.id.clone(), policy);
         }
-        for (id, mut policy) in earlier {
+        for mut policy in earlier.into_values() {
             policy.give_up();
-            self.metrics.forget(&id);
+            self.metrics.forget(&policy.metrics);
         }
         self.number = manifest.number;
         self.groups.clone_from(&manifest.groups);
