@@ -13,7 +13,7 @@ use crate::kubectl::Kubectl;
 use crate::layout::Layout;
 use crate::network::Kind;
 use crate::record::{Member, Record};
-use crate::slots::{Slot, Slots};
+use crate::slots::Slots;
 use crate::start::{self, Started};
 use crate::{Cache, Error, Kubernetes, Name, Output, files};
 
@@ -40,8 +40,11 @@ impl Default for Options {
     }
 }
 
-/// A control plane with etcd, API servers and the controllers of Kubernetes, but without nodes. It ends when this goes, and
-/// also when this process ends in any other way; what is then left of it is removed by the next one that starts.
+/// A control plane with etcd, API servers and the controllers of Kubernetes, but without nodes.
+///
+/// It ends when this goes, so what talks to it should go before. It ends as well when this process ends in any other way, for
+/// instance killed, or with the cluster in a `static`, which is never dropped; files and routes that it then leaves are removed by
+/// the next cluster that starts, or by `cargo xtask cluster down --all`.
 pub struct Cluster {
     cache: Cache,
     kubernetes: Kubernetes,
@@ -211,12 +214,7 @@ impl Cluster {
             let _ = started.child.kill();
             let _ = started.child.wait();
         }
-        let slot = Slot {
-            number: self.record.network.slot,
-            folder: self.layout.folder().to_owned(),
-            record: Some(self.record.clone()),
-        };
-        Slots::take(&self.cache)?.remove(&slot)
+        Slots::take(&self.cache)?.give_back(&self.record, self.layout.folder())
     }
 }
 

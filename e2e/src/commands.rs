@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use portcullis_e2e::{Cache, Cluster, Error, Kubernetes, Name, Options, Running, VERSION, Which};
+use portcullis_e2e::{Cache, Cluster, Error, Health, Kubernetes, Name, Options, Running, VERSION, Which};
 use serde::Serialize;
 
 use crate::args::{Command, Form};
@@ -55,12 +55,16 @@ fn up(cache: &Cache, name: &Name, api_servers: u8, form: Form) -> Result<()> {
         }
     };
     if let Some(owner) = cluster.owner {
-        bail!("the cluster {name} is one of process {owner}, and ends with it; choose another --name");
+        bail!("the cluster {name} belongs to process {owner} and ends with it: choose another --name");
     }
     let has = cluster.api_servers.len();
     ensure!(
         has == usize::from(api_servers),
         "the cluster {name} is up and has {has} API servers, not {api_servers}: `cargo xtask cluster down` it first",
+    );
+    ensure!(
+        cluster.state == Health::Up,
+        "some processes of the cluster {name} have ended, see `cargo xtask cluster status`: `cargo xtask cluster down` it first",
     );
     print(&cluster, form, || table::up(&cluster, is_new.then(|| start.elapsed())))
 }

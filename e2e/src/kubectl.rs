@@ -56,7 +56,9 @@ impl Kubectl {
         command
             .env("KUBECONFIG", kubeconfig)
             // Clusters use the same address one after the other, and what one knew is wrong for the next.
-            .env("KUBECACHEDIR", folder.join("kubectl-cache"));
+            .env("KUBECACHEDIR", folder.join("kubectl-cache"))
+            // No proxy knows addresses of this machine.
+            .env("NO_PROXY", "*");
         Self { command }
     }
 

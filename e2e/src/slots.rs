@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::lock::Lock;
 use crate::network::{Kind, Network};
@@ -72,6 +72,16 @@ impl Slots {
         Err(Error::NoFreeSlot)
     }
 
+    /// Removes a cluster of this process, unless somebody else has done so: its slot may be another cluster's by now.
+    pub(crate) fn give_back(&self, record: &Record, folder: &Path) -> Result<(), Error> {
+        let found = Record::read(folder)?;
+        if found.is_none_or(|found| (found.name, found.owner) != (record.name.clone(), record.owner.clone())) {
+            return Ok(());
+        }
+        let slot = Slot { number: record.network.slot, folder: folder.to_owned(), record: Some(record.clone()) };
+        self.remove(&slot)
+    }
+
     /// Ends the processes of a cluster and removes everything it has. The folder goes last, so that what is interrupted can be
     /// done again.
     pub(crate) fn remove(&self, slot: &Slot) -> Result<(), Error> {
@@ -121,6 +131,20 @@ mod tests {
         let names: Vec<_> = Slots::list(&cache).unwrap().into_iter().map(|slot| slot.record.unwrap().name).collect();
         assert_eq!(names, ["one", "two"]);
         assert!(matches!(claim(&cache, "two"), Err(Error::NameTaken(name)) if name == "two"));
+    }
+
+    #[test]
+    fn a_slot_that_went_to_another_is_not_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        let (first, slot) = claim(&cache, "first").unwrap();
+        Slots::take(&cache).unwrap().give_back(&first, &slot).unwrap();
+        assert!(!slot.exists());
+
+        let (second, same) = claim(&cache, "second").unwrap();
+        assert_eq!((same.as_path(), second.network), (slot.as_path(), first.network));
+        Slots::take(&cache).unwrap().give_back(&first, &slot).unwrap();
+        assert!(slot.exists());
     }
 
     #[test]

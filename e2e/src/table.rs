@@ -8,9 +8,8 @@ use portcullis_e2e::{Health, Running, VERSION};
 pub(crate) fn up(cluster: &Running, took: Option<Duration>) -> String {
     let took = took.map_or_else(|| "already".to_owned(), |took| format!("after {:.1} s", took.as_secs_f64()));
     format!(
-        "cluster {} is {} {took}: Kubernetes {VERSION} at {}\n\nexport KUBECONFIG={}\n",
+        "cluster {} is up {took}: Kubernetes {VERSION} at {}\n\nexport KUBECONFIG={}\n",
         cluster.name,
-        state(cluster.state),
         cluster.api_servers.join(" and "),
         cluster.kubeconfig.display(),
     )
@@ -90,7 +89,7 @@ mod tests {
         let text = up(&cluster(), Some(Duration::from_millis(4840)));
         assert_eq!(
             text,
-            "cluster default is degraded after 4.8 s: Kubernetes v1.36.3 at https://198.18.0.1:6443\n\n\
+            "cluster default is up after 4.8 s: Kubernetes v1.36.3 at https://198.18.0.1:6443\n\n\
              export KUBECONFIG=/c/0/kubeconfig\n",
         );
     }
