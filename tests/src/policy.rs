@@ -112,10 +112,10 @@ impl Policy {
         self.spec("mutating", true)
     }
 
-    /// Its longest evaluation, in seconds.
+    /// Its longest evaluation, in seconds; the API server waits as long.
     #[must_use]
     pub fn timeout(self, seconds: u32) -> Self {
-        self.spec("timeoutEvalSeconds", seconds)
+        self.spec("timeoutEvalSeconds", seconds).spec("timeoutSeconds", seconds.max(10))
     }
 
     /// Matches another resource than pods, so that it is in another match group.

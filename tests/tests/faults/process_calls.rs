@@ -210,10 +210,11 @@ fn assert_noticed(fail_point: &str, what: &str) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     let pod = Pod::on(&folder).fail_points(Program::Evaluator, fail_point).begin();
-    let live = eventually("liveness to fail", || {
-        pod.probe(Program::Evaluator, "/livez").ok().filter(|answer| answer.status == 503)
+    let line = format!("[-]{what} failed");
+    eventually("liveness to fail", || {
+        let live = pod.probe(Program::Evaluator, "/livez").ok()?;
+        (live.status == 503 && live.body.contains(&line)).then_some(())
     });
-    assert!(live.body.contains(&format!("[-]{what} failed")), "{live:?}");
     // The other probes answer all the same.
     for path in ["/readyz?verbose", "/metrics", "/healthz/policies"] {
         assert!(pod.probe(Program::Evaluator, path).is_ok(), "{path}");
