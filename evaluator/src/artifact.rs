@@ -125,19 +125,18 @@ pub fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
 }
 
 impl Artifacts {
-    /// Artifacts of the volume at `volume`, with private copies in `private`.
+    /// Artifacts of the volume at `volume`, with private copies in `private`, of which `workers` are made at once.
     ///
     /// # Errors
     /// When the folder of private copies cannot be had.
-    pub(crate) fn new(volume: &Path, private: &Path, engine: RunningEngine) -> Result<Self, FileError> {
+    pub(crate) fn new(volume: &Path, private: &Path, engine: RunningEngine, workers: usize) -> Result<Self, FileError> {
         prepare_private_dir(private)?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             volume: volume.to_owned(),
             private: private.to_owned(),
             engine,
             slots: Mutex::default(),
-            workers: Arc::new(Semaphore::new(cores)),
+            workers: Arc::new(Semaphore::new(workers)),
         })
     }
 
@@ -353,7 +352,7 @@ mod tests {
 
         fn artifacts(&self) -> Arc<Artifacts> {
             let engine = RunningEngine::new(RunLimits { instances: 1, ..RunLimits::default() }).expect("an engine");
-            Arc::new(Artifacts::new(self.volume.path(), self.private.path(), engine).expect("opens"))
+            Arc::new(Artifacts::new(self.volume.path(), self.private.path(), engine, 2).expect("opens"))
         }
 
         fn write(&self, bytes: &[u8]) -> Artifact {

@@ -102,7 +102,8 @@ impl Follow {
     }
 
     fn begin(&self) -> anyhow::Result<(Watch, Loading)> {
-        let artifacts = Artifacts::new(&self.volume, &self.private_dir, self.engine.clone())?;
+        let artifacts =
+            Artifacts::new(&self.volume, &self.private_dir, self.engine.clone(), self.lanes.limits().threads)?;
         let guests = Guests::new(self.engine.clone()).map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let loading = Loading {
             artifacts: Arc::new(artifacts),

@@ -146,6 +146,11 @@ impl Lanes {
         }))
     }
 
+    /// The bounds.
+    pub fn limits(&self) -> LaneLimits {
+        self.limits
+    }
+
     /// The share of a policy with these metrics.
     pub fn share(self: &Arc<Self>, metrics: Arc<PolicyMetrics>) -> Arc<Share> {
         Arc::new(Share {
@@ -252,26 +257,34 @@ impl Share {
     ///
     /// # Errors
     /// When there is no room until `deadline`, when the deadline passes meanwhile, or when `future` panics.
-    pub async fn run<F>(&self, deadline: Instant, future: F) -> Result<F::Output, Refusal>
+    pub fn run<F>(&self, deadline: Instant, future: F) -> impl Future<Output = Result<F::Output, Refusal>>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let arrived = Instant::now();
-        let permits = self.admit(deadline).await?;
-        let started = Instant::now();
-        self.metrics.wait_seconds.observe((started - arrived).as_secs_f64());
-        let result = self.run_admitted(deadline, permits, future).await;
-        self.metrics.seconds.observe(started.elapsed().as_secs_f64());
-        result
+        // On the heap from the first: it may have to move to another lane, and it is large for whoever waits for it.
+        let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
+        async move {
+            let permits = self.admit(deadline).await?;
+            let started = Instant::now();
+            self.metrics.wait_seconds.observe((started - arrived).as_secs_f64());
+            let result = self.run_admitted(deadline, permits, future).await;
+            self.metrics.seconds.observe(started.elapsed().as_secs_f64());
+            result
+        }
     }
 
-    async fn run_admitted<F>(&self, deadline: Instant, permits: Permits, future: F) -> Result<F::Output, Refusal>
+    async fn run_admitted<T, F>(
+        &self,
+        deadline: Instant,
+        permits: Permits,
+        mut future: Pin<Box<F>>,
+    ) -> Result<T, Refusal>
     where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
+        F: Future<Output = std::thread::Result<T>> + Send + 'static,
+        T: Send + 'static,
     {
-        let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         if !self.is_long.load(Ordering::Relaxed)
             && let Poll::Ready(output) = first_turn(&mut future).await
         {

@@ -113,7 +113,8 @@ impl Parts {
         };
         let gate = self.readiness.latch("start-gate");
         let beat = self.liveness.beat("follow", BEAT_LIMIT);
-        let following = follow.run(Arc::clone(&self.table), self.state, gate, beat, shutdown.clone());
+        // Not the program's own shutdown: while it drains, changes still count, and the loop still shows that it turns.
+        let following = follow.run(Arc::clone(&self.table), self.state, gate, beat, Shutdown::default());
         tokio::spawn(following);
         tokio::spawn(turn(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
         let certificates = match &args.tls_dir {

@@ -80,6 +80,7 @@ impl Rig {
 
     /// Ends the evaluator and leaves its folders.
     pub fn stop(self) -> (Arc<TempDir>, Arc<TempDir>) {
+        self.shutdown.begin();
         (Arc::clone(&self.volume), Arc::clone(&self.private))
     }
 
@@ -233,9 +234,32 @@ impl Policy {
 
     /// A policy with this module.
     pub fn text(id: &str, wat: &str) -> Self {
+        Self::module(id, &wat::parse_str(wat).unwrap(), ExecutionMode::KubewardenWapc)
+    }
+
+    /// A policy with this compiled module.
+    pub fn module(id: &str, wasm: &[u8], mode: ExecutionMode) -> Self {
         let mut policy = Self::new(id);
-        policy.add(wat, ExecutionMode::KubewardenWapc, 1);
+        policy.add(wasm, mode, 1);
         policy
+    }
+
+    pub fn renamed(mut self, id: &str) -> Self {
+        self.entry.id = id.parse().unwrap();
+        self.entry.uid = format!("uid of {id}");
+        self
+    }
+
+    /// Other bytes that are as good: artifacts are ELF files, and what follows their end is nobody's.
+    pub fn with_padding(mut self, n: u32) -> Self {
+        let file = self.last().artifact.file.clone();
+        let mut bytes = self.artifacts.remove(&file).unwrap().to_vec();
+        bytes.extend(n.to_le_bytes());
+        let file = format!("{n}-{file}");
+        self.last().artifact =
+            Artifact { file: file.clone(), sha256: Digest::of(&bytes), size: u64::try_from(bytes.len()).unwrap() };
+        self.artifacts.insert(file, Arc::new(bytes));
+        self
     }
 
     pub fn generation(mut self, generation: i64) -> Self {
@@ -246,7 +270,7 @@ impl Policy {
     /// One more candidate, behind those there are.
     pub fn candidate(mut self, guest: &str, generation: i64) -> Self {
         let mode = if guest.starts_with("wasi_") { ExecutionMode::Wasi } else { ExecutionMode::KubewardenWapc };
-        self.add(&text(guest), mode, generation);
+        self.add(&wat::parse_str(text(guest)).unwrap(), mode, generation);
         self.entry.generation = self.entry.generation.max(generation);
         self
     }
@@ -274,8 +298,8 @@ impl Policy {
         self
     }
 
-    fn add(&mut self, wat: &str, execution_mode: ExecutionMode, generation: i64) {
-        let (digest, bytes) = compile(wat);
+    fn add(&mut self, wasm: &[u8], execution_mode: ExecutionMode, generation: i64) {
+        let (digest, bytes) = compile(wasm);
         let file = format!("{}.cwasm", digest.hex());
         let artifact =
             Artifact { file: file.clone(), sha256: Digest::of(&bytes), size: u64::try_from(bytes.len()).unwrap() };
@@ -295,10 +319,20 @@ impl Policy {
     }
 }
 
+/// A file below the repository's root.
+pub fn file(path: &str) -> Vec<u8> {
+    fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
+}
+
+/// The request of a review in `examples/requests`.
+pub fn request(name: &str) -> String {
+    let review: serde_json::Value = serde_json::from_slice(&file(&format!("examples/requests/{name}.json"))).unwrap();
+    review["request"].to_string()
+}
+
 /// The text of a guest of `guests/wat`.
 pub fn text(guest: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../guests/wat").join(format!("{guest}.wat"));
-    fs::read_to_string(path).unwrap()
+    String::from_utf8(file(&format!("guests/wat/{guest}.wat"))).unwrap()
 }
 
 /// A guest that denies with a text.
@@ -307,12 +341,11 @@ pub fn deny_text(message: &str) -> String {
 }
 
 /// An artifact, made once however many tests want it.
-fn compile(wat: &str) -> (Digest, Arc<Vec<u8>>) {
+fn compile(wasm: &[u8]) -> (Digest, Arc<Vec<u8>>) {
     static COMPILER: LazyLock<Compiler> = LazyLock::new(|| Compiler::new().unwrap());
     static DONE: LazyLock<Mutex<HashMap<Digest, Arc<Vec<u8>>>>> = LazyLock::new(Mutex::default);
-    let wasm = wat::parse_str(wat).unwrap();
-    let digest = Digest::of(&wasm);
+    let digest = Digest::of(wasm);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let bytes = done.entry(digest).or_insert_with(|| Arc::new(COMPILER.compile(&wasm).unwrap()));
+    let bytes = done.entry(digest).or_insert_with(|| Arc::new(COMPILER.compile(wasm).unwrap()));
     (digest, Arc::clone(bytes))
 }
