@@ -124,6 +124,7 @@ impl Connection {
             .header(http::header::HOST, &self.host)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))?;
+        self.sender.ready().await?;
         let answer = self.sender.send_request(request).await?;
         let status = answer.status();
         let body = answer.into_body().collect().await?.to_bytes();
