@@ -43,6 +43,8 @@ pub struct Place {
     start: Instant,
     /// Milliseconds since the start, times four, plus the [`Doing`].
     state: AtomicU64,
+    /// Whether it ever sent a request.
+    has_asked: AtomicBool,
     close: AtomicBool,
     finish: AtomicBool,
     waker: AtomicWaker,
@@ -91,8 +93,8 @@ impl Connections {
         })
     }
 
-    /// Lists a new connection. When there are too many, the one that does nothing for the longest time goes; when all are
-    /// busy, the new one is refused.
+    /// Lists a new connection. When there are too many, the one that does nothing for the longest time goes, and before all
+    /// others one that never asked for anything; when all are busy, the new one is refused.
     pub fn enter(self: &Arc<Self>) -> Option<Listed> {
         let mut open = self.open();
         if open.places.len() >= self.limit {
@@ -105,6 +107,7 @@ impl Connections {
         let place = Arc::new(Place {
             start: self.start,
             state: AtomicU64::new(0),
+            has_asked: AtomicBool::new(false),
             close: AtomicBool::new(false),
             finish: AtomicBool::new(false),
             waker: AtomicWaker::new(),
@@ -117,11 +120,11 @@ impl Connections {
         Some(Listed { connections: Arc::clone(self), key, place })
     }
 
-    /// Closes an eighth of the connections, those that do nothing for the longest time, to free descriptors.
+    /// Closes an eighth of the connections, in the same order, to free descriptors.
     pub fn make_room(&self) {
         let open = self.open();
-        let mut idle: Vec<_> = open.places.values().filter_map(Place::idle_since).collect();
-        idle.sort_by_key(|(since, _)| *since);
+        let mut idle: Vec<_> = open.places.values().filter_map(Place::rank).collect();
+        idle.sort_by_key(|(rank, _)| *rank);
         for (_, place) in idle.iter().take(open.places.len().div_ceil(8)) {
             self.closed.inc();
             place.close();
@@ -174,9 +177,9 @@ impl Connections {
     }
 }
 
-/// The one that is not busy for the longest time.
+/// The one that is not busy and is missed least.
 fn oldest(places: &HashMap<u64, Arc<Place>>) -> Option<u64> {
-    let idle = places.iter().filter_map(|(key, place)| Some((place.idle_since()?.0, *key)));
+    let idle = places.iter().filter_map(|(key, place)| Some((place.rank()?.0, *key)));
     // Of two that are equally old the one that came first has the smaller key.
     idle.min().map(|(_, key)| key)
 }
@@ -184,6 +187,7 @@ fn oldest(places: &HashMap<u64, Arc<Place>>) -> Option<u64> {
 impl Place {
     /// A request's head is there.
     pub fn busy(&self) {
+        self.has_asked.store(true, Ordering::Relaxed);
         self.set(Doing::Busy);
     }
 
@@ -221,10 +225,13 @@ impl Place {
         self.state.store(millis << 2 | doing as u64, Ordering::Relaxed);
     }
 
-    /// Since when it is not busy, counted from the start; nothing where it is, or closes already.
-    fn idle_since(self: &Arc<Self>) -> Option<(Duration, &Arc<Self>)> {
+    /// Its rank among those that may be closed: whether it ever asked, then since when it does nothing, counted from the
+    /// start. A flood of connections that never ask must not drive out who asks now and then. Nothing where it is busy or
+    /// closes already.
+    fn rank(self: &Arc<Self>) -> Option<((bool, Duration), &Arc<Self>)> {
         let (doing, since) = self.doing();
-        (doing != Doing::Busy && !self.close.load(Ordering::SeqCst)).then_some((since, self))
+        let rank = (self.has_asked.load(Ordering::Relaxed), since);
+        (doing != Doing::Busy && !self.close.load(Ordering::SeqCst)).then_some((rank, self))
     }
 
     /// What it does, and since when, counted from the start.
@@ -281,6 +288,17 @@ mod tests {
         newest.place.busy();
         next.place.busy();
         assert!(all.enter().is_none());
+    }
+
+    #[test]
+    fn who_never_asked_makes_room_for_who_did() {
+        let all = connections(2);
+        let (asked, silent) = (all.enter().expect("there is room"), all.enter().expect("there is room"));
+        asked.place.busy();
+        aged(&asked, 1, Doing::Idle);
+        aged(&silent, 2, Doing::Opening);
+        let _newest = all.enter().expect("there is room");
+        assert!(is_closed(&silent) && !is_closed(&asked));
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn with_metadata(mut module: Vec<u8>, metadata: &Value) -> Vec<u8> {
 }
 
 /// The root folder of the repository.
-pub(crate) fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is a folder of the repository").to_owned()
 }
 

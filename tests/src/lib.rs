@@ -47,7 +47,7 @@ pub use canary::{CANARY, Canary};
 pub use certificate::{Authority, Identity};
 pub use client::Client;
 pub use folder::Folder;
-pub use guest::{guest, guest_with, wat};
+pub use guest::{guest, guest_with, repository, wat};
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use process::{Launch, Process};
