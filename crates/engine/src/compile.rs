@@ -8,6 +8,9 @@ pub enum CompileError {
     /// The compiler does not exist for this machine.
     #[error("failed to set up the compiler: {0}")]
     Setup(String),
+    /// There was not enough memory for it.
+    #[error("failed to compile the module: out of memory")]
+    OutOfMemory,
     /// The compiler refused the module.
     #[error("failed to compile the module: {0}")]
     Module(String),
@@ -49,7 +52,13 @@ impl Compiler {
     /// # Errors
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
-        self.engine.precompile_module(module).map_err(|error| CompileError::Module(format!("{error:#}")))
+        self.engine.precompile_module(module).map_err(|error| {
+            if error.is::<wasmtime::OutOfMemory>() {
+                CompileError::OutOfMemory
+            } else {
+                CompileError::Module(format!("{error:#}"))
+            }
+        })
     }
 }
 

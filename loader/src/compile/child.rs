@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use portcullis_contract::{Digest, Reason};
+use portcullis_engine::CompileError;
 use portcullis_process::{Confinement, failpoint};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -31,6 +32,7 @@ pub struct ChildArgs {
 /// The child's body. Exit status 0 with an artifact, [`JUDGED`] with a failure on standard error; anything else means that
 /// it died.
 pub fn compile_stdin(args: &ChildArgs) -> ExitCode {
+    tell_memory_from_mistakes();
     let result = shut_in(args).and_then(|()| compile(args));
     let (status, line) = match &result {
         Ok(compiled) => (ExitCode::SUCCESS, serde_json::to_string(compiled)),
@@ -42,17 +44,34 @@ pub fn compile_stdin(args: &ChildArgs) -> ExitCode {
 
 /// Exit status of a child that has judged a module.
 pub(super) const JUDGED: u8 = 3;
+/// Exit status of a child whose compiler panicked because memory was at its end.
+pub(super) const OUT_OF_MEMORY: u8 = 4;
+/// A child that cannot get this much more, in bytes, has met its limit.
+const LAST_RESERVE: usize = 4 << 20;
+
+/// The compiler meets the end of memory with an abort in most places, and with a panic in some. Which panics these are is
+/// told by memory itself.
+fn tell_memory_from_mistakes() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if Vec::<u8>::new().try_reserve_exact(LAST_RESERVE).is_err() {
+            std::process::exit(OUT_OF_MEMORY.into());
+        }
+        others(panic);
+    }));
+}
 
 fn shut_in(args: &ChildArgs) -> Result<(), CompileFailure> {
-    let limit = |resource, limit: u64| {
-        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) }).map_err(|error| {
+    let limit = |resource, limit: u64, hard: u64| {
+        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(hard) }).map_err(|error| {
             CompileFailure::new(Reason::CompileFailed, format!("failed to limit the compiler: {error}"))
         })
     };
     // Memory that is really the child's own; its address space is mostly the program itself.
-    limit(Resource::Data, args.memory)?;
-    limit(Resource::Cpu, args.cpu_seconds.max(1))?;
-    limit(Resource::Core, 0)?;
+    limit(Resource::Data, args.memory, args.memory)?;
+    // At the first limit the signal that tells why, at the second one that tells nothing.
+    limit(Resource::Cpu, args.cpu_seconds.max(1), args.cpu_seconds.max(1) + 2)?;
+    limit(Resource::Core, 0, 0)?;
     // None of these is needed for safety: a child that outlives its parent ends by its limits, and one that is not polite
     // is only slower for its neighbours.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -76,7 +95,12 @@ fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
         return Err(CompileFailure::new(Reason::ModuleTooLarge, text));
     }
     let inspected = inspect(&module)?;
-    let failed = |error: portcullis_engine::CompileError| CompileFailure::new(Reason::CompileFailed, error.to_string());
+    let failed = |error: CompileError| match error {
+        CompileError::OutOfMemory => {
+            CompileFailure::new(Reason::CompileLimit, "the compiler ran out of its memory (--compile-memory)")
+        }
+        error => CompileFailure::new(Reason::CompileFailed, error.to_string()),
+    };
     let artifact = portcullis_engine::Compiler::new().and_then(|compiler| compiler.compile(&module)).map_err(failed)?;
     // Standard output buffers by lines; a duplicate of the descriptor does not.
     let mut file = std::fs::File::from(rustix::io::dup(io::stdout()).map_err(|error| io(error.into()))?);

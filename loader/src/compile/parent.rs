@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::child::JUDGED;
+use super::child::{JUDGED, OUT_OF_MEMORY};
 use super::{CompileFailure, Compiled, SUBCOMMAND};
 
 /// Most bytes of a child's standard error that are read.
@@ -132,13 +132,16 @@ enum Death {
 
 fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Compiled, Death> {
     let limit = |text: String| Err(Death::Judged(CompileFailure::new(Reason::CompileLimit, text)));
+    let out_of_memory = || {
+        limit(format!(
+            "the compiler ran out of its {} MiB of memory (--compile-memory) or of its stack",
+            limits.memory >> 20
+        ))
+    };
     if let Some(signal) = status.signal() {
         return match Signal::from_named_raw(signal) {
             // Rust ends so when memory runs out, and when a stack does.
-            Some(Signal::ABORT | Signal::SEGV) => limit(format!(
-                "the compiler ran out of its {} MiB of memory (--compile-memory) or of its stack",
-                limits.memory >> 20
-            )),
+            Some(Signal::ABORT | Signal::SEGV) => out_of_memory(),
             Some(Signal::XCPU) => limit(format!(
                 "compiling took more than {} s of processor time (--compile-cpu-time)",
                 limits.cpu_time.as_secs()
@@ -155,6 +158,7 @@ fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Comp
                 serde_json::from_slice(line).map_err(|_| unknown("an answer that makes no sense"))?;
             Err(Death::Judged(CompileFailure::new(failure.reason, failure.message)))
         }
+        Some(code) if code == i32::from(OUT_OF_MEMORY) => out_of_memory(),
         Some(code) => Err(unknown(&format!("exit status {code}"))),
         None => Err(unknown("no exit status")),
     }
@@ -185,6 +189,7 @@ mod tests {
         let judged = r#"{"reason":"ModuleInvalid","message":"no"}"#;
         assert_eq!(reason(3 << 8, &format!("noise\n{judged}\n")), Some(Reason::ModuleInvalid));
         assert_eq!(reason(6, ""), Some(Reason::CompileLimit), "SIGABRT");
+        assert_eq!(reason(4 << 8, ""), Some(Reason::CompileLimit), "a panic without memory");
         assert_eq!(reason(24, ""), Some(Reason::CompileLimit), "SIGXCPU");
         assert_eq!(reason(9, ""), None, "SIGKILL by somebody else");
         assert_eq!(reason(101 << 8, "thread panicked"), None);

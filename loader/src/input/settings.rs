@@ -34,7 +34,7 @@ pub(crate) fn settings(value: Option<Value>, too_deep: bool) -> Result<Box<RawVa
 
 /// Levels of nesting; a value from [`super::tree`] has at most [`MAX_DEPTH`], so recursion is safe.
 fn depth(value: &Value) -> usize {
-    debug_assert!(MAX_DEPTH < 1000);
+    const { assert!(MAX_DEPTH < 1000) }
     match value {
         Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
         Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),

@@ -26,6 +26,8 @@ pub(super) struct Publication {
     own_only: bool,
     /// Publish even if nothing changed.
     forced: bool,
+    /// What only the loader reads is wanted soon.
+    hurried: bool,
     in_flight: Option<InFlight>,
     effort: Effort<()>,
 }
@@ -78,6 +80,11 @@ impl Publication {
         self.forced = true;
     }
 
+    /// An address was pinned to what it gave: a loader that dies now would fetch it once more.
+    pub(super) fn hurry(&mut self) {
+        self.hurried = true;
+    }
+
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -113,8 +120,9 @@ impl Plan {
             publication.since = None;
             return None;
         }
-        publication.own_only =
-            !publication.forced && publication.print.is_some_and(|last| last.evaluator == print.evaluator);
+        publication.own_only = !publication.forced
+            && !publication.hurried
+            && publication.print.is_some_and(|last| last.evaluator == print.evaluator);
         publication.since.get_or_insert(now.instant);
         if publication.wakes_at().is_some_and(|at| at > now.instant) {
             return None;
@@ -125,6 +133,7 @@ impl Plan {
         publication.in_flight = Some(InFlight { print, first: first.collect() });
         publication.since = None;
         publication.forced = false;
+        publication.hurried = false;
         for policy in self.policies.values_mut() {
             if policy.target().is_some_and(|(_, digest)| {
                 self.artifacts.get(&digest).is_some_and(|making| making.effort.result().is_some())

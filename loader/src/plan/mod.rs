@@ -253,7 +253,12 @@ impl Plan {
                 module.succeed(digest);
                 for policy in users {
                     match policy.pin {
-                        None => policy.pin = Some(digest),
+                        None => {
+                            policy.pin = Some(digest);
+                            if !is_file {
+                                self.publication.hurry();
+                            }
+                        }
                         Some(pin) if pin != digest && is_file => policy.rebuild(Some(digest), now),
                         Some(pin) => self.artifacts.entry(pin).or_default().got(pin, digest, &self.settings.retry, now),
                     }

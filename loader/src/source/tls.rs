@@ -83,7 +83,8 @@ pub(super) fn explain(error: &rustls::Error) -> &'static str {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 "its certificate is for another host name"
             }
-            CertificateError::UnknownIssuer => {
+            // A bad signature is what an authority of the same name leaves.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "its certificate is signed by an unknown authority (--source-ca adds one)"
             }
             CertificateError::Revoked => "its certificate has been revoked",

@@ -108,7 +108,7 @@ mod tests {
     const DIGEST: &[u8] = b"module";
 
     fn published(folder: &std::path::Path) -> (Volume, ArtifactRecord) {
-        let volume = Volume::open(folder, "0123456789abcdef").expect("opens").ok().expect("is free");
+        let volume = Volume::open(folder, "0123456789abcdef").expect("opens").expect("is free");
         let temporary = volume.temporary();
         temporary.open().expect("opens").write_all(b"code").expect("writes");
         let compiled = Compiled { sha256: Digest::of(b"code"), size: 4, execution_mode: ExecutionMode::KubewardenWapc };

@@ -13,10 +13,11 @@ mod lock;
 mod prune;
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest, Reason};
@@ -189,8 +190,8 @@ impl Volume {
 
     /// Whether the manifest on the volume is no longer the one that was written here last.
     pub(crate) fn is_manifest_foreign(&self) -> bool {
-        let written = *self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        written.is_some_and(|written| self.examine(written.number) != Some(written))
+        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.is_some_and(|written| examine(&self.root.join(MANIFEST_FILE), written.number) != Some(written))
     }
 
     /// Publishes a manifest under a number above all earlier ones, and gives that number.
@@ -208,13 +209,15 @@ impl Volume {
         })?;
         // The number first: a loader that dies in between leaves a gap and never the same number twice.
         self.lock.note(number)?;
-        failpoint::hit("loader.before_manifest_rename");
         let path = self.root.join(MANIFEST_FILE);
-        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
-            fs::remove_dir_all(&path).map_err(files::FileError::new("remove", &path))?;
-        }
-        files::publish(&path, &bytes)?;
-        *self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = self.examine(number);
+        let temporary = self.temporary();
+        let write = temporary.open().and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
+        write.map_err(files::FileError::new("write", &path))?;
+        // Examined under its temporary name: under its real one it may be another's already.
+        let written = examine(&temporary.path, number);
+        failpoint::hit("loader.before_manifest_rename");
+        temporary.publish(&path)?;
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = written;
         Ok(number)
     }
 
@@ -228,20 +231,15 @@ impl Volume {
             None => 0,
         };
         self.lock.raise(floor);
-        *self.written.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            manifest.and_then(|manifest| self.examine(manifest.number));
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) =
+            manifest.and_then(|manifest| examine(&self.root.join(MANIFEST_FILE), manifest.number));
     }
+}
 
-    fn examine(&self, number: u64) -> Option<Written> {
-        use std::os::unix::fs::MetadataExt as _;
-        let metadata = fs::symlink_metadata(self.root.join(MANIFEST_FILE)).ok()?;
-        Some(Written {
-            number,
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        })
-    }
+fn examine(path: &Path, number: u64) -> Option<Written> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    Some(Written { number, inode: metadata.ino(), size: metadata.size(), modified })
 }
 
 #[cfg(test)]
@@ -253,7 +251,7 @@ mod tests {
     }
 
     fn open(root: &Path) -> Volume {
-        let volume = Volume::open(root, "0123456789abcdef").expect("opens").ok().expect("is free");
+        let volume = Volume::open(root, "0123456789abcdef").expect("opens").expect("is free");
         volume.number_from(volume.manifest().as_ref());
         volume
     }

@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn v18_referenced_and_newest_stay() {
         let folder = tempfile::tempdir().expect("a folder");
-        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").ok().expect("is free");
+        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
         let start = SystemTime::UNIX_EPOCH;
         let digests: Vec<Digest> = (0..40_u8).map(|n| Digest::of(&[n])).collect();
         for (age, digest) in digests.iter().enumerate() {

@@ -16,7 +16,7 @@ use wasm_encoder::{CustomSection, Encode as _, Section as _};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A module of this WebAssembly text, with waPC metadata.
-pub fn module(wat: &str) -> Vec<u8> {
+pub(crate) fn module(wat: &str) -> Vec<u8> {
     let mut module = wat::parse_str(wat).expect("a module");
     let section = CustomSection {
         name: "io.kubewarden.metadata".into(),
@@ -28,12 +28,12 @@ pub fn module(wat: &str) -> Vec<u8> {
 }
 
 /// A module that differs from others by its number.
-pub fn numbered(number: u32) -> Vec<u8> {
+pub(crate) fn numbered(number: u32) -> Vec<u8> {
     module(&format!(r#"(module (memory (export "memory") 1) (func (export "f") (result i32) i32.const {number}))"#))
 }
 
 /// A ClusterPolicy.
-pub fn policy(name: &str, module: &str, settings: &str) -> String {
+pub(crate) fn policy(name: &str, module: &str, settings: &str) -> String {
     format!(
         "apiVersion: policies.portcullis.dev/v1alpha1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
          module: {module}\n  settings: {settings}\n  \
@@ -42,10 +42,10 @@ pub fn policy(name: &str, module: &str, settings: &str) -> String {
 }
 
 /// The folder; it goes when dropped.
-pub struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 /// A running loader; it is killed when dropped.
-pub struct Loader {
+pub(crate) struct Loader {
     child: Child,
     pub probes: SocketAddr,
     pub state: SocketAddr,
@@ -54,32 +54,32 @@ pub struct Loader {
 }
 
 impl Folder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder"))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// Writes a file by rename, as good editors do.
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.path().join(name);
         let temporary = self.path().join(format!(".{}.new", name.replace('/', "-")));
         fs::write(&temporary, content).expect("writes");
         fs::rename(temporary, path).expect("renames");
     }
 
-    pub fn volume(&self) -> PathBuf {
+    pub(crate) fn volume(&self) -> PathBuf {
         self.path().join(".portcullis/volume")
     }
 
-    pub fn start(&self, extra: &[&str]) -> Loader {
+    pub(crate) fn start(&self, extra: &[&str]) -> Loader {
         self.start_with(extra, "")
     }
 
     /// Starts a loader with fail points.
-    pub fn start_with(&self, extra: &[&str], failpoints: &str) -> Loader {
+    pub(crate) fn start_with(&self, extra: &[&str], failpoints: &str) -> Loader {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis-loader"));
         command
             .arg("--dir")
@@ -92,8 +92,9 @@ impl Folder {
                 "--evaluator-state",
                 "127.0.0.1:1",
             ])
-            .args(["--retry-initial", "100ms", "--retry-cap", "1s", "--retry-outside", "1s", "--log-format", "json"])
+            .args(["--retry-initial", "100ms", "--retry-cap", "1s", "--log-format", "json"])
             .args(extra)
+            .args(if extra.contains(&"--retry-outside") { &[][..] } else { &["--retry-outside", "1s"] })
             .env_clear()
             .env("PORTCULLIS_FAILPOINTS", failpoints)
             .stderr(Stdio::piped());
@@ -129,68 +130,68 @@ impl Drop for Loader {
 }
 
 impl Loader {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// SIGTERM, and how it ended.
-    pub fn stop(&mut self) -> std::process::ExitStatus {
+    pub(crate) fn stop(&mut self) -> std::process::ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("kills");
         self.ended()
     }
 
     /// Waits for its end.
-    pub fn ended(&mut self) -> std::process::ExitStatus {
+    pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
         eventually("the loader to end", || self.child.try_wait().expect("waits"))
     }
 
     /// The newest manifest, once there is one.
-    pub fn manifest(&self) -> Option<Manifest> {
+    pub(crate) fn manifest(&self) -> Option<Manifest> {
         Manifest::decode(&fs::read(self.volume.join("manifest.json")).ok()?).ok()
     }
 
-    pub fn entry(&self, id: &str) -> Option<PolicyEntry> {
+    pub(crate) fn entry(&self, id: &str) -> Option<PolicyEntry> {
         self.manifest()?.policies.into_iter().find(|entry| entry.id.as_str() == id)
     }
 
     /// Waits until a generation of a policy is the first candidate.
-    pub fn serves(&self, id: &str, generation: i64) -> PolicyEntry {
+    pub(crate) fn serves(&self, id: &str, generation: i64) -> PolicyEntry {
         eventually(&format!("{id} to serve generation {generation}"), || {
             self.entry(id).filter(|entry| entry.candidates.first().is_some_and(|first| first.generation == generation))
         })
     }
 
-    pub fn loader_state(&self) -> LoaderState {
+    pub(crate) fn loader_state(&self) -> LoaderState {
         let (status, body) = get(self.state, "/v1/state");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).expect("a state")
     }
 
-    pub fn policy(&self, id: &str) -> Option<LoaderPolicy> {
+    pub(crate) fn policy(&self, id: &str) -> Option<LoaderPolicy> {
         self.loader_state().policies.into_iter().find(|policy| policy.id.as_str() == id)
     }
 
     /// Waits until a policy has failed, and gives it.
-    pub fn fails(&self, id: &str) -> LoaderPolicy {
+    pub(crate) fn fails(&self, id: &str) -> LoaderPolicy {
         eventually(&format!("{id} to fail"), || {
             self.policy(id).filter(|policy| policy.phase == Phase::Failed && policy.failure.is_some())
         })
     }
 
     /// A series of the metrics; 0 where it is not.
-    pub fn metric(&self, series: &str) -> f64 {
+    pub(crate) fn metric(&self, series: &str) -> f64 {
         let (_, body) = get(self.probes, "/metrics");
         let value = body.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
         value.unwrap_or(0.0)
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.lines.lock().expect("a list").join("\n")
     }
 
     /// Files of a folder of the volume.
-    pub fn files(&self, folder: &str) -> Vec<String> {
+    pub(crate) fn files(&self, folder: &str) -> Vec<String> {
         let names = fs::read_dir(self.volume.join(folder)).expect("lists").flatten();
         let mut names: Vec<_> = names.map(|item| item.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
@@ -199,7 +200,7 @@ impl Loader {
 }
 
 /// A plain GET.
-pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("connects");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("writes");
     let mut answer = String::new();
@@ -229,7 +230,7 @@ fn unchunk(mut body: &str) -> String {
 }
 
 /// Waits for something.
-pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = check() {
