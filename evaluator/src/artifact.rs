@@ -5,22 +5,17 @@
 //! copy is mapped. A copy that is there from an earlier start is hashed again before it is used.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use portcullis_contract::{Artifact, Digest, Hasher, Reason};
+use portcullis_contract::{Artifact, Digest, Reason};
 use portcullis_engine::RunningEngine;
-use portcullis_process::files::{self, FileError};
+use portcullis_process::files::FileError;
 use tokio::sync::Semaphore;
 use wasmtime::{Engine, Module};
 
-/// The folder of artifacts in the volume.
-const FOLDER: &str = "artifacts";
-/// Bytes that are read at once.
-const CHUNK: usize = 256 << 10;
+use crate::private_copy::PrivateCopies;
 
 /// Why an artifact cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -85,15 +80,16 @@ impl ArtifactError {
 
 /// The artifacts in use, each mapped once however many policies name it.
 pub(crate) struct Artifacts {
-    volume: PathBuf,
-    private: PathBuf,
+    copies: PrivateCopies,
     engine: RunningEngine,
     /// By the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second policy
     /// waits for the first one's work; the outer one only to find the inner.
-    slots: Mutex<HashMap<Digest, Arc<tokio::sync::Mutex<Weak<Code>>>>>,
+    slots: Mutex<HashMap<Digest, Slot>>,
     /// Hashing and copying keep a core busy each, so more at once would only share it.
     workers: Arc<Semaphore>,
 }
+
+type Slot = Arc<tokio::sync::Mutex<Weak<Code>>>;
 
 /// Mapped code.
 pub(crate) struct Code {
@@ -107,33 +103,14 @@ impl Code {
     }
 }
 
-/// Makes the folder of private copies, for nobody but this process's user. To be called before the process is shut in.
-///
-/// # Errors
-/// When it cannot be made, is no folder, or belongs to somebody else.
-pub fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(FileError::new("make the folder", path))?;
-    let metadata = fs::symlink_metadata(path).map_err(FileError::new("examine", path))?;
-    let refuse = |text: &str| Err(FileError::new("use the folder", path)(io::Error::other(text.to_owned())));
-    if !metadata.is_dir() {
-        return refuse("it is no folder");
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return refuse("it belongs to another user, who could exchange code that runs here");
-    }
-    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(FileError::new("protect", path))
-}
-
 impl Artifacts {
     /// Artifacts of the volume at `volume`, with private copies in `private`, of which `workers` are made at once.
     ///
     /// # Errors
     /// When the folder of private copies cannot be had.
     pub(crate) fn new(volume: &Path, private: &Path, engine: RunningEngine, workers: usize) -> Result<Self, FileError> {
-        prepare_private_dir(private)?;
         Ok(Self {
-            volume: volume.to_owned(),
-            private: private.to_owned(),
+            copies: PrivateCopies::new(volume, private)?,
             engine,
             slots: Mutex::default(),
             workers: Arc::new(Semaphore::new(workers)),
@@ -158,43 +135,36 @@ impl Artifacts {
         Ok(code)
     }
 
-    /// Removes private copies and slots of artifacts that are neither in `needed` nor mapped.
+    /// Removes private copies and slots of artifacts that are neither in `needed` nor in use.
     pub(crate) fn prune(&self, needed: &HashSet<Digest>) {
-        let keep: HashSet<String> = {
-            let mut slots = self.lock();
-            // Who holds a slot's lock is about to map it.
-            slots.retain(|digest, slot| {
-                needed.contains(digest) || slot.try_lock().map_or(true, |slot| slot.strong_count() > 0)
-            });
-            slots.keys().chain(needed).map(Digest::hex).collect()
-        };
-        let Ok(entries) = fs::read_dir(&self.private) else { return };
-        for entry in entries.flatten() {
-            if !entry.file_name().to_str().is_some_and(|name| keep.contains(name.trim_start_matches('.'))) {
-                // What cannot be removed now is met again the next time.
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+        // The lock is held to the end, so that nobody begins to make a copy that is about to be removed.
+        let mut slots = self.lock();
+        slots.retain(|digest, slot| {
+            // Who has the slot itself in hand is about to fill it.
+            let is_in_use = Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|code| code.strong_count() > 0);
+            needed.contains(digest) || is_in_use
+        });
+        self.copies.retain(&slots.keys().chain(needed).copied().collect());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Digest, Arc<tokio::sync::Mutex<Weak<Code>>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies where needed, checks and maps. Blocks.
     fn map(&self, artifact: &Artifact) -> Result<Code, ArtifactError> {
-        let copy = match self.earlier_copy(artifact.sha256) {
-            Some(copy) => copy,
-            None => self.copy(artifact)?,
-        };
-        let error = match map(self.engine.engine(), copy.try_clone().map_err(|e| self.copy_error(artifact, e))?) {
+        let copy = self.copies.get(artifact)?;
+        let again = copy.try_clone().map_err(|source| {
+            ArtifactError::Copy(FileError { action: "open", path: self.copies.path(artifact.sha256), source })
+        })?;
+        let error = match map(self.engine.engine(), copy) {
             Ok(module) => return Ok(Code { module }),
             Err(error) => error,
         };
         // The pool refuses what is too large for it in the same breath as what was made for another engine. An engine
         // without a pool tells the two apart.
         let unpooled = self.engine.unpooled().map_err(|cause| incompatible(artifact, &cause))?;
-        match map(&unpooled, copy) {
+        match map(&unpooled, again) {
             Ok(module) => Err(ArtifactError::Limit(self.limit_text(&module))),
             Err(_) => Err(incompatible(artifact, &format!("{error:#}"))),
         }
@@ -217,104 +187,10 @@ impl Artifacts {
             )
         }
     }
-
-    /// A copy of an earlier start, if its bytes are still right.
-    fn earlier_copy(&self, sha256: Digest) -> Option<File> {
-        let path = self.private.join(sha256.hex());
-        let mut file = files::open_regular(&path).ok()?;
-        let mut hasher = Hasher::default();
-        let is_ours = file.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
-        let is_read = pump(&mut file, u64::MAX, |chunk| {
-            hasher.update(chunk);
-            Ok(())
-        });
-        if is_ours && is_read.is_ok() && hasher.finish() == sha256 {
-            return Some(file);
-        }
-        // What is left of a write that never ended is made again.
-        let _ = fs::remove_file(&path);
-        None
-    }
-
-    /// Copies the artifact from the volume and hashes the bytes on their way.
-    fn copy(&self, artifact: &Artifact) -> Result<File, ArtifactError> {
-        let from = self.volume.join(FOLDER).join(&artifact.file);
-        let mut source = files::open_regular(&from).map_err(|error| match error.source.kind() {
-            io::ErrorKind::NotFound => ArtifactError::Missing { file: artifact.file.clone() },
-            _ => ArtifactError::Unreadable(error),
-        })?;
-        let path = self.private.join(artifact.sha256.hex());
-        // No two workers copy the same artifact, so the name is free but for what an earlier process left.
-        let temporary = self.private.join(format!(".{}", artifact.sha256.hex()));
-        let _ = fs::remove_file(&temporary);
-        let result = self.copy_to(artifact, &mut source, &from, &temporary).and_then(|()| {
-            fs::rename(&temporary, &path).map_err(|error| self.copy_error(artifact, error))?;
-            // Opened anew, for reading only: no handle that could change the code is left.
-            files::open_regular(&path).map_err(ArtifactError::Copy)
-        });
-        if result.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        result
-    }
-
-    fn copy_to(
-        &self,
-        artifact: &Artifact,
-        source: &mut File,
-        from: &Path,
-        temporary: &Path,
-    ) -> Result<(), ArtifactError> {
-        let mut copy = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o400)
-            .open(temporary)
-            .map_err(|error| self.copy_error(artifact, error))?;
-        let mut hasher = Hasher::default();
-        let mut written = Ok(());
-        // One byte more than promised is enough to know.
-        let length = pump(source, artifact.size.saturating_add(1), |chunk| {
-            hasher.update(chunk);
-            written = copy.write_all(chunk);
-            if written.is_ok() { Ok(()) } else { Err(io::Error::other("the copy cannot be written")) }
-        });
-        written.map_err(|error| self.copy_error(artifact, error))?;
-        let length = length.map_err(|error| ArtifactError::Unreadable(FileError::new("read", from)(error)))?;
-        if length != artifact.size {
-            return Err(ArtifactError::Length { file: artifact.file.clone(), expected: artifact.size });
-        }
-        let found = hasher.finish();
-        if found != artifact.sha256 {
-            return Err(ArtifactError::Corrupt { file: artifact.file.clone(), expected: artifact.sha256, found });
-        }
-        Ok(())
-    }
-
-    fn copy_error(&self, artifact: &Artifact, error: io::Error) -> ArtifactError {
-        ArtifactError::Copy(FileError::new("write", &self.private.join(artifact.sha256.hex()))(error))
-    }
 }
 
 fn incompatible(artifact: &Artifact, cause: &str) -> ArtifactError {
     ArtifactError::Incompatible { file: artifact.file.clone(), cause: portcullis_contract::clean(cause, 300) }
-}
-
-/// Hands the first `limit` bytes of a file on in pieces, and counts them.
-fn pump(file: &mut File, limit: u64, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
-    let mut file = file.take(limit);
-    let mut buffer = vec![0; CHUNK];
-    let mut length = 0;
-    loop {
-        let n = match file.read(&mut buffer) {
-            Ok(0) => return Ok(length),
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        take(&buffer[..n])?;
-        length += u64::try_from(n).unwrap_or(u64::MAX);
-    }
 }
 
 /// Maps a private copy.
@@ -331,6 +207,9 @@ fn map(engine: &Engine, copy: File) -> wasmtime::Result<Module> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use portcullis_engine::RunLimits;
 
     use super::*;
@@ -346,7 +225,7 @@ mod tests {
                 volume: tempfile::tempdir().expect("a folder"),
                 private: tempfile::tempdir().expect("a folder"),
             };
-            fs::create_dir(fixture.volume.path().join(FOLDER)).expect("a folder");
+            fs::create_dir(fixture.volume.path().join("artifacts")).expect("a folder");
             fixture
         }
 
@@ -361,7 +240,7 @@ mod tests {
         }
 
         fn path(&self) -> PathBuf {
-            self.volume.path().join(FOLDER).join("a.cwasm")
+            self.volume.path().join("artifacts").join("a.cwasm")
         }
 
         fn copies(&self) -> usize {
@@ -404,39 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_earlier_copy_is_not_used() {
-        let fixture = Fixture::new();
-        let artifact = fixture.write(b"code");
-        let artifacts = fixture.artifacts();
-        assert!(artifacts.copy(&artifact).is_ok());
-        assert!(artifacts.earlier_copy(artifact.sha256).is_some());
-        let copy = fixture.private.path().join(artifact.sha256.hex());
-        assert_eq!(fs::metadata(&copy).expect("is there").permissions().mode() & 0o777, 0o400);
-        fs::remove_file(&copy).expect("removes");
-        fs::write(&copy, b"cods").expect("writes");
-        assert!(artifacts.earlier_copy(artifact.sha256).is_none());
-        assert_eq!(fixture.copies(), 0);
-    }
-
-    #[test]
     fn copies_that_nobody_needs_are_removed() {
         let fixture = Fixture::new();
         let artifact = fixture.write(b"code");
         let artifacts = fixture.artifacts();
-        assert!(artifacts.copy(&artifact).is_ok());
+        assert!(artifacts.copies.get(&artifact).is_ok());
         fs::write(fixture.private.path().join("left over"), b"").expect("writes");
         artifacts.prune(&HashSet::from([artifact.sha256]));
         assert_eq!(fixture.copies(), 1);
         artifacts.prune(&HashSet::new());
         assert_eq!(fixture.copies(), 0);
-    }
-
-    #[test]
-    fn the_private_folder_is_ours_alone() {
-        let fixture = Fixture::new();
-        fs::set_permissions(fixture.private.path(), Permissions::from_mode(0o777)).expect("sets");
-        prepare_private_dir(fixture.private.path()).expect("prepares");
-        let mode = fs::metadata(fixture.private.path()).expect("is there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
     }
 }

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct Follow {
     /// The shared volume; only read.
     pub volume: PathBuf,
-    /// The folder of private copies; see [`crate::artifact::prepare_private_dir`].
+    /// The folder of private copies; see [`crate::private_copy::prepare_private_dir`].
     pub private_dir: PathBuf,
     /// How often the volume is looked at when no event comes.
     pub poll_interval: Duration,

@@ -16,7 +16,7 @@
 pub mod admit;
 pub mod answer;
 mod args;
-pub mod artifact;
+mod artifact;
 pub mod ask;
 pub mod body;
 pub mod connections;
@@ -35,6 +35,7 @@ pub mod patch;
 mod payload;
 mod plan;
 pub mod policy;
+pub mod private_copy;
 mod probe_inside;
 mod reload;
 mod response;

@@ -13,7 +13,6 @@ use portcullis_process::{
 };
 
 use crate::args::Args;
-use crate::artifact::prepare_private_dir;
 use crate::ask::Asker;
 use crate::body::BodyLimits;
 use crate::connections::Connections;
@@ -23,6 +22,7 @@ use crate::handle::{Handler, UnderWay};
 use crate::health;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::metrics::Metrics;
+use crate::private_copy::prepare_private_dir;
 use crate::serve::{DrainTimes, Server};
 use crate::shut_in::shut_in;
 use crate::state::{numbered, program};

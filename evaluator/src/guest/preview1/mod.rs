@@ -4,25 +4,24 @@
 //! An implementation of its own: nothing here can reach a file, a socket or the environment, standard input must be able to
 //! report its end and later have more (policy-abi section 6), and every buffer has a limit.
 
-use std::collections::VecDeque;
+mod poll;
+mod streams;
+
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::{Buf as _, Bytes};
 use wasmtime::{Caller, Linker, Trap};
 
-use super::memory::{OutOfBounds, parts, read_u32, slice, slice_mut, write, write_u32};
-use super::{CallError, Context, Host, MAX_REPLY};
+use self::poll::Poll;
+pub(super) use self::streams::Streams;
+use super::memory::{OutOfBounds, index, parts, read_u32, slice, slice_mut, write, write_u32};
+use super::{CallError, Context};
 
 const MODULE: &str = "wasi_snapshot_preview1";
-/// Bytes of standard error that are kept; what follows is dropped.
-const MAX_STDERR: usize = 64 << 10;
 /// Buffers in one read or write.
 const MAX_BUFFERS: u32 = 1024;
 /// Random bytes in one call: they are made while nobody looks at the clock.
 const MAX_RANDOM: usize = 1 << 20;
-/// Subscriptions in one poll.
-const MAX_SUBSCRIPTIONS: u32 = 1024;
 
 // Numbers of the interface.
 const SUCCESS: i32 = 0;
@@ -37,78 +36,6 @@ const CLOCK_MONOTONIC: i32 = 1;
 const RIGHT_READ: u64 = 1 << 1;
 const RIGHT_WRITE: u64 = 1 << 6;
 const RIGHT_POLL: u64 = 1 << 27;
-const SUBSCRIPTION_SIZE: usize = 48;
-const EVENT_SIZE: usize = 32;
-
-/// Arguments and streams of one instance.
-#[derive(Default)]
-pub(super) struct Streams {
-    arguments: Vec<&'static str>,
-    stdin: VecDeque<Bytes>,
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
-    /// Whether standard output is the reply; else it is one more log.
-    replies: bool,
-}
-
-impl Streams {
-    /// Makes the instance a command with one argument and an input.
-    pub(super) fn command(&mut self, argument: &'static str, input: Bytes) {
-        self.arguments = vec!["policy.wasm", argument];
-        self.replies = true;
-        self.push_stdin(input);
-    }
-
-    /// Adds to the end of standard input.
-    pub(super) fn push_stdin(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.stdin.push_back(bytes);
-        }
-    }
-
-    /// What was written to standard output.
-    pub(super) fn take_stdout(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.stdout)
-    }
-
-    /// The beginning of what was written to standard error.
-    pub(super) fn stderr(&self) -> &[u8] {
-        &self.stderr
-    }
-
-    /// Logs what was written to standard error.
-    pub(super) fn log_rest(&mut self, host: &Host) {
-        host.log.stderr(&std::mem::take(&mut self.stderr));
-    }
-
-    /// Takes what a guest writes to descriptor `fd`.
-    fn write(&mut self, fd: i32, bytes: &[u8]) -> Result<(), CallError> {
-        if fd == 1 && self.replies {
-            if bytes.len() > MAX_REPLY - self.stdout.len() {
-                return Err(CallError::ReplyTooLarge);
-            }
-            self.stdout.extend_from_slice(bytes);
-        } else {
-            let room = MAX_STDERR - self.stderr.len();
-            self.stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        }
-        Ok(())
-    }
-
-    /// Moves what there is of standard input into `buffer`; nothing means its end, for now.
-    fn read(&mut self, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while let Some(front) = self.stdin.front_mut().filter(|_| done < buffer.len()) {
-            let n = front.len().min(buffer.len() - done);
-            front.copy_to_slice(&mut buffer[done..done + n]);
-            done += n;
-            if front.is_empty() {
-                self.stdin.pop_front();
-            }
-        }
-        done
-    }
-}
 
 /// Why a function does not succeed: a number for the guest, or the end of the call.
 enum Failure {
@@ -318,7 +245,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 fn random_get(memory: &mut [u8], ptr: i32, len: i32) -> Result<(), Failure> {
-    let len = super::memory::index(len);
+    let len = index(len);
     if len > MAX_RANDOM {
         return Err(Failure::Errno(INVAL));
     }
@@ -364,7 +291,7 @@ fn fd_read(
     let mut total = 0;
     for at in vectors(buffers, count)? {
         let (ptr, len) = (read_u32(memory, at, 0)?, read_u32(memory, at, 4)?);
-        let len = super::memory::index(len.cast_signed());
+        let len = index(len.cast_signed());
         total += streams.read(slice_mut(memory, ptr.cast_signed(), len)?);
     }
     write_size(memory, read, total)
@@ -377,140 +304,4 @@ fn vectors(buffers: i32, count: i32) -> Result<impl Iterator<Item = i32>, Failur
         return Err(Failure::Errno(INVAL));
     }
     Ok((0..count.cast_signed()).map(move |i| buffers.wrapping_add(i * 8)))
-}
-
-/// The subscriptions of a poll, as far as they matter: time and streams, and streams are always ready.
-struct Poll {
-    subscriptions: Vec<Subscription>,
-}
-
-struct Subscription {
-    userdata: [u8; 8],
-    kind: u8,
-    /// Nothing for a stream.
-    wait: Option<Duration>,
-    errno: i32,
-}
-
-impl Poll {
-    fn read(memory: &[u8], input: i32, count: u32) -> Result<Self, Failure> {
-        if count == 0 || count > MAX_SUBSCRIPTIONS {
-            return Err(Failure::Errno(INVAL));
-        }
-        let len = SUBSCRIPTION_SIZE * usize::try_from(count).unwrap_or_default();
-        let bytes = slice(memory, input, i32::try_from(len).unwrap_or(i32::MAX))?;
-        let subscriptions = bytes.chunks_exact(SUBSCRIPTION_SIZE).map(Subscription::read).collect();
-        Ok(Self { subscriptions })
-    }
-
-    /// How long nothing happens; nothing when something is ready already.
-    fn wait(&self) -> Option<Duration> {
-        let waits: Option<Vec<_>> = self.subscriptions.iter().map(|subscription| subscription.wait).collect();
-        waits?.into_iter().min().filter(|wait| !wait.is_zero())
-    }
-
-    /// Writes the events that have happened after [`Poll::wait`].
-    fn write(&self, memory: &mut [u8], output: i32, events: i32) -> Result<(), Failure> {
-        let waited = self.wait().unwrap_or_default();
-        let ready = self.subscriptions.iter().filter(|s| s.wait.is_none_or(|wait| wait <= waited));
-        let mut written = 0;
-        for (i, subscription) in ready.enumerate() {
-            let mut event = [0; EVENT_SIZE];
-            event[..8].copy_from_slice(&subscription.userdata);
-            event[8..10].copy_from_slice(&subscription.errno.to_le_bytes()[..2]);
-            event[10] = subscription.kind;
-            let at = output.wrapping_add(i32::try_from(i * EVENT_SIZE).unwrap_or(i32::MAX));
-            write(memory, at, &event)?;
-            written = i + 1;
-        }
-        write_size(memory, events, written)
-    }
-}
-
-impl Subscription {
-    fn read(bytes: &[u8]) -> Self {
-        let number = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[at..at + 8]);
-            number
-        };
-        let small = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (userdata, kind) = (number(0), bytes[8]);
-        if kind != 0 {
-            let errno = if is_stream(small(16)) { SUCCESS } else { BADF };
-            return Self { userdata, kind, wait: None, errno };
-        }
-        let (clock, timeout, is_absolute) =
-            (small(16), Duration::from_nanos(u64::from_le_bytes(number(24))), bytes[40] & 1 == 1);
-        match now(clock) {
-            Ok(now) if is_absolute => Self { userdata, kind, wait: Some(timeout.saturating_sub(now)), errno: SUCCESS },
-            Ok(_) => Self { userdata, kind, wait: Some(timeout), errno: SUCCESS },
-            Err(_) => Self { userdata, kind, wait: None, errno: INVAL },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn standard_input_ends_and_goes_on() {
-        let mut streams = Streams::default();
-        streams.push_stdin(Bytes::from_static(b"abc"));
-        streams.push_stdin(Bytes::from_static(b"de"));
-        let mut buffer = [0; 4];
-        assert_eq!((streams.read(&mut buffer), &buffer), (4, b"abcd"));
-        assert_eq!(streams.read(&mut buffer), 1);
-        assert_eq!(streams.read(&mut buffer), 0);
-        streams.push_stdin(Bytes::from_static(b"more"));
-        assert_eq!((streams.read(&mut buffer), &buffer), (4, b"more"));
-    }
-
-    #[test]
-    fn output_has_a_limit_and_errors_are_cut() {
-        let mut streams = Streams::default();
-        streams.command("validate", Bytes::new());
-        let large = vec![b'x'; MAX_REPLY];
-        assert_eq!(streams.write(1, &large), Ok(()));
-        assert_eq!(streams.write(1, b"x"), Err(CallError::ReplyTooLarge));
-        assert_eq!(streams.write(2, &large), Ok(()));
-        assert_eq!(streams.stderr().len(), MAX_STDERR);
-    }
-
-    fn clock(id: u8, timeout: u64) -> [u8; SUBSCRIPTION_SIZE] {
-        let mut bytes = [0; SUBSCRIPTION_SIZE];
-        bytes[0] = 7;
-        bytes[16] = id;
-        bytes[24..32].copy_from_slice(&timeout.to_le_bytes());
-        bytes
-    }
-
-    #[test]
-    fn a_poll_waits_for_its_earliest_clock() {
-        let mut memory = vec![0; 4096];
-        memory[..48].copy_from_slice(&clock(1, 5_000_000));
-        memory[48..96].copy_from_slice(&clock(1, 2_000_000));
-        let Ok(poll) = Poll::read(&memory, 0, 2) else { panic!("reads") };
-        assert_eq!(poll.wait(), Some(Duration::from_millis(2)));
-        assert!(poll.write(&mut memory, 1024, 2048).is_ok());
-        assert_eq!((memory[1024], read_u32(&memory, 2048, 0)), (7, Ok(1)));
-    }
-
-    #[test]
-    fn a_stream_in_a_poll_is_ready_at_once() {
-        let mut memory = vec![0; 4096];
-        memory[..48].copy_from_slice(&clock(1, 5_000_000));
-        memory[56] = 1;
-        let Ok(poll) = Poll::read(&memory, 0, 2) else { panic!("reads") };
-        assert_eq!(poll.wait(), None);
-    }
-
-    #[test]
-    fn polls_of_nothing_and_of_too_much_are_refused() {
-        let memory = vec![0; 4096];
-        assert!(matches!(Poll::read(&memory, 0, 0), Err(Failure::Errno(INVAL))));
-        assert!(matches!(Poll::read(&memory, 0, u32::MAX), Err(Failure::Errno(INVAL))));
-        assert!(matches!(Poll::read(&memory, 4000, 4), Err(Failure::Errno(FAULT))));
-    }
 }

@@ -1,40 +1,21 @@
-//! From a manifest to a table: loads what [`plan`] says, each policy for itself, and puts together what is ready.
-//!
-//! A slow or failing candidate never delays another policy's: the table is made anew whenever something is ready. Requests
-//! see the old table or the new one, and nothing in between.
+//! One policy of the manifest, and what became of its candidates here.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{
-    Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason, Refused, ReplicaState,
-};
-use tokio::task::{AbortHandle, JoinSet};
+use portcullis_contract::{Failure, PolicyEntry, Reason, Refused, ReplicaState};
+use tokio::task::AbortHandle;
 
 use crate::lanes::Share;
-use crate::load::{LoadError, Loading};
-use crate::metrics::{Metrics, PolicyMetrics};
+use crate::load::LoadError;
+use crate::metrics::PolicyMetrics;
 use crate::plan::{self, Key, Known, Next, Refusal};
 use crate::policy::Loaded;
-use crate::table::{Group, Record, Serving, Table};
+use crate::table::{Record, Serving};
 
 /// The longest pause before a candidate is tried again that may pass with nothing changed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-
-/// Everything that is loaded, and what is on its way.
-pub(crate) struct Reload {
-    loading: Arc<Loading>,
-    metrics: Metrics,
-    /// Of the newest manifest; 0 before the first.
-    number: u64,
-    groups: Vec<GroupEntry>,
-    policies: BTreeMap<PolicyId, Policy>,
-    tasks: JoinSet<Outcome>,
-}
 
 /// One policy of the manifest.
 pub(crate) struct Policy {
@@ -49,175 +30,19 @@ pub(crate) struct Policy {
     /// Since when the policy is in its state.
     pub(crate) since: Timestamp,
     standing: (ReplicaState, i64, i64),
-    on_its_way: Option<(Key, AbortHandle)>,
+    pub(super) on_its_way: Option<(Key, AbortHandle)>,
     /// When something is to be tried again.
-    due: Option<Instant>,
+    pub(super) due: Option<Instant>,
     /// The answer while nothing serves and nothing has failed.
     awaiting: Failure,
     share: Arc<Share>,
-    metrics: Arc<PolicyMetrics>,
+    pub(super) metrics: Arc<PolicyMetrics>,
     /// The failure that the log knows of.
     logged: Option<(i64, Reason)>,
 }
 
-/// How a load ended.
-struct Outcome {
-    id: PolicyId,
-    key: Key,
-    result: Result<Arc<Loaded>, LoadError>,
-}
-
-impl Reload {
-    pub(crate) fn new(loading: Loading, metrics: Metrics) -> Self {
-        Self {
-            loading: Arc::new(loading),
-            metrics,
-            number: 0,
-            groups: Vec::new(),
-            policies: BTreeMap::new(),
-            tasks: JoinSet::new(),
-        }
-    }
-
-    /// The policies of the newest manifest.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.policies.values()
-    }
-
-    /// The number of the newest manifest; 0 before the first.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Whether everything that the newest manifest wants has been tried.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.tasks.is_empty()
-    }
-
-    /// Takes another manifest. What it no longer wants is given up, also where it is on its way.
-    pub(crate) fn adopt(&mut self, manifest: &Manifest) {
-        if manifest.number < self.number {
-            // The file by that name is what its only writer last put there; its numbers begin anew with a new volume.
-            tracing::info!(
-                number = manifest.number,
-                previous = self.number,
-                "the volume's manifest numbers begin anew"
-            );
-        }
-        let mut earlier = std::mem::take(&mut self.policies);
-        for entry in &manifest.policies {
-            let policy = match earlier.remove(&entry.id) {
-                Some(mut policy) => {
-                    policy.adopt(entry);
-                    policy
-                }
-                None => {
-                    let metrics = self.metrics.policy(&entry.id);
-                    let share = self.loading.lanes.share(Arc::clone(&metrics));
-                    Policy::new(entry, share, metrics)
-                }
-            };
-            self.policies.insert(entry.id.clone(), policy);
-        }
-        for mut policy in earlier.into_values() {
-            policy.give_up();
-            self.metrics.forget(&policy.metrics);
-        }
-        self.number = manifest.number;
-        self.groups.clone_from(&manifest.groups);
-        self.start();
-    }
-
-    /// Starts what is due.
-    pub(crate) fn start(&mut self) {
-        let now = Instant::now();
-        for (id, policy) in &mut self.policies {
-            let i = match policy.next(now) {
-                Next::Load(i) => i,
-                next => {
-                    policy.give_up();
-                    if let Next::Renumber(i) = next {
-                        policy.renumber(i);
-                    }
-                    continue;
-                }
-            };
-            let key = policy.keys[i];
-            if policy.on_its_way.as_ref().is_some_and(|(loading, _)| *loading == key) {
-                continue;
-            }
-            policy.give_up();
-            let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
-            let (id, metrics) = (id.clone(), Arc::clone(&policy.metrics));
-            let task = self.tasks.spawn(async move {
-                let load = AssertUnwindSafe(loading.load(&id, &candidate, metrics)).catch_unwind();
-                let result = load.await.unwrap_or_else(|_| {
-                    Err(LoadError::Start("Initialization failed: a panic of the evaluator".to_owned()))
-                });
-                Outcome { id, key, result }
-            });
-            policy.on_its_way = Some((key, task));
-        }
-    }
-
-    /// Waits until something that is on its way has arrived or failed, and takes all that has.
-    pub(crate) async fn progress(&mut self) {
-        let Some(first) = self.tasks.join_next().await else { return std::future::pending().await };
-        let mut next = Some(first);
-        while let Some(outcome) = next {
-            // An error is a task that was given up.
-            if let Ok(outcome) = outcome {
-                self.finish(outcome);
-            }
-            next = self.tasks.try_join_next();
-        }
-        self.start();
-    }
-
-    fn finish(&mut self, outcome: Outcome) {
-        let Some(policy) = self.policies.get_mut(&outcome.id) else { return };
-        // What was given up may have ended all the same.
-        if policy.on_its_way.take_if(|(key, _)| *key == outcome.key).is_none() {
-            return;
-        }
-        let Some(i) = policy.keys.iter().position(|key| *key == outcome.key) else { return };
-        match outcome.result {
-            Ok(loaded) => policy.serve(outcome.key, loaded),
-            Err(error) => policy.refuse(i, outcome.key, &error),
-        }
-    }
-
-    /// When something is to be tried again.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.policies.values().filter_map(|policy| policy.due).min()
-    }
-
-    /// The table of what is ready now, and the state behind it brought up to date.
-    pub(crate) fn table(&mut self) -> Table {
-        let mut policies = HashMap::with_capacity(self.policies.len());
-        for (id, policy) in &mut self.policies {
-            policy.note();
-            policies.insert(id.clone(), Arc::new(policy.record()));
-        }
-        let served = self.policies.values().filter(|policy| policy.loaded.is_some()).count();
-        self.metrics.loaded.set(i64::try_from(served).unwrap_or(i64::MAX));
-        self.metrics.failed.set(i64::try_from(self.policies.len() - served).unwrap_or(i64::MAX));
-        let groups = self.groups.iter().map(|group| {
-            let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
-            (group.id.clone(), Group { kind: group.kind, members })
-        });
-        Table { manifest_number: self.number, groups: groups.collect(), policies }
-    }
-
-    /// The artifacts that the manifest names.
-    pub(crate) fn artifacts(&self) -> HashSet<Digest> {
-        let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
-        candidates.map(|candidate| candidate.artifact.sha256).collect()
-    }
-}
-
 impl Policy {
-    fn new(entry: &PolicyEntry, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
+    pub(super) fn new(entry: &PolicyEntry, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
         Self {
             keys: keys(entry),
             entry: kept(entry),
@@ -234,7 +59,7 @@ impl Policy {
         }
     }
 
-    fn adopt(&mut self, entry: &PolicyEntry) {
+    pub(super) fn adopt(&mut self, entry: &PolicyEntry) {
         if self.entry.uid != entry.uid {
             // Another object of the same name: nothing of the old one speaks for it.
             self.known = Known::default();
@@ -255,13 +80,13 @@ impl Policy {
         }
     }
 
-    fn serve(&mut self, key: Key, loaded: Arc<Loaded>) {
+    pub(super) fn serve(&mut self, key: Key, loaded: Arc<Loaded>) {
         self.known.refused.remove(&key);
         self.known.in_service = Some(key);
         self.loaded = Some(loaded);
     }
 
-    fn refuse(&mut self, i: usize, key: Key, error: &LoadError) {
+    pub(super) fn refuse(&mut self, i: usize, key: Key, error: &LoadError) {
         let candidate = &self.entry.candidates[i];
         let mut failure = Failure::new(candidate.generation, error.reason(), error.to_string());
         if let Some(earlier) = self.known.refused.get(&key).map(|refusal| &refusal.refused.failure) {
@@ -279,21 +104,21 @@ impl Policy {
         self.known.refused.insert(key, Refusal { refused, retry_at });
     }
 
-    fn next(&mut self, now: Instant) -> Next {
+    pub(super) fn next(&mut self, now: Instant) -> Next {
         let next = plan::next(&self.entry, &self.keys, &self.known, now);
         self.due = if let Next::Rest(due) = next { due } else { None };
         next
     }
 
     /// Serves what serves already as the candidate `i`, whose content is the same.
-    fn renumber(&mut self, i: usize) {
+    pub(super) fn renumber(&mut self, i: usize) {
         if let Some(loaded) = &self.loaded {
             let loaded = Arc::new(loaded.renumbered(self.entry.candidates[i].generation));
             self.serve(self.keys[i], loaded);
         }
     }
 
-    fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         if let Some((_, task)) = self.on_its_way.take() {
             task.abort();
         }
@@ -315,7 +140,7 @@ impl Policy {
     }
 
     /// Notes a change of state: since when it is so, and a line in the log where a failure begins or ends.
-    fn note(&mut self) {
+    pub(super) fn note(&mut self) {
         let failure = self.failure();
         let serving = self.known.in_service.map_or(0, Key::generation);
         let standing = (plan::state(&self.entry, &self.known, failure.as_ref()), serving, self.entry.generation);
@@ -343,7 +168,7 @@ impl Policy {
         }
     }
 
-    fn record(&self) -> Record {
+    pub(super) fn record(&self) -> Record {
         let serving = match &self.loaded {
             Some(loaded) => Serving::Ready(Arc::clone(loaded)),
             None => Serving::Unserved(

@@ -1,0 +1,206 @@
+//! Who may run, and where: a bound for each policy, and a lane of its own for what takes long.
+//!
+//! ```text
+//!  request ──► share (bound, short queue) ──► fast lane: the thread that accepted the request, up to two ticks
+//!                       │                          │ still running
+//!                       └─ full: refused at once   └──► slow lane: threads of low priority, a turn of one tick each
+//! ```
+//!
+//! A short evaluation never changes threads. A long one, an endless loop for instance, costs the fast lane at most two
+//! ticks and then competes with other long ones only: the slow lane's threads are so nice that the kernel takes them off
+//! the processor whenever a short evaluation wants it.
+
+mod refusal;
+mod share;
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt as _;
+use prometheus::{IntCounter, IntGauge};
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout_at;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use self::refusal::Refusal;
+pub(crate) use self::refusal::TIMED_OUT;
+pub use self::share::Share;
+use crate::metrics::{Metrics, PolicyMetrics};
+
+/// How nice the slow lane's threads are. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
+/// one that wakes up takes its place at once; yet on a busy machine it still gets on.
+const NICENESS: i32 = 10;
+/// How long a load may still run after its deadline.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The bounds.
+#[derive(Debug, Clone, Copy)]
+pub struct LaneLimits {
+    /// Instances at the same time, over all policies; what the engine's pool has.
+    pub instances: usize,
+    /// Threads of the slow lane.
+    pub threads: usize,
+    /// Evaluations of one policy at the same time.
+    pub running: usize,
+    /// Of these, how many may have turns in the slow lane.
+    pub slow: usize,
+}
+
+impl LaneLimits {
+    /// The bounds for a machine of `cores` cores.
+    pub fn new(instances: usize, cores: usize) -> Self {
+        let instances = instances.max(1);
+        let running = (4 * cores).max(8).min(instances);
+        Self { instances, threads: cores.max(1), running, slow: (2 * cores).clamp(1, running) }
+    }
+}
+
+/// The slow lane, and the instances that all policies share.
+pub struct Lanes {
+    limits: LaneLimits,
+    instances: Arc<Semaphore>,
+    /// Instances that long evaluations may hold; the rest is always there for short ones.
+    long: Arc<Semaphore>,
+    /// Candidates that may be started and checked at the same time.
+    loading: Arc<Semaphore>,
+    in_use: IntGauge,
+    refused: IntCounter,
+    /// `None` only while dropping.
+    slow: Option<Runtime>,
+}
+
+impl Lanes {
+    /// Starts the slow lane.
+    ///
+    /// # Errors
+    /// When its threads cannot be had.
+    pub fn new(limits: LaneLimits, metrics: &Metrics) -> io::Result<Arc<Self>> {
+        let slow = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(limits.threads)
+            .thread_name("slow-lane")
+            .enable_time()
+            .on_thread_start(|| {
+                // Where the kernel does not allow it, long evaluations compete on equal terms: slower, still right.
+                if let Err(error) = rustix::process::nice(NICENESS) {
+                    tracing::debug!(%error, "failed to lower the priority of a thread");
+                }
+            })
+            .build()?;
+        metrics.instance_limit.set(i64::try_from(limits.instances).unwrap_or(i64::MAX));
+        Ok(Arc::new(Self {
+            limits,
+            instances: Arc::new(Semaphore::new(limits.instances)),
+            long: Arc::new(Semaphore::new((limits.instances / 2).max(1))),
+            loading: Arc::new(Semaphore::new((limits.instances / 4).max(1))),
+            in_use: metrics.instances.clone(),
+            refused: metrics.overloaded.clone(),
+            slow: Some(slow),
+        }))
+    }
+
+    /// The bounds.
+    pub fn limits(&self) -> LaneLimits {
+        self.limits
+    }
+
+    /// The share of a policy with these metrics.
+    pub fn share(self: &Arc<Self>, metrics: Arc<PolicyMetrics>) -> Arc<Share> {
+        Arc::new(Share::new(Arc::clone(self), metrics))
+    }
+
+    /// Runs what `start` makes of its deadline, outside any policy's share: for loading. The time begins when there is room.
+    pub(crate) async fn load<F>(
+        &self,
+        timeout: Duration,
+        start: impl FnOnce(Instant) -> F,
+    ) -> Result<F::Output, Refusal>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let loading = Arc::clone(&self.loading).acquire_owned().await.expect("the semaphore is never closed");
+        let instance = Arc::clone(&self.instances).acquire_owned().await.expect("the semaphore is never closed");
+        let permits = (loading, InstancePermit::new(instance, self.in_use.clone()));
+        let deadline = Instant::now() + timeout;
+        let mut future = Box::pin(AssertUnwindSafe(start(deadline)).catch_unwind());
+        if let Poll::Ready(output) = first_turn(&mut future).await {
+            return output.map_err(panicked);
+        }
+        let turns = async move {
+            let output = future.await;
+            drop(permits);
+            output
+        };
+        // A guest that notices the deadline itself can say what it was at; only one that cannot is ended from outside.
+        self.slow_turns(deadline + GRACE, turns).await
+    }
+
+    /// Runs `turns` in the slow lane, no longer than until `deadline`.
+    async fn slow_turns<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        turns: impl Future<Output = std::thread::Result<T>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let task = AbortOnDropHandle::new(self.slow().spawn(turns));
+        // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
+        match timeout_at(deadline.into(), task).await {
+            Ok(Ok(output)) => output.map_err(panicked),
+            // The task ends early only by a panic outside the future or with the slow lane itself.
+            Ok(Err(_)) => Err(Refusal::Panicked),
+            Err(_) => Err(Refusal::TimedOut),
+        }
+    }
+
+    fn overloaded(&self, text: String) -> Refusal {
+        self.refused.inc();
+        Refusal::Overloaded { text }
+    }
+
+    fn slow(&self) -> &Runtime {
+        self.slow.as_ref().expect("the runtime is taken in drop only")
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // Dropping a runtime waits for its threads, which is not allowed on a thread of another runtime.
+        if let Some(slow) = self.slow.take() {
+            slow.shutdown_background();
+        }
+    }
+}
+
+/// The right to one instance.
+struct InstancePermit {
+    in_use: IntGauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl InstancePermit {
+    fn new(permit: OwnedSemaphorePermit, in_use: IntGauge) -> Self {
+        in_use.inc();
+        Self { in_use, _permit: permit }
+    }
+}
+
+impl Drop for InstancePermit {
+    fn drop(&mut self) {
+        self.in_use.dec();
+    }
+}
+
+/// Polls once, on this thread.
+async fn first_turn<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+fn panicked(_: Box<dyn Any + Send>) -> Refusal {
+    Refusal::Panicked
+}
