@@ -41,17 +41,17 @@ struct InFlight {
 /// Digests of a manifest's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Print {
-    /// What the evaluator acts on.
-    evaluator: Digest,
-    /// What only the loader reads.
+    /// What the evaluator acts on, and what modules are pinned to: a loader that dies must not fetch them again.
+    urgent: Digest,
+    /// What only the loader itself will read.
     own: Digest,
 }
 
 impl Print {
-    fn of(policies: &[PolicyEntry], groups: &[GroupEntry]) -> Self {
-        let for_evaluator = |entry: &PolicyEntry| {
-            let head = (entry.id.clone(), entry.uid.clone(), entry.generation, entry.mode, entry.failure_policy);
-            serde_json::to_vec(&(head, entry.suspend, &entry.candidates, &entry.failures)).expect("has text keys only")
+    fn of(policies: &[PolicyEntry], groups: &[GroupEntry], pins: &[Option<Digest>]) -> Self {
+        let urgent = |entry: &PolicyEntry| {
+            let head = (&entry.id, &entry.uid, entry.generation, entry.mode, entry.failure_policy, entry.suspend);
+            serde_json::to_vec(&(head, &entry.candidates, &entry.failures)).expect("has text keys only")
         };
         let own =
             |entry: &PolicyEntry| serde_json::to_vec(&(&entry.last_good, &entry.source)).expect("has text keys only");
@@ -63,15 +63,15 @@ impl Print {
             hasher.update(more);
             hasher.finish()
         };
-        let groups = serde_json::to_vec(groups).expect("has text keys only");
-        Self { evaluator: digest(&for_evaluator, &groups), own: digest(&own, &[]) }
+        let more = serde_json::to_vec(&(groups, pins)).expect("has text keys only");
+        Self { urgent: digest(&urgent, &more), own: digest(&own, &[]) }
     }
 }
 
 impl Publication {
     /// What an earlier loader published.
-    pub(super) fn restore(manifest: &Manifest) -> Self {
-        let print = Print::of(&manifest.policies, &manifest.groups);
+    pub(super) fn restore(manifest: &Manifest, pins: &[Option<Digest>]) -> Self {
+        let print = Print::of(&manifest.policies, &manifest.groups, pins);
         Self { print: Some(print), number: manifest.number, effort: Effort::done(()), ..Self::default() }
     }
 
@@ -114,7 +114,8 @@ impl Plan {
         }
         let policies: Vec<PolicyEntry> = self.policies.iter().map(|(id, policy)| self.entry(id, policy)).collect();
         let groups = self.groups.entries();
-        let print = Print::of(&policies, &groups);
+        let pins: Vec<Option<Digest>> = self.policies.values().map(|policy| policy.pin).collect();
+        let print = Print::of(&policies, &groups, &pins);
         let publication = &mut self.publication;
         if publication.print == Some(print) && !publication.forced {
             publication.since = None;
@@ -122,7 +123,7 @@ impl Plan {
         }
         publication.own_only = !publication.forced
             && !publication.hurried
-            && publication.print.is_some_and(|last| last.evaluator == print.evaluator);
+            && publication.print.is_some_and(|last| last.urgent == print.urgent);
         publication.since.get_or_insert(now.instant);
         if publication.wakes_at().is_some_and(|at| at > now.instant) {
             return None;

@@ -134,7 +134,6 @@ impl Plan {
         };
         let Some(manifest) = manifest else { return plan };
         plan.groups = Groups::restore(&manifest.groups);
-        plan.publication = manifest::Publication::restore(manifest);
         for entry in &manifest.policies {
             for candidate in entry.candidates.iter().filter(|candidate| is_there(candidate)) {
                 let record =
@@ -146,6 +145,8 @@ impl Plan {
             }
             plan.policies.insert(entry.id.clone(), Policy::restore(entry, now));
         }
+        let pins: Vec<Option<Digest>> = plan.policies.values().map(|policy| policy.pin).collect();
+        plan.publication = manifest::Publication::restore(manifest, &pins);
         plan
     }
 

@@ -313,6 +313,20 @@ fn an_https_address_is_pinned() {
 }
 
 #[test]
+fn a_pin_is_published_before_its_module_is_compiled() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.jobs();
+    table.fetched(URL, Ok("m"));
+    let fetched = table.now.instant;
+    assert_eq!(table.jobs(), ["prepare"]);
+    assert!(table.now.instant - fetched < Duration::from_millis(100), "what is lost with a loader is little");
+    let mut table = Table::restored(table.manifest.take());
+    table.want(vec![wants("a", URL, "{}")]);
+    assert_eq!(table.jobs(), ["prepare"], "nothing is fetched again");
+}
+
+#[test]
 fn a_rebuilt_file_is_a_new_generation() {
     let mut table = Table::new();
     let file = "modules/a.wasm";

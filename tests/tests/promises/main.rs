@@ -1,2 +1,10 @@
 //! What the README and the design promise to users, as stories told from outside.
-#![forbid(unsafe_code)]
+
+mod edits;
+mod eval;
+mod examples;
+mod groups;
+mod policies_yml;
+mod run;
+mod swaps;
+mod tool;

@@ -1,0 +1,67 @@
+//! One call for many policies: five members of a group deny, and one message has all their reasons.
+
+use portcullis_tests::{Canary, Folder, Pod, Policy, Review};
+use serde_json::json;
+
+#[test]
+fn promise_five_denials_in_one_message() {
+    let folder = Folder::with_canary();
+    let labels =
+        |name: &str, label: &str| Policy::cluster(name).example("required-labels").settings(json!({"labels": [label]}));
+    // In the order of their ids.
+    let members = [
+        (
+            Policy::cluster("a-no-privileged").example("no-privileged"),
+            "privileged containers are not allowed: container web",
+        ),
+        (labels("b-owner", "owner"), "missing labels: owner"),
+        (labels("c-stage", "stage"), "missing labels: stage"),
+        (labels("d-cost-center", "cost-center").spec("message", "say who pays"), "say who pays"),
+        (Policy::cluster("e-freeze").denying("no changes before the holidays"), "no changes before the holidays"),
+    ];
+    for (policy, _) in &members {
+        folder.put(policy);
+    }
+    // Others on the same resource that have no objection, or do not count as one.
+    folder.put(&labels("f-team", "team"));
+    folder.put(&Policy::cluster("g-trial").guest("always_deny").mode("warn"));
+    folder.put(&Policy::cluster("h-watch").guest("always_deny").mode("monitor"));
+    folder.put(&Policy::cluster("i-off").guest("always_deny").spec("suspend", true));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for (policy, _) in &members {
+        pod.wait_current(&policy.id(), 1);
+    }
+    for name in ["f-team", "g-trial", "h-watch", "i-off"] {
+        pod.wait_current(&format!("cluster/{name}"), 1);
+    }
+
+    let group = members[0].0.group();
+    let verdict = pod.admit(&group, &Review::pod().privileged()).verdict();
+    assert!(!verdict.allowed, "{verdict:?}");
+    let wanted: Vec<_> = members.iter().map(|(policy, text)| format!("policy {}: {text}", policy.id())).collect();
+    assert_eq!(verdict.message, wanted.join("; "));
+    assert_eq!(verdict.code, 403);
+    let causes = verdict.details["causes"].as_array().cloned().unwrap_or_default();
+    assert_eq!(causes.len(), members.len(), "{verdict:?}");
+    for (cause, (policy, _)) in causes.iter().zip(&members) {
+        assert_eq!(cause["field"], policy.id(), "{verdict:?}");
+    }
+    // The member's own words are not lost behind its custom message.
+    assert_eq!(causes[3]["message"], "missing labels: cost-center", "{verdict:?}");
+    assert_eq!(verdict.warnings, ["policy cluster/g-trial: denied by always_deny"]);
+    for name in ["a-no-privileged", "e-freeze", "f-team"] {
+        assert_eq!(verdict.annotations[&format!("cluster.{name}.generation")], "1", "{verdict:?}");
+    }
+
+    // Each of them is also there for itself.
+    let verdict = pod.ask("cluster/b-owner", &Review::pod()).verdict();
+    assert_eq!(verdict.message, "missing labels: owner");
+    // One member mended is one reason less, with no change of any webhook.
+    folder.put(&labels("b-owner", "team"));
+    pod.assert_recovered("cluster/b-owner", 2);
+    let verdict = pod.admit(&group, &Review::pod().privileged()).verdict();
+    let wanted = [&wanted[..1], &wanted[2..]].concat().join("; ");
+    assert_eq!(verdict.message, wanted);
+    canary.finish(&pod);
+}

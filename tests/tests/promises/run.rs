@@ -1,0 +1,176 @@
+//! One command runs the whole pod on a folder.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use portcullis_tests::{Client, Folder, LIMIT, Launch, Process, Program, eventually, program};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::tool::{copy_examples, run, written};
+
+/// A line of standard output or error that holds this text, once there is one.
+fn wait_line(tool: &Process, text: &str) -> String {
+    eventually(&format!("a line with {text:?}"), || {
+        let lines = tool.lines();
+        assert!(tool.is_alive(), "it has ended:\n{}", lines.join("\n"));
+        lines.into_iter().find(|line| line.contains(text))
+    })
+}
+
+fn start(dir: &Path) -> Process {
+    let args = ["run", &dir.display().to_string(), "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
+    Process::start(Launch {
+        name: "portcullis run".to_owned(),
+        program: program(Program::Cli),
+        args: args.iter().map(Into::into).collect(),
+        env: Vec::new(),
+        wrapper: Vec::new(),
+        user: None,
+    })
+}
+
+/// The caller that the printed curl line would be.
+fn client(tool: &Process, dir: &Path) -> Client {
+    let line = wait_line(tool, "Ready after");
+    let address = line.rsplit_once("https://").and_then(|(_, address)| address.trim().parse().ok());
+    let address = address.unwrap_or_else(|| panic!("no address in {line:?}"));
+    let authority = fs::read_to_string(dir.join(".portcullis/tls/ca.crt")).expect("it is there");
+    Client::trusting(address, &authority)
+}
+
+fn ask(client: &Client, dir: &Path, id: &str, request: &str) -> Value {
+    let request = fs::read(dir.join("requests").join(request)).expect("it is there");
+    let answer = client.post(&format!("/validate/{id}"), request).expect("answers");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["response"].clone()
+}
+
+fn edit(dir: &Path, file: &str, from: &str, to: &str) {
+    let path = dir.join(file);
+    let text = fs::read_to_string(&path).expect("it is there");
+    assert!(text.contains(from), "no {from:?} in {text}");
+    // In place, as many an editor writes.
+    fs::write(&path, text.replace(from, to)).expect("it can be written");
+}
+
+const LABELS: &str = "namespaced/default/required-labels";
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.flat_map(|text| text.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn promise_one_command_runs_the_pod_on_a_folder() {
+    let folder = Folder::empty();
+    let dir = folder.path("examples");
+    fs::create_dir(&dir).expect("a folder");
+    copy_examples(&dir);
+    let tool = start(&dir);
+    let caller = client(&tool, &dir);
+    assert!(wait_line(&tool, "curl ").contains("/validate/"));
+
+    // Ask.
+    assert_eq!(ask(&caller, &dir, "cluster/no-privileged", "pod-ok.json")["allowed"], true);
+    let denied = ask(&caller, &dir, "cluster/no-privileged", "pod-privileged.json");
+    assert_eq!(
+        denied["status"]["message"],
+        "privileged containers are not allowed: container metrics, init container migrate"
+    );
+    assert!(ask(&caller, &dir, "cluster/default-resources", "pod-without-resources.json")["patch"].is_string());
+
+    // Edit: the next answer comes from the new settings.
+    let message = || ask(&caller, &dir, LABELS, "pod-ok.json")["status"]["message"].clone();
+    assert_eq!(message(), Value::Null);
+    edit(&dir, "required-labels.yaml", "      - team\n", "      - team\n      - cost-center\n");
+    eventually("the new settings to answer", || (message() == "missing labels: cost-center").then_some(()));
+
+    // Break: the old version goes on answering while the status says why.
+    edit(&dir, "required-labels.yaml", "    labels:\n", "    labels: []\n    ignored:\n");
+    wait_line(&tool, "SettingsInvalid");
+    assert_eq!(message(), "missing labels: cost-center");
+    let dir_text = dir.display().to_string();
+    eventually("the status to say why", || {
+        let output = run(["describe", "required-labels", "--dir", &dir_text]);
+        let text = written(&output);
+        (output.status.success() && text.contains("ServingPrevious") && text.contains("SettingsInvalid")).then_some(())
+    });
+    let table = written(&run(["get", "--dir", &dir_text]));
+    assert!(table.contains("required-labels") && table.contains("ServingPrevious"), "{table}");
+
+    // It holds over a restart, also one without a farewell: no program is left behind.
+    let programs = children(tool.pid());
+    assert!(programs.len() >= 3, "{programs:?}");
+    tool.signal(Signal::KILL);
+    tool.wait_for_end(LIMIT);
+    let is_there = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.starts_with("Name:\tportcullis") && !status.contains("State:\tZ")
+    };
+    eventually("the programs to end with the tool", || (!programs.iter().any(is_there)).then_some(()));
+    tool.start_again();
+    let caller = eventually("the tool to be ready again", || {
+        let ready = tool.lines().iter().filter(|line| line.contains("Ready after")).count();
+        (ready == 2).then(|| last_client(&tool, &dir))
+    });
+    let message = || ask(&caller, &dir, LABELS, "pod-ok.json")["status"]["message"].clone();
+    assert_eq!(message(), "missing labels: cost-center");
+
+    // Mend.
+    fs::copy(crate::tool::examples().join("required-labels.yaml"), dir.join("required-labels.yaml")).expect("copies");
+    eventually("the mended version to answer", || (message() == Value::Null).then_some(()));
+    eventually("the status to be well again", || {
+        let text = written(&run(["get", "required-labels", "--dir", &dir_text]));
+        text.contains("Active").then_some(())
+    });
+
+    // Ctrl-C stops everything, in order.
+    let programs = children(tool.pid());
+    tool.signal(Signal::INT);
+    assert_eq!(tool.wait_for_end(LIMIT).code(), Some(0), "{}", tool.lines().join("\n"));
+    eventually("no program to be left", || (!programs.iter().any(is_there)).then_some(()));
+    // What it wrote lies in one place, which git does not see.
+    for name in ["volume/manifest.json", "status", "logs", "tls/ca.crt", ".gitignore"] {
+        assert!(dir.join(".portcullis").join(name).exists(), "no {name}");
+    }
+}
+
+fn last_client(tool: &Process, dir: &Path) -> Client {
+    let lines = tool.lines();
+    let line = lines.iter().rfind(|line| line.contains("Ready after")).expect("there is one");
+    let address = line.rsplit_once("https://").and_then(|(_, address)| address.trim().parse().ok());
+    let authority = fs::read_to_string(dir.join(".portcullis/tls/ca.crt")).expect("it is there");
+    Client::trusting(address.unwrap_or_else(|| panic!("no address in {line:?}")), &authority)
+}
+
+#[test]
+fn promise_a_program_that_ends_is_started_again() {
+    let folder = Folder::empty();
+    let dir = folder.path("examples");
+    fs::create_dir(&dir).expect("a folder");
+    copy_examples(&dir);
+    let tool = start(&dir);
+    let caller = client(&tool, &dir);
+    for _ in 0..2 {
+        let before = children(tool.pid());
+        for pid in &before {
+            let pid = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        eventually("others in their place", || {
+            let now = children(tool.pid());
+            (now.len() >= before.len() && now.iter().all(|pid| !before.contains(pid))).then_some(())
+        });
+        portcullis_tests::eventually_within(LIMIT + Duration::from_secs(30), "answers on the same address", || {
+            let request = fs::read(dir.join("requests/pod-privileged.json")).expect("it is there");
+            let answer = caller.post("/validate/cluster/no-privileged", request).ok()?;
+            (answer.status == 200 && answer.body.contains("privileged containers are not allowed")).then_some(())
+        });
+    }
+    tool.signal(Signal::TERM);
+    assert_eq!(tool.wait_for_end(LIMIT).code(), Some(0), "{}", tool.lines().join("\n"));
+}

@@ -1,0 +1,55 @@
+//! The command-line tool, as a person runs it.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use portcullis_tests::{Program, program};
+
+/// The tool with these arguments and no settings by environment.
+pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(program(Program::Cli));
+    for (key, _) in env::vars_os() {
+        let text = key.to_string_lossy().to_uppercase();
+        if text.starts_with("PORTCULLIS_") || text.ends_with("_PROXY") {
+            command.env_remove(&key);
+        }
+    }
+    command.args(args);
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Output {
+    command(args).output().expect("it starts")
+}
+
+/// What a command wrote, on both streams, for failed tests.
+pub(crate) fn written(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The repository's examples.
+pub(crate) fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+/// A copy of the examples to work in, without what a pod may have left there.
+pub(crate) fn copy_examples(to: &Path) {
+    for entry in fs::read_dir(examples()).expect("they are there").flatten() {
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with('.') {
+            continue;
+        }
+        if entry.path().is_dir() {
+            fs::create_dir_all(to.join(&name)).expect("a folder");
+            for file in fs::read_dir(entry.path()).expect("a folder").flatten() {
+                fs::copy(file.path(), to.join(&name).join(file.file_name())).expect("copies");
+            }
+        } else {
+            fs::copy(entry.path(), to.join(&name)).expect("copies");
+        }
+    }
+}
