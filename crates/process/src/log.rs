@@ -45,6 +45,8 @@ impl LogArgs {
             SettingError::new("--log-level", format!("{:?} is no level or filter: {error}", self.log_level))
         })?;
         let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        // A reader of the log that has gone away must not make whoever logs panic.
+        let builder = builder.log_internal_errors(false);
         let result = match self.log_format {
             LogFormat::Text => {
                 let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -22,8 +22,8 @@ impl Shutdown {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("shutting down");
             token.begin();
+            tracing::info!("shutting down");
         });
         Ok(shutdown)
     }
