@@ -119,6 +119,8 @@ impl Running {
             command.env_remove(name);
         }
         let mut child = command.spawn().map_err(spawn)?;
+        // Waiting for the child would close it.
+        let input = child.stdin.take();
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (sender, mut listening) = mpsc::channel(8);
         let echo = recipe.echo.then_some(recipe.program);
@@ -156,7 +158,6 @@ impl Running {
         }
         // Later ports are not waited for, but somebody must take the words.
         tokio::spawn(async move { while listening.recv().await.is_some() {} });
-        let input = child.stdin.take();
         Ok(Self { child, tail, addresses, input })
     }
 

@@ -70,7 +70,11 @@ pub fn frame(
         notes.truncate(room.saturating_sub(1));
         notes.push(fit("… `portcullis describe` shows the rest", size.width));
     }
-    let mut lines = table(objects, now, most.saturating_sub(notes.len()), size.width, colour);
+    let mut lines = if objects.is_empty() {
+        vec![fit(if loader.is_some() { "no policy yet" } else { "starting" }, size.width)]
+    } else {
+        table(objects, now, most.saturating_sub(notes.len()), size.width, colour)
+    };
     lines.append(&mut notes);
     lines
 }
@@ -82,9 +86,6 @@ fn table(
     width: usize,
     colour: bool,
 ) -> Vec<String> {
-    if objects.is_empty() {
-        return vec![fit("no policy yet", width)];
-    }
     let mut shown: Vec<_> = objects.iter().collect();
     let omitted = (shown.len() + 1).saturating_sub(room);
     if omitted > 0 {

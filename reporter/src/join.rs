@@ -23,8 +23,6 @@ pub struct Pod {
 /// How the evaluator answers.
 #[derive(Debug, Clone, Copy)]
 pub enum Evaluator<'a> {
-    /// Not heard yet, and not late either.
-    Starting,
     /// This is what it said last.
     Answers(&'a EvaluatorState),
     /// It does not answer: why, and since when.
@@ -47,7 +45,7 @@ struct Claim<'a> {
 pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Timestamp) -> ReplicaReportSpec {
     let state = match evaluator {
         Evaluator::Answers(state) => Some(state),
-        Evaluator::Starting | Evaluator::Silent(..) => None,
+        Evaluator::Silent(..) => None,
     };
     let mut report = ReplicaReportSpec {
         pod_uid: pod.uid.clone(),

@@ -109,9 +109,9 @@ impl Reporter {
     /// Decides all policies anew, and tells what has changed.
     fn update(&mut self) {
         let (instant, now) = (Instant::now(), Timestamp::now());
-        if let Some(loader) = self.view.loader(instant) {
+        if let Some((loader, evaluator)) = self.view.both(instant) {
             let remembered = |id: &PolicyId| self.folder.get(id).cloned();
-            let changes = self.board.update(&self.pod, loader, self.view.evaluator(instant), remembered, now);
+            let changes = self.board.update(&self.pod, loader, evaluator, remembered, now);
             let complete = loader.complete;
             self.tell(&changes, now);
             let written = self.write(complete);
@@ -186,7 +186,7 @@ impl Reporter {
         if !self.output.is_live() {
             return;
         }
-        let loader = self.view.loader(Instant::now());
+        let loader = self.view.loader();
         let troubles: Vec<String> = self.troubles.iter().cloned().chain(self.write_failure.clone()).collect();
         let (size, colour) = (self.output.size(), self.output.colour);
         let lines = frame::frame(self.board.objects(), loader, &troubles, Timestamp::now(), size, colour);

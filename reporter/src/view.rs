@@ -47,21 +47,27 @@ impl View {
         self.ahead_since = if ahead { self.ahead_since.or(Some(now)) } else { None };
     }
 
-    /// What the loader said last; nothing before it was heard, or while the evaluator has run ahead of it for a moment.
-    pub fn loader(&self, now: Instant) -> Option<&LoaderState> {
+    /// What the loader said last, and how the evaluator answers. Nothing before both were heard or the evaluator is late, so
+    /// that a reporter that starts again does not take for loading what answers all the time; nor while the evaluator has
+    /// run ahead of the loader for a moment.
+    pub fn both(&self, now: Instant) -> Option<(&LoaderState, Evaluator<'_>)> {
         let runs_ahead = self.ahead_since.is_some_and(|since| now.duration_since(since) < GRACE);
-        self.loader.as_ref().filter(|_| !runs_ahead)
+        let loader = self.loader.as_ref().filter(|_| !runs_ahead)?;
+        Some((loader, self.evaluator(now)?))
     }
 
-    /// How the evaluator answers.
-    pub fn evaluator(&self, now: Instant) -> Evaluator<'_> {
+    fn evaluator(&self, now: Instant) -> Option<Evaluator<'_>> {
         match (&self.evaluator, &self.evaluator_silence) {
             (_, Some((silence, since))) if is_over(silence, *since, now) => {
-                Evaluator::Silent(&silence.words, silence.since)
+                Some(Evaluator::Silent(&silence.words, silence.since))
             }
-            (Some(state), _) => Evaluator::Answers(state),
-            (None, _) => Evaluator::Starting,
+            (state, _) => state.as_ref().map(Evaluator::Answers),
         }
+    }
+
+    /// What the loader said last, for progress.
+    pub fn loader(&self) -> Option<&LoaderState> {
+        self.loader.as_ref()
     }
 
     /// Troubles of the pod that are of no single policy, in words.
@@ -72,7 +78,7 @@ impl View {
         {
             troubles.push(format!("the loader does not answer, changes are not seen: {}", silence.words));
         }
-        if let Evaluator::Silent(words, _) = self.evaluator(now) {
+        if let Some(Evaluator::Silent(words, _)) = self.evaluator(now) {
             troubles.push(format!("the evaluator does not answer: {words}"));
         }
         if let Some(failure) = self.loader.as_ref().and_then(|state| state.volume_failure.as_ref()) {
@@ -134,12 +140,18 @@ mod tests {
     }
 
     fn names(view: &View, now: Instant) -> Vec<&str> {
-        view.loader(now).expect("heard").policies.iter().map(|policy| policy.id.name()).collect()
+        view.both(now).expect("heard").0.policies.iter().map(|policy| policy.id.name()).collect()
+    }
+
+    /// Whether the evaluator answers; nothing when that is not known yet.
+    fn answers(view: &View, now: Instant) -> Option<bool> {
+        view.both(now).map(|(_, evaluator)| matches!(evaluator, Evaluator::Answers(_)))
     }
 
     #[test]
     fn a_restarting_loader_takes_no_policy_away_before_its_list_is_complete() {
         let (mut view, now) = (View::default(), Instant::now());
+        view.hear(News::Evaluator(Box::default()), now);
         view.hear(loader(true, &["a", "b"]), now);
         view.hear(loader(false, &["b"]), now);
         assert_eq!(names(&view, now), ["b", "a"]);
@@ -148,22 +160,33 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_decided_before_the_evaluator_is_heard_or_late() {
+        let (mut view, now) = (View::default(), Instant::now());
+        view.hear(loader(true, &["a"]), now);
+        assert_eq!(answers(&view, now), None);
+        view.hear(silent(true), now);
+        assert_eq!(answers(&view, now + Duration::from_secs(1)), None);
+        assert_eq!(answers(&view, now + Duration::from_secs(2)), Some(false));
+    }
+
+    #[test]
     fn a_restart_of_the_evaluator_is_overlooked_for_two_seconds() {
         let (mut view, now) = (View::default(), Instant::now());
-        assert!(matches!(view.evaluator(now), Evaluator::Starting));
+        view.hear(loader(true, &["a"]), now);
         view.hear(News::Evaluator(Box::default()), now);
         view.hear(silent(true), now);
         view.hear(silent(true), now + Duration::from_secs(1));
-        assert!(matches!(view.evaluator(now + Duration::from_secs(1)), Evaluator::Answers(_)));
-        assert!(matches!(view.evaluator(now + Duration::from_secs(2)), Evaluator::Silent("refused", _)));
+        assert_eq!(answers(&view, now + Duration::from_secs(1)), Some(true));
+        assert_eq!(answers(&view, now + Duration::from_secs(2)), Some(false));
         view.hear(News::Evaluator(Box::default()), now);
-        assert!(matches!(view.evaluator(now + Duration::from_secs(9)), Evaluator::Answers(_)));
+        assert_eq!(answers(&view, now + Duration::from_secs(9)), Some(true));
     }
 
     #[test]
     fn an_evaluator_that_hangs_or_talks_nonsense_has_no_grace() {
         let (mut view, now) = (View::default(), Instant::now());
+        view.hear(loader(true, &["a"]), now);
         view.hear(silent(false), now);
-        assert!(matches!(view.evaluator(now), Evaluator::Silent(..)));
+        assert_eq!(answers(&view, now), Some(false));
     }
 }

@@ -95,7 +95,8 @@ fn best(requests: &[PathBuf], served: &[PolicyId]) -> (Option<PathBuf>, Option<P
 }
 
 fn shown(path: &Path) -> String {
-    path.strip_prefix("./").unwrap_or(path).display().to_string()
+    let path = path.strip_prefix(".").ok().filter(|rest| !rest.as_os_str().is_empty()).unwrap_or(path);
+    path.display().to_string()
 }
 
 /// The text as one word of a shell.
