@@ -65,11 +65,11 @@ impl From<CompileFailure> for Setback {
     }
 }
 
-/// A mistake of this program, as something that may pass.
-pub(crate) fn mistake(what: &str) -> Setback {
+/// A mistake of this program.
+pub(crate) fn mistake(reason: Reason, what: &str) -> Setback {
     Setback {
-        reason: Reason::VolumeReadOnly,
-        message: format!("{what} failed inside of the loader"),
+        reason,
+        message: format!("{what} failed by a mistake of the loader; its log says more"),
         retry_after: None,
     }
 }
@@ -115,6 +115,8 @@ impl Workshop {
         let slots = {
             let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
             let host = reference.host().unwrap_or_default();
+            // Only those count that somebody waits for or holds.
+            hosts.retain(|_, slots| Arc::strong_count(slots) > 1);
             Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(FETCHES_A_HOST))))
         };
         let _slot = slots.acquire().await.expect("the semaphore is never closed");
@@ -215,5 +217,5 @@ fn cannot_write(error: &std::io::Error) -> Setback {
 
 /// Runs what blocks on a thread where it may.
 pub(crate) async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<T, Setback> {
-    tokio::task::spawn_blocking(body).await.map_err(|_| mistake("file work"))
+    tokio::task::spawn_blocking(body).await.map_err(|_| mistake(Reason::VolumeReadOnly, "work on the volume"))
 }

@@ -172,7 +172,9 @@ impl Work {
             let (workshop, keep) = (Arc::clone(&self.workshop), self.plan.keep());
             tokio::spawn(async move { workshop.prune(keep).await });
         }
-        self.tell();
+        if self.plan.take_changed() {
+            self.tell();
+        }
         let longest = if self.running.keys().any(|job| matches!(job, Job::Fetch(_))) { PROGRESS_TICK } else { TICK };
         let wake = turn.wake.map(|wake| wake.saturating_duration_since(now.instant));
         wake.unwrap_or(longest).min(longest)
@@ -191,7 +193,7 @@ impl Work {
             inner.spawn(run);
             let result = match inner.join_next().await {
                 Some(Ok(outcome)) => Ok(outcome),
-                _ => Err(mistake("a job")),
+                _ => Err(mistake(Reason::InternalError, "a job")),
             };
             let _ = events.send(Event::Job(number, key, result));
         });

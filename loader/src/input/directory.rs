@@ -44,6 +44,7 @@ async fn follow(
     let (wake, mut events) = mpsc::channel(1);
     let mut watcher = Watched::new(wake);
     let mut scanner = Scanner::default();
+    let mut seen = None;
     loop {
         beat.now();
         watcher.watch(directory.folder());
@@ -59,9 +60,14 @@ async fn follow(
         match snapshot {
             Ok(snapshot) => {
                 watcher.keep(directory.folder(), &snapshot, &roots);
-                sender.send_replace(Some(Arc::new(snapshot)));
+                let sees = Some(scanner.seen(&snapshot));
+                if sees != seen {
+                    seen = sees;
+                    sender.send_replace(Some(Arc::new(snapshot)));
+                }
             }
             Err(error) => {
+                seen = None;
                 let text = portcullis_contract::clean(&error.to_string(), 500);
                 sender.send_modify(|last| {
                     // What was there goes on: a folder that is away for a moment is not an empty one.

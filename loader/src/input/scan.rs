@@ -36,6 +36,14 @@ pub(crate) struct Scanner {
     files: BTreeMap<String, File>,
 }
 
+/// What a look saw, in short.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Each file's name, digest, and whether it was read.
+    files: Vec<(String, Digest, bool)>,
+    stamps: BTreeMap<PathBuf, Option<Stamp>>,
+}
+
 struct File {
     stamp: Stamp,
     hash: Digest,
@@ -85,6 +93,12 @@ impl Scanner {
         let paths: BTreeSet<PathBuf> = paths.filter(below_roots).collect();
         snapshot.stamps = paths.into_iter().map(|path| (path.clone(), Stamp::of(&path))).collect();
         Ok(snapshot)
+    }
+
+    /// What tells the snapshot from one of another time.
+    pub(crate) fn seen(&self, snapshot: &Snapshot) -> Seen {
+        let file = |(name, file): (&String, &File)| (name.clone(), file.hash, file.content.is_ok());
+        Seen { files: self.files.iter().map(file).collect(), stamps: snapshot.stamps.clone() }
     }
 }
 

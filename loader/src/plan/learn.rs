@@ -17,6 +17,7 @@ impl Plan {
 
     pub(super) fn learn_again(&mut self, now: Now) {
         let Some(state) = self.evaluator.clone() else { return };
+        (self.touched, self.changed) = (true, true);
         let deviations: HashMap<_, &Deviation> =
             state.deviations.iter().map(|deviation| (&deviation.id, deviation)).collect();
         for making in self.artifacts.values_mut() {

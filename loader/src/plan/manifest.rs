@@ -26,8 +26,6 @@ pub(super) struct Publication {
     own_only: bool,
     /// Publish even if nothing changed.
     forced: bool,
-    /// What only the loader reads is wanted soon.
-    hurried: bool,
     in_flight: Option<InFlight>,
     effort: Effort<()>,
 }
@@ -80,11 +78,6 @@ impl Publication {
         self.forced = true;
     }
 
-    /// An address was pinned to what it gave: a loader that dies now would fetch it once more.
-    pub(super) fn hurry(&mut self) {
-        self.hurried = true;
-    }
-
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -109,7 +102,11 @@ impl Plan {
     /// The manifest that should be published now, if one should.
     pub(super) fn publish(&mut self, now: Now) -> Option<Manifest> {
         self.publication.effort.wake(now);
-        if self.publication.in_flight.is_some() {
+        // Building a manifest of thousands of policies takes a while: not while one is written or changes gather, and not
+        // when nothing can have changed.
+        let gathers = self.publication.wakes_at().is_some_and(|at| at > now.instant);
+        let is_settled = self.publication.since.is_none() && !std::mem::take(&mut self.touched);
+        if self.publication.in_flight.is_some() || gathers || is_settled {
             return None;
         }
         let policies: Vec<PolicyEntry> = self.policies.iter().map(|(id, policy)| self.entry(id, policy)).collect();
@@ -121,9 +118,7 @@ impl Plan {
             publication.since = None;
             return None;
         }
-        publication.own_only = !publication.forced
-            && !publication.hurried
-            && publication.print.is_some_and(|last| last.urgent == print.urgent);
+        publication.own_only = !publication.forced && publication.print.is_some_and(|last| last.urgent == print.urgent);
         publication.since.get_or_insert(now.instant);
         if publication.wakes_at().is_some_and(|at| at > now.instant) {
             return None;
@@ -134,7 +129,6 @@ impl Plan {
         publication.in_flight = Some(InFlight { print, first: first.collect() });
         publication.since = None;
         publication.forced = false;
-        publication.hurried = false;
         for policy in self.policies.values_mut() {
             if policy.target().is_some_and(|(_, digest)| {
                 self.artifacts.get(&digest).is_some_and(|making| making.effort.result().is_some())
@@ -148,6 +142,7 @@ impl Plan {
     /// What became of the manifest that was to be published.
     pub(crate) fn published(&mut self, result: Result<u64, Setback>, now: Now) {
         let Some(in_flight) = self.publication.in_flight.take() else { return };
+        (self.touched, self.changed) = (true, true);
         match result {
             Ok(number) => {
                 self.publication.number = number;
@@ -171,6 +166,7 @@ impl Plan {
 
     /// The manifest on the volume is not the one that was published: it is published again.
     pub(crate) fn manifest_lost(&mut self) {
+        self.touched = true;
         self.publication.force();
     }
 

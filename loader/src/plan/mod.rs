@@ -90,6 +90,10 @@ pub(crate) struct Plan {
     evaluator: Option<Arc<EvaluatorState>>,
     /// Whether a first snapshot came.
     complete: bool,
+    /// Whether something happened that the next manifest may tell.
+    touched: bool,
+    /// Whether something happened that the state may tell.
+    changed: bool,
     publication: manifest::Publication,
 }
 
@@ -130,6 +134,8 @@ impl Plan {
             problems: BTreeMap::new(),
             evaluator: None,
             complete: false,
+            touched: true,
+            changed: true,
             publication: manifest::Publication::default(),
         };
         let Some(manifest) = manifest else { return plan };
@@ -152,6 +158,7 @@ impl Plan {
 
     /// Takes in a snapshot.
     pub(crate) fn desire(&mut self, snapshot: &Snapshot, now: Now) {
+        (self.touched, self.changed) = (true, true);
         self.complete = true;
         let mut seen = HashSet::new();
         for desired in &snapshot.policies {
@@ -227,6 +234,7 @@ impl Plan {
 
     /// A job runs and is so far.
     pub(crate) fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
+        self.changed = true;
         match job {
             Job::Fetch(reference) => {
                 if let Some(module) = self.modules.get_mut(reference) {
@@ -243,6 +251,7 @@ impl Plan {
 
     /// [`Job::Fetch`] has ended.
     pub(crate) fn fetched(&mut self, reference: &Reference, result: Result<Digest, Setback>, now: Now) {
+        (self.touched, self.changed) = (true, true);
         let Some(module) = self.modules.get_mut(reference) else { return };
         let is_file = matches!(reference, Reference::File(_));
         let users = self
@@ -254,12 +263,7 @@ impl Plan {
                 module.succeed(digest);
                 for policy in users {
                     match policy.pin {
-                        None => {
-                            policy.pin = Some(digest);
-                            if !is_file {
-                                self.publication.hurry();
-                            }
-                        }
+                        None => policy.pin = Some(digest),
                         Some(pin) if pin != digest && is_file => policy.rebuild(Some(digest), now),
                         Some(pin) => self.artifacts.entry(pin).or_default().got(pin, digest, &self.settings.retry, now),
                     }
@@ -285,6 +289,7 @@ impl Plan {
 
     /// [`Job::Prepare`] has ended.
     pub(crate) fn prepared(&mut self, digest: Digest, result: Result<Prepared, Setback>, now: Now) {
+        (self.touched, self.changed) = (true, true);
         let Some(making) = self.artifacts.get_mut(&digest) else { return };
         match result {
             Ok(Prepared::Ready(record)) => {
@@ -324,6 +329,7 @@ impl Plan {
 
     /// A watched input outside the policies changed: what failed for such a reason is tried at once.
     pub(crate) fn outside_changed(&mut self) {
+        (self.touched, self.changed) = (true, true);
         for module in self.modules.values_mut() {
             module.hurry_outside();
         }
@@ -354,6 +360,7 @@ impl Plan {
         }
         let members = self.policies.iter().map(|(id, policy)| (id.clone(), policy.head.group.clone())).collect();
         if self.complete {
+            self.touched |= self.groups.wakes_at().is_some_and(|at| at <= now.instant);
             self.groups.turn(&members, self.settings.tombstone, now.instant);
             turn.publish = self.publish(now);
         }
@@ -424,6 +431,11 @@ impl Plan {
     fn needs_fallback(&self, policy: &Policy) -> bool {
         policy.refused.contains(&policy.generation)
             || policy.target().is_none_or(|(_, digest)| self.artifact(&digest).is_none())
+    }
+
+    /// Whether the state may be another than when this was asked last.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// What pruning leaves.

@@ -76,20 +76,47 @@ fn fault_m07_a_compiler_that_dies_fails_its_module_only() {
     assert!(loader.files("artifacts").is_empty() && loader.files("tmp").is_empty());
 }
 
-#[test]
-fn k09_a_policy_that_goes_ends_its_compilation() {
+/// The processes that a loader has started.
+fn children(loader: &Loader) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", loader.pid())).expect("lists").flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+fn compiling() -> (Folder, Loader, String) {
     let folder = Folder::new();
     folder.write("a.wasm", numbered(1));
     folder.write("a.yaml", policy("a", "a.wasm", "{}"));
     let loader = folder.start_with(&[], "compile.start=hang");
-    let children = || {
-        let path = format!("/proc/{0}/task", loader.pid());
-        let tasks = fs::read_dir(path).expect("lists").flatten();
-        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
-    };
-    eventually("a child", || (!children().is_empty()).then_some(()));
+    let child = eventually("a child", || children(&loader).pop());
+    (folder, loader, child)
+}
+
+#[test]
+fn the_compiler_has_shut_itself_in() {
+    let (_folder, _loader, child) = compiling();
+    eventually("the child to be shut in", || {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).ok()?;
+        (status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2")).then_some(())
+    });
+    let limits = fs::read_to_string(format!("/proc/{child}/limits")).expect("reads");
+    let limit = |name: &str| limits.lines().find(|line| line.starts_with(name)).map(str::to_owned).unwrap_or_default();
+    assert!(limit("Max data size").contains("536870912"), "{limits}");
+    assert!(limit("Max cpu time").contains("60"), "{limits}");
+}
+
+#[test]
+fn k09_a_policy_that_goes_ends_its_compilation() {
+    let (folder, loader, _) = compiling();
     fs::remove_file(folder.path().join("a.yaml")).expect("removes");
-    eventually("no child", || children().is_empty().then_some(()));
+    eventually("no child", || children(&loader).is_empty().then_some(()));
     eventually("no temporary file", || loader.files("tmp").is_empty().then_some(()));
+}
+
+#[test]
+fn a_stop_ends_compilations() {
+    let (_folder, mut loader, child) = compiling();
+    assert_eq!(loader.stop().code(), Some(0));
+    eventually("the child to end", || (!std::path::Path::new(&format!("/proc/{child}")).exists()).then_some(()));
+    assert!(loader.files("tmp").is_empty());
 }
