@@ -92,9 +92,12 @@ fn fault_h13_no_tls() {
     let mut connection = Raw::tcp(address).expect("connects");
     connection.send_slowly(&hello, Duration::from_millis(1)).expect("sends");
     assert_eq!(connection.bytes().expect("is answered")[0], 0x16, "a handshake record");
-    for end in [0, 1, 5, hello.len() / 2, hello.len() - 1] {
+    let halves = [0, 1, 5, hello.len() / 2, hello.len() - 1].map(|end| {
         let mut connection = Raw::tcp(address).expect("connects");
         connection.send(&hello[..end]).expect("sends");
+        (end, connection)
+    });
+    for (end, mut connection) in halves {
         assert!(connection.closed_within(LIMIT).is_some(), "{end} bytes of a hello");
     }
     for version in [&TLS12, &TLS13] {

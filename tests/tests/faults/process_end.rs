@@ -222,6 +222,8 @@ fn fault_e09_descriptors_run_out() {
     let pod = Pod::on(&folder).through(Program::Evaluator, &["prlimit", "--nofile=64"]).start();
     pod.wait_current(DENIES, 1);
     let canary = Canary::on(&pod);
+    // Who has asked before keeps its connection; that of a newcomer is not told from the others.
+    eventually("the canary", || (canary.answers() > 0).then_some(()));
     let before = pod.evaluator().usage();
     for _ in 0..2 {
         // More than there are, each with something to say.
