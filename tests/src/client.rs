@@ -54,12 +54,6 @@ impl Client {
         Self { http: builder.build().expect("an HTTP client"), base }
     }
 
-    /// A caller like this one with connections of its own.
-    #[must_use]
-    pub fn with_base_path(&self, path: &str) -> Self {
-        Self { http: self.http.clone(), base: format!("{}{path}", self.base) }
-    }
-
     /// Sends a request. An error is one of transport: no connection, a reset, no answer within 60 s.
     ///
     /// # Errors

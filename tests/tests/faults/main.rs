@@ -3,6 +3,7 @@
 
 mod abuse;
 mod fetching;
+mod fetching_slowly;
 mod groups;
 mod http;
 mod http_connections;

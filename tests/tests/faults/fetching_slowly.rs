@@ -1,0 +1,113 @@
+//! Section 4: sources that are slow, ask for patience, have nothing, or point elsewhere.
+
+use std::time::Duration;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Reply, Source, Tls};
+
+const REMOTE: &str = "cluster/remote";
+
+/// A pod whose loader trusts the source's authority, and a policy whose module is at `/m.wasm` there.
+fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
+    folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
+    Pod::on(folder).loader("--source-ca", source.ca_file(folder))
+}
+
+#[test]
+fn fault_l02_source_never_answers() {
+    let (silent, healthy) = (Source::https(), Source::https());
+    silent.answer("/m.wasm", [Reply::silence()]);
+    healthy.answer("/m.wasm", [Reply::module_named("healthy")]);
+    let folder = Folder::with_canary();
+    // Many that wait hold up nobody.
+    for number in 0..6 {
+        folder.put(&Policy::cluster(&format!("waits-{number}")).module(&silent.url(&format!("/{number}.wasm"))));
+        silent.answer(&format!("/{number}.wasm"), [Reply::silence()]);
+    }
+    folder.put(&Policy::cluster("healthy").module(&healthy.url("/m.wasm")));
+    let pod = pod_with(&folder, &silent).loader("--fetch-header-timeout", "5s").begin();
+    pod.assert_recovered("cluster/healthy", 1);
+    let waiting = pod.evaluator_state().expect("answers").deviations;
+    assert!(waiting.iter().all(|deviation| deviation.failure.is_none()), "no attempt is over yet: {waiting:?}");
+    let canary = Canary::on(&pod);
+
+    pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    silent.answer("/m.wasm", [Reply::module()]);
+    pod.assert_recovered(REMOTE, 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l03_one_byte_a_second() {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::module().rate(1)]);
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).loader("--fetch-timeout", "2s").begin();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
+    // Slow is not too slow: the whole module within the limit.
+    source.answer("/m.wasm", [Reply::module().after(Duration::from_millis(300)).rate(10_000)]);
+    pod.assert_recovered(REMOTE, 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l05_come_back_later() {
+    const LATER: Duration = Duration::from_secs(3);
+    for status in [429, 503] {
+        let source = Source::https();
+        source.answer("/m.wasm", [Reply::status(status).header("retry-after", "3"), Reply::module()]);
+        let folder = Folder::with_canary();
+        let pod = pod_with(&folder, &source).begin();
+        let canary = Canary::on(&pod);
+        pod.wait_failure(REMOTE, Reason::RegistryThrottled);
+        pod.assert_recovered(REMOTE, 1);
+        let [first, second] = source.requests("/m.wasm")[..] else { panic!("want two attempts") };
+        assert!(second - first >= LATER, "{status}: again after {:?}", second - first);
+        canary.finish(&pod);
+    }
+}
+
+#[test]
+fn fault_l08_nothing_there_yet() {
+    let source = Source::https();
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).begin();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::NotFound);
+    source.answer("/m.wasm", [Reply::module()]);
+    pod.assert_recovered(REMOTE, 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l14_redirects_without_end() {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::redirect("/m.wasm")]);
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).loader("--retry-outside", "10m").begin();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::RedirectRefused);
+    // The first request and five hops.
+    assert_eq!(source.requests("/m.wasm").len(), 6);
+    // A redirect that ends is followed.
+    source.answer("/elsewhere.wasm", [Reply::redirect("/here.wasm")]);
+    source.answer("/here.wasm", [Reply::module()]);
+    folder.put(&Policy::cluster("remote").module(&source.url("/elsewhere.wasm")));
+    pod.assert_recovered(REMOTE, 2);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l15_redirect_to_plain_http() {
+    let (source, target) = (Source::https(), Source::new(Tls::Off));
+    target.answer("/m.wasm", [Reply::module()]);
+    source.answer("/m.wasm", [Reply::redirect(&target.url("/m.wasm"))]);
+    let folder = Folder::with_canary();
+    // Not even to a host that policies may name themselves.
+    let pod = pod_with(&folder, &source).loader("--allow-http-host", target.host()).begin();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::RedirectRefused);
+    assert_eq!(target.connections(), 0);
+    canary.finish(&pod);
+}
