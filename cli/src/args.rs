@@ -27,12 +27,27 @@ pub struct Args {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Serve a folder of policies, with no cluster.
+    ///
+    /// Starts loader, evaluator and reporter. The folder holds Policy and ClusterPolicy manifests (YAML or JSON). It is
+    /// watched: an edit counts at once, and a policy that breaks goes on answering as it last worked. Ctrl-C stops everything.
+    ///
+    /// Volume, certificates, status and logs are kept in DIR/.portcullis. Other settings of the three programs can be given as
+    /// environment variables, see `portcullis-loader --help`, `portcullis-evaluator --help` and `portcullis-reporter --help`.
     Run(RunArgs),
     /// List policies and their state.
+    ///
+    /// Reads what the reporter has written to DIR/.portcullis/status, while the pod runs and after.
     Get(GetArgs),
     /// Show one policy, or all, with conditions and events.
+    ///
+    /// The layout is that of `kubectl describe`. Reads what the reporter has written to DIR/.portcullis/status.
     Describe(DescribeArgs),
     /// Judge one request by one policy, offline.
+    ///
+    /// Starts the real loader and evaluator for this one question, without a pod and without a cluster. Compiled modules are
+    /// kept in the user's cache folder.
+    ///
+    /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
     Eval(EvalArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Examples:\n  \
@@ -47,13 +62,7 @@ pub enum Command {
     Version,
 }
 
-/// Runs the pod of loader, evaluator and reporter on a folder of policies.
-///
-/// The folder holds Policy and ClusterPolicy manifests (YAML or JSON). It is watched: an edit counts at once, and a policy
-/// that breaks goes on answering as it last worked. Ctrl-C stops everything.
-///
-/// Volume, certificates, status and logs are kept in DIR/.portcullis. Other settings of the three programs can be given as
-/// environment variables, see `portcullis-loader --help`, `portcullis-evaluator --help` and `portcullis-reporter --help`.
+/// The arguments of `portcullis run`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
     portcullis run examples\n  \
@@ -111,7 +120,7 @@ pub enum TableMode {
     Lines,
 }
 
-/// Lists the policies of a folder that a pod runs, or ran, on.
+/// The arguments of `portcullis get`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
     portcullis get\n  \
@@ -146,7 +155,7 @@ pub enum OutputForm {
     Name,
 }
 
-/// Shows everything that is known of a policy, in the layout of `kubectl describe`.
+/// The arguments of `portcullis describe`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
     portcullis describe no-privileged --dir examples\n  \
@@ -161,9 +170,7 @@ pub struct DescribeArgs {
     pub dir: PathBuf,
 }
 
-/// Judges one request by one policy with the real loader and evaluator, without a pod and without a cluster.
-///
-/// Exit status: 0 admitted, 1 rejected, 2 could not judge.
+/// The arguments of `portcullis eval`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:\n  \
     portcullis eval examples/no-privileged.yaml examples/requests/pod-privileged.json\n  \

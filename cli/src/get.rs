@@ -46,6 +46,9 @@ fn objects(policies: &[&(PolicyId, ObservedPolicy)], single: bool) -> serde_json
 }
 
 fn table(policies: &[&(PolicyId, ObservedPolicy)], wide: bool, now: Timestamp) -> String {
+    if policies.is_empty() {
+        return String::new();
+    }
     let rows = policies.iter().map(|(id, object)| columns(id.as_str(), object, now));
     let rows: Vec<[String; 7]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows).collect();
     let lines = if wide {

@@ -72,12 +72,13 @@ fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
 
 /// On standard error, so that what is piped stays clean.
 fn tell_if_stopped(store: &Store, dir: &std::path::Path) {
+    let dir = dir.display();
+    if store.policies().is_empty() {
+        eprintln!("No policies in {dir}.");
+    }
     if let Some(stopped) = store.stopped() {
         let time = stopped.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let dir = dir.display();
         eprintln!("This is as of {time}: the pod is not running. Start it with `portcullis run {dir}`.");
-    } else if store.policies().is_empty() {
-        eprintln!("No policies in {}.", dir.display());
     }
 }
 

@@ -71,7 +71,8 @@ pub fn frame(
         notes.push(fit("… `portcullis describe` shows the rest", size.width));
     }
     let mut lines = if objects.is_empty() {
-        vec![fit(if loader.is_some() { "no policy yet" } else { "starting" }, size.width)]
+        let is_empty = loader.is_some_and(|loader| loader.complete && loader.policies.is_empty());
+        vec![fit(if is_empty { "no policy yet" } else { "starting" }, size.width)]
     } else {
         table(objects, now, most.saturating_sub(notes.len()), size.width, colour)
     };

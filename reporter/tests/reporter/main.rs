@@ -1,5 +1,7 @@
 //! The reporter as a process, beside a loader and an evaluator that a test plays.
 
+#![forbid(unsafe_code)]
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
