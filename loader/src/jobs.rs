@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Digest, Manifest, Reason};
 use tokio::sync::Semaphore;
 
 use crate::compile::{CompileFailure, Compilers};
@@ -181,6 +181,19 @@ impl Workshop {
         let compiled = result?;
         let volume = Arc::clone(&self.volume);
         Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled)).await??)
+    }
+
+    /// Publishes a manifest, and gives its number.
+    pub(crate) async fn publish(&self, manifest: Manifest) -> Result<u64, Setback> {
+        let (volume, again) = (Arc::clone(&self.volume), manifest.clone());
+        match blocking(move || volume.publish(manifest)).await? {
+            Err(error) if error.reason == Reason::VolumeFull => {
+                self.make_room().await;
+                let volume = Arc::clone(&self.volume);
+                Ok(blocking(move || volume.publish(again)).await??)
+            }
+            result => Ok(result?),
+        }
     }
 
     /// Reads from the volume, a bounded number at the same time.

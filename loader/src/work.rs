@@ -157,12 +157,9 @@ impl Work {
         if let Some(manifest) = turn.publish {
             self.workshop.keep(self.plan.keep());
             self.publishing = true;
-            let (volume, events) = (Arc::clone(&self.workshop.volume), self.events.clone());
+            let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());
             tokio::spawn(async move {
-                let result = match blocking(move || volume.publish(manifest)).await {
-                    Ok(result) => result.map_err(Setback::from),
-                    Err(setback) => Err(setback),
-                };
+                let result = workshop.publish(manifest).await;
                 // The loop is gone only when the program is.
                 let _ = events.send(Event::Published(result));
             });
@@ -232,6 +229,10 @@ impl Work {
         if state.manifest_failure.is_some() {
             // Perhaps somebody else wrote it; looking at the volume tells.
             self.look_due = true;
+        }
+        if self.workshop.volume.count_from(state.manifest_number) {
+            // It follows a manifest that this volume has lost, and would take ours for an old one.
+            self.plan.manifest_lost();
         }
         self.plan.learn(state, Now::get());
     }

@@ -102,13 +102,17 @@ impl Plan {
     /// The manifest that should be published now, if one should.
     pub(super) fn publish(&mut self, now: Now) -> Option<Manifest> {
         self.publication.effort.wake(now);
-        // Building a manifest of thousands of policies takes a while: not while one is written or changes gather, and not
-        // when nothing can have changed.
-        let gathers = self.publication.wakes_at().is_some_and(|at| at > now.instant);
-        let is_settled = self.publication.since.is_none() && !std::mem::take(&mut self.touched);
-        if self.publication.in_flight.is_some() || gathers || is_settled {
+        if self.publication.in_flight.is_some() {
             return None;
         }
+        // Building a manifest of thousands of policies takes a while: not when nothing can have changed, and not while urgent
+        // changes gather. While others do, one that is urgent must still be found.
+        let gathers = self.publication.wakes_at().is_some_and(|at| at > now.instant);
+        let is_settled = self.publication.since.is_none() && !self.touched;
+        if is_settled || (gathers && !(self.publication.own_only && self.touched)) {
+            return None;
+        }
+        self.touched = false;
         let policies: Vec<PolicyEntry> = self.policies.iter().map(|(id, policy)| self.entry(id, policy)).collect();
         let groups = self.groups.entries();
         let pins: Vec<Option<Digest>> = self.policies.values().map(|policy| policy.pin).collect();

@@ -253,6 +253,21 @@ fn s05_settings_are_published_without_a_job() {
 }
 
 #[test]
+fn what_only_the_loader_reads_delays_no_edit() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    let before = table.plan.turn(table.now);
+    assert!(before.publish.is_none(), "what loaded is noted without haste");
+    assert!(before.wake.is_some_and(|at| at > table.now.instant + Duration::from_millis(500)));
+    table.want(vec![wants("a", URL, "{\"x\":1}")]);
+    table.plan.turn(table.now);
+    table.pass(Duration::from_millis(10));
+    assert!(table.plan.turn(table.now).publish.is_some());
+}
+
+#[test]
 fn a_failed_update_keeps_what_served() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);

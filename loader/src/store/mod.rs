@@ -221,6 +221,16 @@ impl Volume {
         Ok(number)
     }
 
+    /// Numbers go on above `number`, which an evaluator has seen. True when it is one that this volume does not know.
+    pub(crate) fn count_from(&self, number: u64) -> bool {
+        // Half of all numbers are enough for ever; what is above is noise.
+        let is_news = number > self.lock.number() && number < u64::MAX / 2;
+        if is_news {
+            self.lock.raise(number);
+        }
+        is_news
+    }
+
     /// Numbers begin above the manifest of an earlier loader, and above the clock where that one was lost.
     pub(crate) fn number_from(&self, manifest: Option<&Manifest>) {
         let lost = manifest.is_none() && fs::symlink_metadata(self.root.join(MANIFEST_FILE)).is_ok();
@@ -280,6 +290,15 @@ mod tests {
         fs::write(folder.path().join(MANIFEST_FILE), "torn").expect("writes");
         fs::write(folder.path().join("lock"), "").expect("writes");
         assert!(open(folder.path()).publish(empty()).expect("publishes") > 1_000_000);
+    }
+
+    #[test]
+    fn v22_numbers_go_on_where_an_evaluator_saw_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = open(folder.path());
+        assert!(volume.count_from(70));
+        assert_eq!(volume.publish(empty()), Ok(71));
+        assert!(!volume.count_from(71) && !volume.count_from(u64::MAX));
     }
 
     #[test]
