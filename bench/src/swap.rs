@@ -144,11 +144,15 @@ async fn caller(target: Target, body: Bytes, stop: Arc<AtomicBool>, labels: bool
                 let message = response["status"]["message"].as_str().unwrap_or_default();
                 let generation = answered_by(&response).unwrap_or_default();
                 let expected = if labels { message.contains(&label(generation)) } else { response["allowed"] == true };
-                failed += usize::from(generation == 0);
+                if generation == 0 {
+                    failed += 1;
+                    eprintln!("failed: {response}");
+                }
                 mixed += usize::from(generation != 0 && !expected);
             }
-            Err(_) => {
+            Err(error) => {
                 failed += 1;
+                eprintln!("failed: {error:#}");
                 connection = target.connect().await.ok();
             }
         }

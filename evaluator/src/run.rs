@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use portcullis_contract::EvaluatorState;
 use portcullis_engine::{RunLimits, RunningEngine};
 use portcullis_process::{
-    Beat, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
+    Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
 };
 
 use crate::args::Args;
@@ -73,7 +73,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let engine = RunningEngine::with_hook(limits, hang).map_err(anyhow::Error::msg)?;
     let ticks = engine.ticks().clone();
     liveness.watch("epoch", TICK_LIMIT, move || ticks.age());
-    let parts = Parts { metrics, table, state, readiness, liveness, engine, cores };
+    // Every latch is there before the first probe can ask: a program without latches would count as ready.
+    let gate = readiness.latch("start-gate");
+    let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
+    let parts = Parts { metrics, table, state, readiness, gate, certificate, liveness, engine, cores };
     probes.start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores)
@@ -92,6 +95,8 @@ struct Parts {
     table: SharedTable,
     state: StateFeed<EvaluatorState>,
     readiness: Readiness,
+    gate: Latch,
+    certificate: Option<Latch>,
     liveness: Liveness,
     engine: RunningEngine,
     cores: usize,
@@ -111,20 +116,19 @@ impl Parts {
             lanes: Lanes::new(lane_limits, &self.metrics)?,
             metrics: self.metrics.clone(),
         };
-        let gate = self.readiness.latch("start-gate");
         let beat = self.liveness.beat("follow", BEAT_LIMIT);
         // Not the program's own shutdown: while it drains, changes still count, and the loop still shows that it turns.
-        let following = follow.run(Arc::clone(&self.table), self.state, gate, beat, Shutdown::default());
+        let following = follow.run(Arc::clone(&self.table), self.state, self.gate, beat, Shutdown::default());
         tokio::spawn(following);
         tokio::spawn(turn(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
-        let certificates = match &args.tls_dir {
-            None => None,
-            Some(dir) => {
+        let certificates = match (&args.tls_dir, self.certificate) {
+            (Some(dir), Some(ready)) => {
                 tls::install_provider()?;
                 let certificates = Certificates::new(TlsFiles { dir: dir.clone(), client_ca: args.client_ca.clone() });
-                certificates.follow(self.readiness.latch("certificate"), self.metrics.clone())?;
+                certificates.follow(ready, self.metrics.clone())?;
                 Some(certificates)
             }
+            _ => None,
         };
         let handler = Handler {
             table: self.table,
