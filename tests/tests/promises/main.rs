@@ -1,5 +1,7 @@
 //! What the README and the design promise to users, as stories told from outside.
 
+#![forbid(unsafe_code)]
+
 mod edits;
 mod eval;
 mod examples;

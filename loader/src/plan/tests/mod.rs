@@ -1,0 +1,202 @@
+//! The plan by itself: what comes in, what should be done, what is published.
+
+mod publishing;
+mod trouble;
+
+use std::time::Duration;
+
+use portcullis_contract::{
+    Artifact, Current, Deviation, ExecutionMode, Failure, LoaderPolicy, Phase, Program, Refused, ReplicaState,
+    WebhookKind,
+};
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::content::{DesiredPolicy, Head, Problem, hash, uid};
+use crate::input::Unreadable;
+
+const SETTINGS: PlanSettings = PlanSettings {
+    retry: Retry { initial: Duration::from_secs(1), cap: Duration::from_secs(300), outside: Duration::from_secs(600) },
+    tombstone: Duration::from_secs(600),
+    keep_newest: 8,
+};
+
+/// A plan with a clock of its own, and the manifest that it published last.
+struct Table {
+    plan: Plan,
+    now: Now,
+    number: u64,
+    manifest: Option<Manifest>,
+}
+
+fn digest(module: &str) -> Digest {
+    Digest::of(module.as_bytes())
+}
+
+fn record(module: &str) -> ArtifactRecord {
+    ArtifactRecord {
+        artifact: Artifact { file: format!("{module}.cwasm"), sha256: digest(&format!("code of {module}")), size: 1 },
+        execution_mode: ExecutionMode::KubewardenWapc,
+    }
+}
+
+fn wants(id: &str, module: &str, settings: &str) -> DesiredPolicy {
+    let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
+    let group = ("aaaaaaaaaaaaaaaa".parse().expect("a group"), WebhookKind::Validating);
+    let head = Head { group: Some(group), ..Head::strict() };
+    let body = Body {
+        module: module.to_owned(),
+        reference: Some(reference),
+        settings: RawValue::from_string(settings.to_owned()).expect("JSON"),
+        mutating: false,
+        message: None,
+        timeout_eval_seconds: None,
+        host_capabilities: Vec::new(),
+        context_aware_resources: Vec::new(),
+    };
+    DesiredPolicy {
+        id: id.parse().expect("an id"),
+        file: format!("{id}.yaml"),
+        created: None,
+        hash: hash(&head, &body),
+        head: Some(head),
+        body: Ok(body),
+    }
+}
+
+fn snapshot(policies: Vec<DesiredPolicy>) -> Snapshot {
+    Snapshot { policies, ..Snapshot::default() }
+}
+
+fn setback(reason: Reason) -> Setback {
+    Setback { reason, message: "no".to_owned(), retry_after: None }
+}
+
+impl Table {
+    fn new() -> Self {
+        Self::restored(None)
+    }
+
+    fn restored(manifest: Option<Manifest>) -> Self {
+        let now = Now::get();
+        let plan = Plan::restore(SETTINGS, manifest.as_ref(), |_| true, now);
+        let number = manifest.as_ref().map_or(0, |manifest| manifest.number);
+        Self { plan, now, number, manifest }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = Now { instant: self.now.instant + time, wall: self.now.wall + time };
+    }
+
+    fn want(&mut self, policies: Vec<DesiredPolicy>) {
+        self.plan.desire(&snapshot(policies), self.now);
+    }
+
+    /// Turns until nothing is published any more, and gives the jobs that run then.
+    fn jobs(&mut self) -> Vec<String> {
+        loop {
+            let turn = self.plan.turn(self.now);
+            if let Some(mut manifest) = turn.publish {
+                self.number += 1;
+                manifest.number = self.number;
+                self.manifest = Some(manifest);
+                self.plan.published(Ok(self.number), self.now);
+                continue;
+            }
+            let gathers = self.plan.publication.wakes_at().filter(|at| *at > self.now.instant);
+            if let Some(at) = gathers {
+                self.pass(at - self.now.instant);
+                continue;
+            }
+            return turn.jobs.iter().map(name).collect();
+        }
+    }
+
+    fn fetched(&mut self, module: &str, result: Result<&str, Reason>) {
+        let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
+        self.plan.fetched(&reference, result.map(digest).map_err(setback), self.now);
+    }
+
+    fn compiled(&mut self, module: &str) {
+        self.plan.prepared(digest(module), Ok(Prepared::Ready(record(module))), self.now);
+    }
+
+    /// Fetches and compiles whatever is asked for; each address gives a module of its own name.
+    fn settle(&mut self) {
+        for _ in 0..10 {
+            let turn = self.plan.turn(self.now);
+            for job in turn.jobs {
+                match job {
+                    Job::Fetch(reference) => {
+                        let module = name(&Job::Fetch(reference.clone()));
+                        self.plan.fetched(&reference, Ok(digest(module.trim_start_matches("fetch "))), self.now);
+                    }
+                    Job::Prepare { digest, .. } => {
+                        let record = ArtifactRecord {
+                            artifact: Artifact { file: digest.hex(), sha256: digest, size: 1 },
+                            ..record("")
+                        };
+                        self.plan.prepared(digest, Ok(Prepared::Ready(record)), self.now);
+                    }
+                }
+            }
+        }
+        assert_eq!(self.jobs(), Vec::<String>::new());
+    }
+
+    /// Generations of a policy's candidates in the newest manifest.
+    fn candidates(&mut self, id: &str) -> Vec<i64> {
+        self.jobs();
+        let manifest = self.manifest.as_ref().expect("a manifest");
+        let entry = manifest.policies.iter().find(|entry| entry.id.as_str() == id).expect("the policy");
+        entry.candidates.iter().map(|candidate| candidate.generation).collect()
+    }
+
+    fn state(&self, id: &str) -> LoaderPolicy {
+        let state = self.plan.state(&Program::default());
+        state.policies.into_iter().find(|policy| policy.id.as_str() == id).expect("the policy")
+    }
+
+    /// The evaluator says that it serves a generation.
+    fn loads(&mut self, id: &str, generation: i64, module: Digest) {
+        let id: PolicyId = id.parse().expect("an id");
+        let current = Current { uid: uid(&id), generation, digest: module, since: self.now.wall };
+        let state = EvaluatorState {
+            manifest_number: self.number,
+            current: BTreeMap::from([(id, current)]),
+            ..EvaluatorState::default()
+        };
+        self.plan.learn(Arc::new(state), self.now);
+    }
+
+    /// The evaluator says that it refuses a generation, and goes on with another (0 for none).
+    fn refuses(&mut self, id: &str, generation: i64, module: Digest, artifact: Digest, reason: Reason, serving: i64) {
+        let id: PolicyId = id.parse().expect("an id");
+        let failure = Failure::new(generation, reason, "no");
+        let deviation = Deviation {
+            uid: uid(&id),
+            id,
+            generation,
+            serving,
+            digest: (serving > 0).then_some(module),
+            state: ReplicaState::Previous,
+            failure: Some(failure.clone()),
+            refused: vec![Refused { digest: module, artifact, failure }],
+            since: self.now.wall,
+        };
+        let state =
+            EvaluatorState { manifest_number: self.number, deviations: vec![deviation], ..EvaluatorState::default() };
+        self.plan.learn(Arc::new(state), self.now);
+    }
+}
+
+fn name(job: &Job) -> String {
+    match job {
+        Job::Fetch(Reference::File(path)) => format!("fetch {}", path.display()),
+        Job::Fetch(Reference::Web(url)) => format!("fetch {url}"),
+        Job::Prepare { anew: false, .. } => "prepare".to_owned(),
+        Job::Prepare { anew: true, .. } => "prepare anew".to_owned(),
+    }
+}
+
+const URL: &str = "https://example.com/a";

@@ -1,0 +1,193 @@
+//! Failures, restarts, and what goes.
+
+use super::*;
+
+#[test]
+fn a_broken_spec_keeps_what_served_and_acts_with_its_mode() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    let mut broken = wants("a", URL, "{\"x\":1}");
+    broken.hash = digest("broken");
+    broken.head = Some(Head { mode: portcullis_contract::Mode::Monitor, group: None, ..Head::strict() });
+    broken.body = Err(Problem::new(Reason::SpecInvalid, "spec.rules: no"));
+    table.want(vec![broken]);
+    assert_eq!(table.candidates("a"), [1]);
+    let manifest = table.manifest.as_ref().expect("a manifest");
+    assert_eq!(manifest.policies[0].mode, portcullis_contract::Mode::Monitor);
+    assert_eq!(manifest.policies[0].failures[0].reason, Reason::SpecInvalid);
+    assert_eq!(manifest.groups[0].members.len(), 1, "the match group stays");
+    table.want(vec![wants("a", URL, "{\"x\":2}")]);
+    assert_eq!(table.jobs(), Vec::<String>::new(), "the module is still known");
+    assert_eq!(table.candidates("a"), [3]);
+}
+
+#[test]
+fn a_restart_with_a_broken_newest_version_serves_the_last_good_one() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(vec![wants("a", "https://example.com/b", "{}")]);
+    table.jobs();
+    table.fetched("https://example.com/b", Err(Reason::NotFound));
+    table.jobs();
+    table.pass(Duration::from_secs(2));
+    table.jobs();
+    let number = table.number;
+    let mut table = Table::restored(table.manifest.take());
+    table.want(vec![wants("a", "https://example.com/b", "{}")]);
+    assert_eq!(table.candidates("a"), [1]);
+    assert_eq!((table.state("a").generation, table.state("a").last_good), (2, Some(1)));
+    assert!(table.number >= number);
+}
+
+#[test]
+fn a_restart_with_nothing_new_publishes_nothing() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}"), wants("b", "https://example.com/b", "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.pass(Duration::from_secs(2));
+    table.jobs();
+    let number = table.number;
+    let mut table = Table::restored(table.manifest.take());
+    table.want(vec![wants("a", URL, "{}"), wants("b", "https://example.com/b", "{}")]);
+    assert_eq!(table.jobs(), ["prepare", "prepare"], "what is there is looked at");
+    table.settle();
+    assert_eq!(table.number, number);
+    assert_eq!(table.state("a").generation, 1);
+}
+
+#[test]
+fn refused_settings_bring_the_last_good_one_back() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(vec![wants("a", URL, "{\"bad\":1}")]);
+    assert_eq!(table.candidates("a"), [2]);
+    table.refuses("a", 2, digest(URL), digest("x"), Reason::SettingsInvalid, 1);
+    assert_eq!(table.candidates("a"), [2, 1]);
+    assert_eq!(table.state("a").last_good, Some(1));
+    table.want(vec![wants("a", URL, "{\"good\":1}")]);
+    assert_eq!(table.candidates("a"), [3]);
+}
+
+#[test]
+fn v07_v08_v10_an_artifact_that_the_evaluator_cannot_use_is_made_anew() {
+    for reason in
+        [Reason::ArtifactMissing, Reason::ArtifactCorrupt, Reason::ArtifactIncompatible, Reason::ArtifactUnreadable]
+    {
+        let mut table = Table::new();
+        table.want(vec![wants("a", URL, "{}")]);
+        table.settle();
+        let number = table.number;
+        table.refuses("a", 1, digest(URL), digest(URL), reason, 0);
+        assert_eq!(table.jobs(), ["prepare anew"]);
+        table.settle();
+        assert_eq!(table.number, number + 1, "told under a new number, though nothing changed");
+        // The same again: not before a pause.
+        table.refuses("a", 1, digest(URL), digest(URL), reason, 0);
+        assert_eq!(table.jobs(), Vec::<String>::new());
+        table.pass(Duration::from_secs(1));
+        assert_eq!(table.jobs(), ["prepare anew"]);
+    }
+}
+
+#[test]
+fn old_news_of_an_artifact_count_for_nothing() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.refuses("a", 1, digest(URL), digest("another artifact"), Reason::ArtifactCorrupt, 0);
+    assert_eq!(table.jobs(), Vec::<String>::new());
+    table.number -= 1;
+    table.refuses("a", 1, digest(URL), digest(URL), Reason::ArtifactCorrupt, 0);
+    table.number += 1;
+    assert_eq!(table.jobs(), Vec::<String>::new());
+}
+
+#[test]
+fn k09_a_policy_that_goes_takes_its_work_along() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    assert_eq!(table.jobs().len(), 1);
+    table.want(Vec::new());
+    assert_eq!(table.jobs(), Vec::<String>::new());
+    let manifest = table.manifest.as_ref().expect("a manifest");
+    assert!(manifest.policies.is_empty());
+    assert_eq!(manifest.groups[0].members.len(), 0, "its group is a tombstone");
+    assert!(table.plan.keep().digests.is_empty());
+}
+
+#[test]
+fn a_policy_that_comes_back_does_not_count_from_one() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.want(Vec::new());
+    table.want(vec![wants("a", URL, "{\"x\":1}")]);
+    assert_eq!(table.state("a").generation, 2);
+}
+
+#[test]
+fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.want(vec![wants("a", URL, "{\"x\":1}")]);
+    table.pass(Duration::from_secs(1));
+    table.plan.turn(table.now);
+    table.pass(Duration::from_secs(1));
+    assert!(table.plan.turn(table.now).publish.is_some());
+    table.plan.published(Err(setback(Reason::VolumeReadOnly)), table.now);
+    assert!(table.plan.turn(table.now).publish.is_none(), "not at once");
+    let state = table.plan.state(&Program::default());
+    assert_eq!(state.volume_failure.map(|failure| failure.reason), Some(Reason::VolumeReadOnly));
+    let policy = table.state("a");
+    assert_eq!(
+        (policy.phase, policy.failure.map(|failure| failure.reason)),
+        (Phase::Failed, Some(Reason::VolumeReadOnly))
+    );
+    table.pass(Duration::from_secs(1));
+    assert_eq!(table.candidates("a"), [2]);
+    assert!(table.plan.state(&Program::default()).volume_failure.is_none());
+}
+
+#[test]
+fn a_lost_manifest_is_published_again() {
+    let mut table = Table::new();
+    table.want(Vec::new());
+    table.jobs();
+    table.plan.manifest_lost();
+    table.jobs();
+    assert_eq!(table.number, 2);
+}
+
+#[test]
+fn hosts_tell_how_they_do() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}"), wants("b", "https://other.org/b", "{}")]);
+    table.jobs();
+    table.fetched(URL, Err(Reason::TLSFailed));
+    table.fetched("https://other.org/b", Ok("b"));
+    let sources = table.plan.state(&Program::default()).sources;
+    assert_eq!(sources.iter().map(|source| source.host.as_str()).collect::<Vec<_>>(), ["example.com", "other.org"]);
+    assert_eq!(sources[0].policy.as_ref().map(PolicyId::as_str), Some("a"));
+    assert!(sources[1].failure.is_none());
+    table.plan.outside_changed();
+    assert_eq!(table.jobs(), ["fetch https://example.com/a", "prepare"], "a new authority is tried at once");
+}
+
+#[test]
+fn what_is_kept_is_what_somebody_names() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(vec![wants("a", "https://example.com/b", "{}")]);
+    table.settle();
+    let keep = table.plan.keep();
+    assert!(keep.digests.contains(&digest(URL)) && keep.digests.contains(&digest("https://example.com/b")));
+}
