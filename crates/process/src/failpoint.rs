@@ -34,6 +34,7 @@ mod armed {
 
 /// What an armed point asks of the code around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(not(debug_assertions), expect(dead_code, reason = "nothing is armed in a release build"))]
 enum Action {
     None,
     Delay(Duration),
