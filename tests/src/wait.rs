@@ -1,14 +1,18 @@
 //! Waiting for conditions, with time limits wide enough for a busy machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit};
 
 /// Longest wait for anything that should happen soon. Wide, as debug builds of several pods may share two cores; what waits
 /// for it goes on as soon as it happens.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// Descriptors that are enough for every test.
+const MANY: u64 = 1 << 16;
 /// How often a condition is looked at.
 const PACE: Duration = Duration::from_millis(20);
 
@@ -59,8 +63,16 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Held by tests that need the machine for themselves: one of them at a time, beside the light ones.
+/// Held by tests that need the machine for themselves: one of them at a time, beside the light ones. They may open thousands
+/// of connections, and so may the programs that they start.
 pub fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::new(());
+    static DESCRIPTORS: Once = Once::new();
+    DESCRIPTORS.call_once(|| {
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let current = limit.maximum.map_or(MANY, |maximum| maximum.min(MANY));
+        // Where this is refused, a test that needs more says so itself.
+        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    });
     HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
 }
