@@ -200,6 +200,13 @@ impl Raw {
     /// `limit`. What it sends meanwhile is dropped.
     pub fn closed_within(&mut self, limit: Duration) -> Option<Duration> {
         let start = Instant::now();
+        let time = self.time_to_close(start, limit);
+        // One that is gone cannot be set.
+        let _ = self.socket().set_read_timeout(Some(LIMIT));
+        time
+    }
+
+    fn time_to_close(&mut self, start: Instant, limit: Duration) -> Option<Duration> {
         while let Some(left) = limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
             // A time-out that cannot be set is on a connection that is gone.
             if self.socket().set_read_timeout(Some(left)).is_err() {
