@@ -154,6 +154,13 @@ impl PodSetup {
         pod
     }
 
+    /// A copy of a program where every user can get at it: the folder it was built in may be below somebody's home.
+    fn open_copy(&self, program_: Program) -> PathBuf {
+        let copy = self.root.join(program_.name());
+        std::fs::copy(program(program_), &copy).expect("a copy of the program");
+        copy
+    }
+
     /// Starts the programs and waits only until their ports are open.
     ///
     /// # Panics
@@ -183,7 +190,10 @@ impl PodSetup {
             }
             Process::start(Launch {
                 name: program_.name().to_owned(),
-                program: program(program_),
+                program: match user {
+                    Some(_) => self.open_copy(program_),
+                    None => program(program_),
+                },
                 args: all.args(),
                 env: all.env,
                 wrapper: all.wrapper,
