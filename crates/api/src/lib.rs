@@ -8,10 +8,12 @@ mod event;
 mod observed;
 mod policy;
 mod report;
+pub mod revision;
 mod status;
 
 pub use event::{EventType, PolicyEvent};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, RawSettings, SpecError};
 pub use report::{PolicyKey, ReplicaReportSpec, ReportDeviation, Versions};
+pub use revision::{PolicyReference, RevisionData, RevisionMarks};
 pub use status::{Condition, ConditionType, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};

@@ -19,7 +19,7 @@ pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
 pub type RawSettings = serde_json::Map<String, Value>;
 
 /// Which of the two kinds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// Applies to its own namespace.
     Policy,

@@ -1,0 +1,166 @@
+//! Revisions: one ControllerRevision (`apps/v1`) a generation of a policy, in the installation's namespace (design section 3).
+//!
+//! The controller writes them and the loader reads them. What a revision says of its policy never changes; what is known
+//! about it later (its bytes, that it served, that its match part is no longer registered) stands in annotations.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::{Digest, PolicyId, PolicyIdError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Kind, PolicyKey};
+
+/// Label of everything that belongs to one installation; the value is its `policyServer` name.
+pub const POLICY_SERVER_LABEL: &str = "policies.portcullis.dev/policy-server";
+/// Label of a revision: the uid of its policy.
+pub const POLICY_UID_LABEL: &str = "policies.portcullis.dev/policy-uid";
+/// Label of a revision: the kind of its policy.
+pub const POLICY_KIND_LABEL: &str = "policies.portcullis.dev/policy-kind";
+/// Label of a revision: the namespace of its policy; absent for a ClusterPolicy.
+pub const POLICY_NAMESPACE_LABEL: &str = "policies.portcullis.dev/policy-namespace";
+/// Label of a revision: the name of its policy.
+pub const POLICY_NAME_LABEL: &str = "policies.portcullis.dev/policy-name";
+/// Annotation of a revision: the digest of its module, once known.
+pub const PINNED_DIGEST_ANNOTATION: &str = "policies.portcullis.dev/pinned-digest";
+/// Annotation of a revision, `true`: the generation has been Active on every replica.
+pub const SERVED_ANNOTATION: &str = "policies.portcullis.dev/served";
+/// Annotation of a revision, `true`: its match part is registered no longer, so its match group need not be answered for.
+/// Content and digest stay usable as the last good ones, unless the policy itself is being deleted ([`DELETED_ANNOTATION`]).
+pub const WITHDRAWN_ANNOTATION: &str = "policies.portcullis.dev/withdrawn";
+/// Annotation of a revision, `true`: the policy is being deleted and no webhook calls it for itself any more; the loader
+/// forgets the policy at once.
+pub const DELETED_ANNOTATION: &str = "policies.portcullis.dev/deleted";
+/// Annotation of a revision made for `rollbackTo`: the generation whose content it holds.
+pub const ROLLED_BACK_TO_ANNOTATION: &str = "policies.portcullis.dev/rolled-back-to";
+
+/// The `data` of a revision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionData {
+    /// Whose revision it is.
+    pub policy: PolicyReference,
+    /// The policy's `metadata.generation`; the revision's number too.
+    pub generation: i64,
+    /// The policy's `spec`, as the API server had it. Text of an older or newer release is kept whole.
+    pub spec: Value,
+}
+
+/// A policy, by name and uid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyReference {
+    /// Policy or ClusterPolicy.
+    pub kind: Kind,
+    /// Of a Policy.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+impl PolicyReference {
+    /// The policy's id.
+    ///
+    /// # Errors
+    /// When name or namespace is no DNS name of at most 63 characters.
+    pub fn id(&self) -> Result<PolicyId, PolicyIdError> {
+        match self.kind {
+            Kind::ClusterPolicy => PolicyId::cluster(&self.name),
+            Kind::Policy => PolicyId::namespaced(self.namespace.as_deref().unwrap_or("default"), &self.name),
+        }
+    }
+
+    /// The name of the revision of one generation. It is the same whoever makes it, so that two makers collide.
+    pub fn revision_name(&self, generation: i64) -> String {
+        format!("{}-{}-{generation}", self.name, PolicyKey::of(&self.uid))
+    }
+
+    /// The labels of its revisions.
+    pub fn labels(&self, policy_server: &str) -> BTreeMap<String, String> {
+        let kind = match self.kind {
+            Kind::Policy => "Policy",
+            Kind::ClusterPolicy => "ClusterPolicy",
+        };
+        let labels = [
+            (POLICY_SERVER_LABEL, Some(policy_server)),
+            (POLICY_UID_LABEL, Some(self.uid.as_str())),
+            (POLICY_KIND_LABEL, Some(kind)),
+            (POLICY_NAMESPACE_LABEL, self.namespace.as_deref()),
+            (POLICY_NAME_LABEL, Some(self.name.as_str())),
+        ];
+        labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned()))).collect()
+    }
+}
+
+/// What the annotations of a revision say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RevisionMarks {
+    /// The digest of its module, once known. A text that is no digest counts as unknown.
+    pub pinned_digest: Option<Digest>,
+    /// The generation has been Active on every replica.
+    pub served: bool,
+    /// Its match part is registered no longer.
+    pub withdrawn: bool,
+    /// Its policy is being deleted.
+    pub deleted: bool,
+    /// The generation whose content it holds, where that is not its own.
+    pub rolled_back_to: Option<i64>,
+}
+
+impl RevisionMarks {
+    /// Reads annotations.
+    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
+        let is_true = |key: &str| annotations.get(key).is_some_and(|value| value == "true");
+        Self {
+            pinned_digest: annotations.get(PINNED_DIGEST_ANNOTATION).and_then(|text| text.parse().ok()),
+            served: is_true(SERVED_ANNOTATION),
+            withdrawn: is_true(WITHDRAWN_ANNOTATION),
+            deleted: is_true(DELETED_ANNOTATION),
+            rolled_back_to: annotations.get(ROLLED_BACK_TO_ANNOTATION).and_then(|text| text.parse().ok()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference() -> PolicyReference {
+        PolicyReference {
+            kind: Kind::Policy,
+            namespace: Some("team-a".to_owned()),
+            name: "labels".to_owned(),
+            uid: "9b2c41d2-a1f0-4e17-8000-0123456789ab".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_revision_is_named_after_policy_uid_and_generation() {
+        assert_eq!(reference().revision_name(7), "labels-9b2c41d2a1f04e17-7");
+    }
+
+    #[test]
+    fn labels_find_the_revisions_of_a_policy() {
+        let labels = reference().labels("default");
+        assert_eq!(labels[POLICY_NAMESPACE_LABEL], "team-a");
+        assert_eq!(labels[POLICY_SERVER_LABEL], "default");
+        assert_eq!(labels.len(), 5);
+    }
+
+    #[test]
+    fn marks_are_read_from_annotations() {
+        let annotations = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(RevisionMarks::of(&annotations(&[])), RevisionMarks::default());
+        let marks = RevisionMarks::of(&annotations(&[
+            (SERVED_ANNOTATION, "true"),
+            (WITHDRAWN_ANNOTATION, "yes"),
+            (PINNED_DIGEST_ANNOTATION, "nonsense"),
+        ]));
+        assert_eq!(marks, RevisionMarks { served: true, ..RevisionMarks::default() });
+    }
+}
