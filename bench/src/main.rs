@@ -13,6 +13,7 @@ mod report;
 mod review;
 mod start;
 mod swap;
+mod variant;
 
 use std::process::ExitCode;
 

@@ -214,7 +214,7 @@ pub(crate) fn assemble(text: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Appends a custom section.
-pub(crate) fn append(module: &mut Vec<u8>, name: &str, data: &[u8]) {
+fn append(module: &mut Vec<u8>, name: &str, data: &[u8]) {
     use wasm_encoder::{CustomSection, Encode as _, Section as _};
     let section = CustomSection { name: name.into(), data: data.into() };
     module.push(section.id());

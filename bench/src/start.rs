@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::pod::{Folder, append, examples};
+use crate::pod::{Folder, examples};
 use crate::report::{Output, median, print};
+use crate::variant::variant;
 
 /// The settings.
 #[derive(clap::Args)]
@@ -57,9 +58,7 @@ impl Args {
         let module = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         let settings = serde_json::from_str(&self.settings)?;
         for i in 0..self.modules {
-            let mut module = module.clone();
-            append(&mut module, "variant", i.to_string().as_bytes());
-            folder.policy(&format!("policy-{i}"), &module, &settings, false)?;
+            folder.policy(&format!("policy-{i}"), &variant(&module, u32::try_from(i)?)?, &settings, false)?;
         }
         let volume = self.volume.clone().unwrap_or_else(|| folder.path("volume"));
         std::fs::create_dir_all(&volume)?;

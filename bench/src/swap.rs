@@ -15,8 +15,9 @@ use portcullis_process::files;
 use serde::Serialize;
 
 use crate::load::Target;
-use crate::pod::{Folder, append, examples};
+use crate::pod::{Folder, examples};
 use crate::report::{Output, Samples, print};
+use crate::variant::variant;
 
 /// The settings.
 #[derive(clap::Args)]
@@ -60,10 +61,8 @@ impl Args {
         let path = self.module.clone().unwrap_or_else(|| examples().join("modules/no-privileged.wasm"));
         let module = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         let own: serde_json::Value = serde_json::from_str(&self.settings)?;
-        for (name, mark) in [("module", "a"), ("other", "b")] {
-            let mut module = module.clone();
-            append(&mut module, "variant", mark.as_bytes());
-            folder.policy(name, &module, &own, false)?;
+        for (name, number) in [("module", 1), ("other", 2)] {
+            folder.policy(name, &variant(&module, number)?, &own, false)?;
         }
         let mut manifest = folder.fill(&volume, 3, Duration::from_secs(300))?;
         let evaluator = folder.evaluator(&volume, &folder.path("private"))?;
