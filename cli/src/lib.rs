@@ -29,6 +29,7 @@ use store::Store;
 
 /// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval` has its own.
 pub fn run(args: Args) -> ExitCode {
+    portcullis_process::install_crypto();
     match args.command {
         Command::Run(args) => portcullis_process::run(|| run::run(&args)),
         Command::Get(args) => portcullis_process::run(|| get(&args)),

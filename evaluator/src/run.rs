@@ -27,7 +27,7 @@ use crate::serve::{DrainTimes, Server};
 use crate::shut_in::shut_in;
 use crate::state::{numbered, program};
 use crate::table::{SharedTable, Table};
-use crate::tls::{self, Certificates, TlsFiles};
+use crate::tls::{Certificates, TlsFiles};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -123,7 +123,6 @@ impl Parts {
         tokio::spawn(turn(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
         let certificates = match (&args.tls_dir, self.certificate) {
             (Some(dir), Some(ready)) => {
-                tls::install_provider()?;
                 let certificates = Certificates::new(TlsFiles { dir: dir.clone(), client_ca: args.client_ca.clone() });
                 certificates.follow(ready, self.metrics.clone())?;
                 Some(certificates)

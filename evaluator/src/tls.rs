@@ -237,16 +237,6 @@ fn pem_certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'stati
     Ok(certificates)
 }
 
-/// Chooses the one implementation of cryptography that this program has. Called once, before any [`Certificates`].
-///
-/// # Errors
-/// When another one was chosen before.
-pub fn install_provider() -> io::Result<()> {
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| io::Error::other("another implementation of cryptography is in use already"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_broken_pair_is_told_once_and_a_mended_one_is_taken() {
-        let _ = install_provider();
+        portcullis_process::install_crypto();
         let folder = tempfile::tempdir().expect("a folder");
         let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None };
         let mut state = Seen::default();
@@ -289,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_pair_that_comes_in_two_steps_is_not_an_error() {
-        let _ = install_provider();
+        portcullis_process::install_crypto();
         let folder = tempfile::tempdir().expect("a folder");
         let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None };
         let mut state = Seen::default();
@@ -304,7 +294,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_as_kubelet_makes_them() {
-        let _ = install_provider();
+        portcullis_process::install_crypto();
         let folder = tempfile::tempdir().expect("a folder");
         let (certificate, key) = pair("a.example");
         let data = folder.path().join("..2026");

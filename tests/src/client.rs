@@ -47,6 +47,8 @@ impl Client {
     }
 
     fn common() -> reqwest::ClientBuilder {
+        // An error says that it is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         reqwest::Client::builder().no_proxy().http1_only().tcp_nodelay(true).timeout(Duration::from_secs(60))
     }
 

@@ -21,12 +21,13 @@ impl SettingError {
 /// Set by a program that starts others and wants them to end when it is gone, however it ends.
 pub const EXIT_WITH_PARENT: &str = "PORTCULLIS_EXIT_WITH_PARENT";
 
-/// Runs a program's body and turns its error into a sentence and an exit status: 64 for a [`SettingError`], 1 else.
+/// Runs a program's body, with cryptography installed, and turns its error into a sentence and an exit status: 64 for a [`SettingError`], 1 else.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if std::env::var_os(EXIT_WITH_PARENT).is_some() {
         // The program works without; only a killed parent would leave it behind.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
+    crate::install_crypto();
     match body() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -125,6 +125,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_is_told_and_an_unchanged_document_is_waited_for() {
+        crate::install_crypto();
         let feed = StateFeed::new((0, "a".to_owned()), number);
         let mut server = ProbeServer::new();
         let address = server.port(([127, 0, 0, 1], 0).into(), state_route(feed.clone())).expect("binds");
@@ -140,6 +141,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_hangs_is_noticed() {
+        crate::install_crypto();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
         let mut follower = Follower::<u64>::new(listener.local_addr().expect("an address")).expect("a client");
         let error = follower.next(|version| *version).await.expect_err("no answer comes");

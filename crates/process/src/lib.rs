@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod confine;
+mod crypto;
 mod exit;
 pub mod failpoint;
 mod feed;
@@ -19,6 +20,7 @@ mod probe;
 mod shutdown;
 
 pub use confine::{Confinement, ConfinementReport};
+pub use crypto::install_crypto;
 pub use exit::{EXIT_WITH_PARENT, SettingError, parse_args, parse_bytes, parse_duration, run};
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
