@@ -17,7 +17,7 @@ pub(crate) fn variant(module: &[u8], number: u32) -> anyhow::Result<Vec<u8>> {
             let first = reader.clone().into_iter_with_offsets().next().transpose()?.map_or(range.end, |(at, _)| at);
             let mut content = Vec::new();
             (globals + 1).encode(&mut content);
-            content.extend_from_slice(&module[usize::try_from(first)?..usize::try_from(range.end)?]);
+            content.extend_from_slice(&module[first..range.end]);
             // i32, immutable, `i32.const number`, end.
             content.extend([0x7f, 0x00, 0x41]);
             i32::try_from(number)?.encode(&mut content);
@@ -25,8 +25,7 @@ pub(crate) fn variant(module: &[u8], number: u32) -> anyhow::Result<Vec<u8>> {
             varied.section(&RawSection { id: 6, data: &content });
             found = true;
         } else if let Some((id, range)) = payload.as_section() {
-            varied
-                .section(&RawSection { id, data: &module[usize::try_from(range.start)?..usize::try_from(range.end)?] });
+            varied.section(&RawSection { id, data: &module[range.start..range.end] });
         }
     }
     anyhow::ensure!(found, "the module has no globals, so no variant of it can be made");
