@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use portcullis_contract::{GroupId, marker_message};
 use serde::Serialize;
 
 /// An admission response without its uid. Unset fields are left out.
@@ -82,6 +83,12 @@ impl Answer {
         Self { allowed: true, ..Self::default() }
     }
 
+    /// The denial that tells the controller that this group's webhook is called.
+    pub fn marker(group: &GroupId) -> Self {
+        let status = Status { message: Some(marker_message(group)), code: Some(403), details: None };
+        Self { status: Some(status), ..Self::default() }
+    }
+
     /// The reply's body. `uid` is JSON text, echoed as it came.
     pub fn body(&self, uid: &str, envelope: Envelope) -> Bytes {
         let mut out = Vec::with_capacity(512);
@@ -112,6 +119,18 @@ mod tests {
             br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"a\u0062","allowed":true}}"#
         );
         assert_eq!(&*Answer::default().body("\"\"", Envelope::Raw), br#"{"response":{"uid":"","allowed":false}}"#);
+    }
+
+    #[test]
+    fn a_marker_is_denied_with_the_name_of_its_group() {
+        let group = "0123456789abcdef".parse().expect("a group");
+        assert_eq!(
+            String::from_utf8_lossy(&Answer::marker(&group).body("\"u\"", Envelope::Review)),
+            concat!(
+                r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"#,
+                r#""status":{"message":"portcullis marker 0123456789abcdef","code":403}}}"#,
+            )
+        );
     }
 
     #[test]

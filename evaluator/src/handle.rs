@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
-use portcullis_contract::Reason;
+use portcullis_contract::{GroupId, Reason};
 use portcullis_process::Readiness;
 
 use crate::answer::{Answer, Envelope};
@@ -149,6 +149,13 @@ impl Handler {
                 let answer = self.bounded(target, self.asker.group(group, &review, call)).await;
                 Ok(answer.body(review.uid(), Envelope::Review))
             }
+            Route::Marker(id) => {
+                let group = marked(&table, id)?;
+                let review = Review::parse(&body.bytes)?;
+                self.asker.metrics.markers.inc();
+                // No policy runs, so nothing is waited for and no bound is needed.
+                Ok(Answer::marker(group).body(review.uid(), Envelope::Review))
+            }
         }
     }
 
@@ -181,7 +188,7 @@ impl Handler {
         let route = Route::parse(parts.uri.path()).filter(|route| match route {
             Route::Audit(_) => self.audit,
             Route::ValidateRaw(_) => self.raw,
-            Route::Validate(_) | Route::Admit(_) => true,
+            Route::Validate(_) | Route::Admit(_) | Route::Marker(_) => true,
         });
         let route = route.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
         if parts.method != Method::POST {
@@ -207,12 +214,19 @@ impl Handler {
             Route::Validate(id) | Route::Audit(id) | Route::ValidateRaw(id) => policy(&table, id).map(|_| ()),
             Route::Admit(id) if table.groups.contains_key(id.as_ref()) => Ok(()),
             Route::Admit(id) => Err(unknown("group", id)),
+            Route::Marker(id) => marked(&table, id).map(|_| ()),
         }
     }
 }
 
 fn policy<'t>(table: &'t Table, id: &str) -> Result<&'t Arc<Record>, Refusal> {
     table.policies.get(id).ok_or_else(|| unknown("policy", id))
+}
+
+/// The group of a marker. One without members is on its way out, and nothing about it is to be proven.
+fn marked<'t>(table: &'t Table, id: &str) -> Result<&'t GroupId, Refusal> {
+    let known = table.groups.get_key_value(id).filter(|(_, group)| !group.members.is_empty());
+    known.map(|(id, _)| id).ok_or_else(|| unknown("group", id))
 }
 
 fn unknown(what: &str, id: &str) -> Refusal {

@@ -40,6 +40,8 @@ pub struct Metrics {
     pub instance_limit: IntGauge,
     /// Requests refused before evaluation because too many were under way.
     pub overloaded: IntCounter,
+    /// Markers of the controller that were answered.
+    pub markers: IntCounter,
     /// Open connections of the admission port.
     pub connections: IntGauge,
     /// Connections closed because there were too many.
@@ -139,6 +141,7 @@ impl Metrics {
             instances: gauge("portcullis_instances", "Policy instances in use")?,
             instance_limit: gauge("portcullis_instances_limit", "Policy instances that there may be")?,
             overloaded: counter("portcullis_overloaded_total", "Requests refused because too many were under way")?,
+            markers: counter("portcullis_markers_total", "Markers of the controller that were answered")?,
             connections: gauge("portcullis_connections", "Open connections of the admission port")?,
             connections_closed: counter("portcullis_connections_closed_total", "Connections closed to make room")?,
             handshakes_failed: counter("portcullis_tls_handshakes_failed_total", "TLS handshakes that failed")?,

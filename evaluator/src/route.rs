@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use portcullis_contract::MARKER_PATH;
+
 /// Longest part of a path that is quoted in an answer, in bytes.
 const QUOTED: usize = 200;
 
@@ -17,6 +19,8 @@ pub enum Route<'a> {
     ValidateRaw(Cow<'a, str>),
     /// `/admit/<group>`
     Admit(Cow<'a, str>),
+    /// `/marker/<group>`
+    Marker(Cow<'a, str>),
 }
 
 impl<'a> Route<'a> {
@@ -29,6 +33,7 @@ impl<'a> Route<'a> {
             "audit" => Self::Audit,
             "validate_raw" => Self::ValidateRaw,
             "admit" => Self::Admit,
+            MARKER_PATH => Self::Marker,
             _ => return None,
         };
         let id = decoded(id)?;
@@ -109,12 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_four_routes() {
+    fn the_five_routes() {
         for (path, route) in [
             ("/validate/cluster/a", Route::Validate("cluster/a".into())),
             ("/audit/namespaced/team-a/b", Route::Audit("namespaced/team-a/b".into())),
             ("/validate_raw/clusterwide-a", Route::ValidateRaw("clusterwide-a".into())),
             ("/admit/0123456789abcdef", Route::Admit("0123456789abcdef".into())),
+            ("/marker/0123456789abcdef", Route::Marker("0123456789abcdef".into())),
             ("/validate/a%C3%A4", Route::Validate("aä".into())),
         ] {
             assert_eq!(Route::parse(path), Some(route));

@@ -13,6 +13,7 @@ mod failure;
 mod group;
 mod id;
 mod manifest;
+mod marker;
 mod reason;
 mod state;
 mod text;
@@ -25,6 +26,7 @@ pub use manifest::{
     Artifact, Candidate, ContextAwareResource, ExecutionMode, FailurePolicy, GroupEntry, LastGood, MANIFEST_FILE,
     MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError, Mode, PolicyEntry,
 };
+pub use marker::{MARKER_PATH, marker_message};
 pub use reason::{Class, Reason, Stage};
 pub use state::{
     Activity, Current, Deviation, EvaluatorState, InputProblem, LoaderPolicy, LoaderState, Phase, Program, Refused,

@@ -1,6 +1,6 @@
 //! One call for many policies: five members of a group deny, and one message has all their reasons.
 
-use portcullis_tests::{Canary, Folder, Pod, Policy, Review};
+use portcullis_tests::{Canary, Folder, Pod, Policy, Review, eventually};
 use serde_json::json;
 
 #[test]
@@ -63,5 +63,34 @@ fn promise_five_denials_in_one_message() {
     let verdict = pod.admit(&group, &Review::pod().privileged()).verdict();
     let wanted = [&wanted[..1], &wanted[2..]].concat().join("; ");
     assert_eq!(verdict.message, wanted);
+    canary.finish(&pod);
+}
+
+/// The controller's question whether this replica is called for a group: answered by the evaluator itself, and by no policy.
+#[test]
+fn promise_a_marker_is_answered_for_groups_with_members() {
+    let folder = Folder::with_canary();
+    let policy = Policy::cluster("denies").guest("always_deny").on("services");
+    folder.put(&policy);
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/denies", 1);
+    let group = policy.group();
+    let ask = |path: &str| pod.client().post(path, Review::pod().bytes()).expect("answers");
+
+    let verdict = ask(&format!("/marker/{group}")).verdict();
+    assert!(!verdict.allowed && verdict.warnings.is_empty() && verdict.annotations.is_empty(), "{verdict:?}");
+    assert_eq!((verdict.code, verdict.message), (403, format!("portcullis marker {group}")));
+    assert_eq!(pod.metric("portcullis_markers_total") as u64, 1);
+    let asked = "portcullis_policy_evaluations_total{policy=\"cluster/denies\",verdict=\"denied\"}";
+    assert_eq!(pod.metric(asked) as u64, 0, "no policy runs for a marker");
+
+    assert_eq!(ask("/marker/0123456789abcdef").status, 404);
+    assert_eq!(pod.client().post(&format!("/marker/{group}"), "{}").expect("answers").status, 400);
+    // A group that lost its last member allows for a while, and nothing is proven by it any more.
+    folder.remove(&policy);
+    eventually("the group to allow", || ask(&format!("/admit/{group}")).verdict().allowed.then_some(()));
+    assert_eq!(ask(&format!("/marker/{group}")).status, 404);
+    assert_eq!(pod.metric("portcullis_markers_total") as u64, 1);
     canary.finish(&pod);
 }

@@ -1,0 +1,25 @@
+//! Markers: how the controller learns that an API server calls a group's webhook (design section 7).
+//!
+//! The controller asks an API server for a change that only a webhook of its own is called for, and the evaluator answers with a denial
+//! that names the group. When that denial comes back, the API server has called the webhook.
+
+use crate::GroupId;
+
+/// First segment of the path that is asked: `/marker/<group>`.
+pub const MARKER_PATH: &str = "marker";
+
+/// What the evaluator says to a marker of a group that it knows.
+pub fn marker_message(group: &GroupId) -> String {
+    format!("portcullis marker {group}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_names_the_group() {
+        let group = "0123456789abcdef".parse().expect("a group");
+        assert_eq!(marker_message(&group), "portcullis marker 0123456789abcdef");
+    }
+}
