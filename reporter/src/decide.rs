@@ -115,6 +115,7 @@ pub fn decide(
         summary: format!("{}/{}", picture.counts.current, picture.counts.expected),
         replicas: entries,
         replicas_omitted: omitted,
+        history: previous.and_then(|previous| previous.history.clone()),
     }
 }
 
@@ -139,7 +140,7 @@ fn settled(facts: &Facts<'_>, replicas: &[Replica<'_>], previous: Option<&Policy
         (resolved.generation == facts.generation).then_some(resolved.digest)
     };
     let digest = facts.digest.or_else(before).or_else(served)?;
-    Some(Resolved { digest, generation: facts.generation })
+    Some(Resolved::module(facts.generation, digest))
 }
 
 impl<'a> Picture<'a> {

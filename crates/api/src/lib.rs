@@ -5,7 +5,9 @@
 
 pub mod column;
 mod event;
+pub mod kubernetes;
 mod observed;
+mod part;
 mod policy;
 mod report;
 pub mod revision;
@@ -13,7 +15,8 @@ mod status;
 
 pub use event::{EventType, PolicyEvent};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
+pub use part::{GroupMember, LabelOperator, LabelRequirement, LabelSelector};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, RawSettings, SpecError};
 pub use report::{PolicyKey, ReplicaReportSpec, ReportDeviation, Versions};
 pub use revision::{PolicyReference, RevisionData, RevisionMarks};
-pub use status::{Condition, ConditionType, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};
+pub use status::{Condition, ConditionType, HistoryEntry, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};

@@ -7,10 +7,12 @@ use portcullis_contract::{
     ContextAwareResource, FailurePolicy, MatchCondition, MatchPart, Mode, PolicyId, PolicyIdError, RuleWithOperations,
     WebhookKind,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::PolicyStatus;
+use crate::part::{FreeForm, GroupMember, LabelSelector};
 
 /// `apiVersion` of every kind here.
 pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
@@ -71,75 +73,88 @@ pub struct Metadata {
 }
 
 /// What the user wants of a policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicySpec {
-    /// Which installation serves it.
+    /// The installation of Portcullis that serves the policy, by its name. It cannot be changed later.
     #[serde(default = "default_policy_server")]
     pub policy_server: String,
-    /// Where the module is: `registry://…`, `https://…`, `file:///…`; in a folder also a path relative to the manifest.
+    /// Where the WebAssembly module is: `registry://host/repository:tag`, `registry://host/repository@sha256:…` or `https://…`; in a
+    /// folder also `file:///…` and a path relative to the manifest. A tag, and what an https address serves, is pinned to its digest
+    /// when it is loaded first. Exactly one of `module` and `policies` must be set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub module: Option<String>,
-    /// Members of a group, instead of `module`.
+    /// The members of a group of policies, by names that `expression` calls. Instead of `module`.
+    #[schemars(with = "Option<BTreeMap<String, GroupMember>>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub policies: Option<BTreeMap<String, Value>>,
-    /// How the members of a group decide.
+    /// How the members of a group decide, for instance `signed() && (trusted() || !public())`. Required with `policies`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
-    /// Replaces the text of a denial; required for a group.
+    /// What a user reads who is refused, instead of the module's own words; 1024 bytes at most. Required with `policies`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
-    /// Passed to the module unchanged.
+    /// What the module is told, unchanged: any object. The module says what it understands.
+    #[schemars(with = "FreeForm")]
     #[serde(default)]
     pub settings: RawSettings,
-    /// Which requests are judged.
+    /// Which requests are judged: those that one of these rules matches.
     pub rules: Vec<RuleWithOperations>,
-    /// Whether the policy may change objects.
+    /// Whether the policy may change objects. Such policies are asked before those that only judge.
     #[serde(default)]
     pub mutating: bool,
-    /// What a denial does.
+    /// What a denial does: `protect` refuses the request, `warn` admits it and warns the user, `monitor` admits it and only counts.
+    /// A change acts at once, also while an older generation serves.
     #[serde(default)]
     pub mode: Mode,
-    /// What happens when the policy cannot judge.
+    /// What happens to a request that the policy cannot judge, because it is not loaded or fails: `Fail` refuses it, `Ignore` admits
+    /// it with a warning.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// `Exact` or `Equivalent`.
+    /// `Exact` matches a request only as the rules write it; `Equivalent`, the default, also through other versions and groups of the
+    /// same resource.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub match_policy: Option<String>,
-    /// CEL expressions that must hold for the policy to be asked; 60 at most.
+    /// CEL expressions on the request that must all hold for the policy to be asked; 60 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub match_conditions: Vec<MatchCondition>,
-    /// Labels of the object.
+    /// Labels that the object, or the object before the change, must have. All objects where absent.
+    #[schemars(with = "Option<LabelSelector>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub object_selector: Option<Value>,
-    /// Labels of the object's namespace; ClusterPolicy only.
+    /// Labels that the object's namespace must have; on a ClusterPolicy only. All namespaces where absent.
+    #[schemars(with = "Option<LabelSelector>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace_selector: Option<Value>,
-    /// `None` or `NoneOnDryRun`.
+    /// `None`, the default, or `NoneOnDryRun`: whether the policy acts on anything but the request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub side_effects: Option<String>,
-    /// Longest time the API server waits, 1 to 30 s; 10 where absent.
+    /// Longest time in seconds that the API server waits for an answer, 1 to 30; 10 where absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_seconds: Option<u32>,
-    /// Longest evaluation, 1 to 30 s and not above `timeoutSeconds`; 2 where absent.
+    /// Longest evaluation in seconds, 1 to 30 and not above `timeoutSeconds`; where absent 2, or `timeoutSeconds` if that is less.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_eval_seconds: Option<u32>,
-    /// Kinds the policy may read; ClusterPolicy only.
+    /// Kinds that the policy may read from the cluster; on a ClusterPolicy only. Nothing is granted by default.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context_aware_resources: Vec<ContextAwareResource>,
-    /// Host capabilities the policy may use.
+    /// Host capabilities that the policy may use, for instance `oci/v1/manifest_digest`. Nothing is granted by default.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub host_capabilities: Vec<String>,
-    /// What must have signed the module.
+    /// Who must have signed the module: `allOf` and `anyOf` as in a verification.yml. A module whose signatures cannot be checked is
+    /// not loaded.
+    #[schemars(with = "Option<FreeForm>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signatures: Option<Value>,
-    /// How many revisions are kept; 10 where absent.
+    /// How many older revisions of the policy are kept to roll back to; 10 where absent. The newest one and the last one that served
+    /// are always kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub revision_history_limit: Option<u32>,
-    /// Serve this revision's content as the new generation.
+    /// Serve the content of this earlier generation as the new one, as long as this is set. `mode`, `suspend` and `failurePolicy` stay
+    /// those of this spec.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rollback_to: Option<i64>,
-    /// The policy stays loaded and is not asked.
+    /// Whether the policy stays loaded and is not asked. A change acts at once.
     #[serde(default)]
     pub suspend: bool,
 }

@@ -6,11 +6,26 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
+use kube_derive::CustomResource;
 use portcullis_contract::{Digest, ReplicaState};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The `spec` of a ReplicaReport.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// What one pod of Portcullis serves. Its reporter writes it; nobody else should.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[kube(
+    group = "policies.portcullis.dev",
+    version = "v1alpha1",
+    kind = "ReplicaReport",
+    plural = "replicareports",
+    shortname = "rr",
+    category = "portcullis",
+    namespaced,
+    derive = "PartialEq",
+    schema = "disabled",
+    doc = "What one pod of Portcullis serves. Its reporter writes it and renews it once a minute; nobody else should.",
+    crates(kube_core = "::kube_core")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaReportSpec {
     /// The pod's uid; tells a pod from a later one of the same name.
@@ -42,7 +57,7 @@ impl ReplicaReportSpec {
 }
 
 /// Which programs a pod runs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Versions {
     /// Version of the loader; empty where it has not been reached.
@@ -58,7 +73,7 @@ pub struct Versions {
 }
 
 /// The first 16 hex digits of a policy's uid.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct PolicyKey(String);
 
@@ -76,7 +91,7 @@ impl fmt::Display for PolicyKey {
 }
 
 /// A policy that does not plainly serve its newest generation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportDeviation {
     /// The policy.

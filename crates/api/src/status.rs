@@ -1,16 +1,24 @@
 //! The status of a policy (status-api section 2).
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use portcullis_contract::{Digest, ReplicaState};
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// What is, as far as the leader (in a folder: the reporter) knows.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+///
+/// Several write it, each a part, so a part may be absent. Entries that this release does not know are left out when it is read.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PolicyStatus {
     /// The newest generation that has been looked at.
     pub observed_generation: i64,
     /// One of each type.
+    #[serde(deserialize_with = "known")]
     pub conditions: Vec<Condition>,
     /// What the newest generation means in bytes; absent until known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -23,23 +31,79 @@ pub struct PolicyStatus {
     /// `current/expected`.
     pub summary: String,
     /// At most 16, failing first, then by name.
+    #[serde(deserialize_with = "known")]
     pub replicas: Vec<ReplicaStatus>,
     /// How many the cap left out.
     pub replicas_omitted: u32,
+    /// What became of the newest generations, the newest first; ten at most.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_known")]
+    pub history: Option<Vec<HistoryEntry>>,
+}
+
+impl PolicyStatus {
+    /// Most entries of [`PolicyStatus::history`].
+    pub const MAX_HISTORY: usize = 10;
+    /// Most entries of [`PolicyStatus::replicas`].
+    pub const MAX_REPLICAS: usize = 16;
+}
+
+/// The entries that this release can read. One that a newer release wrote must not hide the others.
+fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let entries = Vec::<Value>::deserialize(deserializer)?;
+    Ok(entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect())
+}
+
+/// [`known`], where there is such a list.
+fn maybe_known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<Vec<T>>, D::Error> {
+    known(deserializer).map(Some)
+}
+
+/// What became of one generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryEntry {
+    /// The generation.
+    pub generation: i64,
+    /// The digest of its module; absent where it never became known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<Digest>,
+    /// When it was decided.
+    pub time: Timestamp,
+    /// Whether every expected replica has served it.
+    pub served: bool,
+    /// Why it has not been served, in one word.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
 }
 
 /// A generation and its bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resolved {
-    /// The digest of the module.
+    /// The digest of the module; of a group, the digest of `members`.
     pub digest: Digest,
     /// The generation.
     pub generation: i64,
+    /// Of a group: the digest of each member's module, by the member's name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<String, Digest>,
+}
+
+impl Resolved {
+    /// A generation whose module has this digest.
+    pub fn module(generation: i64, digest: Digest) -> Self {
+        Self { digest, generation, members: BTreeMap::new() }
+    }
+
+    /// A generation of a group whose members have these modules. Groups with the same members and modules have the same digest.
+    pub fn group(generation: i64, members: BTreeMap<String, Digest>) -> Self {
+        let lines: String = members.iter().map(|(name, digest)| format!("{name} {digest}\n")).collect();
+        Self { digest: Digest::of(lines.as_bytes()), generation, members }
+    }
 }
 
 /// A `metav1.Condition`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// Which.
@@ -57,7 +121,7 @@ pub struct Condition {
 }
 
 /// The types of conditions (status-api section 4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ConditionType {
     /// The spec is understood.
     Accepted,
@@ -76,7 +140,7 @@ pub enum ConditionType {
 }
 
 /// The three values of a condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Truth {
     /// It holds.
     True,
@@ -87,8 +151,8 @@ pub enum Truth {
 }
 
 /// How many expected replicas are in which state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ReplicaCounts {
     /// Replicas that the API server can reach.
     pub expected: u32,
@@ -105,7 +169,7 @@ pub struct ReplicaCounts {
 }
 
 /// One replica's part.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaStatus {
     /// The pod's name.

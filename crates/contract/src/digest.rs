@@ -32,6 +32,17 @@ impl Digest {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Digest {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "maxLength": 71 })
+    }
+}
+
 /// A digest in the making, for bytes that come in pieces.
 #[derive(Default, Clone)]
 pub struct Hasher(sha2::Sha256);

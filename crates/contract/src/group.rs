@@ -21,6 +21,7 @@ pub enum WebhookKind {
 
 /// Which requests a webhook is asked about (`admissionregistration.k8s.io/v1` RuleWithOperations).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RuleWithOperations {
     /// API groups; `""` is the core group, `*` all.
@@ -38,6 +39,7 @@ pub struct RuleWithOperations {
 
 /// A CEL expression that must hold for the webhook to be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MatchCondition {
     /// A name for messages.

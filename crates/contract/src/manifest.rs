@@ -151,6 +151,7 @@ impl ExecutionMode {
 
 /// What a denial does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Rejects.
@@ -175,6 +176,7 @@ impl Mode {
 
 /// What a policy without a usable generation answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum FailurePolicy {
     /// Rejects.
     #[default]
@@ -185,6 +187,7 @@ pub enum FailurePolicy {
 
 /// A kind that a policy may read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ContextAwareResource {
     /// For instance `v1` or `apps/v1`.

@@ -25,6 +25,7 @@ pub struct Program {
 
 /// What a replica does for one policy (status-api section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ReplicaState {
     /// Serves the newest generation.
     Current,

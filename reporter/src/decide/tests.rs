@@ -213,7 +213,7 @@ fn the_whole_status_of_one_failing_replica() {
             condition(ConditionType::Reconciling, Truth::False, "Idle", ""),
             condition(ConditionType::Stalled, Truth::True, "SettingsInvalid", words),
         ],
-        resolved: Some(Resolved { digest: Digest::of(b"seven"), generation: 7 }),
+        resolved: Some(Resolved::module(7, Digest::of(b"seven"))),
         last_served: None,
         replica_counts: ReplicaCounts { expected: 1, previous: 1, ..ReplicaCounts::default() },
         summary: "0/1".into(),
@@ -229,6 +229,7 @@ fn the_whole_status_of_one_failing_replica() {
             message: Some("in words".into()),
         }],
         replicas_omitted: 0,
+        history: None,
     };
     assert_eq!(status, expected);
 }

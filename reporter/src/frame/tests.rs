@@ -26,7 +26,7 @@ fn object(id: &str, word: &str, failure: Option<(&str, &str)>) -> (PolicyId, Obs
             condition(ConditionType::Ready, Truth::False, word, words),
             condition(ConditionType::Degraded, truth, reason, ""),
         ],
-        last_served: Some(Resolved { digest: Digest::of(b""), generation: 1 }),
+        last_served: Some(Resolved::module(1, Digest::of(b""))),
         summary: "0/1".into(),
         ..PolicyStatus::default()
     };

@@ -1,0 +1,103 @@
+//! Reading objects of the API server one by one, so that an odd one stops no list.
+
+use kube_core::DynamicObject;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::schema;
+use crate::PolicySpec;
+
+/// An object, or a part of it, that this release cannot read. Usually a newer release with more values let it in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct DecodeError {
+    /// Where, for instance `spec.mode`.
+    pub path: String,
+    /// What is wrong there.
+    pub problem: String,
+}
+
+/// Reads an object as one of the kinds here.
+///
+/// # Errors
+/// When a value is none that this release knows. Name and uid can be taken from the object all the same
+/// ([`PolicyReference::of`](crate::PolicyReference::of)), and its spec with [`raw_spec`].
+pub fn decode<K: DeserializeOwned>(object: DynamicObject) -> Result<K, DecodeError> {
+    let DynamicObject { metadata, mut data, .. } = object;
+    let metadata = serde_json::to_value(metadata).unwrap_or_default();
+    if let Some(fields) = data.as_object_mut() {
+        fields.insert("metadata".to_owned(), metadata);
+    }
+    read(data)
+}
+
+/// Reads the `spec` of a policy or of its revision, as the API server has it. Fields that this release does not know are left out.
+///
+/// # Errors
+/// When a value is none that this release knows.
+pub fn decode_spec(mut spec: Value) -> Result<PolicySpec, DecodeError> {
+    schema::prune(&schema::SPEC, &mut spec);
+    read(spec)
+}
+
+/// The `spec` of an object, whole, also where this release cannot read it: what a revision holds.
+pub fn raw_spec(object: &DynamicObject) -> &Value {
+    &object.data["spec"]
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> Result<T, DecodeError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        DecodeError { path, problem: error.into_inner().to_string() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Kind;
+    use crate::kubernetes::{ClusterPolicy, PolicyResource as _};
+
+    fn object(change: impl FnOnce(&mut Value)) -> DynamicObject {
+        let mut value = json!({
+            "apiVersion": crate::API_VERSION, "kind": "ClusterPolicy",
+            "metadata": {"name": "a", "uid": "u", "generation": 3, "resourceVersion": "9"},
+            "spec": {"module": "m", "rules": [], "settings": {"big": 9_007_199_254_740_993_i64}},
+        });
+        change(&mut value);
+        serde_json::from_value(value).expect("an object")
+    }
+
+    #[test]
+    fn an_object_is_read_with_fields_of_a_newer_release() {
+        let policy: ClusterPolicy = decode(object(|o| {
+            o["spec"]["novelty"] = json!(1);
+            o["status"] = json!({"conditions": [{"type": "Novelty"}], "novelty": {}});
+        }))
+        .expect("reads");
+        assert_eq!(policy.spec.settings["big"], json!(9_007_199_254_740_993_i64));
+        assert_eq!(policy.status.as_ref().map(|status| status.conditions.len()), Some(0));
+        let plain = policy.plain();
+        assert_eq!((plain.kind, plain.metadata.generation), (Kind::ClusterPolicy, Some(3)));
+        assert_eq!(policy.reference().map(|reference| reference.uid).as_deref(), Some("u"));
+    }
+
+    #[test]
+    fn a_status_of_which_only_the_webhook_is_known_is_read() {
+        let condition = json!({"type": "WebhookConfigured", "status": "True", "reason": "Registered", "message": "",
+                               "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let policy: ClusterPolicy =
+            decode(object(|o| o["status"] = json!({"conditions": [condition]}))).expect("reads");
+        assert!(policy.status.is_some_and(|status| status.is_true(crate::ConditionType::WebhookConfigured)));
+    }
+
+    #[test]
+    fn a_value_of_a_newer_release_is_named_and_the_spec_is_there_all_the_same() {
+        let odd = object(|o| o["spec"]["mode"] = json!("quarantine"));
+        assert_eq!(raw_spec(&odd)["mode"], "quarantine");
+        let error = decode::<ClusterPolicy>(odd).expect_err("refused");
+        assert!(error.to_string().contains("mode") && error.to_string().contains("quarantine"), "{error}");
+    }
+}

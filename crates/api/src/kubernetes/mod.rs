@@ -1,0 +1,30 @@
+//! The resources as the API server has them: types for Kubernetes clients, and the CustomResourceDefinitions.
+//!
+//! [`Policy`] and [`ClusterPolicy`] are two types with one [`PolicySpec`](crate::PolicySpec); [`PolicyResource`] is what they
+//! have in common, and [`PolicyResource::plain`] makes the [`crate::Policy`] that a folder has too.
+//!
+//! **List and watch policies as [`DynamicObject`] and read each with [`decode`].** A typed list fails as a whole when one of its
+//! objects cannot be read, for instance one that a newer release with more modes let in; so one odd policy would hide all others.
+//! Fields that this release does not know are no such reason: they are left out, as an API server with this release's schema does.
+//!
+//! ```text
+//! Api<DynamicObject> ──► decode ──► Policy, ClusterPolicy ──► plain ──► crate::Policy ──► check
+//! ControllerRevision.data.spec ──► decode_spec ──► PolicySpec
+//! ```
+
+mod decode;
+mod resource;
+mod schema;
+
+pub use decode::{DecodeError, decode, decode_spec, raw_spec};
+pub use kube_core::DynamicObject;
+pub use resource::{ClusterPolicy, ClusterSpec, NamespacedSpec, Policy, PolicyResource};
+
+pub use crate::report::ReplicaReport;
+
+/// The API group of every kind here.
+pub const GROUP: &str = "policies.portcullis.dev";
+/// The version of every kind here.
+pub const VERSION: &str = "v1alpha1";
+/// The finalizer of policies: the controller has webhooks and revisions to remove first.
+pub const FINALIZER: &str = "policies.portcullis.dev/webhooks";

@@ -1,0 +1,163 @@
+//! Policy and ClusterPolicy as types of a Kubernetes client.
+
+use std::ops::Deref;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_core::Resource;
+use kube_derive::CustomResource;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::decode::decode_spec;
+use crate::{API_VERSION, Kind, Metadata, PolicyReference, PolicySpec, PolicyStatus};
+
+/// The `spec` of a [`Policy`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource)]
+#[kube(
+    group = "policies.portcullis.dev",
+    version = "v1alpha1",
+    kind = "Policy",
+    plural = "policies",
+    shortname = "pol",
+    category = "portcullis",
+    namespaced,
+    status = "PolicyStatus",
+    derive = "PartialEq",
+    schema = "disabled",
+    doc = "A Policy judges requests in its own namespace with a WebAssembly module.",
+    crates(kube_core = "::kube_core")
+)]
+#[serde(transparent)]
+pub struct NamespacedSpec(#[serde(deserialize_with = "lenient")] pub PolicySpec);
+
+/// The `spec` of a [`ClusterPolicy`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource)]
+#[kube(
+    group = "policies.portcullis.dev",
+    version = "v1alpha1",
+    kind = "ClusterPolicy",
+    plural = "clusterpolicies",
+    shortname = "cpol",
+    category = "portcullis",
+    status = "PolicyStatus",
+    derive = "PartialEq",
+    schema = "disabled",
+    doc = "A ClusterPolicy judges requests everywhere its selectors say with a WebAssembly module.",
+    crates(kube_core = "::kube_core")
+)]
+#[serde(transparent)]
+pub struct ClusterSpec(#[serde(deserialize_with = "lenient")] pub PolicySpec);
+
+impl Deref for NamespacedSpec {
+    type Target = PolicySpec;
+
+    fn deref(&self) -> &PolicySpec {
+        &self.0
+    }
+}
+
+impl Deref for ClusterSpec {
+    type Target = PolicySpec;
+
+    fn deref(&self) -> &PolicySpec {
+        &self.0
+    }
+}
+
+/// Reads a spec as the API server has it.
+fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicySpec, D::Error> {
+    decode_spec(Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+/// What [`Policy`] and [`ClusterPolicy`] have in common.
+pub trait PolicyResource:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Send + Sync + 'static
+{
+    /// Which of the two.
+    const KIND: Kind;
+
+    /// What the user wants.
+    fn spec(&self) -> &PolicySpec;
+
+    /// What is, as the reporter and the controller wrote it.
+    fn status(&self) -> Option<&PolicyStatus>;
+
+    /// The policy by name and uid. Nothing for an object that no API server has seen.
+    fn reference(&self) -> Option<PolicyReference> {
+        PolicyReference::of(Self::KIND, self.meta())
+    }
+
+    /// The policy as a folder has it too.
+    fn plain(&self) -> crate::Policy {
+        crate::Policy {
+            api_version: API_VERSION.to_owned(),
+            kind: Self::KIND,
+            metadata: Metadata::from(self.meta()),
+            spec: self.spec().clone(),
+            status: self.status().cloned(),
+        }
+    }
+}
+
+impl PolicyResource for Policy {
+    const KIND: Kind = Kind::Policy;
+
+    fn spec(&self) -> &PolicySpec {
+        &self.spec
+    }
+
+    fn status(&self) -> Option<&PolicyStatus> {
+        self.status.as_ref()
+    }
+}
+
+impl PolicyResource for ClusterPolicy {
+    const KIND: Kind = Kind::ClusterPolicy;
+
+    fn spec(&self) -> &PolicySpec {
+        &self.spec
+    }
+
+    fn status(&self) -> Option<&PolicyStatus> {
+        self.status.as_ref()
+    }
+}
+
+impl From<&Policy> for crate::Policy {
+    fn from(policy: &Policy) -> Self {
+        policy.plain()
+    }
+}
+
+impl From<&ClusterPolicy> for crate::Policy {
+    fn from(policy: &ClusterPolicy) -> Self {
+        policy.plain()
+    }
+}
+
+impl PolicyReference {
+    /// The policy of this kind with this metadata. Nothing where name or uid is absent: no API server has seen it.
+    pub fn of(kind: Kind, metadata: &ObjectMeta) -> Option<Self> {
+        let (name, uid) = (metadata.name.clone()?, metadata.uid.clone()?);
+        let namespace = match kind {
+            Kind::Policy => Some(metadata.namespace.clone()?),
+            Kind::ClusterPolicy => None,
+        };
+        Some(Self { kind, namespace, name, uid })
+    }
+}
+
+impl From<&ObjectMeta> for Metadata {
+    fn from(metadata: &ObjectMeta) -> Self {
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            namespace: metadata.namespace.clone(),
+            uid: metadata.uid.clone(),
+            generation: metadata.generation,
+            creation_timestamp: metadata.creation_timestamp.as_ref().map(|time| time.0),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            annotations: metadata.annotations.clone().unwrap_or_default(),
+        }
+    }
+}

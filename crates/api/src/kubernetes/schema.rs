@@ -1,0 +1,113 @@
+//! From Rust types to the schemas of a CustomResourceDefinition. Their doc comments are what `kubectl explain` says.
+
+use std::sync::LazyLock;
+
+use kube_core::schema::{OptionalEnum, StructuralSchemaRewriter};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use schemars::transform::AddNullable;
+use serde_json::{Map, Value};
+
+use crate::PolicySpec;
+
+/// The schema of a policy's spec, without limits and rules.
+pub(super) static SPEC: LazyLock<Value> = LazyLock::new(of::<PolicySpec>);
+
+const ANY: &str = "x-kubernetes-preserve-unknown-fields";
+
+/// The structural schema of a type.
+pub(super) fn of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::openapi3()
+        .with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        })
+        .with_transform(AddNullable::default())
+        .with_transform(StructuralSchemaRewriter)
+        .with_transform(OptionalEnum);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    tidy(&mut schema);
+    schema
+}
+
+/// Removes what Kubernetes does not want: `null` as a value (an absent field says the same), names of Rust types and formats of
+/// Rust's integers, which an API server warns of. Sentences lose the line breaks of the source.
+fn tidy(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+        fields.insert("format".to_owned(), "int64".into());
+    }
+    for gone in ["nullable", "title", "additionalItems"] {
+        fields.shift_remove(gone);
+    }
+    if fields.get("additionalProperties").is_some_and(Value::is_boolean) {
+        fields.shift_remove("additionalProperties");
+    }
+    if fields.get("default").is_some_and(Value::is_null) {
+        fields.shift_remove("default");
+    }
+    if let Some(text) = fields.get("description").and_then(Value::as_str) {
+        let text = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
+        fields.insert("description".to_owned(), text.into());
+    }
+    for inner in subschemas(fields) {
+        tidy(inner);
+    }
+}
+
+/// The schemas one level below.
+fn subschemas(fields: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
+    fields.iter_mut().flat_map(|(key, value)| -> Box<dyn Iterator<Item = &mut Value>> {
+        match (key.as_str(), value) {
+            ("properties", Value::Object(properties)) => Box::new(properties.values_mut()),
+            ("items" | "additionalProperties", value) => Box::new(std::iter::once(value)),
+            _ => Box::new(std::iter::empty()),
+        }
+    })
+}
+
+/// Leaves out what a schema does not know, as the API server does.
+pub(super) fn prune(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(fields) if schema.get(ANY).is_none() => {
+            if let Some(known) = schema.get("properties") {
+                fields.retain(|name, _| known.get(name).is_some());
+            }
+            for (name, inner) in fields {
+                let below = schema.get("properties").and_then(|known| known.get(name));
+                if let Some(below) = below.or_else(|| schema.get("additionalProperties")) {
+                    prune(below, inner);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(below) = schema.get("items") {
+                items.iter_mut().for_each(|item| prune(below, item));
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newer_release_added_is_left_out_at_every_level() {
+        let mut spec = serde_json::json!({
+            "module": "a", "novelty": {"deep": 1},
+            "settings": {"novelty": 9_007_199_254_740_993_u64},
+            "rules": [{"apiGroups": [""], "novelty": true}],
+            "policies": {"a": {"module": "m", "novelty": 1}},
+        });
+        prune(&SPEC, &mut spec);
+        let expected = serde_json::json!({
+            "module": "a",
+            "settings": {"novelty": 9_007_199_254_740_993_u64},
+            "rules": [{"apiGroups": [""]}],
+            "policies": {"a": {"module": "m"}},
+        });
+        assert_eq!(spec, expected);
+    }
+}
