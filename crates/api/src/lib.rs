@@ -11,6 +11,7 @@ mod part;
 mod policy;
 mod report;
 pub mod revision;
+mod schema;
 mod status;
 
 pub use event::{EventType, PolicyEvent};

@@ -13,6 +13,8 @@ use serde_json::Value;
 
 use crate::PolicyStatus;
 use crate::part::{FreeForm, GroupMember, LabelSelector};
+use crate::schema::validate::validate;
+use crate::schema::{self, rules};
 
 /// `apiVersion` of every kind here.
 pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
@@ -173,7 +175,7 @@ pub enum SpecError {
     #[error("{field}: {problem}")]
     Field {
         /// For instance `spec.module`.
-        field: &'static str,
+        field: String,
         /// What is wrong and what is wanted.
         problem: String,
     },
@@ -193,79 +195,27 @@ impl Policy {
         }
     }
 
-    /// Checks what a schema can know.
+    /// Checks what a schema can know: the same limits and rules as the API server, in the same words where they are rules.
     ///
     /// # Errors
     /// The first rule that is broken, in plain words.
     pub fn check(&self) -> Result<PolicyId, SpecError> {
         let id = self.id()?;
-        let field = |field, problem: &str| Err(SpecError::Field { field, problem: problem.to_owned() });
+        let field = |field: &str, problem: String| Err(SpecError::Field { field: field.to_owned(), problem });
         if self.api_version != API_VERSION {
-            return field("apiVersion", &format!("want {API_VERSION}"));
+            return field("apiVersion", format!("want {API_VERSION}"));
         }
-        let spec = &self.spec;
-        match (&spec.module, &spec.policies) {
-            (None, None) => return field("spec.module", "want the address of a module (or `policies` for a group)"),
-            (Some(_), Some(_)) => return field("spec.policies", "want exactly one of `module` and `policies`"),
-            (Some(module), None) if module.is_empty() || module.len() > 2048 => {
-                return field("spec.module", "want an address of 1 to 2048 characters");
-            }
-            (Some(_), None) if spec.expression.is_some() => {
-                return field("spec.expression", "goes with `policies`, not with `module`");
-            }
-            (None, Some(_)) if spec.expression.is_none() || spec.message.is_none() => {
-                return field("spec.expression", "a group needs `expression` and `message`");
-            }
-            _ => {}
+        match serde_json::to_value(&self.spec) {
+            Ok(spec) => validate(&schema::SPEC, &spec, "spec")?,
+            Err(error) => return field("spec", error.to_string()),
         }
-        if spec.rules.is_empty() {
-            return field("spec.rules", "want at least one rule");
+        let conditions = &self.spec.match_conditions;
+        let twice =
+            |(index, one): (usize, &MatchCondition)| conditions[..index].iter().any(|other| other.name == one.name);
+        if conditions.iter().enumerate().any(twice) {
+            return field("spec.matchConditions", "has two conditions with one name: name them apart".to_owned());
         }
-        for rule in &spec.rules {
-            for list in [&rule.api_groups, &rule.api_versions, &rule.resources, &rule.operations] {
-                if list.is_empty() {
-                    return field("spec.rules", "apiGroups, apiVersions, resources and operations must not be empty");
-                }
-            }
-            if let Some(other) =
-                rule.operations.iter().find(|o| !matches!(o.as_str(), "CREATE" | "UPDATE" | "DELETE" | "CONNECT" | "*"))
-            {
-                return field(
-                    "spec.rules",
-                    &format!("operation {other:?} is none of CREATE, UPDATE, DELETE, CONNECT, *"),
-                );
-            }
-        }
-        for (name, seconds) in
-            [("spec.timeoutSeconds", spec.timeout_seconds), ("spec.timeoutEvalSeconds", spec.timeout_eval_seconds)]
-        {
-            if seconds.is_some_and(|seconds| !(1..=30).contains(&seconds)) {
-                return field(name, "want 1 to 30");
-            }
-        }
-        if spec.timeout_eval_seconds.unwrap_or(1) > spec.timeout_seconds.unwrap_or(10) {
-            return field("spec.timeoutEvalSeconds", "must not be above timeoutSeconds (10 where absent)");
-        }
-        if !matches!(spec.match_policy.as_deref(), None | Some("Exact" | "Equivalent")) {
-            return field("spec.matchPolicy", "want Exact or Equivalent");
-        }
-        if !matches!(spec.side_effects.as_deref(), None | Some("None" | "NoneOnDryRun")) {
-            return field("spec.sideEffects", "want None or NoneOnDryRun");
-        }
-        if spec.match_conditions.len() > 60 {
-            return field("spec.matchConditions", "want at most 60");
-        }
-        if spec.message.as_ref().is_some_and(|message| message.len() > 1024) {
-            return field("spec.message", "want at most 1024 bytes");
-        }
-        if self.kind == Kind::Policy {
-            if spec.namespace_selector.is_some() {
-                return field("spec.namespaceSelector", "a Policy applies to its own namespace; use a ClusterPolicy");
-            }
-            if !spec.context_aware_resources.is_empty() {
-                return field("spec.contextAwareResources", "a Policy cannot read the cluster; use a ClusterPolicy");
-            }
-        }
+        rules::check(self)?;
         Ok(id)
     }
 
@@ -278,7 +228,7 @@ impl Policy {
                 Kind::Policy => Some(self.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned())),
                 Kind::ClusterPolicy => None,
             },
-            rules: spec.rules.clone(),
+            rules: self.webhook_rules(),
             match_policy: spec.match_policy.clone(),
             object_selector: spec.object_selector.clone(),
             namespace_selector: spec.namespace_selector.clone(),
@@ -286,6 +236,16 @@ impl Policy {
             failure_policy: spec.failure_policy,
             side_effects: spec.side_effects.clone(),
         }
+    }
+
+    /// The rules of the webhook. Those of a Policy never reach beyond namespaces: a selector of namespaces does not skip objects
+    /// that are in none.
+    fn webhook_rules(&self) -> Vec<RuleWithOperations> {
+        let mut rules = self.spec.rules.clone();
+        if self.kind == Kind::Policy {
+            rules.iter_mut().for_each(|rule| rule.scope = Some("Namespaced".to_owned()));
+        }
+        rules
     }
 }
 
@@ -309,6 +269,53 @@ mod tests {
         assert_eq!(policy(|_| ()).map(|id| id.to_string()).as_deref(), Ok("cluster/no-privileged"));
     }
 
+    /// Sets fields of the spec, or takes them out.
+    fn with(spec: &Value) -> impl FnOnce(&mut Value) {
+        let spec = spec.as_object().cloned().unwrap_or_default();
+        move |policy| {
+            let fields = policy["spec"].as_object_mut().expect("an object");
+            for (name, value) in spec {
+                if value.is_null() {
+                    fields.shift_remove(&name)
+                } else {
+                    fields.insert(name, value)
+                };
+            }
+        }
+    }
+
+    #[test]
+    fn specs_are_judged_as_by_an_api_server() {
+        let specs: Vec<Value> = serde_yaml_ng::from_str(include_str!("../specs.yaml")).expect("a list of specs");
+        for case in specs {
+            let name = &case["name"];
+            let result = policy(|policy| {
+                policy["kind"] = case["kind"].clone();
+                with(&case["spec"])(policy);
+            });
+            match (result, case["refused"].as_str()) {
+                (Ok(_), None) => {}
+                (Err(error), Some(field)) => {
+                    let words = case["words"].as_str().unwrap_or("");
+                    assert!(error.starts_with(field) && error.contains(words), "{name}: {error}");
+                }
+                (result, expected) => panic!("{name}: expected {expected:?}, got {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_policy_never_matches_beyond_namespaces() {
+        let mut policy: Policy = serde_json::from_value(serde_json::json!({
+            "apiVersion": API_VERSION, "kind": "Policy", "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]},
+        }))
+        .expect("a policy");
+        assert_eq!(policy.match_part().rules[0].scope.as_deref(), Some("Namespaced"));
+        policy.kind = Kind::ClusterPolicy;
+        assert_eq!(policy.match_part().rules[0].scope, None);
+    }
+
     #[test]
     fn a_misspelt_field_is_named() {
         let error = policy(|p| p["spec"]["setings"] = serde_json::json!({})).expect_err("refused");
@@ -319,7 +326,8 @@ mod tests {
     fn rules_of_the_schema_are_told_in_plain_words() {
         let refused = |change: fn(&mut Value)| policy(change).expect_err("refused");
         assert!(
-            refused(|p| p["spec"]["policies"] = serde_json::json!({})).starts_with("spec.policies: want exactly one")
+            refused(|p| p["spec"]["policies"] = serde_json::json!({"a": {"module": "m"}}))
+                .starts_with("spec.policies: cannot stand beside")
         );
         assert!(refused(|p| p["spec"]["rules"] = serde_json::json!([])).starts_with("spec.rules: want at least one"));
         assert!(
@@ -331,7 +339,7 @@ mod tests {
                 p["kind"] = "Policy".into();
                 p["spec"]["namespaceSelector"] = serde_json::json!({});
             })
-            .starts_with("spec.namespaceSelector: a Policy applies to its own namespace")
+            .starts_with("spec.namespaceSelector: goes with a ClusterPolicy only")
         );
     }
 }

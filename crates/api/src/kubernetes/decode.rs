@@ -4,8 +4,7 @@ use kube_core::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::schema;
-use crate::PolicySpec;
+use crate::{PolicySpec, schema};
 
 /// An object, or a part of it, that this release cannot read. Usually a newer release with more values let it in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -12,10 +12,11 @@
 //! ControllerRevision.data.spec ──► decode_spec ──► PolicySpec
 //! ```
 
+mod crd;
 mod decode;
 mod resource;
-mod schema;
 
+pub use crd::definitions;
 pub use decode::{DecodeError, decode, decode_spec, raw_spec};
 pub use kube_core::DynamicObject;
 pub use resource::{ClusterPolicy, ClusterSpec, NamespacedSpec, Policy, PolicyResource};

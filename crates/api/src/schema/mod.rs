@@ -1,4 +1,12 @@
-//! From Rust types to the schemas of a CustomResourceDefinition. Their doc comments are what `kubectl explain` says.
+//! What a schema knows of a spec: its form, from the Rust types, its limits, and its rules.
+//!
+//! The same table serves a folder, where [`Policy::check`](crate::Policy::check) reads it, and a cluster, where the API server reads it
+//! in a CustomResourceDefinition.
+
+pub(crate) mod limits;
+mod names;
+pub(crate) mod rules;
+pub(crate) mod validate;
 
 use std::sync::LazyLock;
 
@@ -10,13 +18,18 @@ use serde_json::{Map, Value};
 
 use crate::PolicySpec;
 
-/// The schema of a policy's spec, without limits and rules.
-pub(super) static SPEC: LazyLock<Value> = LazyLock::new(of::<PolicySpec>);
+/// The schema of a policy's spec, with limits and without rules.
+pub(crate) static SPEC: LazyLock<Value> = LazyLock::new(|| {
+    let mut schema = of::<PolicySpec>();
+    limits::apply(&mut schema, &limits::spec());
+    schema
+});
 
+/// The keyword of an object whose fields are nobody's concern.
 const ANY: &str = "x-kubernetes-preserve-unknown-fields";
 
-/// The structural schema of a type.
-pub(super) fn of<T: JsonSchema>() -> Value {
+/// The structural schema of a type. Its doc comments are what `kubectl explain` says.
+pub(crate) fn of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3()
         .with(|settings| {
             settings.inline_subschemas = true;
@@ -66,8 +79,25 @@ fn subschemas(fields: &mut Map<String, Value>) -> impl Iterator<Item = &mut Valu
     })
 }
 
+/// The schema at a path like `rules[].apiGroups`, where `[]` is an entry of a list and `{}` a value of a map; the schema itself where
+/// the path is empty.
+///
+/// # Panics
+/// When there is none.
+pub(crate) fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
+    let steps = path.replace("[]", ".[]").replace("{}", ".{}");
+    steps.split('.').filter(|step| !step.is_empty()).fold(schema, |schema, step| {
+        let below = match step {
+            "[]" => schema.get_mut("items"),
+            "{}" => schema.get_mut("additionalProperties"),
+            name => schema.get_mut("properties").and_then(|properties| properties.get_mut(name)),
+        };
+        below.unwrap_or_else(|| panic!("the schema has no {path}"))
+    })
+}
+
 /// Leaves out what a schema does not know, as the API server does.
-pub(super) fn prune(schema: &Value, value: &mut Value) {
+pub(crate) fn prune(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) if schema.get(ANY).is_none() => {
             if let Some(known) = schema.get("properties") {

@@ -1,0 +1,95 @@
+//! Rules for a Policy, whose author has a say in one namespace only. What only a ClusterPolicy may set is refused, not dropped.
+
+use portcullis_contract::RuleWithOperations;
+
+use super::{Rule, each_rule, has};
+
+/// Cluster-scoped resources that Kubernetes itself has, by the API group that has them.
+const CLUSTER_SCOPED: &[(&str, &[&str])] = &[
+    ("", &["namespaces", "nodes", "persistentvolumes"]),
+    ("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"]),
+    ("apiextensions.k8s.io", &["customresourcedefinitions"]),
+    ("storage.k8s.io", &["storageclasses"]),
+];
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        at: "",
+        field: "namespaceSelector",
+        cel: "!has(self.namespaceSelector)",
+        holds: |spec| spec.namespace_selector.is_none(),
+        message: "goes with a ClusterPolicy only, as a Policy applies to its own namespace: remove it, or use a ClusterPolicy",
+    },
+    Rule {
+        at: "",
+        field: "contextAwareResources",
+        cel: "!has(self.contextAwareResources) || size(self.contextAwareResources) == 0",
+        holds: |spec| spec.context_aware_resources.is_empty(),
+        message: "goes with a ClusterPolicy only, as a Policy cannot read the cluster: remove it, or use a ClusterPolicy",
+    },
+    Rule {
+        at: "",
+        field: "policies",
+        cel: "!has(self.policies) || self.policies.all(name, !has(self.policies[name].contextAwareResources) || \
+              size(self.policies[name].contextAwareResources) == 0)",
+        holds: |spec| {
+            let members = spec.policies.iter().flatten();
+            members.into_iter().all(|(_, member)| member["contextAwareResources"].as_array().is_none_or(Vec::is_empty))
+        },
+        message: "has a member with contextAwareResources, which go with a ClusterPolicy only, as a Policy cannot read the cluster: \
+                  remove them, or use a ClusterPolicy",
+    },
+    Rule {
+        at: "rules[]",
+        field: "scope",
+        cel: "!has(self.scope) || self.scope == 'Namespaced'",
+        holds: |spec| each_rule(spec, |rule| rule.scope.as_deref().is_none_or(|scope| scope == "Namespaced")),
+        message: "must be Namespaced, as a Policy judges nothing outside its namespace: remove it, or use a ClusterPolicy",
+    },
+    Rule {
+        at: "rules[]",
+        field: "",
+        cel: "!('*' in self.apiGroups) || !self.resources.exists(name, name in ['*', '*/*'])",
+        holds: |spec| each_rule(spec, |rule| !has(&rule.api_groups, "*") || !names_all(rule)),
+        message: "matches all resources of all API groups, which only a ClusterPolicy may: name the groups or the resources, or use a \
+                  ClusterPolicy",
+    },
+    Rule {
+        at: "rules[]",
+        field: "",
+        cel: "!self.apiGroups.exists(group, group in ['*', 'wgpolicyk8s.io']) || !self.resources.exists(name, name == 'policyreports' \
+              || name.startsWith('policyreports/') || (name in ['*', '*/*'] && 'wgpolicyk8s.io' in self.apiGroups))",
+        holds: |spec| each_rule(spec, |rule| !matches_reports(rule)),
+        message: "matches policyreports of wgpolicyk8s.io, which say what policies found and which a Policy must not hold back: leave \
+                  them out",
+    },
+    Rule {
+        at: "rules[]",
+        field: "",
+        cel: "!('' in self.apiGroups && self.resources.exists(name, name.split('/')[0] in ['namespaces', 'nodes', \
+              'persistentvolumes'])) && !('rbac.authorization.k8s.io' in self.apiGroups && self.resources.exists(name, name in \
+              ['clusterroles', 'clusterrolebindings'])) && !('apiextensions.k8s.io' in self.apiGroups && \
+              self.resources.exists(name, name.split('/')[0] == 'customresourcedefinitions')) && !('storage.k8s.io' in \
+              self.apiGroups && 'storageclasses' in self.resources)",
+        holds: |spec| each_rule(spec, |rule| !names_cluster_scoped(rule)),
+        message: "names a resource that is in no namespace, like nodes or clusterroles, and a Policy judges nothing outside its \
+                  namespace: remove it, or use a ClusterPolicy",
+    },
+];
+
+fn names_all(rule: &RuleWithOperations) -> bool {
+    has(&rule.resources, "*") || has(&rule.resources, "*/*")
+}
+
+fn matches_reports(rule: &RuleWithOperations) -> bool {
+    let group = has(&rule.api_groups, "wgpolicyk8s.io");
+    let named = |name: &String| name == "policyreports" || name.starts_with("policyreports/");
+    (group && names_all(rule)) || ((group || has(&rule.api_groups, "*")) && rule.resources.iter().any(named))
+}
+
+fn names_cluster_scoped(rule: &RuleWithOperations) -> bool {
+    CLUSTER_SCOPED.iter().any(|(group, names)| {
+        let named = |resource: &String| names.iter().any(|name| resource.split('/').next() == Some(name));
+        has(&rule.api_groups, group) && rule.resources.iter().any(named)
+    })
+}
