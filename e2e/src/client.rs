@@ -1,4 +1,4 @@
-//! The few questions to an API server that tell when a cluster is ready, without a process for each.
+//! Questions to an API server as an administrator, without a process for each.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -15,10 +15,10 @@ use crate::Error;
 use crate::layout::Layout;
 
 /// For one question.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// No answer that is asked for is longer, in bytes.
-const MAX_ANSWER: u64 = 1 << 20;
+const MAX_ANSWER: u64 = 256 << 20;
 
 /// An administrator.
 pub(crate) struct Client {
@@ -45,27 +45,50 @@ impl Client {
 
     /// Whether this path answers with status 200.
     pub(crate) fn is_ok(&self, server: SocketAddr, path: &str) -> bool {
-        self.get(server, path).is_ok_and(|(status, _)| status == 200)
+        self.send(server, &Question::get(path)).is_ok_and(|(status, _)| status == 200)
     }
 
     /// The object of this path, if there is one.
     pub(crate) fn object(&self, server: SocketAddr, path: &str) -> Option<Value> {
-        let (status, body) = self.get(server, path).ok()?;
+        let (status, body) = self.send(server, &Question::get(path)).ok()?;
         serde_json::from_slice(&body).ok().filter(|_| status == 200)
     }
 
-    fn get(&self, server: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
+    /// Asks, and returns status and body.
+    pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<(u16, Vec<u8>)> {
         let socket = TcpStream::connect_timeout(&server, LIMIT)?;
         socket.set_read_timeout(Some(LIMIT))?;
         socket.set_write_timeout(Some(LIMIT))?;
+        socket.set_nodelay(true)?;
         let name = ServerName::from(server.ip());
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, socket);
+        let Question { method, path, content_type, body } = question;
         // Version 1.0 is answered in one piece, which ends with the connection.
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {server}\r\nAccept: application/json\r\n\r\n")?;
+        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {server}\r\nAccept: application/json\r\n");
+        if !body.is_empty() {
+            head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
+        }
+        stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
         let mut answer = Vec::new();
         stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
         parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
+    }
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) content_type: &'a str,
+    /// Empty for none.
+    pub(crate) body: &'a str,
+}
+
+impl<'a> Question<'a> {
+    fn get(path: &'a str) -> Self {
+        Self { method: "GET", path, content_type: "", body: "" }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 
+use crate::api::Api;
 use crate::client::Client;
 use crate::component::Component;
 use crate::kubeconfig::Credentials;
@@ -51,6 +53,7 @@ pub struct Cluster {
     layout: Layout,
     record: Record,
     started: Vec<Started>,
+    client: Arc<Client>,
     pods: AtomicU8,
 }
 
@@ -83,13 +86,19 @@ impl Cluster {
         let (record, folder) = slots.claim(name.as_str(), api_servers, kind)?;
         drop(slots);
         let layout = record.layout(&folder);
-        Ok(Self { cache, kubernetes, layout, record, started: Vec::new(), pods: AtomicU8::new(FIRST_POD) })
+        let client = match start::write_files(&layout).and_then(|()| Client::new(&layout)) {
+            Ok(client) => Arc::new(client),
+            Err(error) => {
+                Slots::take(&cache)?.give_back(&record, &folder)?;
+                return Err(error);
+            }
+        };
+        Ok(Self { cache, kubernetes, layout, record, started: Vec::new(), client, pods: AtomicU8::new(FIRST_POD) })
     }
 
     fn bring_up(&mut self) -> Result<(), Error> {
         self.record.network.up()?;
-        start::write_files(&self.layout)?;
-        let client = Client::new(&self.layout)?;
+        let client = Arc::clone(&self.client);
         for component in Component::in_order(&self.layout) {
             self.spawn(component)?;
             if let Component::ApiServer(number) = component {
@@ -163,6 +172,15 @@ impl Cluster {
         self.kubectl_as(&self.kubeconfig(), ["apply", "--filename=-"], objects)
     }
 
+    /// `kubectl apply --server-side` of these objects, as an administrator. Others may apply the same at the same time.
+    ///
+    /// # Panics
+    /// When kubectl cannot be started.
+    pub fn apply_server_side(&self, objects: &str) -> Output {
+        let apply = ["apply", "--server-side", "--force-conflicts", "--filename=-"];
+        self.kubectl_as(&self.kubeconfig(), apply, objects)
+    }
+
     /// Writes a kubeconfig for the bearer of this token, who then talks to the first API server unless he chooses another
     /// context.
     ///
@@ -185,6 +203,21 @@ impl Cluster {
             files::make_folder(&self.layout.file("kubeconfigs")).and(text).and_then(|text| files::write(&path, &text));
         written.unwrap_or_else(|error| panic!("{error}"));
         path
+    }
+
+    /// A kubeconfig for who has the token of this file, at one of the API servers or at another address.
+    pub(crate) fn kubeconfig_text(&self, token_file: &Path, api_server: u8, at: Option<SocketAddr>) -> String {
+        let credentials = Credentials::TokenFile(token_file);
+        let text = match at {
+            Some(address) => start::render_at(&self.layout, address, credentials),
+            None => start::render(&self.layout, api_server, credentials),
+        };
+        text.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Its API, as an administrator: for what is asked so often that kubectl would be too slow.
+    pub fn api(&self) -> Api {
+        Api::new(Arc::clone(&self.client), self.api_servers())
     }
 
     /// An address for a process that stands in for a pod, each time another. API servers and processes of this machine reach

@@ -1,6 +1,7 @@
 //! Kubeconfigs: one file that has all a client needs, certificates included.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,8 @@ pub(crate) enum Credentials<'a> {
     Certificate { certificate: &'a str, key: &'a str },
     /// With a bearer token.
     Token(&'a str),
+    /// With the bearer token that a file has, whenever it is read.
+    TokenFile(&'a Path),
 }
 
 impl Credentials<'_> {
@@ -23,6 +26,7 @@ impl Credentials<'_> {
                 "client-key-data": STANDARD.encode(key),
             }),
             Self::Token(token) => json!({ "token": token }),
+            Self::TokenFile(path) => json!({ "tokenFile": path }),
         }
     }
 }

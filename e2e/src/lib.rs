@@ -14,12 +14,17 @@
 //! This crate never becomes a part of the product, and links none of it. README.md has examples.
 #![forbid(unsafe_code)]
 
+mod api;
 mod cache;
 mod client;
 mod cluster;
 mod component;
 mod error;
 mod files;
+mod guard;
+mod guest;
+mod installation;
+mod json;
 mod kubeconfig;
 mod kubectl;
 mod kubernetes;
@@ -29,18 +34,32 @@ mod name;
 mod network;
 mod pki;
 mod process;
+mod program;
 mod record;
 mod running;
 mod slots;
+mod source;
 mod stand_in;
 mod start;
+mod wait;
 
+pub use api::{Api, Reply};
 pub use cache::Cache;
 pub use cluster::{Cluster, MAX_API_SERVERS, Options};
 pub use error::Error;
+pub use guest::{example, guest, guest_with};
+pub use installation::{
+    CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,
+    SERVICE, condition,
+};
 pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
+pub use program::{Process as Child, Program};
 pub use record::Health;
 pub use running::{Process, Running, Which};
+pub use source::Source;
 pub use stand_in::StandIn;
+pub use wait::{LIMIT, eventually, eventually_within, never};
+
+pub(crate) use guest::repository;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Cluster;
 
 /// The node that they are on. It is an object too.
-const NODE: &str = "stand-in";
+pub(crate) const NODE: &str = "stand-in";
 
 /// A pod that a process stands in for.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +56,11 @@ impl Cluster {
     }
 }
 
-fn node() -> Value {
+pub(crate) fn node() -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } })
 }
 
-fn manifest(pod: &StandIn<'_>) -> Value {
+pub(crate) fn manifest(pod: &StandIn<'_>) -> Value {
     let labels: serde_json::Map<_, _> =
         pod.labels.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
     json!({

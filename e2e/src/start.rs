@@ -1,6 +1,7 @@
 //! From a claimed slot to a cluster that answers: files, processes, and the conditions that say it is ready.
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -45,6 +46,11 @@ pub(crate) fn write_files(layout: &Layout) -> Result<(), Error> {
 pub(crate) fn render(layout: &Layout, current: u8, credentials: Credentials<'_>) -> Result<String, Error> {
     let servers: Vec<_> = layout.api_server_numbers().map(|number| (number, layout.api_server(number))).collect();
     Ok(kubeconfig::render(&read_pki(layout, "ca.crt")?, &servers, current, credentials))
+}
+
+/// [`render`] with one server, which is at an address of its own.
+pub(crate) fn render_at(layout: &Layout, server: SocketAddr, credentials: Credentials<'_>) -> Result<String, Error> {
+    Ok(kubeconfig::render(&read_pki(layout, "ca.crt")?, &[(1, server)], 1, credentials))
 }
 
 fn read_pki(layout: &Layout, name: &str) -> Result<String, Error> {

@@ -1,0 +1,134 @@
+//! The API of a cluster as an administrator, for what a test asks so often that kubectl would be too slow.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::client::{Client, Question};
+
+/// The API servers of a cluster, asked one after the other until one answers. Copies are cheap and outlive nothing: without the
+/// cluster, every question fails.
+#[derive(Clone)]
+pub struct Api {
+    client: Arc<Client>,
+    servers: Vec<SocketAddr>,
+}
+
+/// What an API server said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The status of HTTP.
+    pub code: u16,
+    /// The object, or a `Status` that tells what is wrong; null when it was no JSON.
+    pub body: Value,
+}
+
+impl Reply {
+    /// Whether it was done.
+    pub fn is_ok(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+
+    /// The object.
+    ///
+    /// # Panics
+    /// When it was not done.
+    pub fn expect(self, what: &str) -> Value {
+        assert!(self.is_ok(), "{what}: {} {}", self.code, self.body["message"]);
+        self.body
+    }
+}
+
+impl Api {
+    pub(crate) fn new(client: Arc<Client>, servers: Vec<SocketAddr>) -> Self {
+        Self { client, servers }
+    }
+
+    /// The same API through one server only; they are counted from 1.
+    ///
+    /// # Panics
+    /// When there is no such server.
+    #[must_use]
+    pub fn at(&self, api_server: u8) -> Self {
+        let server = self.servers[usize::from(api_server) - 1];
+        Self { client: Arc::clone(&self.client), servers: vec![server] }
+    }
+
+    /// The object of a path like `/api/v1/namespaces/default`, or a list; nothing where there is none, or no server answers.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.read(path).ok().filter(Reply::is_ok).map(|reply| reply.body)
+    }
+
+    /// What is at a path, and the status of the answer.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn read(&self, path: &str) -> Result<Reply, String> {
+        self.send("GET", path, "", "")
+    }
+
+    /// Makes an object in a collection.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Reply, String> {
+        self.send("POST", path, "application/json", &object.to_string())
+    }
+
+    /// Changes an object by a merge patch.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn patch(&self, path: &str, patch: &Value) -> Result<Reply, String> {
+        self.send("PATCH", path, "application/merge-patch+json", &patch.to_string())
+    }
+
+    /// Server-side apply under the name of a field manager, which takes fields from others.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn apply(&self, path: &str, manager: &str, object: &Value) -> Result<Reply, String> {
+        let path = format!("{path}?fieldManager={manager}&force=true");
+        self.send("PATCH", &path, "application/apply-patch+yaml", &object.to_string())
+    }
+
+    /// Deletes an object, or a collection with a selector in its query.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn delete(&self, path: &str, grace_seconds: Option<u32>) -> Result<Reply, String> {
+        let options = serde_json::json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_seconds,
+            "propagationPolicy": "Background",
+        });
+        self.send("DELETE", path, "application/json", &options.to_string())
+    }
+
+    fn send(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<Reply, String> {
+        let question = Question { method, path, content_type, body };
+        let mut problems = Vec::new();
+        for server in &self.servers {
+            match self.client.send(*server, &question) {
+                Ok((code, body)) => {
+                    return Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() });
+                }
+                Err(error) => problems.push(format!("{server}: {error}")),
+            }
+        }
+        Err(format!("{method} {path}: {}", problems.join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the pod: 409 \"it is there\"")]
+    fn a_failure_shows_what_the_server_said() {
+        Reply { code: 409, body: json!({ "message": "it is there" }) }.expect("the pod");
+    }
+}

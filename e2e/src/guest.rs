@@ -1,0 +1,77 @@
+//! Modules for policies: the small ones of `guests/wat`, translated with their metadata, and the built ones of the examples.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use wasm_encoder::{CustomSection, Section as _};
+
+/// The guest of a file in `guests/wat`, by its name without `.wat`, as a module with metadata.
+///
+/// # Panics
+/// When there is no such file, or it does not translate.
+pub fn guest(name: &str) -> Vec<u8> {
+    let mode = if name.starts_with("wasi_") { "wasi" } else { "kubewarden-wapc" };
+    with_metadata(translate(&text(name), name), &metadata(mode, name.starts_with("mutates")))
+}
+
+/// A template of `guests/wat` that answers with these bytes: `answer`, `settings_answer` or `deny_text`.
+///
+/// # Panics
+/// When there is no such file, or it does not translate.
+pub fn guest_with(name: &str, answer: &[u8]) -> Vec<u8> {
+    let bytes: String = answer.iter().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = text(name)
+        .replace("{{ANSWER}}", &bytes)
+        .replace("{{MESSAGE}}", &String::from_utf8_lossy(answer))
+        .replace("{{LEN}}", &answer.len().to_string());
+    with_metadata(translate(&text, name), &metadata("kubewarden-wapc", true))
+}
+
+/// A built module of `examples/modules`, by its name without `.wasm`.
+///
+/// # Panics
+/// When there is no such file.
+pub fn example(name: &str) -> Vec<u8> {
+    let path = repository().join("examples/modules").join(format!("{name}.wasm"));
+    fs::read(&path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
+}
+
+fn text(name: &str) -> String {
+    let path = repository().join("guests/wat").join(format!("{name}.wat"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
+}
+
+fn translate(text: &str, name: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap_or_else(|error| panic!("failed to translate {name}: {error}"))
+}
+
+fn metadata(mode: &str, mutating: bool) -> Value {
+    json!({
+        "protocolVersion": "v1", "executionMode": mode, "mutating": mutating,
+        "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
+    })
+}
+
+fn with_metadata(mut module: Vec<u8>, metadata: &Value) -> Vec<u8> {
+    let data = metadata.to_string().into_bytes();
+    CustomSection { name: "io.kubewarden.metadata".into(), data: data.into() }.append_to(&mut module);
+    module
+}
+
+/// The root folder of the repository.
+pub(crate) fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is a folder of the repository").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_modules() {
+        for module in [guest("always_deny"), guest_with("deny_text", b"no"), example("no-privileged")] {
+            assert_eq!(&module[..4], b"\0asm");
+        }
+    }
+}

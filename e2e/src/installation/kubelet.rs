@@ -1,0 +1,161 @@
+//! What a kubelet does for one pod: mount its Secret, probe and restart its containers, tell whether it is ready, and end it
+//! when its object is deleted.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::pod::{Container, Pod, lock, secret_files};
+
+/// How often containers are looked at.
+const PACE: Duration = Duration::from_millis(100);
+/// How often the API server is asked for the pod and its Secret.
+const ASK: Duration = Duration::from_millis(400);
+/// How often the state is told anew though it did not change, for who has edited it.
+const REPEAT: Duration = Duration::from_secs(20);
+/// For one probe. A busy machine is not a container that hangs.
+const PROBE_LIMIT: Duration = Duration::from_secs(2);
+/// So many probes in a row must fail before a container is not ready.
+const FAILURES: u32 = 3;
+/// The longest pause before a container is started again; the first is a fifth of a second.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// Looks after the pod until it is let go or its object goes. Nothing that the API server or a container does ends it otherwise.
+pub(super) fn run(pod: &Pod) {
+    let mut containers: Vec<Watched> = pod.containers.iter().map(Watched::new).collect();
+    let mut told: Option<(bool, Instant)> = None;
+    let mut asked: Option<Instant> = None;
+    while !pod.is_alone.load(Ordering::SeqCst) {
+        if asked.is_none_or(|at| at.elapsed() >= ASK) {
+            asked = Some(Instant::now());
+            mount(pod);
+            match object(pod) {
+                Object::There => {}
+                Object::Deleted => return end(pod),
+                Object::Gone => {
+                    pod.is_ready.store(false, Ordering::SeqCst);
+                    pod.kill_all();
+                    break;
+                }
+            }
+        }
+        let mut is_ready = true;
+        for container in &mut containers {
+            is_ready &= container.look();
+        }
+        if told.is_none_or(|(was, at)| was != is_ready || at.elapsed() >= REPEAT) && pod.tell(is_ready).is_ok() {
+            pod.is_ready.store(is_ready, Ordering::SeqCst);
+            told = Some((is_ready, Instant::now()));
+        }
+        thread::sleep(PACE);
+    }
+    pod.has_ended.store(true, Ordering::SeqCst);
+}
+
+/// The pod is terminating: it drains, ends, and then its object goes.
+fn end(pod: &Pod) {
+    pod.is_ready.store(false, Ordering::SeqCst);
+    // The object is terminating already, so that endpoints do not count it whatever is told here.
+    let _ = pod.tell(false);
+    pod.terminate();
+    while !pod.is_alone.load(Ordering::SeqCst) && !matches!(object(pod), Object::Gone) {
+        // When no API server answers, it is asked again.
+        let _ = pod.api.delete(&pod.path(), Some(0));
+        thread::sleep(PACE);
+    }
+    pod.has_ended.store(true, Ordering::SeqCst);
+}
+
+enum Object {
+    There,
+    /// It has a deletion timestamp.
+    Deleted,
+    /// It is not there, or another of its name is.
+    Gone,
+}
+
+fn object(pod: &Pod) -> Object {
+    match pod.api.read(&pod.path()) {
+        Ok(reply) if reply.code == 404 => Object::Gone,
+        Ok(reply) if reply.is_ok() && reply.body["metadata"]["uid"] != pod.uid.as_str() => Object::Gone,
+        Ok(reply) if reply.is_ok() && !reply.body["metadata"]["deletionTimestamp"].is_null() => Object::Deleted,
+        // An API server that is away changes nothing here.
+        _ => Object::There,
+    }
+}
+
+/// A Secret that is not there leaves what was mounted.
+fn mount(pod: &Pod) {
+    let Some((name, mount)) = &pod.mount else { return };
+    let path = format!("/api/v1/namespaces/{}/secrets/{name}", pod.namespace);
+    if let Some(secret) = pod.api.get(&path)
+        && let Err(error) = lock(mount).put(secret_files(&secret))
+    {
+        eprintln!("pod {}: failed to mount the secret {name}: {error}", pod.name);
+    }
+}
+
+/// A container and what is remembered of it.
+struct Watched<'p> {
+    container: &'p Container,
+    is_ready: bool,
+    failures: u32,
+    pause: Duration,
+    ended: Option<Instant>,
+    started: Instant,
+}
+
+impl<'p> Watched<'p> {
+    fn new(container: &'p Container) -> Self {
+        let pause = Duration::from_millis(200);
+        Self { container, is_ready: false, failures: 0, pause, ended: None, started: Instant::now() }
+    }
+
+    /// Restarts it if that is due, and says whether it is ready.
+    fn look(&mut self) -> bool {
+        let process = &self.container.process;
+        if !process.is_alive() {
+            self.is_ready = false;
+            let ended = *self.ended.get_or_insert_with(Instant::now);
+            if self.started.elapsed() > Duration::from_secs(30) {
+                self.pause = Duration::from_millis(200);
+            }
+            if ended.elapsed() >= self.pause && !self.container.stays_down.load(Ordering::SeqCst) {
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.ended = None;
+                self.started = Instant::now();
+                process.start_again();
+                self.container.restarts.fetch_add(1, Ordering::SeqCst);
+            }
+            return false;
+        }
+        match get(self.container.probes, "/readyz") {
+            Ok((200, _)) => {
+                self.is_ready = true;
+                self.failures = 0;
+            }
+            _ => {
+                self.failures += 1;
+                self.is_ready &= self.failures < FAILURES;
+            }
+        }
+        self.is_ready
+    }
+}
+
+/// `GET path` over plain HTTP: status and body.
+pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    let mut socket = TcpStream::connect_timeout(&address, PROBE_LIMIT)?;
+    socket.set_read_timeout(Some(PROBE_LIMIT))?;
+    socket.set_write_timeout(Some(PROBE_LIMIT))?;
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    socket.take(16 << 20).read_to_end(&mut answer)?;
+    let text = String::from_utf8_lossy(&answer);
+    let parsed = text
+        .split_once("\r\n\r\n")
+        .and_then(|(head, body)| Some((head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?, body.to_owned())));
+    parsed.ok_or_else(|| io::Error::other("not an answer in HTTP"))
+}

@@ -1,0 +1,356 @@
+//! Portcullis in a namespace of a running cluster: the chart's objects, and pods whose containers are processes of this machine.
+//!
+//! The API server reaches the evaluators by the name of their service, the programs have the tokens of their pods and no other
+//! rights, and the test is the kubelet: it mounts the certificate, probes, restarts, and ends what is deleted.
+
+mod kubelet;
+mod manifests;
+mod mount;
+mod options;
+mod pod;
+mod policy;
+mod setup;
+mod tls;
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+pub use options::{Certificates, InstallationOptions};
+pub use pod::Pod;
+pub use policy::{Policy, condition};
+pub use setup::PodSetup;
+
+use crate::api::Api;
+use crate::program::Program;
+use crate::source::Source;
+use crate::wait::eventually;
+use crate::{Cluster, Output};
+use pod::lock;
+
+/// The account of the policy server's pods.
+pub const POLICY_SERVER_ACCOUNT: &str = "portcullis-policy-server";
+/// The account of the controller's pods.
+pub const CONTROLLER_ACCOUNT: &str = "portcullis-controller";
+/// The service in front of the evaluators.
+pub const SERVICE: &str = "portcullis-policy-server";
+
+/// An installation. Its pods end with it, and its webhooks are removed.
+pub struct Installation<'c> {
+    cluster: &'c Cluster,
+    options: InstallationOptions,
+    source: Source,
+    pods: Mutex<Vec<Arc<Pod>>>,
+    count: Mutex<u32>,
+}
+
+impl<'c> Installation<'c> {
+    /// Installs everything but pods: definitions, namespace, accounts, rights, service, admission rules.
+    ///
+    /// # Panics
+    /// When the API server refuses something.
+    pub fn start(cluster: &'c Cluster, options: InstallationOptions) -> Self {
+        manifests::install_definitions(cluster);
+        let objects = manifests::objects(&options.name, &options.name);
+        cluster.apply_server_side(&objects).expect("the objects of the installation");
+        let source = Source::start(cluster);
+        let installation = Self { cluster, options, source, pods: Mutex::default(), count: Mutex::default() };
+        if installation.options.certificates == Certificates::OfTheTest {
+            installation.put_certificate(&tls::make(installation.namespace()));
+        }
+        installation
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &'c Cluster {
+        self.cluster
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Its name, which policies have as `policyServer`.
+    pub fn policy_server(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Where its policies may have their modules.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Starts a replica: a pod object, and loader, evaluator and reporter. It may take a while until it is ready
+    /// ([`Pod::wait_ready`]): without a certificate or a first manifest it never is.
+    ///
+    /// # Panics
+    /// When the API server refuses the pod, or a program is not built.
+    pub fn add_replica(&self) -> Arc<Pod> {
+        self.add_replica_with(PodSetup::default())
+    }
+
+    /// [`Installation::add_replica`], with flags, fail points or proxies of the test's own.
+    ///
+    /// # Panics
+    /// When the API server refuses the pod, or a program is not built.
+    pub fn add_replica_with(&self, setup: PodSetup) -> Arc<Pod> {
+        self.add(setup.or_name(|| self.next_name("policy-server")).replica(self))
+    }
+
+    /// Starts a controller; a second call starts a second one.
+    ///
+    /// # Panics
+    /// When the API server refuses the pod, or the program is not built.
+    pub fn start_controller(&self) -> Arc<Pod> {
+        self.start_controller_with(PodSetup::default())
+    }
+
+    /// [`Installation::start_controller`], with flags, fail points or a proxy of the test's own.
+    ///
+    /// # Panics
+    /// When the API server refuses the pod, or the program is not built.
+    pub fn start_controller_with(&self, setup: PodSetup) -> Arc<Pod> {
+        self.add(setup.or_name(|| self.next_name("controller")).controller(self))
+    }
+
+    fn next_name(&self, kind: &str) -> String {
+        let mut count = lock(&self.count);
+        *count += 1;
+        format!("{kind}-{count}")
+    }
+
+    fn add(&self, pod: Pod) -> Arc<Pod> {
+        let pod = Arc::new(pod);
+        pod.look_after();
+        lock(&self.pods).push(Arc::clone(&pod));
+        pod
+    }
+
+    /// All pods that were started, those that ended included.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        lock(&self.pods).clone()
+    }
+
+    /// The replicas among them that have not ended.
+    pub fn replicas(&self) -> Vec<Arc<Pod>> {
+        let is_one = |pod: &Arc<Pod>| pod.has(Program::Evaluator) && !pod.is_over();
+        self.pods().into_iter().filter(is_one).collect()
+    }
+
+    /// Starts a controller and so many replicas, and waits until all are ready.
+    ///
+    /// # Panics
+    /// When one of them is not in time.
+    pub fn with(self, replicas: usize) -> Self {
+        self.start_controller();
+        for _ in 0..replicas {
+            self.add_replica();
+        }
+        self.wait_ready();
+        self
+    }
+
+    /// Waits until every pod is ready and the service has every replica.
+    ///
+    /// # Panics
+    /// When one is not in time.
+    pub fn wait_ready(&self) {
+        for pod in self.pods().iter().filter(|pod| !pod.is_over()) {
+            pod.wait_ready();
+        }
+        let replicas = self.replicas().len();
+        eventually(&format!("{replicas} endpoints of the service"), || (self.endpoints() == replicas).then_some(()));
+    }
+
+    /// How many replicas the service has that are ready.
+    pub fn endpoints(&self) -> usize {
+        let path = format!(
+            "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{SERVICE}",
+            self.namespace()
+        );
+        let list = self.api().get(&path).unwrap_or_default();
+        let slices = list["items"].as_array().into_iter().flatten();
+        let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+        endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).count()
+    }
+
+    /// A token as a pod of this account has it; see [`Cluster::token_for_pod`].
+    pub fn token(&self, account: &str, pod: &Pod) -> String {
+        pod::token(&self.api(), self.namespace(), account, pod.name(), pod.uid())
+    }
+
+    /// Makes a namespace for the objects of a test; policies of [`Installation::cluster_policy`] look there and nowhere else.
+    /// Returns its name.
+    ///
+    /// # Panics
+    /// When the API server refuses it.
+    pub fn make_namespace(&self, suffix: &str) -> String {
+        let name = format!("{}-{suffix}", self.options.name);
+        let labels = json!({ "portcullis-test": self.options.name });
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
+        });
+        self.cluster.apply(&namespace.to_string()).expect("a namespace");
+        let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        eventually(&format!("the account that pods of {name} have"), || self.api().get(&path));
+        name
+    }
+
+    /// A ClusterPolicy in the making, on pods of the namespaces that [`Installation::make_namespace`] made.
+    pub fn cluster_policy(&self, name: &str) -> Policy {
+        Policy::cluster(name, self.policy_server())
+    }
+
+    /// A Policy in the making, on pods of its namespace.
+    pub fn policy(&self, namespace: &str, name: &str) -> Policy {
+        Policy::namespaced(namespace, name, self.policy_server())
+    }
+
+    /// `kubectl apply` of a policy, after its module was put where the policy says it is.
+    pub fn apply(&self, policy: &Policy) -> Output {
+        self.cluster.apply(&policy.manifest(&self.source).to_string())
+    }
+
+    /// Applies policies and waits until all are Ready at their newest generation.
+    ///
+    /// # Panics
+    /// When one is refused, or not Ready in time; tells its status then.
+    pub fn apply_ready(&self, policies: &[Policy]) {
+        for policy in policies {
+            self.apply(policy).expect("the policy");
+        }
+        for policy in policies {
+            self.wait_for(policy, "Ready", "True");
+        }
+    }
+
+    /// The object of a policy, if there is one.
+    pub fn object(&self, policy: &Policy) -> Option<Value> {
+        self.api().get(&policy.path())
+    }
+
+    /// Waits until a condition of a policy has this status for the newest generation, and returns the object.
+    ///
+    /// # Panics
+    /// When it has not in time; tells the object's status.
+    pub fn wait_for(&self, policy: &Policy, condition: &str, status: &str) -> Value {
+        self.wait_for_object(policy, &format!("{condition}={status}"), |object| {
+            let found = policy::condition(object, condition);
+            found.is_some_and(|found| {
+                found["status"] == status && found["observedGeneration"] == object["metadata"]["generation"]
+            })
+        })
+    }
+
+    /// Waits until the object of a policy is so, and returns it.
+    ///
+    /// # Panics
+    /// When it is not in time; tells the object's status.
+    pub fn wait_for_object(&self, policy: &Policy, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let start = std::time::Instant::now();
+        loop {
+            let object = self.object(policy).unwrap_or_default();
+            if is(&object) {
+                return object;
+            }
+            assert!(
+                start.elapsed() < crate::wait::LIMIT,
+                "waited in vain for {what} of {}: its generation is {}, its status\n{}",
+                policy.name(),
+                object["metadata"]["generation"],
+                serde_yaml_ng::to_string(&object["status"]).unwrap_or_default(),
+            );
+            thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// `kubectl create` of a small pod, which nothing starts. With `extra` fields of its `metadata` and `spec` merged in.
+    pub fn create_pod(&self, namespace: &str, name: &str, extra: &Value) -> Output {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace },
+            "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
+        });
+        crate::json::merge(&mut pod, extra);
+        self.cluster.kubectl_as(&self.cluster.kubeconfig(), ["create", "--filename=-"], &pod.to_string())
+    }
+
+    /// `kubectl create` of a ConfigMap with one entry.
+    pub fn create_config_map(&self, namespace: &str, name: &str) -> Output {
+        self.cluster.kubectl(["create", "configmap", name, "--namespace", namespace, "--from-literal=key=value"])
+    }
+
+    /// The webhook configurations of this installation, of both kinds.
+    pub fn webhooks(&self) -> Vec<Value> {
+        let paths = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
+        paths.iter().flat_map(|kind| items(self.api().get(&self.webhook_path(kind)).unwrap_or_default())).collect()
+    }
+
+    fn webhook_path(&self, kind: &str) -> String {
+        let label = format!("policies.portcullis.dev%2Fpolicy-server%3D{}", self.policy_server());
+        format!("/apis/admissionregistration.k8s.io/v1/{kind}?labelSelector={label}")
+    }
+
+    /// The revisions of its policies.
+    pub fn revisions(&self) -> Vec<Value> {
+        let path = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", self.namespace());
+        items(self.api().get(&path).unwrap_or_default())
+    }
+
+    /// The reports of its replicas.
+    pub fn reports(&self) -> Vec<Value> {
+        let path = format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/replicareports", self.namespace());
+        items(self.api().get(&path).unwrap_or_default())
+    }
+
+    /// The API of the cluster, as an administrator.
+    pub fn api(&self) -> Api {
+        self.cluster.api()
+    }
+
+    fn put_certificate(&self, files: &[(&str, String)]) {
+        let data: serde_json::Map<String, Value> =
+            files.iter().map(|(name, text)| ((*name).to_owned(), text.as_str().into())).collect();
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "stringData": data,
+            "metadata": { "name": self.tls_secret(), "namespace": self.namespace() },
+        });
+        self.cluster.apply(&secret.to_string()).expect("a certificate");
+    }
+
+    fn tls_secret(&self) -> String {
+        format!("portcullis-{}-tls", self.policy_server())
+    }
+}
+
+impl Drop for Installation<'_> {
+    fn drop(&mut self) {
+        let pods = self.pods();
+        for pod in &pods {
+            pod.let_go();
+        }
+        if thread::panicking() {
+            for pod in &pods {
+                eprintln!("{}", pod.last_words());
+            }
+        }
+        for pod in &pods {
+            pod.kill_all();
+        }
+        // Others of the cluster go on, and webhooks that nobody answers would cost them time.
+        for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
+            let _ = self.api().delete(&self.webhook_path(kind), None);
+        }
+    }
+}
+
+fn items(list: Value) -> Vec<Value> {
+    match list {
+        Value::Object(mut list) => match list.remove("items") {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,316 @@
+//! A pod of the product: an object in the API, and its containers as processes of this machine.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::kubelet;
+use super::mount::Mount;
+use crate::api::Api;
+use crate::program::{Process, Program};
+use crate::wait::eventually;
+use crate::{files, stand_in};
+
+/// How long containers have to end after they were asked to, before they are killed.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A pod that the test is the kubelet of. Shared with the thread that looks after it.
+pub struct Pod {
+    pub(super) api: Api,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) address: Ipv4Addr,
+    pub(super) folder: PathBuf,
+    pub(super) containers: Vec<Container>,
+    /// A Secret of the same namespace that is mounted, by its name.
+    pub(super) mount: Option<(String, Mutex<Mount>)>,
+    pub(super) is_ready: AtomicBool,
+    /// The kubelet has gone: nobody restarts anything or tells the API server.
+    pub(super) is_alone: AtomicBool,
+    /// The kubelet's thread has ended.
+    pub(super) has_ended: AtomicBool,
+    pub(super) thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A container.
+pub(super) struct Container {
+    pub(super) program: Program,
+    pub(super) process: Process,
+    pub(super) probes: SocketAddr,
+    pub(super) restarts: AtomicU32,
+    /// Not started again when it ends.
+    pub(super) stays_down: AtomicBool,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the object of a pod and returns its uid.
+pub(super) fn make_object(api: &Api, namespace: &str, name: &str, account: &str, labels: &[(&str, &str)]) -> String {
+    let pod =
+        stand_in::manifest(&stand_in::StandIn { namespace, name, service_account: account, labels, address: None });
+    // The node is shared by all pods, and mostly there.
+    let _ = api.create("/api/v1/nodes", &stand_in::node());
+    let created = api.create(&format!("/api/v1/namespaces/{namespace}/pods"), &pod);
+    let created = created.expect("an API server answers").expect("a pod object");
+    created["metadata"]["uid"].as_str().expect("the object has a uid").to_owned()
+}
+
+/// A token of this account that is bound to a pod, as the kubelet asks for.
+pub(super) fn token(api: &Api, namespace: &str, account: &str, pod: &str, uid: &str) -> String {
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {
+            "expirationSeconds": 86_400,
+            "boundObjectRef": { "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid },
+        },
+    });
+    let answer = api.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"), &request);
+    let answer = answer.expect("an API server answers").expect("a token");
+    answer["status"]["token"].as_str().expect("the answer has a token").to_owned()
+}
+
+impl Pod {
+    /// Hands it to a kubelet of its own.
+    pub(super) fn look_after(self: &Arc<Self>) {
+        let pod = Arc::clone(self);
+        *lock(&self.thread) = Some(thread::spawn(move || kubelet::run(&pod)));
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The uid of its object.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// A folder of its own: `volume`, `private`, `tls`, `token` and kubeconfigs are below it.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn container(&self, program: Program) -> &Container {
+        let found = self.containers.iter().find(|container| container.program == program);
+        found.unwrap_or_else(|| panic!("pod {} has no {program}", self.name))
+    }
+
+    /// One of its programs, for its logs and its process id.
+    ///
+    /// # Panics
+    /// When it has none such.
+    pub fn program(&self, program: Program) -> &Process {
+        &self.container(program).process
+    }
+
+    /// The address of a program's probe port.
+    ///
+    /// # Panics
+    /// When it has none such.
+    pub fn probes(&self, program: Program) -> SocketAddr {
+        self.container(program).probes
+    }
+
+    /// `GET path` on a program's probe port: status and body, unless it does not answer.
+    pub fn probe(&self, program: Program, path: &str) -> Option<(u16, String)> {
+        kubelet::get(self.container(program).probes, path).ok()
+    }
+
+    /// How often a program was started again.
+    pub fn restarts(&self, program: Program) -> u32 {
+        self.container(program).restarts.load(Ordering::SeqCst)
+    }
+
+    /// Whether all its programs said that they are ready when they were last asked.
+    pub fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it is ready.
+    ///
+    /// # Panics
+    /// When it is not in time; tells what the probes said.
+    pub fn wait_ready(&self) {
+        eventually(&format!("pod {} to be ready{}", self.name, self.probes_say()), || self.is_ready().then_some(()));
+    }
+
+    fn probes_say(&self) -> String {
+        let all = self.containers.iter().map(|container| container.probes.to_string()).collect::<Vec<_>>();
+        format!(" (probes at {})", all.join(", "))
+    }
+
+    /// Kills a program. It is started again, as by a kubelet.
+    pub fn kill(&self, program: Program) {
+        self.container(program).process.kill();
+    }
+
+    /// Kills a program, which stays down until [`Pod::start`].
+    pub fn stop(&self, program: Program) {
+        self.container(program).stays_down.store(true, Ordering::SeqCst);
+        self.container(program).process.kill();
+    }
+
+    /// Lets a stopped program be started again.
+    pub fn start(&self, program: Program) {
+        self.container(program).stays_down.store(false, Ordering::SeqCst);
+    }
+
+    /// Stops a program where it is (`SIGSTOP`). The pod is not ready for long then.
+    pub fn pause(&self, program: Program) {
+        self.container(program).process.signal(Signal::STOP);
+    }
+
+    /// Lets a paused program go on.
+    pub fn resume(&self, program: Program) {
+        self.container(program).process.signal(Signal::CONT);
+    }
+
+    /// Replaces the token of its programs, by rename.
+    ///
+    /// # Panics
+    /// When the file cannot be written.
+    pub fn put_token(&self, token: &str) {
+        files::write(&self.folder.join("token"), token).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Its path in the API.
+    pub(super) fn path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
+    }
+
+    /// Deletes it as `kubectl delete` does: the object is terminating, the programs are asked to end and have 30 s, then the
+    /// object goes. Returns when all that is done.
+    ///
+    /// # Panics
+    /// When the API server does not answer.
+    pub fn remove(&self) {
+        let deleted = self.api.delete(&self.path(), Some(30)).expect("an API server answers");
+        assert!(deleted.is_ok() || deleted.code == 404, "deleting pod {}: {}", self.name, deleted.body);
+        // The kubelet sees it and does the rest.
+        eventually(&format!("the end of pod {}", self.name), || self.has_ended.load(Ordering::SeqCst).then_some(()));
+    }
+
+    /// Its node is gone: the programs are killed and nobody tells the API server. [`Pod::mark_not_ready`] is what the
+    /// controllers of a cluster do then, and [`Pod::delete_object`] what an administrator does.
+    pub fn lose_node(&self) {
+        self.let_go();
+        self.kill_all();
+    }
+
+    /// Says in the object that the pod is not ready.
+    ///
+    /// # Panics
+    /// When the API server refuses it.
+    pub fn mark_not_ready(&self) {
+        self.tell(false).expect("an API server answers");
+    }
+
+    /// Deletes the object at once, as with `--force`.
+    ///
+    /// # Panics
+    /// When the API server does not answer.
+    pub fn delete_object(&self) {
+        self.api.delete(&self.path(), Some(0)).expect("an API server answers");
+    }
+
+    /// Tells the API server whether it is ready.
+    pub(super) fn tell(&self, is_ready: bool) -> Result<(), String> {
+        let patch = json!({ "status": status(self.address, is_ready) });
+        let reply = self.api.patch(&format!("{}/status", self.path()), &patch)?;
+        if reply.is_ok() || reply.code == 404 { Ok(()) } else { Err(reply.body.to_string()) }
+    }
+
+    /// Ends the kubelet's thread and waits for its end.
+    pub(super) fn let_go(&self) {
+        self.is_alone.store(true, Ordering::SeqCst);
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.thread().id() != thread::current().id()
+        {
+            // A kubelet that failed has told why on standard error.
+            let _ = thread.join();
+        }
+    }
+
+    /// Asks all programs to end, and kills those that have not after the grace period.
+    pub(super) fn terminate(&self) {
+        thread::scope(|scope| {
+            for container in &self.containers {
+                scope.spawn(|| container.process.terminate(GRACE));
+            }
+        });
+    }
+
+    /// Whether it has such a program.
+    pub(super) fn has(&self, program: Program) -> bool {
+        self.containers.iter().any(|container| container.program == program)
+    }
+
+    /// Whether nobody looks after it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst) || self.is_alone.load(Ordering::SeqCst)
+    }
+
+    /// Kills all its programs.
+    pub(super) fn kill_all(&self) {
+        for container in &self.containers {
+            container.process.kill();
+        }
+    }
+
+    /// The last lines of its programs.
+    pub(super) fn last_words(&self) -> String {
+        self.containers.iter().map(|container| container.process.last_words(150)).collect()
+    }
+}
+
+/// The status of a pod that runs. It has its address from the start, as a pod that is not ready has.
+fn status(address: Ipv4Addr, is_ready: bool) -> Value {
+    let ready = if is_ready { "True" } else { "False" };
+    json!({
+        "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
+        "conditions": [{ "type": "Ready", "status": ready }, { "type": "ContainersReady", "status": ready }],
+    })
+}
+
+/// The files of a Secret's `data`.
+pub(super) fn secret_files(secret: &Value) -> BTreeMap<String, Vec<u8>> {
+    use base64::Engine as _;
+    let data = secret["data"].as_object().into_iter().flatten();
+    let decode = |text: &Value| base64::engine::general_purpose::STANDARD.decode(text.as_str()?).ok();
+    data.filter_map(|(name, text)| Some((name.clone(), decode(text)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_decoded() {
+        let files = secret_files(&json!({ "data": { "tls.crt": "b25l", "bad": 1 } }));
+        assert_eq!(files, BTreeMap::from([("tls.crt".to_owned(), b"one".to_vec())]));
+        assert!(secret_files(&json!({})).is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_is_not_ready_has_an_address() {
+        let status = status(Ipv4Addr::new(198, 18, 0, 40), false);
+        assert_eq!(status["podIP"], "198.18.0.40");
+        assert_eq!(status["conditions"][0]["status"], "False");
+    }
+}

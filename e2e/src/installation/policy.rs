@@ -1,0 +1,151 @@
+//! Policies, by adjectives, with the modules that go with them.
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::guest::{example, guest, guest_with};
+use crate::json::merge;
+use crate::source::Source;
+
+/// A policy in the making: on the creation of pods, mode protect, failurePolicy Fail, accepting everything.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    manifest: Value,
+    module: Option<Vec<u8>>,
+}
+
+impl Policy {
+    pub(super) fn cluster(name: &str, policy_server: &str) -> Self {
+        let rule = json!({ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] });
+        let selector = json!({ "matchLabels": { "portcullis-test": policy_server } });
+        let manifest = json!({
+            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": { "name": name },
+            "spec": { "policyServer": policy_server, "rules": [rule], "namespaceSelector": selector },
+        });
+        Self { manifest, module: Some(guest("always_accept")) }
+    }
+
+    pub(super) fn namespaced(namespace: &str, name: &str, policy_server: &str) -> Self {
+        let kind = json!({
+            "kind": "Policy", "metadata": { "namespace": namespace }, "spec": { "namespaceSelector": null },
+        });
+        Self::cluster(name, policy_server).with(&kind)
+    }
+
+    /// Runs the guest of this file of `guests/wat`.
+    #[must_use]
+    pub fn guest(self, name: &str) -> Self {
+        self.module_of(guest(name))
+    }
+
+    /// Runs a template of `guests/wat` with this answer.
+    #[must_use]
+    pub fn answering(self, template: &str, answer: impl AsRef<[u8]>) -> Self {
+        self.module_of(guest_with(template, answer.as_ref()))
+    }
+
+    /// Denies everything with this text (printable ASCII).
+    #[must_use]
+    pub fn denying(self, text: &str) -> Self {
+        self.answering("deny_text", text)
+    }
+
+    /// Runs a built module of `examples/modules`.
+    #[must_use]
+    pub fn example(self, name: &str) -> Self {
+        self.module_of(example(name))
+    }
+
+    /// Runs these bytes, whatever they are.
+    #[must_use]
+    pub fn module_of(self, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { module: Some(bytes.into()), ..self }
+    }
+
+    /// Names a module by hand; nothing is put there.
+    #[must_use]
+    pub fn at(self, url: &str) -> Self {
+        Self { module: None, ..self }.with(&json!({ "spec": { "module": url } }))
+    }
+
+    /// Sets a field of the spec.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.manifest["spec"][name] = value.into();
+        self
+    }
+
+    /// Merges fields into the manifest; null removes one.
+    #[must_use]
+    pub fn with(mut self, patch: &Value) -> Self {
+        merge(&mut self.manifest, patch);
+        self
+    }
+
+    /// On the creation of these resources of the core group instead of pods.
+    #[must_use]
+    pub fn on(self, resources: &[&str]) -> Self {
+        let rule = json!({
+            "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"],
+        });
+        self.field("rules", json!([rule]))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.manifest["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Its namespace, if it has one.
+    pub fn namespace(&self) -> Option<&str> {
+        self.manifest["metadata"]["namespace"].as_str()
+    }
+
+    /// Kind and name, as kubectl takes them: `clusterpolicies.policies.portcullis.dev/NAME`.
+    pub fn reference(&self) -> String {
+        format!("{}.policies.portcullis.dev/{}", self.plural(), self.name())
+    }
+
+    fn plural(&self) -> &'static str {
+        if self.namespace().is_some() { "policies" } else { "clusterpolicies" }
+    }
+
+    /// Its path in the API.
+    pub fn path(&self) -> String {
+        let group = "/apis/policies.portcullis.dev/v1alpha1";
+        match self.namespace() {
+            Some(namespace) => format!("{group}/namespaces/{namespace}/policies/{}", self.name()),
+            None => format!("{group}/clusterpolicies/{}", self.name()),
+        }
+    }
+
+    /// The whole manifest; its module is put into the source first. Equal modules have equal addresses, others another.
+    pub fn manifest(&self, source: &Source) -> Value {
+        let mut manifest = self.manifest.clone();
+        if let Some(module) = &self.module {
+            let digest: String = Sha256::digest(module).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            let path = format!("/{digest}.wasm");
+            source.put(&path, module.clone());
+            manifest["spec"]["module"] = source.url(&path).into();
+        }
+        manifest
+    }
+}
+
+/// A condition of an object, by its type.
+pub fn condition<'o>(object: &'o Value, kind: &str) -> Option<&'o Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespaced_policy_has_no_namespace_selector() {
+        let policy = Policy::namespaced("shop", "labels", "one");
+        assert_eq!(policy.manifest["spec"].get("namespaceSelector"), None);
+        assert_eq!(policy.path(), "/apis/policies.portcullis.dev/v1alpha1/namespaces/shop/policies/labels");
+        assert_eq!(policy.reference(), "policies.policies.portcullis.dev/labels");
+    }
+}

@@ -1,0 +1,233 @@
+//! From what a test wants of a pod to its object, its folder and its processes.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Mutex;
+
+use super::mount::Mount;
+use super::pod::{self, Container, Pod};
+use super::{CONTROLLER_ACCOUNT, Installation, POLICY_SERVER_ACCOUNT, SERVICE};
+use crate::files;
+use crate::program::{Launch, Process, Program};
+use crate::stand_in::NODE;
+
+/// What is special about a pod. Nothing by default.
+#[derive(Debug, Clone, Default)]
+pub struct PodSetup {
+    name: Option<String>,
+    args: Vec<(Program, String, String)>,
+    env: Vec<(Program, String, String)>,
+    servers: Vec<(Program, SocketAddr)>,
+    without: Vec<Program>,
+    api_server: Option<u8>,
+}
+
+impl PodSetup {
+    /// With this name, also when an earlier pod had it.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Sets a flag of a program; replaces what the rig would give.
+    #[must_use]
+    pub fn flag(mut self, program: Program, flag: &str, value: impl ToString) -> Self {
+        self.args.push((program, flag.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Sets an environment variable of a program.
+    #[must_use]
+    pub fn env(mut self, program: Program, name: &str, value: &str) -> Self {
+        self.env.push((program, name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Arms fail points: `reporter.after_write=exit`.
+    #[must_use]
+    pub fn fail_points(self, program: Program, points: &str) -> Self {
+        self.env(program, "PORTCULLIS_FAILPOINTS", points)
+    }
+
+    /// A program talks to the API server at this address, for instance that of a [`crate::Proxy`].
+    #[must_use]
+    pub fn through(mut self, program: Program, address: SocketAddr) -> Self {
+        self.servers.push((program, address));
+        self
+    }
+
+    /// Its programs talk to this API server; they are counted from 1.
+    #[must_use]
+    pub fn at_api_server(mut self, number: u8) -> Self {
+        self.api_server = Some(number);
+        self
+    }
+
+    /// Leaves a program out.
+    #[must_use]
+    pub fn without(mut self, program: Program) -> Self {
+        self.without.push(program);
+        self
+    }
+
+    pub(super) fn or_name(mut self, name: impl FnOnce() -> String) -> Self {
+        self.name.get_or_insert_with(name);
+        self
+    }
+
+    /// Loader, evaluator and reporter.
+    pub(super) fn replica(self, installation: &Installation<'_>) -> Pod {
+        let programs = [Program::Loader, Program::Evaluator, Program::Reporter];
+        self.pod(installation, POLICY_SERVER_ACCOUNT, "portcullis-policy-server", &programs)
+    }
+
+    /// The controller.
+    pub(super) fn controller(self, installation: &Installation<'_>) -> Pod {
+        self.pod(installation, CONTROLLER_ACCOUNT, "portcullis-controller", &[Program::Controller])
+    }
+
+    fn pod(&self, installation: &Installation<'_>, account: &str, app: &str, programs: &[Program]) -> Pod {
+        let (cluster, namespace) = (installation.cluster(), installation.namespace());
+        let name = self.name.clone().expect("it was given one");
+        let labels =
+            [("app.kubernetes.io/name", app), ("policies.portcullis.dev/policy-server", installation.policy_server())];
+        let api = installation.api();
+        let address = cluster.pod_address();
+        let uid = pod::make_object(&api, namespace, &name, account, &labels);
+        let folder = cluster.folder().join("pods").join(&uid);
+        for part in ["volume", "private"] {
+            files::make_folder(&folder.join(part)).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let token = pod::token(&api, namespace, account, &name, &uid);
+        files::write(&folder.join("token"), &token).unwrap_or_else(|error| panic!("{error}"));
+        fs::write(folder.join("source-ca.pem"), installation.source().authority()).expect("the folder can be written");
+        let mount = programs.contains(&Program::Evaluator).then(|| {
+            let mount = Mount::new(folder.join("tls")).expect("the folder can be written");
+            (installation.tls_secret(), Mutex::new(mount))
+        });
+        let is_left_out = |program: &&Program| !self.without.contains(program);
+        let containers = programs.iter().filter(is_left_out).map(|&program| {
+            let probes = SocketAddr::from((address, probe_port(program)));
+            let kubeconfig = self.kubeconfig(installation, &folder, program);
+            let own = Own { installation, name: &name, uid: &uid, address, folder: &folder };
+            let process = Process::start(Launch {
+                name: format!("{namespace}/{name} {program}"),
+                program,
+                args: self.args(program, own.flags(program)),
+                env: self.environment(program, kubeconfig),
+            });
+            Container { program, process, probes, restarts: 0.into(), stays_down: false.into() }
+        });
+        Pod {
+            api: api.clone(),
+            namespace: namespace.to_owned(),
+            containers: containers.collect(),
+            name: name.clone(),
+            uid: uid.clone(),
+            address,
+            folder: folder.clone(),
+            mount,
+            is_ready: false.into(),
+            is_alone: false.into(),
+            has_ended: false.into(),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// The evaluator has none, as no token is mounted into it.
+    fn kubeconfig(&self, installation: &Installation<'_>, folder: &Path, program: Program) -> Option<String> {
+        if program == Program::Evaluator {
+            return None;
+        }
+        let through = self.servers.iter().rev().find(|(whose, _)| *whose == program).map(|(_, address)| *address);
+        let path = folder.join(format!("{program}.kubeconfig"));
+        let cluster = installation.cluster();
+        let text = cluster.kubeconfig_text(&folder.join("token"), self.api_server.unwrap_or(1), through);
+        files::write(&path, &text).unwrap_or_else(|error| panic!("{error}"));
+        Some(path.display().to_string())
+    }
+
+    fn args(&self, program: Program, mut flags: Vec<(String, String)>) -> Vec<String> {
+        for (_, flag, value) in self.args.iter().filter(|(whose, ..)| *whose == program) {
+            flags.retain(|(name, _)| name != flag);
+            flags.push((flag.clone(), value.clone()));
+        }
+        flags.into_iter().flat_map(|(flag, value)| [flag, value]).collect()
+    }
+
+    fn environment(&self, program: Program, kubeconfig: Option<String>) -> Vec<(String, String)> {
+        let own = self.env.iter().filter(|(whose, ..)| *whose == program);
+        let own = own.map(|(_, name, value)| (name.clone(), value.clone()));
+        kubeconfig.map(|path| ("KUBECONFIG".to_owned(), path)).into_iter().chain(own).collect()
+    }
+}
+
+fn probe_port(program: Program) -> u16 {
+    match program {
+        Program::Evaluator => 8081,
+        Program::Loader => 8082,
+        Program::Reporter => 8083,
+        Program::Controller | Program::Cli => 8084,
+    }
+}
+
+/// What the flags of a pod's programs are made of.
+struct Own<'a> {
+    installation: &'a Installation<'a>,
+    name: &'a str,
+    uid: &'a str,
+    address: Ipv4Addr,
+    folder: &'a Path,
+}
+
+impl Own<'_> {
+    fn flags(&self, program: Program) -> Vec<(String, String)> {
+        let folder = |name: &str| self.folder.join(name).display().to_string();
+        // The pod's own loopback: each pod has another address, as they share the loopback device.
+        let [_, a, b, c] = self.address.octets();
+        let state = |port: u16| SocketAddr::from(([127, a, b, c], port)).to_string();
+        let server = self.installation.policy_server();
+        let identity =
+            [("--namespace", self.installation.namespace().to_owned()), ("--policy-server", server.to_owned())];
+        let own: Vec<(&str, String)> = match program {
+            Program::Loader => vec![
+                ("--volume", folder("volume")),
+                ("--state-address", state(9082)),
+                ("--evaluator-state", state(9081)),
+                ("--source-ca", folder("source-ca.pem")),
+                ("--retry-initial", "200ms".into()),
+                ("--retry-cap", "2s".into()),
+                ("--retry-outside", "2s".into()),
+            ],
+            Program::Evaluator => vec![
+                ("--volume", folder("volume")),
+                ("--private-dir", folder("private")),
+                ("--tls-dir", folder("tls")),
+                ("--address", SocketAddr::from((self.address, 8443)).to_string()),
+                ("--state-address", state(9081)),
+                ("--start-gate", "5s".into()),
+                ("--drain-delay", "2s".into()),
+            ],
+            Program::Reporter => vec![
+                ("--loader-state", state(9082)),
+                ("--evaluator-state", state(9081)),
+                ("--service", SERVICE.into()),
+                ("--pod-name", self.name.into()),
+                ("--pod-uid", self.uid.into()),
+                ("--node-name", NODE.into()),
+            ],
+            Program::Controller | Program::Cli => vec![
+                ("--service", SERVICE.into()),
+                ("--pod-name", self.name.into()),
+                ("--owner-cluster-role", format!("portcullis-{server}-controller")),
+            ],
+        };
+        let probes = SocketAddr::from((self.address, probe_port(program))).to_string();
+        let common = [("--probe-address", probes), ("--log-format", "json".into())];
+        // The evaluator knows nothing of Kubernetes.
+        let identity = identity.into_iter().filter(|_| program != Program::Evaluator);
+        own.into_iter().chain(common).chain(identity).map(|(flag, value)| (flag.to_owned(), value)).collect()
+    }
+}

@@ -1,0 +1,170 @@
+//! A place to fetch modules from, over TLS with an authority of its own, which remembers who asked for what.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::Cluster;
+
+/// A server of modules. It ends when this goes.
+pub struct Source {
+    address: SocketAddr,
+    authority: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Arc<ServerConfig>,
+    answers: Mutex<HashMap<String, Answer>>,
+    requests: Mutex<Vec<(String, Instant)>>,
+    is_closed: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+struct Answer {
+    status: u16,
+    body: Arc<Vec<u8>>,
+    delay: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Source {
+    /// A server on the loopback, at an address that belongs to the cluster.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub(crate) fn start(cluster: &Cluster) -> Self {
+        let [_, a, b, c] = cluster.pod_address().octets();
+        let address = Ipv4Addr::new(127, a, b, c);
+        let (authority, config) = certificate(address);
+        let listener = TcpListener::bind((address, 8446)).expect("an address of its own");
+        let address = listener.local_addr().expect("it listens");
+        let shared = Arc::new(Shared {
+            config,
+            answers: Mutex::default(),
+            requests: Mutex::default(),
+            is_closed: false.into(),
+            has_ended: false.into(),
+        });
+        let server = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if server.has_ended.load(Ordering::SeqCst) {
+                    break;
+                }
+                if server.is_closed.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let server = Arc::clone(&server);
+                // An error is the loader's hanging up.
+                thread::spawn(move || drop(server.serve(stream)));
+            }
+        });
+        Self { address, authority, shared }
+    }
+
+    /// The certificate of its authority, as PEM.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Its host with the port.
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// The address of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.address)
+    }
+
+    /// From now on a path answers 200 with these bytes.
+    pub fn put(&self, path: &str, body: impl Into<Vec<u8>>) {
+        self.answer(path, 200, body, Duration::ZERO);
+    }
+
+    /// From now on a path answers with this status and these bytes, after a while.
+    pub fn answer(&self, path: &str, status: u16, body: impl Into<Vec<u8>>, delay: Duration) {
+        let answer = Answer { status, body: Arc::new(body.into()), delay };
+        lock(&self.shared.answers).insert(path.to_owned(), answer);
+    }
+
+    /// From now on it hangs up on everybody who connects.
+    pub fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on it answers again.
+    pub fn open(&self) {
+        self.shared.is_closed.store(false, Ordering::SeqCst);
+    }
+
+    /// When a path was asked for.
+    pub fn requests(&self, path: &str) -> Vec<Instant> {
+        lock(&self.shared.requests).iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::SeqCst);
+        // It looks when somebody connects.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+    }
+}
+
+impl Shared {
+    fn serve(&self, stream: TcpStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, stream);
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") && head.len() < 16 << 10 {
+            stream.read_exact(&mut byte)?;
+            head.push(byte[0]);
+        }
+        let text = String::from_utf8_lossy(&head);
+        let path = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
+        lock(&self.requests).push((path.clone(), Instant::now()));
+        let none = Answer { status: 404, body: Arc::default(), delay: Duration::ZERO };
+        let answer = lock(&self.answers).get(&path).cloned().unwrap_or(none);
+        thread::sleep(answer.delay);
+        let Answer { status, body, .. } = answer;
+        let head = format!("HTTP/1.1 {status} OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(&body)?;
+        stream.conn.send_close_notify();
+        stream.flush()
+    }
+}
+
+/// An authority's certificate, and a server's with its key.
+fn certificate(address: Ipv4Addr) -> (String, Arc<ServerConfig>) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "modules of a test");
+    let key = KeyPair::generate().expect("a key");
+    let authority = params.self_signed(&key).expect("a certificate").pem();
+    let issuer = Issuer::new(params, key);
+
+    let params = CertificateParams::new(vec![address.to_string()]).expect("an address");
+    let key = KeyPair::generate().expect("a key");
+    let certificate = CertificateDer::from(params.signed_by(&key, &issuer).expect("a certificate").der().to_vec());
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_no_client_auth();
+    (authority, Arc::new(builder.with_single_cert(vec![certificate], key).expect("the key is that of the certificate")))
+}
