@@ -1,0 +1,350 @@
+//! One request, hop by hop: who may be asked, by which address, over which TLS, for how long.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, LOCATION};
+use http::{HeaderMap, Method};
+use portcullis_contract::Reason;
+use tokio::time::{Instant, timeout};
+use url::{Host, Url};
+
+use crate::resolve::GuardedResolver;
+use crate::sources::Proxies;
+use crate::tls::{self, Trust};
+use crate::{FetchError, Guard, Receive, Sources};
+
+mod answer;
+
+pub(crate) use answer::{failed, refused, slow};
+
+/// Most redirects of one attempt.
+const MAX_HOPS: usize = 5;
+/// Over how long the rate of a body is measured.
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+/// Clients that are kept, one for each way to trust.
+const MAX_CLIENTS: usize = 32;
+
+/// What one attempt may take, and whom it may ask.
+#[derive(Debug, Clone)]
+pub struct WebSettings {
+    /// Longest time to the head of an answer, each hop by itself.
+    pub header: Duration,
+    /// Longest time of a whole attempt.
+    pub total: Duration,
+    /// Lowest accepted rate of a body, in bytes a second.
+    pub lowest_rate: u64,
+    /// A file of certificate authorities beside the system's; read again before each attempt.
+    pub authorities: Option<PathBuf>,
+    /// Hosts (`host` or `host:port`) that plain `http` is allowed for.
+    pub plain_hosts: BTreeSet<String>,
+    /// What addresses are allowed; empty allows all. A pattern that ends in `*` is a prefix.
+    pub allowed: Vec<String>,
+    /// Which network addresses may be connected to.
+    pub guard: Guard,
+    /// `sources.yml`; read again before each attempt.
+    pub sources: Option<PathBuf>,
+    /// The name server, if not the system's.
+    pub name_server: Option<SocketAddr>,
+    /// Who asks.
+    pub user_agent: &'static str,
+}
+
+/// Asks the web.
+pub struct Web {
+    settings: WebSettings,
+    resolver: GuardedResolver,
+    clients: Mutex<Vec<(Way, reqwest::Client)>>,
+    /// What `sources.yml` said last, and whether it could be read since.
+    sources: Mutex<(Arc<Sources>, bool)>,
+}
+
+/// What a client was made with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Way {
+    trust: Trust,
+    proxies: Option<Proxies>,
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Hop {
+    /// What is done.
+    pub method: Method,
+    /// Where.
+    pub url: Url,
+    /// With which headers. Credentials are not sent on to other hosts.
+    pub headers: HeaderMap,
+    /// A body, for pushes.
+    pub body: Option<bytes::Bytes>,
+}
+
+impl Hop {
+    /// `GET url`.
+    pub fn get(url: Url) -> Self {
+        Self { method: Method::GET, url, headers: HeaderMap::new(), body: None }
+    }
+}
+
+/// `host` or `host:port` of an address.
+pub fn host_of(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+impl Web {
+    /// A caller; the first attempt makes its first client.
+    pub fn new(settings: WebSettings) -> Self {
+        let resolver = GuardedResolver::new(Arc::new(settings.guard.clone()), settings.name_server);
+        Self { settings, resolver, clients: Mutex::default(), sources: Mutex::new((Arc::default(), true)) }
+    }
+
+    /// What was set.
+    pub fn settings(&self) -> &WebSettings {
+        &self.settings
+    }
+
+    /// What `sources.yml` says now. While it cannot be read, what it said last counts.
+    pub fn sources(&self) -> Arc<Sources> {
+        let Some(path) = &self.settings.sources else { return Arc::default() };
+        let read = Sources::read(path);
+        let mut known = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(sources) => {
+                if *known.0 != sources {
+                    known.0 = Arc::new(sources);
+                }
+                known.1 = true;
+            }
+            Err(error) => {
+                if std::mem::replace(&mut known.1, false) {
+                    tracing::warn!(%error, "the file of sources cannot be used; what it said before still counts");
+                }
+            }
+        }
+        Arc::clone(&known.0)
+    }
+
+    /// Whether a host may be asked over plain HTTP.
+    pub fn is_plain(&self, host: &str) -> bool {
+        self.settings.plain_hosts.contains(host) || self.sources().insecure.contains(host)
+    }
+
+    /// Whether modules may come from this address (`https://host/path`, `registry://host/repository`).
+    ///
+    /// # Errors
+    /// `SourceNotAllowed`.
+    pub fn check_allowed(&self, address: &str, host: &str) -> Result<(), FetchError> {
+        let sources = self.sources();
+        let matches = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => address.starts_with(prefix),
+            None => address == *pattern,
+        };
+        for (patterns, setting) in [(&self.settings.allowed, "--allow-source"), (&sources.allowed, "sources.yml")] {
+            if !patterns.is_empty() && !patterns.iter().any(matches) {
+                let text = format!("{host} is not on the installation's list ({setting})");
+                return Err(FetchError::new(Reason::SourceNotAllowed, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the address may not be asked at all, as far as its text tells.
+    ///
+    /// # Errors
+    /// `SourceNotAllowed`.
+    pub fn check(&self, url: &Url) -> Result<(), FetchError> {
+        let refused = |text: String| Err(FetchError::new(Reason::SourceNotAllowed, text));
+        let host = host_of(url);
+        match url.scheme() {
+            "https" => {}
+            "http" if self.is_plain(&host) => {}
+            "http" => {
+                return refused(format!("plain http is refused: use https, or allow it with --allow-http-host {host}"));
+            }
+            other => return refused(format!("the scheme {other:?} is not known")),
+        }
+        let ip = match url.host() {
+            Some(Host::Ipv4(ip)) => ip.into(),
+            Some(Host::Ipv6(ip)) => ip.into(),
+            Some(Host::Domain(_)) => return Ok(()),
+            None => return refused("the address has no host".to_owned()),
+        };
+        match self.settings.guard.judge(url.host_str().unwrap_or_default(), ip) {
+            Ok(()) => Ok(()),
+            Err(range) => {
+                refused(format!("{host} is {range}: the installation can allow it with --allow-private {ip}"))
+            }
+        }
+    }
+
+    /// Sends a request and follows redirects. Any other answer is given as it is.
+    ///
+    /// # Errors
+    /// When nobody may be asked, or nobody answers.
+    pub async fn send(&self, hop: &Hop) -> Result<reqwest::Response, FetchError> {
+        self.check(&hop.url)?;
+        let (mut url, mut headers) = (hop.url.clone(), hop.headers.clone());
+        for number in 0..=MAX_HOPS {
+            let host = host_of(&url);
+            let client = self.client(&host)?;
+            let mut request = client.request(hop.method.clone(), url.clone()).headers(headers.clone());
+            if let Some(body) = &hop.body {
+                request = request.body(body.clone());
+            }
+            let answer = timeout(self.settings.header, request.send()).await;
+            let answer = answer.map_err(|_| slow(&host, "no answer", self.settings.header))?;
+            let answer = answer.map_err(|error| failed(&host, error, false, number > 0))?;
+            // 304 and the like are redirections to nowhere.
+            if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(answer);
+            }
+            if hop.body.is_some() {
+                return Err(FetchError::new(Reason::RedirectRefused, format!("{host} redirects a push")));
+            }
+            let next = self.redirected(&url, answer.headers())?;
+            if host_of(&next) != host {
+                headers.remove(AUTHORIZATION);
+            }
+            url = next;
+        }
+        let text = format!("more than {MAX_HOPS} redirects, the last to {}", url.host_str().unwrap_or_default());
+        Err(FetchError::new(Reason::RedirectRefused, text))
+    }
+
+    /// `GET url`, and the body into `receive`.
+    ///
+    /// # Errors
+    /// When the answer is not whole and good.
+    pub async fn get(&self, url: &Url, receive: &mut impl Receive) -> Result<(), FetchError> {
+        let answer = self.send(&Hop::get(url.clone())).await?;
+        let host = host_of(url);
+        if !answer.status().is_success() {
+            return Err(refused(&host, answer.status(), answer.headers()));
+        }
+        self.body(&host, answer, receive).await
+    }
+
+    /// The body of an answer, which must not come too slowly.
+    ///
+    /// # Errors
+    /// When it ends early, is too slow, or is not taken.
+    pub async fn body(
+        &self,
+        host: &str,
+        mut answer: reqwest::Response,
+        receive: &mut impl Receive,
+    ) -> Result<(), FetchError> {
+        if let Some(length) = answer.content_length() {
+            receive.expect(length)?;
+        }
+        let (mut window, mut in_window) = (Instant::now(), 0_u64);
+        loop {
+            let piece = timeout(RATE_WINDOW, answer.chunk()).await;
+            let piece = piece.map_err(|_| slow(host, "the body stopped", RATE_WINDOW))?;
+            let Some(piece) = piece.map_err(|error| failed(host, error, true, false))? else { return Ok(()) };
+            in_window += piece.len() as u64;
+            if window.elapsed() >= RATE_WINDOW {
+                if in_window < self.settings.lowest_rate * RATE_WINDOW.as_secs() {
+                    let text = format!("{host} sends less than {} bytes a second", self.settings.lowest_rate);
+                    return Err(FetchError::new(Reason::RegistryTimeout, text));
+                }
+                (window, in_window) = (Instant::now(), 0);
+            }
+            receive.write(&piece).await?;
+        }
+    }
+
+    /// Runs an attempt within its time.
+    ///
+    /// # Errors
+    /// What the attempt says, or `RegistryTimeout`.
+    pub async fn in_time<T>(
+        &self,
+        host: &str,
+        attempt: impl Future<Output = Result<T, FetchError>>,
+    ) -> Result<T, FetchError> {
+        let total = self.settings.total;
+        timeout(total, attempt).await.map_err(|_| slow(host, "the module did not come whole", total))?
+    }
+
+    fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, FetchError> {
+        let refused = |text: String| FetchError::new(Reason::RedirectRefused, text);
+        let location = headers.get(LOCATION).and_then(|location| location.to_str().ok());
+        let to = location.and_then(|location| from.join(location).ok());
+        let to = to.ok_or_else(|| refused("a redirect without a usable address".to_owned()))?;
+        let host = to.host_str().unwrap_or_default();
+        if from.scheme() == "https" && to.scheme() != "https" {
+            return Err(refused(format!("a redirect from https to {}://{host}", to.scheme())));
+        }
+        if !to.username().is_empty() || to.password().is_some() {
+            return Err(refused(format!("a redirect to {host} with credentials")));
+        }
+        self.check(&to).map_err(|error| refused(format!("a redirect to {host}: {}", error.message)))?;
+        Ok(to)
+    }
+
+    /// The client for a host.
+    fn client(&self, host: &str) -> Result<reqwest::Client, FetchError> {
+        let sources = self.sources();
+        let trust = match sources.authorities.get(host) {
+            _ if sources.insecure.contains(host) => Trust::Anybody,
+            Some(authorities) => Trust::Only(authorities.clone()),
+            None => Trust::System(self.settings.authorities.as_deref().map(tls::read_authorities).transpose()?),
+        };
+        let way = Way { trust, proxies: sources.proxies.clone() };
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, client)) = clients.iter().find(|(with, _)| *with == way) {
+            return Ok(client.clone());
+        }
+        let client = self.build(&way)?;
+        if clients.len() >= MAX_CLIENTS {
+            clients.remove(0);
+        }
+        clients.push((way, client.clone()));
+        Ok(client)
+    }
+
+    fn build(&self, way: &Way) -> Result<reqwest::Client, FetchError> {
+        let failed = |error: reqwest::Error| {
+            let text = format!("failed to set up the client: {}", error.without_url());
+            FetchError::new(Reason::TLSFailed, text)
+        };
+        let mut builder = reqwest::Client::builder()
+            .user_agent(self.settings.user_agent)
+            .tls_backend_preconfigured(tls::config(&way.trust)?)
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .connect_timeout(self.settings.header)
+            .pool_idle_timeout(Duration::from_secs(30));
+        let mut own = proxy_names();
+        if let Some(proxies) = &way.proxies {
+            builder = builder.no_proxy();
+            let direct = proxies.no_proxy.as_deref().and_then(reqwest::NoProxy::from_string);
+            let http = proxies.http_proxy.as_deref().map(reqwest::Proxy::http).transpose().map_err(failed)?;
+            let https = proxies.https_proxy.as_deref().map(reqwest::Proxy::https).transpose().map_err(failed)?;
+            for proxy in [http, https].into_iter().flatten() {
+                builder = builder.proxy(proxy.no_proxy(direct.clone()));
+            }
+            let addresses = proxies.http_proxy.iter().chain(&proxies.https_proxy);
+            own.extend(addresses.filter_map(|address| Url::parse(address).ok()?.host_str().map(str::to_owned)));
+        }
+        builder.dns_resolver(Arc::new(self.resolver.with_own(own))).build().map_err(failed)
+    }
+}
+
+/// The names of the environment's proxies, which the client takes by itself.
+fn proxy_names() -> BTreeSet<String> {
+    let names = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+    let addresses = names.iter().filter_map(|name| std::env::var(name).ok());
+    addresses.filter_map(|address| Url::parse(&address).ok()?.host_str().map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+use super::*;
+
+fn web(change: impl FnOnce(&mut WebSettings)) -> Web {
+    let mut settings = WebSettings {
+        header: Duration::from_secs(1),
+        total: Duration::from_secs(1),
+        lowest_rate: 1024,
+        authorities: None,
+        plain_hosts: BTreeSet::new(),
+        allowed: Vec::new(),
+        guard: Guard::default(),
+        sources: None,
+        name_server: None,
+        user_agent: "tests",
+    };
+    change(&mut settings);
+    Web::new(settings)
+}
+
+fn check(web: &Web, url: &str) -> Result<(), Reason> {
+    web.check(&Url::parse(url).expect("a URL")).map_err(|error| error.reason)
+}
+
+#[test]
+fn plain_http_only_where_it_is_allowed() {
+    let web = web(|settings| settings.plain_hosts = BTreeSet::from(["example.com:8080".into()]));
+    assert_eq!(check(&web, "http://example.com:8080/a"), Ok(()));
+    assert_eq!(check(&web, "http://example.com:8081/a"), Err(Reason::SourceNotAllowed));
+    assert_eq!(check(&web, "https://example.com/a"), Ok(()));
+}
+
+#[test]
+fn x05_numbers_are_addresses_in_every_form() {
+    let web = web(|_| ());
+    for host in
+        ["127.0.0.1", "2130706433", "0x7f.1", "017700000001", "127.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254"]
+    {
+        assert_eq!(check(&web, &format!("https://{host}/a")), Err(Reason::SourceNotAllowed), "{host}");
+    }
+}
+
+#[test]
+fn l23_a_list_of_sources_limits_them() {
+    let web = web(|settings| settings.allowed = vec!["https://example.com/policies/*".into()]);
+    let allowed = |address: &str| web.check_allowed(address, "h").map_err(|error| error.reason);
+    assert_eq!(allowed("https://example.com/policies/a.wasm"), Ok(()));
+    assert_eq!(allowed("https://example.com.evil.org/policies/a"), Err(Reason::SourceNotAllowed));
+    assert_eq!(allowed("https://example.com/other"), Err(Reason::SourceNotAllowed));
+}
+
+#[test]
+fn l15_redirects_to_less_are_refused() {
+    let web = web(|settings| settings.plain_hosts = BTreeSet::from(["a".into()]));
+    let redirected = |from: &str, to: &'static str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(LOCATION, http::HeaderValue::from_static(to));
+        web.redirected(&Url::parse(from).expect("a URL"), &headers).map(|url| url.to_string())
+    };
+    assert_eq!(redirected("https://a/b/c", "../d").as_deref(), Ok("https://a/d"));
+    for to in ["http://a/b", "ftp://a/b", "https://u:p@a/b", "http://", "https://10.0.0.1/"] {
+        assert_eq!(redirected("https://a/b", to).expect_err(to).reason, Reason::RedirectRefused);
+    }
+}

@@ -1,0 +1,271 @@
+//! Logins from a Docker `config.json` in a mounted folder, read again for each login.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_contract::Reason;
+use portcullis_process::files;
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::FetchError;
+
+/// Largest file, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// The names of the file: Docker's own, and the key of a Kubernetes pull secret.
+const NAMES: [&str; 2] = ["config.json", ".dockerconfigjson"];
+/// Longest time of a credential helper.
+const HELPER_TIME: Duration = Duration::from_secs(10);
+/// Longest answer of a credential helper, in bytes.
+const HELPER_LARGEST: u64 = 64 << 10;
+
+/// How to log in at a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A user and a password.
+    Basic {
+        /// The user.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A token that is changed for another at the registry's token service.
+    Identity(String),
+    /// A token for the registry itself.
+    Bearer(String),
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic { .. } => "Basic(…)",
+            Self::Identity(_) => "Identity(…)",
+            Self::Bearer(_) => "Bearer(…)",
+        })
+    }
+}
+
+/// The folder with the file.
+#[derive(Debug, Clone)]
+pub struct DockerConfig {
+    folder: PathBuf,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct File {
+    auths: BTreeMap<String, Entry>,
+    creds_store: Option<String>,
+    cred_helpers: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "lowercase", default)]
+struct Entry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+    registrytoken: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HelperAnswer {
+    username: String,
+    secret: String,
+}
+
+/// Where a login comes from.
+enum Found {
+    Entry(Entry),
+    Helper(String),
+}
+
+impl DockerConfig {
+    /// The file in `folder`, whether it is there yet or not.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The file, for messages and for watching.
+    pub fn path(&self) -> PathBuf {
+        let names = NAMES.map(|name| self.folder.join(name));
+        let [first, _] = &names;
+        names.iter().find(|path| path.exists()).unwrap_or(first).clone()
+    }
+
+    /// The login for a registry (`host` or `host:port`); nothing when the file has none.
+    ///
+    /// # Errors
+    /// `CredentialsMissing` when the file is absent or makes no sense.
+    pub async fn credential(&self, host: &str) -> Result<Option<Credential>, FetchError> {
+        let path = self.path();
+        let missing = |text: String| FetchError::new(Reason::CredentialsMissing, text);
+        // Mounted secrets are symbolic links.
+        let real = path.canonicalize();
+        let real = real.map_err(|error| missing(format!("failed to find {}: {}", path.display(), error.kind())))?;
+        let bytes = files::read_regular(&real, LARGEST);
+        let bytes =
+            bytes.map_err(|error| missing(format!("failed to read {}: {}", path.display(), error.source.kind())))?;
+        // The parser's words could quote the content.
+        let malformed = |what: &str| missing(format!("{} {what}", path.display()));
+        let no_json = || malformed("is no Docker configuration in JSON");
+        // A list would be taken for the fields in their order.
+        let file: serde_json::Map<_, _> = serde_json::from_slice(&bytes).map_err(|_| no_json())?;
+        let file: File = serde_json::from_value(file.into()).map_err(|_| no_json())?;
+        match file.find(host) {
+            None => Ok(None),
+            Some(Found::Entry(entry)) => entry.credential(|what| malformed(&format!("has an entry for {host} {what}"))),
+            Some(Found::Helper(name)) => helper(&name, host, &path).await,
+        }
+    }
+}
+
+impl File {
+    fn find(&self, host: &str) -> Option<Found> {
+        let own = |key: &String| is_for(key, host);
+        if let Some((_, helper)) = self.cred_helpers.iter().find(|(key, _)| own(key)) {
+            return Some(Found::Helper(helper.clone()));
+        }
+        // An entry without content says that the store has it.
+        let entry = self.auths.iter().find(|(key, entry)| own(key) && !entry.is_empty());
+        match (entry, &self.creds_store) {
+            (Some((_, entry)), _) => Some(Found::Entry(entry.clone())),
+            (None, Some(store)) if !store.is_empty() => Some(Found::Helper(store.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        let Self { auth, username, password, identitytoken, registrytoken } = self;
+        [auth, username, password, identitytoken, registrytoken]
+            .iter()
+            .all(|field| field.as_deref().is_none_or(str::is_empty))
+    }
+
+    fn credential(self, malformed: impl Fn(&str) -> FetchError) -> Result<Option<Credential>, FetchError> {
+        let filled = |field: Option<String>| field.filter(|text| !text.is_empty());
+        if let Some(token) = filled(self.registrytoken) {
+            return Ok(Some(Credential::Bearer(token)));
+        }
+        if let Some(token) = filled(self.identitytoken) {
+            return Ok(Some(Credential::Identity(token)));
+        }
+        if let (Some(user), Some(password)) = (filled(self.username), filled(self.password)) {
+            return Ok(Some(Credential::Basic { user, password }));
+        }
+        let auth = filled(self.auth).ok_or_else(|| malformed("without a password"))?;
+        let decoded = STANDARD.decode(auth.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
+        let (user, password) = pair.ok_or_else(|| malformed("whose auth is not the base64 of user:password"))?;
+        let password = password.trim_end_matches('\0').to_owned();
+        Ok(Some(Credential::Basic { user: user.to_owned(), password }))
+    }
+}
+
+/// Whether a key of the file (`host`, `https://host/v1/`) is that of a registry.
+fn is_for(key: &str, host: &str) -> bool {
+    let bare = key.trim_start_matches("https://").trim_start_matches("http://");
+    let bare = bare.split('/').next().unwrap_or_default();
+    let hub = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+    bare.eq_ignore_ascii_case(host) || (hub.contains(&bare) && hub.contains(&host))
+}
+
+/// Asks a program of the machine.
+async fn helper(name: &str, host: &str, path: &Path) -> Result<Option<Credential>, FetchError> {
+    let failed = |what: &str| {
+        let text = format!("docker-credential-{name}, which {} names for {host}, {what}", path.display());
+        FetchError::new(Reason::CredentialsMissing, text)
+    };
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        let text = format!("{} names a credential helper that is no plain name", path.display());
+        return Err(FetchError::new(Reason::CredentialsMissing, text));
+    }
+    let ask = async {
+        let mut child = tokio::process::Command::new(format!("docker-credential-{name}"))
+            .arg("get")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| failed(&format!("cannot be started: {}", error.kind())))?;
+        if let Some(mut input) = child.stdin.take() {
+            // One that does not want to know the host answers anyway.
+            let _ = input.write_all(host.as_bytes()).await;
+        }
+        let mut answer = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            let read = output.take(HELPER_LARGEST).read_to_end(&mut answer).await;
+            read.map_err(|_| failed("does not answer"))?;
+        }
+        let status = child.wait().await.map_err(|_| failed("does not end"))?;
+        if !status.success() {
+            return Err(failed("has no login for it"));
+        }
+        let answer: HelperAnswer = serde_json::from_slice(&answer).map_err(|_| failed("gives no login"))?;
+        Ok(Some(match answer.username.as_str() {
+            "<token>" => Credential::Identity(answer.secret),
+            _ => Credential::Basic { user: answer.username, password: answer.secret },
+        }))
+    };
+    tokio::time::timeout(HELPER_TIME, ask).await.map_err(|_| failed("takes too long"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    async fn credential(text: &str, host: &str) -> Result<Option<Credential>, FetchError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("config.json"), text).expect("writes");
+        DockerConfig::new(folder.path().to_owned()).credential(host).await
+    }
+
+    fn basic(user: &str, password: &str) -> Option<Credential> {
+        Some(Credential::Basic { user: user.to_owned(), password: password.to_owned() })
+    }
+
+    #[tokio::test]
+    async fn entries_in_their_forms() {
+        // "u:p:q"
+        let text = r#"{"auths": {"a.example": {"auth": "dTpwOnE="}, "https://b.example/v1/": {"username": "u", "password": "p"},
+            "c.example:5000": {"identitytoken": "t"}, "d.example": {"registrytoken": "r"}, "https://index.docker.io/v1/": {"auth": "dTpw"},
+            "e.example": {}}}"#;
+        assert_eq!(credential(text, "a.example").await, Ok(basic("u", "p:q")));
+        assert_eq!(credential(text, "b.example").await, Ok(basic("u", "p")));
+        assert_eq!(credential(text, "c.example:5000").await, Ok(Some(Credential::Identity("t".into()))));
+        assert_eq!(credential(text, "c.example").await, Ok(None));
+        assert_eq!(credential(text, "d.example").await, Ok(Some(Credential::Bearer("r".into()))));
+        assert_eq!(credential(text, "docker.io").await, Ok(basic("u", "p")));
+        assert_eq!(credential(text, "e.example").await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn l25_what_is_malformed_is_named_and_not_quoted() {
+        for text in [
+            "{\"auths\": sekret",
+            r#"{"auths": {"h": {"auth": "sekret"}}}"#,
+            r#"{"credHelpers": {"h": "../sekret"}}"#,
+            "[]",
+        ] {
+            let error = credential(text, "h").await.expect_err(text);
+            assert_eq!(error.reason, Reason::CredentialsMissing, "{text}");
+            assert!(error.message.contains("config.json") && !error.message.contains("sekret"), "{error}");
+        }
+        let error = DockerConfig::new("/nowhere".into()).credential("h").await.expect_err("absent");
+        assert!(error.message.contains("/nowhere/config.json"), "{error}");
+        let error = credential(r#"{"credsStore": "portcullis-no-such"}"#, "h").await.expect_err("no such helper");
+        assert!(error.message.contains("docker-credential-portcullis-no-such"), "{error}");
+    }
+}

@@ -1,0 +1,27 @@
+//! Modules over the network: each address is checked before it is connected to, each answer has limits of size and time.
+//!
+//! ```text
+//!  loader, portcullis pull ──► Registry ──► Web ──► guarded resolver ──► the network
+//!                              OCI, logins   hops, TLS, limits
+//! ```
+//!
+//! What a source answers is a stranger's. Nothing here trusts a length, a digest, a redirect or a name before it was
+//! checked, and no text that leaves this crate holds a credential.
+#![forbid(unsafe_code)]
+
+mod address;
+mod client;
+mod docker;
+mod error;
+pub mod oci;
+mod receive;
+mod resolve;
+mod sources;
+mod tls;
+
+pub use address::{Allowed, Guard, Range};
+pub use client::{Hop, Web, WebSettings, host_of};
+pub use docker::{Credential, DockerConfig};
+pub use error::FetchError;
+pub use receive::{Receive, Whole};
+pub use sources::{Sources, SourcesError};

@@ -1,0 +1,204 @@
+//! From a challenge and a login to the header that a registry wants.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method};
+use portcullis_contract::Reason;
+use serde::Deserialize;
+use url::Url;
+
+use super::Image;
+use super::challenge::Challenge;
+use crate::{Credential, DockerConfig, FetchError, Hop, Web, Whole, client, host_of};
+
+/// Largest answer of a token service, in bytes.
+const LARGEST: u64 = 256 << 10;
+/// How long a token counts where its service does not say.
+const DEFAULT_LIFE: Duration = Duration::from_secs(60);
+/// Most tokens that are kept.
+const MAX_TOKENS: usize = 256;
+
+/// What a token is for: host, repository, and whether it is for a push.
+type Scope = (String, String, bool);
+
+/// Headers that worked, until they expire.
+#[derive(Default)]
+pub(super) struct Logins {
+    known: Mutex<HashMap<Scope, (HeaderValue, Instant)>>,
+}
+
+#[derive(Deserialize)]
+struct TokenAnswer {
+    token: Option<String>,
+    access_token: Option<String>,
+    expires_in: Option<u64>,
+}
+
+impl Logins {
+    /// The header that worked last.
+    pub(super) fn known(&self, image: &Image, push: bool) -> Option<HeaderValue> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (header, until) = known.get(&scope(image, push))?;
+        (*until > Instant::now()).then(|| header.clone())
+    }
+
+    /// The header did not work.
+    pub(super) fn forget(&self, image: &Image, push: bool) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&scope(image, push));
+    }
+
+    /// Answers a challenge.
+    ///
+    /// # Errors
+    /// `CredentialsMissing` without a login, `Unauthorized` with one that is refused, and what the token service says.
+    pub(super) async fn log_in(
+        &self,
+        web: &Web,
+        docker: Option<&DockerConfig>,
+        image: &Image,
+        push: bool,
+        challenge: Option<Challenge>,
+    ) -> Result<HeaderValue, FetchError> {
+        let login = match docker {
+            Some(docker) => docker.credential(&image.host).await,
+            None => Ok(None),
+        };
+        let (header, life) = match (challenge, login) {
+            (_, Ok(Some(Credential::Bearer(token)))) => (bearer(&token)?, DEFAULT_LIFE),
+            (Some(Challenge::Basic) | None, Ok(Some(Credential::Basic { user, password }))) => {
+                (basic(&user, &password)?, DEFAULT_LIFE)
+            }
+            (Some(Challenge::Basic) | None, Ok(Some(Credential::Identity(_)))) => {
+                let text =
+                    format!("{} wants a user and a password, and the login for it is an identity token", image.host);
+                return Err(FetchError::new(Reason::Unauthorized, text));
+            }
+            (Some(Challenge::Bearer { realm, service, scope }), login) => {
+                // Without a login a token service may still give a token for what is public.
+                let (login, trouble) = match login {
+                    Ok(login) => (login, None),
+                    Err(error) => (None, Some(error)),
+                };
+                let ask =
+                    Ask { realm, service, scope: scope.unwrap_or_else(|| wanted(image, push)), login: login.as_ref() };
+                match ask.token(web, image).await {
+                    Ok(found) => found,
+                    Err(error) if error.reason == Reason::Unauthorized && login.is_none() => {
+                        return Err(trouble.unwrap_or_else(|| missing(image, docker)));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            (_, Ok(None)) => return Err(missing(image, docker)),
+            (_, Err(error)) => return Err(error),
+        };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_TOKENS {
+            known.clear();
+        }
+        known.insert(scope(image, push), (header.clone(), Instant::now() + life));
+        Ok(header)
+    }
+}
+
+struct Ask<'a> {
+    realm: String,
+    service: Option<String>,
+    scope: String,
+    login: Option<&'a Credential>,
+}
+
+impl Ask<'_> {
+    async fn token(self, web: &Web, image: &Image) -> Result<(HeaderValue, Duration), FetchError> {
+        let no_service = |text: String| FetchError::new(Reason::Unauthorized, text);
+        let mut url = Url::parse(&self.realm)
+            .map_err(|_| no_service(format!("{} names a token service that is no address", image.host)))?;
+        // A login never goes where the registry itself would not be asked.
+        if url.scheme() != "https" && !web.is_plain(&image.host) {
+            return Err(no_service(format!("{} names a token service without TLS", image.host)));
+        }
+        let service = self.service.iter().map(|service| ("service", service.as_str()));
+        let common = service.chain([("scope", self.scope.as_str())]);
+        let hop = match self.login {
+            Some(Credential::Identity(token)) => {
+                let mut form = url::form_urlencoded::Serializer::new(String::new());
+                form.extend_pairs(common)
+                    .append_pair("grant_type", "refresh_token")
+                    .append_pair("client_id", "portcullis");
+                let body = form.append_pair("refresh_token", token).finish();
+                let mut hop = Hop { method: Method::POST, body: Some(body.into()), ..Hop::get(url.clone()) };
+                hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+                hop
+            }
+            login => {
+                url.query_pairs_mut().extend_pairs(common);
+                let mut hop = Hop::get(url.clone());
+                if let Some(Credential::Basic { user, password }) = login {
+                    hop.headers.insert(AUTHORIZATION, basic(user, password)?);
+                }
+                hop
+            }
+        };
+        let host = host_of(&url);
+        let mut hop = hop;
+        hop.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let answer = web.send(&hop).await.map_err(|error| FetchError {
+            // A token service on a forbidden address is the registry's doing, like a redirect.
+            reason: if error.reason == Reason::SourceNotAllowed { Reason::RedirectRefused } else { error.reason },
+            ..error
+        })?;
+        if !answer.status().is_success() {
+            let mut error = client::refused(&host, answer.status(), answer.headers());
+            if matches!(error.reason, Reason::NotFound) {
+                error.reason = Reason::Unauthorized;
+            }
+            error.message = format!("the token service of {}: {}", image.host, error.message);
+            return Err(error);
+        }
+        let mut body = Whole::new("the answer of the token service", LARGEST);
+        web.body(&host, answer, &mut body).await?;
+        let not_a_token = || no_service(format!("the token service {host} gives something that is no token"));
+        let answer: TokenAnswer = serde_json::from_slice(&body.finish().0).map_err(|_| not_a_token())?;
+        let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty()).ok_or_else(not_a_token)?;
+        // Some seconds less, for the way.
+        let life = answer.expires_in.map_or(DEFAULT_LIFE, Duration::from_secs).saturating_sub(Duration::from_secs(5));
+        Ok((bearer(&token).map_err(|_| not_a_token())?, life.min(Duration::from_secs(3600))))
+    }
+}
+
+fn wanted(image: &Image, push: bool) -> String {
+    format!("repository:{}:{}", image.repository, if push { "pull,push" } else { "pull" })
+}
+
+fn scope(image: &Image, push: bool) -> Scope {
+    (image.host.clone(), image.repository.clone(), push)
+}
+
+fn missing(image: &Image, docker: Option<&DockerConfig>) -> FetchError {
+    let host = &image.host;
+    let text = match docker {
+        Some(docker) => format!("{host} wants a login, and {} has none for it", docker.path().display()),
+        None => format!("{host} wants a login: give the folder of a Docker config.json with --docker-config"),
+    };
+    FetchError::new(Reason::CredentialsMissing, text)
+}
+
+fn basic(user: &str, password: &str) -> Result<HeaderValue, FetchError> {
+    secret(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, FetchError> {
+    secret(&format!("Bearer {token}"))
+}
+
+fn secret(text: &str) -> Result<HeaderValue, FetchError> {
+    let unusable = |_| FetchError::new(Reason::Unauthorized, "the login holds characters that no header may have");
+    let mut value = HeaderValue::from_str(text).map_err(unusable)?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,12 @@
+//! Modules as OCI artifacts (policy-abi section 1, OCI distribution specification 1.1).
+
+mod challenge;
+mod image;
+mod login;
+mod manifest;
+mod pull;
+mod push;
+
+pub use image::{Image, ImageError};
+pub use manifest::{CONFIG_TYPE, Descriptor, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, MAX_MANIFEST, Manifest};
+pub use pull::Registry;

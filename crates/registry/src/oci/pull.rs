@@ -1,0 +1,147 @@
+//! Bringing a manifest or a blob from a registry.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use http::header::{ACCEPT, AUTHORIZATION};
+use http::{HeaderValue, StatusCode};
+use portcullis_contract::{Digest, Reason};
+use url::Url;
+
+use super::challenge::Challenge;
+use super::login::Logins;
+use super::{Image, MAX_MANIFEST, Manifest};
+use crate::{DockerConfig, FetchError, Hop, Receive, Web, Whole, client, host_of};
+
+/// What is asked for as a manifest. Indexes are named too, so that one is refused by its name and not by a 404.
+const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
+     application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json";
+
+/// Talks to registries.
+pub struct Registry {
+    pub(super) web: Web,
+    docker: Option<DockerConfig>,
+    logins: Logins,
+    /// Hosts that were found to speak plain HTTP.
+    plain: Mutex<HashMap<String, bool>>,
+}
+
+impl Registry {
+    /// A caller that logs in with what `docker` has.
+    pub fn new(web: Web, docker: Option<DockerConfig>) -> Self {
+        Self { web, docker, logins: Logins::default(), plain: Mutex::default() }
+    }
+
+    /// What it asks with.
+    pub fn web(&self) -> &Web {
+        &self.web
+    }
+
+    /// The manifest of an image, checked against its digest.
+    ///
+    /// # Errors
+    /// When it cannot be had, is too large, is another, or none of a module.
+    pub async fn manifest(&self, image: &Image) -> Result<Manifest, FetchError> {
+        let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS).await?;
+        let mut body = Whole::new("the manifest", MAX_MANIFEST);
+        self.web.body(&image.host, answer, &mut body).await?;
+        let (bytes, digest) = body.finish();
+        match image.digest {
+            Some(wanted) if wanted != digest => {
+                let text = format!("{} gave a manifest with the digest {digest} for {wanted}", image.host);
+                Err(FetchError::new(Reason::DigestMismatch, text))
+            }
+            _ => Manifest::parse(bytes),
+        }
+    }
+
+    /// A blob. Its digest is for the receiver to check.
+    ///
+    /// # Errors
+    /// When it cannot be had whole.
+    pub async fn blob(&self, image: &Image, digest: &Digest, receive: &mut impl Receive) -> Result<(), FetchError> {
+        let answer = self.get(image, &format!("blobs/{digest}"), "*/*").await?;
+        self.web.body(&image.host, answer, receive).await
+    }
+
+    async fn get(&self, image: &Image, path: &str, accept: &'static str) -> Result<reqwest::Response, FetchError> {
+        let mut hop = Hop::get(placeholder());
+        hop.headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let answer = self.ask(image, path, hop, false).await?;
+        if answer.status().is_success() {
+            Ok(answer)
+        } else {
+            Err(client::refused(&host_of(answer.url()), answer.status(), answer.headers()))
+        }
+    }
+
+    /// Asks the registry, logging in where it wants that. `path` is below the repository.
+    pub(super) async fn ask(
+        &self,
+        image: &Image,
+        path: &str,
+        hop: Hop,
+        push: bool,
+    ) -> Result<reqwest::Response, FetchError> {
+        self.web.check_allowed(&image.address(), &image.host)?;
+        let host = image.api_host();
+        let known_plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner).get(host).copied();
+        let may_be_plain = self.web.is_plain(host);
+        let schemes: &[&str] = match (may_be_plain, known_plain) {
+            (false, _) => &["https"],
+            (true, Some(true)) => &["http", "https"],
+            (true, _) => &["https", "http"],
+        };
+        let mut last = None;
+        for scheme in schemes {
+            let url = Url::parse(&format!("{scheme}://{host}/v2/{}/{path}", image.repository));
+            let url = url.map_err(|_| FetchError::new(Reason::SourceNotAllowed, format!("{host} is no host")))?;
+            match self.ask_at(image, Hop { url, ..hop.clone() }, push).await {
+                Err(error) if is_other_protocol(error.reason) => last = Some(error),
+                result => {
+                    if may_be_plain {
+                        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+                        plain.insert(host.to_owned(), *scheme == "http");
+                    }
+                    return result;
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| FetchError::new(Reason::InternalError, "no scheme is left to ask with")))
+    }
+
+    /// Asks one address, logging in where that is wanted.
+    pub(super) async fn ask_at(
+        &self,
+        image: &Image,
+        mut hop: Hop,
+        push: bool,
+    ) -> Result<reqwest::Response, FetchError> {
+        if let Some(header) = self.logins.known(image, push) {
+            hop.headers.insert(AUTHORIZATION, header);
+        }
+        let answer = self.web.send(&hop).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        self.logins.forget(image, push);
+        let challenge = Challenge::of(answer.headers());
+        let header = self.logins.log_in(&self.web, self.docker.as_ref(), image, push, challenge).await?;
+        hop.headers.insert(AUTHORIZATION, header);
+        let answer = self.web.send(&hop).await?;
+        if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            self.logins.forget(image, push);
+        }
+        Ok(answer)
+    }
+}
+
+/// Whether a failure may mean that the host speaks the other protocol.
+fn is_other_protocol(reason: Reason) -> bool {
+    matches!(reason, Reason::TLSFailed | Reason::RegistryUnreachable | Reason::BlobTruncated)
+}
+
+/// Replaced before it is used.
+pub(super) fn placeholder() -> Url {
+    Url::parse("https://localhost/").expect("is an address")
+}

@@ -1,0 +1,63 @@
+//! Who takes the bytes of a body, as they come.
+
+use std::future::Future;
+
+use portcullis_contract::{Digest, Hasher, Reason};
+
+use crate::FetchError;
+
+/// Takes a body.
+pub trait Receive: Send {
+    /// The size that the source announces.
+    ///
+    /// # Errors
+    /// When that is too much already.
+    fn expect(&mut self, total: u64) -> Result<(), FetchError>;
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// When they are too many, or cannot be kept.
+    fn write(&mut self, bytes: &[u8]) -> impl Future<Output = Result<(), FetchError>> + Send;
+}
+
+/// A body in memory, for what is small, and for commands that work on one module.
+pub struct Whole {
+    bytes: Vec<u8>,
+    hasher: Hasher,
+    limit: u64,
+    /// What the body is, for the error.
+    what: &'static str,
+}
+
+impl Whole {
+    /// A receiver of at most `limit` bytes of `what`.
+    pub fn new(what: &'static str, limit: u64) -> Self {
+        Self { bytes: Vec::new(), hasher: Hasher::default(), limit, what }
+    }
+
+    /// The bytes and their digest.
+    pub fn finish(self) -> (Vec<u8>, Digest) {
+        (self.bytes, self.hasher.finish())
+    }
+
+    fn too_large(&self) -> FetchError {
+        let text = format!("{} is above the limit of {} bytes", self.what, self.limit);
+        FetchError::new(Reason::ModuleTooLarge, text)
+    }
+}
+
+impl Receive for Whole {
+    fn expect(&mut self, total: u64) -> Result<(), FetchError> {
+        if total > self.limit { Err(self.too_large()) } else { Ok(()) }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), FetchError> {
+        if self.bytes.len() as u64 + bytes.len() as u64 > self.limit {
+            return Err(self.too_large());
+        }
+        self.hasher.update(bytes);
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! Names to addresses, each checked before anybody connects to it.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use crate::{Guard, Range};
+
+/// Longest wait for one answer of a name server.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A host was not asked because of its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{ip} is {range}")]
+pub(crate) struct RefusedAddress {
+    pub(crate) ip: IpAddr,
+    pub(crate) range: Range,
+}
+
+/// Resolves names, and gives only addresses that may be connected to. The client connects to what it is given here, so that
+/// an answer that changes between check and connection changes nothing.
+#[derive(Clone)]
+pub(crate) struct GuardedResolver {
+    guard: Arc<Guard>,
+    /// Names that the installation itself set: its proxies.
+    own: Arc<BTreeSet<String>>,
+    name_server: Option<SocketAddr>,
+    /// Made within the runtime.
+    inner: Arc<OnceLock<Option<TokioResolver>>>,
+}
+
+impl GuardedResolver {
+    /// A resolver that asks `name_server`, or those of the system.
+    pub(crate) fn new(guard: Arc<Guard>, name_server: Option<SocketAddr>) -> Self {
+        Self { guard, own: Arc::default(), name_server, inner: Arc::default() }
+    }
+
+    /// The same, which lets these names be.
+    pub(crate) fn with_own(&self, own: BTreeSet<String>) -> Self {
+        Self { own: Arc::new(own), ..self.clone() }
+    }
+
+    fn build(&self) -> Option<TokioResolver> {
+        let mut builder = match self.name_server {
+            Some(address) => {
+                let mut server = NameServerConfig::udp_and_tcp(address.ip());
+                for connection in &mut server.connections {
+                    *connection = at_port(connection, address.port());
+                }
+                let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
+                TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            }
+            None => TokioResolver::builder_tokio().ok()?,
+        };
+        let options = builder.options_mut();
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        options.timeout = PATIENCE;
+        // A name that is not there now may be there at the next attempt.
+        options.negative_max_ttl = Some(Duration::from_secs(1));
+        builder.build().ok()
+    }
+
+    async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
+        let no_server = || io::Error::other("the system names no name server");
+        let resolver = self.inner.get_or_init(|| self.build()).as_ref().ok_or_else(no_server)?;
+        let found: Vec<IpAddr> = resolver.lookup_ip(name).await?.iter().collect();
+        Ok(admit(&self.guard, name, &found, self.own.contains(name))?)
+    }
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let resolver = self.clone();
+        Box::pin(async move {
+            let addresses = resolver.look_up(name.as_str()).await?;
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+fn at_port(connection: &ConnectionConfig, port: u16) -> ConnectionConfig {
+    let mut connection = connection.clone();
+    connection.port = port;
+    connection
+}
+
+/// The addresses that may be connected to. An error when none is left.
+fn admit(guard: &Guard, name: &str, found: &[IpAddr], is_own: bool) -> Result<Vec<SocketAddr>, RefusedAddress> {
+    let (mut admitted, mut refused) = (Vec::new(), None);
+    for &ip in found {
+        match guard.judge(name, ip) {
+            Err(range) if !is_own => refused = refused.or(Some(RefusedAddress { ip, range })),
+            _ => admitted.push(SocketAddr::new(ip, 0)),
+        }
+    }
+    match refused {
+        Some(refused) if admitted.is_empty() => Err(refused),
+        _ => Ok(admitted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x05_a_name_leads_nowhere_but_to_allowed_addresses() {
+        let guard = Guard::default();
+        let (public, inside): (IpAddr, IpAddr) = ([1, 1, 1, 1].into(), [10, 0, 0, 1].into());
+        assert_eq!(admit(&guard, "a", &[inside, public], false), Ok(vec![SocketAddr::new(public, 0)]));
+        let refused = RefusedAddress { ip: inside, range: Range::Private };
+        assert_eq!(admit(&guard, "a", &[inside], false), Err(refused));
+        assert_eq!(admit(&guard, "proxy", &[inside], true), Ok(vec![SocketAddr::new(inside, 0)]));
+        assert_eq!(admit(&guard, "a", &[], false), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,164 @@
+//! `sources.yml`: which hosts are trusted how (policy-abi section 13), and what addresses modules may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use portcullis_process::files;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde::Deserialize;
+
+/// Largest file, in bytes.
+const LARGEST: u64 = 4 << 20;
+
+/// How hosts are trusted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Hosts (`host` or `host:port`) whose certificate is not checked, and that are asked over plain HTTP where they speak no
+    /// TLS.
+    pub insecure: BTreeSet<String>,
+    /// The only authorities of a host, in place of the system's.
+    pub authorities: BTreeMap<String, Vec<CertificateDer<'static>>>,
+    /// Outbound proxies, in place of those of the environment.
+    pub proxies: Option<Proxies>,
+    /// What addresses are allowed; empty allows all. A pattern that ends in `*` is a prefix.
+    pub allowed: Vec<String>,
+}
+
+/// Outbound proxies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proxies {
+    /// For `http` addresses.
+    pub http_proxy: Option<String>,
+    /// For `https` addresses.
+    pub https_proxy: Option<String>,
+    /// Hosts that are asked directly, with commas between them.
+    pub no_proxy: Option<String>,
+}
+
+/// A file of sources that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}", path = path.display())]
+pub struct SourcesError {
+    path: PathBuf,
+    problem: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Written {
+    insecure_sources: BTreeSet<String>,
+    source_authorities: BTreeMap<String, Vec<WrittenAuthority>>,
+    proxies: Option<Proxies>,
+    allowed_sources: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+enum WrittenAuthority {
+    Path { path: PathBuf },
+    Data { data: String },
+}
+
+impl Sources {
+    /// Reads the file and the certificates that it names.
+    ///
+    /// # Errors
+    /// When one of them cannot be read or makes no sense.
+    pub fn read(path: &Path) -> Result<Self, SourcesError> {
+        let failed = |problem: String| SourcesError { path: path.to_owned(), problem };
+        let bytes = read(path).map_err(failed)?;
+        let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))?;
+        let written: Option<Written> = serde_yaml_ng::from_str(&text)
+            .map_err(|error| failed(portcullis_contract::clean(&error.to_string(), 300)))?;
+        let written = written.unwrap_or_default();
+        let mut authorities = BTreeMap::new();
+        for (host, list) in written.source_authorities {
+            let mut certificates = Vec::new();
+            for authority in list {
+                let bytes = match authority {
+                    WrittenAuthority::Path { path } => {
+                        read(&path).map_err(|problem| failed(format!("{host}: {problem}")))?
+                    }
+                    WrittenAuthority::Data { data } => data.into_bytes(),
+                };
+                certificates.extend(certificates_of(&bytes).map_err(|problem| failed(format!("{host}: {problem}")))?);
+            }
+            authorities.insert(host, certificates);
+        }
+        if let Some(pattern) = written.allowed_sources.iter().find(|pattern| !is_pattern(pattern)) {
+            return Err(failed(format!(
+                "allowed_sources: {pattern:?} names no whole host: want for instance https://example.com/*"
+            )));
+        }
+        Ok(Self {
+            insecure: written.insecure_sources,
+            authorities,
+            proxies: written.proxies,
+            allowed: written.allowed_sources,
+        })
+    }
+}
+
+/// Whether the pattern of an address names a whole host.
+fn is_pattern(pattern: &str) -> bool {
+    pattern.split_once("://").is_some_and(|(_, rest)| rest.contains('/'))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    // Mounted files are symbolic links.
+    let real = path.canonicalize().map_err(|error| format!("failed to find {}: {error}", path.display()))?;
+    files::read_regular(&real, LARGEST).map_err(|error| error.to_string())
+}
+
+/// PEM, one certificate or more, or one of DER.
+fn certificates_of(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem: Vec<_> = CertificateDer::pem_slice_iter(bytes).filter_map(Result::ok).collect();
+    let certificates = if pem.is_empty() { vec![CertificateDer::from(bytes.to_vec())] } else { pem };
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in &certificates {
+        let wrong = |_| "Raw certificate is not in PEM nor in DER encoding".to_owned();
+        roots.add(certificate.clone()).map_err(wrong)?;
+    }
+    Ok(certificates)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Sources, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sources.yml");
+        fs::write(&path, text).expect("writes");
+        Sources::read(&path).map_err(|error| error.problem)
+    }
+
+    #[test]
+    fn a_file_is_read() {
+        let sources = parse(
+            "insecure_sources: ['registry.dev:5000']\nproxies: {https_proxy: 'http://proxy:3128'}\nallowed_sources: ['registry://ghcr.io/*']\n",
+        )
+        .expect("good");
+        assert!(sources.insecure.contains("registry.dev:5000"));
+        assert_eq!(sources.proxies.expect("proxies").https_proxy.as_deref(), Some("http://proxy:3128"));
+        assert_eq!(parse(""), Ok(Sources::default()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, words) in [
+            ("insecure: []", "unknown field"),
+            ("source_authorities: {h: [{type: Data, data: x}]}", "not in PEM nor in DER"),
+            ("source_authorities: {h: [{type: Path, path: /nowhere}]}", "/nowhere"),
+            ("allowed_sources: ['https://example.com*']", "whole host"),
+            ("[", ""),
+        ] {
+            let problem = parse(text).expect_err(text);
+            assert!(problem.contains(words), "{text}: {problem}");
+        }
+    }
+}
