@@ -1,5 +1,7 @@
 //! What a policy asks for: the part that always acts from the newest generation, and the part that a generation serves.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use portcullis_contract::{
     Artifact, Candidate, ContextAwareResource, Digest, ExecutionMode, FailurePolicy, GroupId, Mode, PolicyId, Reason,
@@ -30,6 +32,34 @@ pub(crate) struct DesiredPolicy {
     pub head: Option<Head>,
     /// What is served, or why it cannot be.
     pub body: Result<Body, Problem>,
+    /// What only an object of an API server has; absent in a folder, where the loader itself counts generations.
+    pub object: Option<Object>,
+}
+
+/// What an API server and the revisions there know of a policy.
+#[derive(Debug, Clone)]
+pub(crate) struct Object {
+    /// The object's uid.
+    pub uid: String,
+    /// The object's generation.
+    pub generation: i64,
+    /// The digest that the newest generation's module must have, once somebody recorded it.
+    pub pin: Option<Digest>,
+    /// The match groups of older generations that may still be called.
+    pub older_groups: BTreeSet<(GroupId, WebhookKind)>,
+    /// The newest older generation that served everywhere.
+    pub last_served: Option<Served>,
+}
+
+/// An older generation that served everywhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Served {
+    /// Its number.
+    pub generation: i64,
+    /// What it serves.
+    pub body: Body,
+    /// The digest that its module must have, where that was recorded.
+    pub pin: Option<Digest>,
 }
 
 /// What acts from the newest generation, whichever one serves.

@@ -27,6 +27,8 @@ pub(crate) struct Metrics {
     pub failed: IntGauge,
     /// Files removed from the volume to make room.
     pub pruned: IntCounter,
+    /// Failures of the watch of revisions.
+    pub watch_errors: IntCounter,
 }
 
 impl Metrics {
@@ -58,6 +60,7 @@ impl Metrics {
             published: gauge("portcullis_policies_published", "Policies whose newest generation is in the manifest")?,
             failed: gauge("portcullis_policies_not_published", "Policies whose newest generation failed")?,
             pruned: counter("portcullis_pruned_files_total", "Files removed from the volume to make room")?,
+            watch_errors: counter("portcullis_revision_watch_errors_total", "Failures of the watch of revisions")?,
             registry,
         })
     }

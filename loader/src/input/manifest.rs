@@ -72,12 +72,10 @@ pub(crate) fn entry(document: Document, file: &str, folder: &Path) -> Entry {
         (Some(head), Ok(body)) => hash(head, body),
         _ => raw_hash,
     };
-    Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created, hash, head, body }))
+    Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created, hash, head, body, object: None }))
 }
 
 fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Option<Head>, Result<Body, Problem>) {
-    let is_settings = |path: &&[String]| path.len() > 1 && path[0] == "spec" && path[1] == "settings";
-    let (deep_settings, deep_elsewhere) = (too_deep.filter(is_settings), too_deep.filter(|path| !is_settings(path)));
     // Settings are taken out first, so that no error text of the decoder can quote them.
     let taken = value.get_mut("spec").and_then(Value::as_object_mut).and_then(|spec| spec.shift_remove("settings"));
     let lenient = lenient_head(&value);
@@ -85,6 +83,28 @@ fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Opt
         Ok(policy) => policy,
         Err(message) => return (lenient, Err(Problem::new(Reason::SpecInvalid, message))),
     };
+    let (head, body) = judge(policy, taken, too_deep, Place::Folder(folder));
+    (Some(head), body)
+}
+
+/// Where a spec was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// In a file of this folder.
+    Folder(&'a Path),
+    /// In a revision of an API server.
+    Cluster,
+}
+
+/// What a policy asks for, given its spec without the settings, and the settings. `too_deep` is what nesting left out.
+pub(super) fn judge(
+    policy: Policy,
+    taken: Option<Value>,
+    too_deep: Option<&[String]>,
+    place: Place<'_>,
+) -> (Head, Result<Body, Problem>) {
+    let is_settings = |path: &&[String]| path.len() > 1 && path[0] == "spec" && path[1] == "settings";
+    let (deep_settings, deep_elsewhere) = (too_deep.filter(is_settings), too_deep.filter(|path| !is_settings(path)));
     let part = policy.match_part();
     let head = Head {
         mode: policy.spec.mode,
@@ -108,12 +128,16 @@ fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Opt
                     .to_owned(),
             ));
         }
-        if spec.rollback_to.is_some() {
+        // The revision of a cluster holds the content of that generation already.
+        if spec.rollback_to.is_some() && matches!(place, Place::Folder(_)) {
             return Err(invalid("spec.rollbackTo: a folder keeps no revisions; restore the file instead".to_owned()));
         }
         super::capability::check(&spec.host_capabilities).map_err(|text| invalid(format!("spec.{text}")))?;
         let settings = settings(taken, deep_settings.is_some())?;
-        let reference = Reference::parse(&module, folder)?;
+        let reference = match place {
+            Place::Folder(folder) => Reference::parse(&module, folder)?,
+            Place::Cluster => address(&module)?,
+        };
         Ok(Body {
             module,
             reference: Some(reference),
@@ -125,7 +149,18 @@ fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Opt
             context_aware_resources: spec.context_aware_resources,
         })
     })();
-    (Some(head), body)
+    (head, body)
+}
+
+/// The address of a module in a cluster, where no folder is anybody's.
+fn address(module: &str) -> Result<Reference, Problem> {
+    match Reference::parse(module, Path::new("/"))? {
+        Reference::File(_) => Err(Problem::new(
+            Reason::SourceNotAllowed,
+            "module: files are for policies in a folder: in a cluster want an address like https://example.com/policy.wasm",
+        )),
+        reference => Ok(reference),
+    }
 }
 
 /// Decodes, with the path of the field that does not fit.
@@ -139,7 +174,7 @@ pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
 
 /// What acts at once, read from a manifest that does not decode as a whole; a policy that was switched off must not be
 /// switched on by a slip elsewhere in its file. Without its rules the match group is not known.
-fn lenient_head(value: &Value) -> Option<Head> {
+pub(super) fn lenient_head(value: &Value) -> Option<Head> {
     let spec = value.get("spec")?.as_object()?;
     let field = |name: &str| spec.get(name).cloned().unwrap_or(Value::Null);
     let mode = serde_json::from_value::<Option<Mode>>(field("mode")).ok()?;

@@ -1,10 +1,11 @@
 //! What should be served: a stream of full snapshots, whoever makes them.
 //!
-//! A folder makes them here; a watch of revisions in Kubernetes fits behind the same channel.
+//! A folder makes them, or a watch of revisions in Kubernetes.
 
 mod capability;
 mod directory;
 mod json;
+mod kubernetes;
 mod manifest;
 mod policies_yml;
 mod scan;
@@ -20,6 +21,7 @@ use portcullis_contract::Digest;
 use tokio::sync::watch;
 
 pub(crate) use self::directory::watch_directory;
+pub(crate) use self::kubernetes::{Installation, watch_revisions};
 pub(crate) use self::scan::Directory;
 use crate::content::DesiredPolicy;
 

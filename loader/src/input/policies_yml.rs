@@ -49,7 +49,7 @@ pub(crate) fn entries(document: Document, file: &str, folder: &Path) -> Vec<Entr
             (Some(head), Ok(body)) => hash(head, body),
             _ => raw_hash,
         };
-        Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created: None, hash, head, body }))
+        Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created: None, hash, head, body, object: None }))
     });
     entries.collect()
 }

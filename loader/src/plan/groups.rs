@@ -1,4 +1,7 @@
 //! Match groups and their tombstones: who is asked under which group, also while webhooks still say otherwise.
+//!
+//! In a folder nobody says when a group is called no more, so who changes groups lingers in the old one. In a cluster the
+//! revisions say it (design section 3), and who leaves is out at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,6 +11,15 @@ use portcullis_contract::{GroupEntry, GroupId, PolicyId, WebhookKind};
 /// All groups that are answered for.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(BTreeMap<GroupId, Group>);
+
+/// What a policy is a member of now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Membership {
+    /// The groups.
+    pub groups: BTreeSet<(GroupId, WebhookKind)>,
+    /// Whether the policy goes on in a group that it left.
+    pub lingers: bool,
+}
 
 #[derive(Debug)]
 struct Group {
@@ -32,15 +44,10 @@ impl Groups {
     }
 
     /// Takes in who is a member of what now. Policies that are not named are gone.
-    pub(crate) fn turn(
-        &mut self,
-        current: &BTreeMap<PolicyId, Option<(GroupId, WebhookKind)>>,
-        keep: Duration,
-        now: Instant,
-    ) {
+    pub(crate) fn turn(&mut self, current: &BTreeMap<PolicyId, Membership>, keep: Duration, now: Instant) {
         let until = now + keep;
-        for (id, group) in current.values().flatten() {
-            let kind = *group;
+        for (id, kind) in current.values().flat_map(|membership| &membership.groups) {
+            let kind = *kind;
             self.0.entry(id.clone()).or_insert_with(|| Group {
                 kind,
                 members: BTreeSet::new(),
@@ -49,15 +56,14 @@ impl Groups {
             });
         }
         for (id, group) in &mut self.0 {
-            let is_member =
-                |policy: &PolicyId| current.get(policy).and_then(Option::as_ref).is_some_and(|(group, _)| group == id);
-            for left in group.members.iter().filter(|policy| !is_member(policy)) {
+            let is_in = |membership: &Membership| membership.groups.iter().any(|(group, _)| group == id);
+            let is_member = |policy: &PolicyId| current.get(policy).is_some_and(is_in);
+            let lingers = |policy: &PolicyId| current.get(policy).is_some_and(|membership| membership.lingers);
+            for left in group.members.iter().filter(|policy| !is_member(policy) && lingers(policy)) {
                 group.lingering.insert(left.clone(), until);
             }
             group.members = current.keys().filter(|policy| is_member(policy)).cloned().collect();
-            group.lingering.retain(|policy, until| {
-                *until > now && current.contains_key(policy) && !group.members.contains(policy)
-            });
+            group.lingering.retain(|policy, until| *until > now && lingers(policy) && !group.members.contains(policy));
             let empty = group.members.is_empty() && group.lingering.is_empty();
             group.tombstone = empty.then(|| group.tombstone.unwrap_or(until));
         }
@@ -87,12 +93,18 @@ mod tests {
     const A: &str = "aaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbb";
 
-    fn current(members: &[(&str, &str)]) -> BTreeMap<PolicyId, Option<(GroupId, WebhookKind)>> {
-        let one = |(policy, group): &(&str, &str)| {
-            let group = group.parse().ok().map(|group| (group, WebhookKind::Validating));
-            (policy.parse().expect("an id"), group)
+    fn of(members: &[(&str, &[&str])], lingers: bool) -> BTreeMap<PolicyId, Membership> {
+        let one = |(policy, groups): &(&str, &[&str])| {
+            let groups = groups.iter().filter_map(|group| Some((group.parse().ok()?, WebhookKind::Validating)));
+            (policy.parse().expect("an id"), Membership { groups: groups.collect(), lingers })
         };
         members.iter().map(one).collect()
+    }
+
+    /// In a folder: one group each at most.
+    fn current(members: &[(&str, &str)]) -> BTreeMap<PolicyId, Membership> {
+        let members: Vec<(&str, Vec<&str>)> = members.iter().map(|(policy, group)| (*policy, vec![*group])).collect();
+        of(&members.iter().map(|(policy, groups)| (*policy, &groups[..])).collect::<Vec<_>>(), true)
     }
 
     fn told(groups: &Groups) -> Vec<(String, Vec<String>)> {
@@ -120,6 +132,31 @@ mod tests {
         assert_eq!(groups.wakes_at(), Some(now + KEEP));
         groups.turn(&current(&[("x", B), ("y", A)]), KEEP, now + KEEP);
         expect(&groups, &[(A, &["y"]), (B, &["x"])]);
+    }
+
+    #[test]
+    fn w14_in_a_cluster_the_revisions_say_who_is_in_both_and_until_when() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        groups.turn(&of(&[("x", &[A]), ("y", &[A])], false), KEEP, now);
+        groups.turn(&of(&[("x", &[A, B]), ("y", &[A])], false), KEEP, now);
+        expect(&groups, &[(A, &["x", "y"]), (B, &["x"])]);
+        groups.turn(&of(&[("x", &[A, B]), ("y", &[A])], false), KEEP, now + 2 * KEEP);
+        expect(&groups, &[(A, &["x", "y"]), (B, &["x"])]);
+        groups.turn(&of(&[("x", &[B]), ("y", &[A])], false), KEEP, now + 2 * KEEP);
+        expect(&groups, &[(A, &["y"]), (B, &["x"])]);
+    }
+
+    #[test]
+    fn w05_the_last_member_that_goes_leaves_a_tombstone_over_a_restart_too() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        groups.turn(&of(&[("x", &[A])], false), KEEP, now);
+        groups.turn(&of(&[], false), KEEP, now);
+        expect(&groups, &[(A, &[])]);
+        let mut again = Groups::restore(&groups.entries());
+        again.turn(&of(&[], false), KEEP, now);
+        expect(&again, &[(A, &[])]);
+        again.turn(&of(&[], false), KEEP, now + KEEP);
+        expect(&again, &[]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod policy;
 mod state;
 #[cfg(test)]
 mod tests;
+mod want;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
 use self::groups::Groups;
 use self::policy::Policy;
+use self::want::Wanted;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::retry::{self, Retry};
@@ -165,7 +167,8 @@ impl Plan {
             seen.insert(desired.id.clone());
             let artifacts = &self.artifacts;
             let has_artifact = |digest: &Digest| artifacts.get(digest).is_some_and(|m| m.effort.result().is_some());
-            let is_new = match self.policies.get_mut(&desired.id) {
+            let is_same = |policy: &&mut Policy| desired.object.as_ref().is_none_or(|object| object.uid == policy.uid);
+            let is_new = match self.policies.get_mut(&desired.id).filter(is_same) {
                 Some(policy) => policy.adopt(desired.clone(), has_artifact, now),
                 None => {
                     let generation = match self.graves.remove(&desired.id) {
@@ -187,7 +190,7 @@ impl Plan {
             if let Some(unreadable) = snapshot.unreadable.get(&policy.file) {
                 policy.lose(unreadable, now);
             } else {
-                if self.graves.len() < GRAVES {
+                if !policy.is_object && self.graves.len() < GRAVES {
                     self.graves.insert(id.clone(), (policy.generation, policy.hash));
                 }
                 self.policies.remove(&id);
@@ -219,7 +222,10 @@ impl Plan {
     fn begin(&mut self, id: &PolicyId) {
         let Some(policy) = self.policies.get_mut(id) else { return };
         let Ok(Body { reference: Some(reference), .. }) = &policy.body else { return };
-        if policy.pin.is_some() {
+        if let Some(pin) = policy.pin {
+            if let Some(making) = self.artifacts.get_mut(&pin) {
+                making.effort.hurry();
+            }
             return;
         }
         let Some(module) = self.modules.get_mut(reference) else { return };
@@ -254,6 +260,20 @@ impl Plan {
         (self.touched, self.changed) = (true, true);
         let Some(module) = self.modules.get_mut(reference) else { return };
         let is_file = matches!(reference, Reference::File(_));
+        if let Ok(digest) = result {
+            for policy in self.policies.values_mut() {
+                let served =
+                    policy.last_served.as_mut().filter(|served| served.body.reference.as_ref() == Some(reference));
+                if let Some(served) = served {
+                    served.resolve(digest);
+                }
+                for other in policy.fallbacks().filter(|other| other.body.reference.as_ref() == Some(reference)) {
+                    if let Some(making) = self.artifacts.get_mut(&other.digest) {
+                        making.got(other.digest, digest, &self.settings.retry, now);
+                    }
+                }
+            }
+        }
         let users = self
             .policies
             .values_mut()
@@ -340,8 +360,8 @@ impl Plan {
         if self.artifacts.values().filter_map(Making::remake_wakes_at).any(|at| at <= now.instant) {
             self.learn_again(now);
         }
-        let (references, digests) = self.wanted();
-        self.modules.retain(|reference, _| references.iter().any(|(wanted, _)| wanted == reference));
+        let Wanted { references, digests } = self.wanted();
+        self.modules.retain(|reference, _| references.contains_key(reference));
         self.artifacts.retain(|digest, _| digests.contains_key(digest));
         let mut turn = Turn::default();
         for (reference, needed) in references {
@@ -358,10 +378,12 @@ impl Plan {
                 turn.jobs.insert(Job::Prepare { digest, anew: making.anew });
             }
         }
-        let members = self.policies.iter().map(|(id, policy)| (id.clone(), policy.head.group.clone())).collect();
         if self.complete {
             self.touched |= self.groups.wakes_at().is_some_and(|at| at <= now.instant);
-            self.groups.turn(&members, self.settings.tombstone, now.instant);
+            if self.touched {
+                let members = self.policies.iter().map(|(id, policy)| (id.clone(), policy.membership())).collect();
+                self.groups.turn(&members, self.settings.tombstone, now.instant);
+            }
             turn.publish = self.publish(now);
         }
         turn.wake = [
@@ -377,60 +399,8 @@ impl Plan {
         turn
     }
 
-    /// The modules and artifacts that somebody names, and whether each is needed now.
-    fn wanted(&mut self) -> (BTreeMap<Reference, bool>, BTreeMap<Digest, bool>) {
-        let mut references: BTreeMap<Reference, bool> = BTreeMap::new();
-        let mut digests: BTreeMap<Digest, bool> = BTreeMap::new();
-        for policy in self.policies.values() {
-            let generations = policy.recent.iter().chain(&policy.last_good);
-            for known in generations {
-                digests.entry(known.digest).or_default();
-            }
-            if let Ok(body) = &policy.body
-                && let Some(reference) = &body.reference
-            {
-                let is_file = matches!(reference, Reference::File(_));
-                *references.entry(reference.clone()).or_default() |= is_file || policy.pin.is_none();
-            }
-            if let Some((body, digest)) = policy.target() {
-                digests.insert(digest, true);
-                if let Some(reference) = &body.reference {
-                    let no_module = self.artifacts.get(&digest).is_some_and(|making| making.no_module);
-                    *references.entry(reference.clone()).or_default() |= no_module;
-                    if matches!(reference, Reference::File(_)) {
-                        // A file that was pinned before a restart may be another now: it counts as read, and is read again.
-                        self.modules.entry(reference.clone()).or_insert_with(|| {
-                            let mut module = Effort::done(digest);
-                            module.repeat();
-                            module
-                        });
-                    }
-                }
-            }
-            if self.needs_fallback(policy)
-                && let Some(fallback) = policy.fallbacks().next()
-            {
-                digests.insert(fallback.digest, true);
-                let no_module = self.artifacts.get(&fallback.digest).is_some_and(|making| making.no_module);
-                if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
-                    references.insert(reference.clone(), true);
-                }
-            }
-        }
-        for digest in digests.keys() {
-            self.artifacts.entry(*digest).or_default();
-        }
-        (references, digests)
-    }
-
     fn artifact(&self, digest: &Digest) -> Option<&ArtifactRecord> {
         self.artifacts.get(digest)?.effort.result()
-    }
-
-    /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.
-    fn needs_fallback(&self, policy: &Policy) -> bool {
-        policy.refused.contains(&policy.generation)
-            || policy.target().is_none_or(|(_, digest)| self.artifact(&digest).is_none())
     }
 
     /// Whether the state may be another than when this was asked last.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, Failure, LastGood, PolicyEntry, PolicyId, Reason};
+use portcullis_contract::{Candidate, Digest, Failure, GroupId, LastGood, PolicyEntry, PolicyId, Reason, WebhookKind};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::effort::Now;
-use crate::content::{Body, DesiredPolicy, Head, Problem, uid};
+use super::groups::Membership;
+use crate::content::{Body, DesiredPolicy, Head, Object, Problem, uid};
 use crate::input::Unreadable;
 use crate::source::Reference;
 
@@ -37,6 +38,12 @@ pub(super) struct Policy {
     pub(super) recent: Vec<Generation>,
     /// The last one that an evaluator loaded.
     pub(super) last_good: Option<Generation>,
+    /// In a cluster: the newest older generation that served on every replica.
+    pub(super) last_served: Option<LastServed>,
+    /// In a cluster: the match groups of older generations that may still be called.
+    pub(super) older_groups: BTreeSet<(GroupId, WebhookKind)>,
+    /// Generation numbers are an API server's, not counted here.
+    pub(super) is_object: bool,
     /// Generations that an evaluator refused for good.
     pub(super) refused: BTreeSet<i64>,
     /// Generation and module of the first candidate of the newest manifest on the volume.
@@ -49,6 +56,15 @@ pub(super) struct Generation {
     pub(super) number: i64,
     pub(super) digest: Digest,
     pub(super) body: Body,
+}
+
+/// An older generation that served everywhere, and its module once that is known.
+#[derive(Debug, Clone)]
+pub(super) struct LastServed {
+    pub(super) number: i64,
+    pub(super) body: Body,
+    pub(super) pin: Option<Digest>,
+    ready: Option<Generation>,
 }
 
 /// What the manifest remembers of the newest generation, for the loader's own restart.
@@ -73,7 +89,7 @@ struct Record {
 impl Policy {
     /// A policy that was not there before.
     pub(super) fn new(desired: DesiredPolicy, generation: i64, now: Now) -> Self {
-        Self {
+        let mut policy = Self {
             uid: uid(&desired.id),
             created: desired.created.unwrap_or(now.wall),
             file: desired.file,
@@ -86,9 +102,35 @@ impl Policy {
             pin: None,
             recent: Vec::new(),
             last_good: None,
+            last_served: None,
+            older_groups: BTreeSet::new(),
+            is_object: false,
             refused: BTreeSet::new(),
             published: None,
-        }
+        };
+        policy.follow(desired.object);
+        policy
+    }
+
+    /// Takes in what an API server knows beside the content.
+    fn follow(&mut self, object: Option<Object>) {
+        self.is_object = object.is_some();
+        let Some(object) = object else { return };
+        self.uid = object.uid;
+        self.generation = object.generation;
+        // What was recorded first counts for every replica, whatever the address gave this one.
+        self.pin = object.pin.or(self.pin);
+        self.older_groups = object.older_groups;
+        self.last_served = object.last_served.map(|served| {
+            let same = self.last_served.as_ref().filter(|before| before.number == served.generation);
+            LastServed::new(served.generation, served.body, served.pin.or_else(|| same.and_then(|before| before.pin)))
+        });
+    }
+
+    /// The match groups that ask it.
+    pub(super) fn membership(&self) -> Membership {
+        let groups = self.head.group.iter().chain(&self.older_groups).cloned().collect();
+        Membership { groups, lingers: !self.is_object }
     }
 
     /// A policy of an earlier manifest. Without a record that can be read, whatever is wanted next is a new generation.
@@ -117,6 +159,9 @@ impl Policy {
                 let body = serde_json::from_str(last.source.get()).ok()?;
                 Some(Generation { number: last.generation, digest: last.digest, body })
             }),
+            last_served: None,
+            older_groups: BTreeSet::new(),
+            is_object: false,
             refused: BTreeSet::new(),
             published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
         };
@@ -143,9 +188,11 @@ impl Policy {
         let reference = reference_of(&desired.body).or_else(|| self.reference.clone());
         let same_module = reference == self.reference;
         self.reference = reference;
-        if desired.hash == self.hash {
+        let same_number = desired.object.as_ref().is_none_or(|object| object.generation == self.generation);
+        if desired.hash == self.hash && same_number {
             // The folder may be elsewhere now.
             self.body = desired.body;
+            self.follow(desired.object);
             return false;
         }
         // An edit of settings fetches nothing: the module stays what it was, unless it never worked. A spec that is broken
@@ -155,10 +202,13 @@ impl Policy {
         self.pin = pin;
         if let Some(head) = desired.head {
             // A manifest that cannot be decoded tells no rules: the match group stays what it was.
-            let group = if desired.body.is_ok() { head.group } else { head.group.or(self.head.group.take()) };
+            // In a cluster the older revisions say which.
+            let is_told = desired.body.is_ok() || desired.object.is_some();
+            let group = if is_told { head.group } else { head.group.or(self.head.group.take()) };
             self.head = Head { group, ..head };
         }
         self.body = desired.body;
+        self.follow(desired.object);
         true
     }
 
@@ -212,19 +262,31 @@ impl Policy {
         if self.last_good.as_ref().is_some_and(|good| good.number == number && good.digest == digest) {
             return;
         }
-        if let Some(good) = self.recent.iter().find(|recent| recent.number == number && recent.digest == digest) {
+        let mut known = self.recent.iter().chain(self.served());
+        if let Some(good) = known.find(|known| known.number == number && known.digest == digest) {
             self.last_good = Some(good.clone());
         }
     }
 
     /// An evaluator refuses this generation, and will again.
     pub(super) fn refuse(&mut self, number: i64, digest: Digest) {
-        let known = self.recent.iter().chain(&self.last_good);
-        if known.into_iter().any(|known| known.number == number && known.digest == digest) {
+        let known = || self.recent.iter().chain(&self.last_good).chain(self.served());
+        let is_known = known().any(|known| known.number == number && known.digest == digest);
+        let oldest = known().map(|known| known.number).min().unwrap_or(0);
+        if is_known {
             self.refused.insert(number);
         }
-        let oldest = self.recent.iter().chain(&self.last_good).map(|known| known.number).min().unwrap_or(0);
         self.refused.retain(|number| *number >= oldest);
+    }
+
+    /// Whether only other replicas are known to have loaded it.
+    pub(super) fn is_foreign(&self, other: &Generation) -> bool {
+        let is_it = |known: &Generation| known.number == other.number && known.digest == other.digest;
+        self.served().is_some_and(is_it) && !self.recent.iter().chain(&self.last_good).any(is_it)
+    }
+
+    pub(super) fn served(&self) -> Option<&Generation> {
+        self.last_served.as_ref().and_then(LastServed::ready)
     }
 
     /// What may serve while the newest generation does not, best first.
@@ -233,6 +295,7 @@ impl Policy {
         self.last_good
             .iter()
             .chain(self.recent.iter().rev())
+            .chain(self.served())
             .filter(move |other| target != Some((other.number, other.digest)) && !self.refused.contains(&other.number))
     }
 
@@ -273,6 +336,25 @@ impl Policy {
             }),
             source: Some(raw(&record)),
         }
+    }
+}
+
+impl LastServed {
+    fn new(number: i64, body: Body, pin: Option<Digest>) -> Self {
+        let ready = pin.map(|digest| Generation { number, digest, body: body.clone() });
+        Self { number, body, pin, ready }
+    }
+
+    /// The address gave these bytes.
+    pub(super) fn resolve(&mut self, digest: Digest) {
+        if self.pin.is_none() {
+            *self = Self::new(self.number, self.body.clone(), Some(digest));
+        }
+    }
+
+    /// The generation, once its module is known.
+    fn ready(&self) -> Option<&Generation> {
+        self.ready.as_ref()
     }
 }
 

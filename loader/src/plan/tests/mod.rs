@@ -1,5 +1,6 @@
 //! The plan by itself: what comes in, what should be done, what is published.
 
+mod cluster;
 mod publishing;
 mod trouble;
 
@@ -61,6 +62,7 @@ fn wants(id: &str, module: &str, settings: &str) -> DesiredPolicy {
         hash: hash(&head, &body),
         head: Some(head),
         body: Ok(body),
+        object: None,
     }
 }
 

@@ -1,0 +1,145 @@
+//! Where the policies come from: exactly one of a folder, a `policies.yml` and a cluster.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use portcullis_kubernetes::Access;
+use portcullis_process::SettingError;
+
+use super::canonical;
+use crate::input::{Directory, Installation};
+
+/// The input's settings.
+#[derive(Debug, Clone, Args)]
+pub struct InputArgs {
+    /// The folder of policy manifests. It is watched.
+    #[arg(long, env = "PORTCULLIS_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// A Kubewarden policies.yml, instead of the folder's manifests. It is watched.
+    #[arg(long, env = "PORTCULLIS_POLICIES", value_name = "FILE")]
+    pub policies: Option<PathBuf>,
+
+    /// The namespace of the installation in a cluster, whose revisions are watched, instead of a folder.
+    #[arg(long, env = "PORTCULLIS_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// With --namespace: which installation this is; policies name it as `policyServer`.
+    #[arg(long, env = "PORTCULLIS_POLICY_SERVER", value_name = "NAME", default_value = "default")]
+    pub policy_server: String,
+
+    /// With --namespace: how the API server is reached.
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// Where the policies come from.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A folder, or a file in one.
+    Folder(Directory),
+    /// The revisions of an installation.
+    Cluster(Installation),
+}
+
+impl InputArgs {
+    /// Checks that there is exactly one input.
+    pub(super) fn input(&self) -> Result<Input, SettingError> {
+        match (&self.namespace, &self.policies, &self.dir) {
+            (Some(_), Some(_), _) => Err(both("--policies")),
+            (Some(_), None, Some(_)) => Err(both("--dir")),
+            (Some(namespace), None, None) => self.cluster(namespace).map(Input::Cluster),
+            (None, Some(file), _) => policies_yml(file).map(Input::Folder),
+            (None, None, Some(folder)) => Ok(Input::Folder(Directory::Manifests(canonical("--dir", folder)?))),
+            (None, None, None) => Err(SettingError::new(
+                "--dir",
+                "want the folder of the policies, or --policies FILE, or --namespace NAMESPACE in a cluster",
+            )),
+        }
+    }
+
+    fn cluster(&self, namespace: &str) -> Result<Installation, SettingError> {
+        if !is_name(namespace, false) {
+            let text = format!("{namespace:?} is no namespace: want at most 63 of a-z, 0-9 and -");
+            return Err(SettingError::new("--namespace", text));
+        }
+        if !is_name(&self.policy_server, true) {
+            let text =
+                format!("{:?} is no label's value: want at most 63 letters, digits, -, _ and .", self.policy_server);
+            return Err(SettingError::new("--policy-server", text));
+        }
+        Ok(Installation {
+            namespace: namespace.to_owned(),
+            policy_server: self.policy_server.clone(),
+            access: self.access.clone(),
+        })
+    }
+}
+
+fn both(other: &str) -> SettingError {
+    SettingError::new("--namespace", format!("goes without {other}: policies come from a cluster or from a folder"))
+}
+
+fn policies_yml(file: &Path) -> Result<Directory, SettingError> {
+    let folder = match file.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Err(SettingError::new("--policies", "want a file")),
+    };
+    let name = file.file_name().ok_or_else(|| SettingError::new("--policies", "want a file"))?;
+    if file.is_dir() {
+        return Err(SettingError::new("--policies", format!("{} is a folder", file.display())));
+    }
+    Ok(Directory::PoliciesYml(canonical("--policies", folder)?.join(name)))
+}
+
+/// Whether a name can be used in paths and selectors of the API server.
+fn is_name(name: &str, is_label: bool) -> bool {
+    let inner = |b: u8| match b {
+        b'a'..=b'z' | b'0'..=b'9' | b'-' => true,
+        b'A'..=b'Z' | b'_' | b'.' => is_label,
+        _ => false,
+    };
+    let ends = [name.as_bytes().first(), name.as_bytes().last()];
+    let good_ends = ends.into_iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric));
+    name.len() <= 63 && good_ends && name.bytes().all(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        input: InputArgs,
+    }
+
+    fn input(args: &[&str]) -> Result<Input, String> {
+        let args = ["portcullis-loader"].iter().chain(args);
+        Only::parse_from(args).input.input().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_cluster_is_chosen_by_its_namespace() {
+        let Ok(Input::Cluster(installation)) = input(&["--namespace", "portcullis"]) else { panic!("no cluster") };
+        assert_eq!((installation.namespace.as_str(), installation.policy_server.as_str()), ("portcullis", "default"));
+    }
+
+    #[test]
+    fn exactly_one_input_is_wanted_and_named() {
+        for (args, setting) in [
+            (&[][..], "--dir"),
+            (&["--namespace", "a", "--dir", "."], "--namespace: goes without --dir"),
+            (&["--namespace", "a", "--policies", "a.yml"], "--namespace: goes without --policies"),
+            (&["--namespace", "A"], "--namespace"),
+            (&["--namespace", "a", "--policy-server", "a,b=c"], "--policy-server"),
+            (&["--namespace", "a", "--policy-server", ""], "--policy-server"),
+        ] {
+            let error = input(args).expect_err(setting);
+            assert!(error.starts_with(setting), "{args:?}: {error}");
+        }
+    }
+}

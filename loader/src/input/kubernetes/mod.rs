@@ -1,0 +1,28 @@
+//! Policies of a cluster: a watch of the revisions that the controller writes (design sections 3 and 4).
+//!
+//! ```text
+//!  API server ──► watch ──► store (one revision each, read once) ──► snapshot ──► plan
+//! ```
+//!
+//! `revision` and `snapshot` decide and are pure; `watch` talks to the API server and goes on for as long as that is away.
+
+mod object;
+mod revision;
+mod snapshot;
+mod store;
+mod watch;
+
+use portcullis_kubernetes::Access;
+
+pub(crate) use self::watch::watch_revisions;
+
+/// Whose revisions are watched.
+#[derive(Debug, Clone)]
+pub struct Installation {
+    /// The namespace that the installation is in, and its revisions with it.
+    pub namespace: String,
+    /// The `policyServer` of its policies.
+    pub policy_server: String,
+    /// How the API server is reached.
+    pub access: Access,
+}

@@ -1,0 +1,182 @@
+//! From all revisions to what is wanted (design section 3).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use portcullis_contract::{Digest, PolicyId};
+
+use super::revision::Revision;
+use crate::content::{DesiredPolicy, Object, Served};
+use crate::input::Snapshot;
+
+/// One policy for each id that has revisions. One that is being deleted is none any more.
+pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Snapshot {
+    let mut objects: HashMap<&str, Vec<&Revision>> = HashMap::new();
+    let mut deleted = HashSet::new();
+    for revision in revisions {
+        objects.entry(&revision.uid).or_default().push(revision);
+        if revision.marks.deleted {
+            deleted.insert(revision.uid.as_str());
+        }
+    }
+    let mut policies: BTreeMap<&PolicyId, Vec<&Revision>> = BTreeMap::new();
+    for (_, revisions) in objects.into_iter().filter(|(uid, _)| !deleted.contains(uid)) {
+        // Two objects of one name: the older has been deleted, and its revisions were left behind.
+        let age = |revisions: &[&Revision]| {
+            let newest = revisions.iter().map(|revision| revision.created).max().flatten();
+            (newest, revisions.first().map(|revision| revision.uid.clone()))
+        };
+        match policies.get_mut(&revisions[0].id) {
+            Some(other) if age(other) >= age(&revisions) => {}
+            Some(other) => *other = revisions,
+            None => drop(policies.insert(&revisions[0].id, revisions)),
+        }
+    }
+    Snapshot { policies: policies.into_values().filter_map(policy).collect(), ..Snapshot::default() }
+}
+
+fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
+    revisions.sort_by_key(|revision| Reverse(revision.generation));
+    let (newest, older) = revisions.split_first()?;
+    let group = |revision: &&Revision| revision.head.as_ref()?.group.clone();
+    let older_groups: BTreeSet<_> =
+        older.iter().filter(|revision| !revision.marks.withdrawn).filter_map(group).collect();
+    let last_served = older.iter().find_map(|revision| {
+        let body = revision.body.as_ref().ok().filter(|_| revision.marks.served)?;
+        Some(Served { generation: revision.generation, body: body.clone(), pin: revision.marks.pinned_digest })
+    });
+    Some(DesiredPolicy {
+        id: newest.id.clone(),
+        file: newest.name.clone(),
+        created: revisions.iter().filter_map(|revision| revision.created).min(),
+        hash: newest.hash,
+        head: newest.head.clone(),
+        body: newest.body.clone(),
+        object: Some(Object {
+            uid: newest.uid.clone(),
+            generation: newest.generation,
+            pin: pin(newest, older),
+            older_groups,
+            last_served,
+        }),
+    })
+}
+
+/// The digest that the newest generation's module must have: the recorded one. Before one is recorded, the bytes that it goes
+/// back to, or those of the newest generation that served with the same address, so that an edit of settings fetches nothing new
+/// and a fresh pod agrees with the others.
+fn pin(newest: &Revision, older: &[&Revision]) -> Option<Digest> {
+    let module = |revision: &Revision| revision.body.as_ref().ok().map(|body| body.module.clone());
+    let restored = newest.marks.rolled_back_to.and_then(|number| older.iter().find(|other| other.generation == number));
+    let same = older.iter().find(|other| other.marks.served && module(other) == module(newest));
+    newest
+        .marks
+        .pinned_digest
+        .or_else(|| restored.filter(|other| module(other) == module(newest))?.marks.pinned_digest)
+        .or_else(|| same?.marks.pinned_digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::revision::{
+        DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION,
+        WITHDRAWN_ANNOTATION,
+    };
+    use portcullis_contract::{Mode, Reason};
+    use serde_json::{Value, json};
+
+    use super::super::revision::read;
+    use super::super::revision::tests::object;
+    use super::*;
+
+    fn revision(generation: i64, annotations: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> Revision {
+        read(&object("a", generation, annotations, change)).expect("its policy is told")
+    }
+
+    fn plain(generation: i64, annotations: &[(&str, &str)]) -> Revision {
+        revision(generation, annotations, |_| ())
+    }
+
+    fn on(resource: &'static str) -> impl FnOnce(&mut Value) {
+        move |o| o["data"]["spec"]["rules"][0]["resources"] = json!([resource])
+    }
+
+    fn only(revisions: &[Revision]) -> (DesiredPolicy, Object) {
+        let mut policies = snapshot(revisions.iter()).policies;
+        assert_eq!(policies.len(), 1);
+        let policy = policies.remove(0);
+        let object = policy.object.clone().expect("an object");
+        (policy, object)
+    }
+
+    fn digest(text: &str) -> Digest {
+        Digest::of(text.as_bytes())
+    }
+
+    #[test]
+    fn the_newest_is_wanted_and_the_newest_older_that_served_stands_behind_it() {
+        let pin = digest("6").to_string();
+        let revisions = [
+            plain(5, &[(SERVED_ANNOTATION, "true")]),
+            revision(8, &[(SERVED_ANNOTATION, "true")], |o| {
+                o["data"]["spec"]["rules"] = json!([]);
+                o["data"]["spec"]["mode"] = json!("monitor");
+            }),
+            plain(6, &[(SERVED_ANNOTATION, "true"), (PINNED_DIGEST_ANNOTATION, &pin)]),
+            plain(7, &[]),
+        ];
+        let (policy, object) = only(&revisions);
+        assert_eq!((object.generation, object.uid.as_str()), (8, "uid-of-a"));
+        assert_eq!(policy.head.map(|head| head.mode), Some(Mode::Monitor));
+        assert_eq!(policy.body.expect_err("a problem").reason, Reason::SpecInvalid);
+        let served = object.last_served.expect("served");
+        assert_eq!((served.generation, served.pin), (6, Some(digest("6"))));
+        assert_eq!(policy.created.map(|time| time.to_string()).as_deref(), Some("2026-01-01T00:00:05Z"));
+    }
+
+    #[test]
+    fn w14_a_policy_is_in_the_groups_of_all_revisions_that_are_not_withdrawn() {
+        let group = |revision: &Revision| revision.head.as_ref().and_then(|head| head.group.clone()).expect("a group");
+        let (old, new) = (revision(1, &[], on("services")), plain(2, &[]));
+        let (policy, object) = only(&[old.clone(), new.clone()]);
+        assert_eq!(policy.head.and_then(|head| head.group), Some(group(&new)));
+        assert_eq!(object.older_groups, BTreeSet::from([group(&old)]));
+        let withdrawn = revision(1, &[(WITHDRAWN_ANNOTATION, "true")], on("services"));
+        assert!(only(&[withdrawn, new]).1.older_groups.is_empty());
+    }
+
+    #[test]
+    fn w05_k09_a_policy_that_is_being_deleted_is_gone() {
+        let revisions = [plain(1, &[(DELETED_ANNOTATION, "true")]), plain(2, &[])];
+        assert!(snapshot(revisions.iter()).policies.is_empty());
+    }
+
+    #[test]
+    fn a_policy_that_was_deleted_and_made_again_is_the_later_one() {
+        let again = |generation, created: &'static str| {
+            revision(generation, &[], move |o| {
+                o["data"]["policy"]["uid"] = json!("later");
+                o["metadata"]["creationTimestamp"] = json!(created);
+            })
+        };
+        let left_behind = plain(9, &[]);
+        let (_, object) = only(&[left_behind.clone(), again(1, "2026-02-01T00:00:00Z")]);
+        assert_eq!((object.uid.as_str(), object.generation), ("later", 1));
+        let (_, object) = only(&[again(1, "2025-02-01T00:00:00Z"), left_behind]);
+        assert_eq!((object.uid.as_str(), object.generation), ("uid-of-a", 9));
+    }
+
+    #[test]
+    fn l11_what_was_recorded_counts_and_bytes_that_served_go_on() {
+        let pin = |text: &str| digest(text).to_string();
+        let served = plain(1, &[(SERVED_ANNOTATION, "true"), (PINNED_DIGEST_ANNOTATION, &pin("1"))]);
+        let unserved = plain(2, &[(PINNED_DIGEST_ANNOTATION, &pin("2"))]);
+        let pinned = plain(3, &[(PINNED_DIGEST_ANNOTATION, &pin("3"))]);
+        assert_eq!(only(&[served.clone(), unserved.clone(), pinned]).1.pin, Some(digest("3")));
+        assert_eq!(only(&[served.clone(), unserved.clone(), plain(3, &[])]).1.pin, Some(digest("1")));
+        let other = revision(3, &[], |o| o["data"]["spec"]["module"] = json!("https://example.com/b.wasm"));
+        assert_eq!(only(&[served.clone(), unserved.clone(), other]).1.pin, None);
+        let rollback = plain(3, &[(ROLLED_BACK_TO_ANNOTATION, "2")]);
+        assert_eq!(only(&[served, unserved, rollback]).1.pin, Some(digest("2")));
+    }
+}

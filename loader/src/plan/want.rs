@@ -1,0 +1,98 @@
+//! Which modules and artifacts the policies ask for.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::Digest;
+
+use super::policy::Policy;
+use super::{Effort, Plan};
+use crate::source::Reference;
+
+/// What somebody names, and whether it is needed now.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Modules, by address.
+    pub(super) references: BTreeMap<Reference, bool>,
+    /// Artifacts, by the digest of their module.
+    pub(super) digests: BTreeMap<Digest, bool>,
+}
+
+impl Plan {
+    /// The modules and artifacts that somebody names.
+    pub(super) fn wanted(&mut self) -> Wanted {
+        let mut wanted = Wanted::default();
+        for served in self.policies.values_mut().filter_map(|policy| policy.last_served.as_mut()) {
+            let module = served.body.reference.as_ref().and_then(|reference| self.modules.get(reference));
+            if let Some(digest) = module.and_then(Effort::result) {
+                served.resolve(*digest);
+            }
+        }
+        for policy in self.policies.values() {
+            for known in policy.recent.iter().chain(&policy.last_good).chain(policy.served()) {
+                wanted.digests.entry(known.digest).or_default();
+            }
+            if let Ok(body) = &policy.body
+                && let Some(reference) = &body.reference
+            {
+                let is_file = matches!(reference, Reference::File(_));
+                *wanted.references.entry(reference.clone()).or_default() |= is_file || policy.pin.is_none();
+            }
+            if let Some((body, digest)) = policy.target() {
+                wanted.digests.insert(digest, true);
+                if let Some(reference) = &body.reference {
+                    *wanted.references.entry(reference.clone()).or_default() |= self.has_no_module(&digest);
+                    if matches!(reference, Reference::File(_)) {
+                        // A file that was pinned before a restart may be another now: it counts as read, and is read again.
+                        self.modules.entry(reference.clone()).or_insert_with(|| {
+                            let mut module = Effort::done(digest);
+                            module.repeat();
+                            module
+                        });
+                    }
+                }
+            }
+            if self.needs_fallback(policy) {
+                self.want_fallback(policy, &mut wanted);
+            }
+        }
+        for digest in wanted.digests.keys() {
+            self.artifacts.entry(*digest).or_default();
+        }
+        wanted
+    }
+
+    /// The best of what served before; the next best too when that one cannot be had either.
+    fn want_fallback(&self, policy: &Policy, wanted: &mut Wanted) {
+        // What served on other replicas is brought here for want of anything else only.
+        let has_failed = policy.refused.contains(&policy.generation) || self.failure(policy).is_some();
+        for fallback in policy.fallbacks() {
+            if policy.is_foreign(fallback) && !has_failed {
+                return;
+            }
+            wanted.digests.insert(fallback.digest, true);
+            let no_module = self.has_no_module(&fallback.digest);
+            if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
+                wanted.references.insert(reference.clone(), true);
+            }
+            if !self.artifacts.get(&fallback.digest).is_some_and(|making| making.effort.has_failed()) {
+                return;
+            }
+        }
+        if has_failed
+            && let Some(served) = policy.last_served.as_ref().filter(|served| served.pin.is_none())
+            && let Some(reference) = &served.body.reference
+        {
+            wanted.references.insert(reference.clone(), true);
+        }
+    }
+
+    fn has_no_module(&self, digest: &Digest) -> bool {
+        self.artifacts.get(digest).is_some_and(|making| making.no_module)
+    }
+
+    /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.
+    pub(super) fn needs_fallback(&self, policy: &Policy) -> bool {
+        policy.refused.contains(&policy.generation)
+            || policy.target().is_none_or(|(_, digest)| self.artifact(&digest).is_none())
+    }
+}
