@@ -1,12 +1,18 @@
 //! Arguments.
 
+mod policies;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-/// WebAssembly policies for Kubernetes admission, on this machine: run them, ask them, see how they do.
+pub use policies::{
+    DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
+};
+
+/// WebAssembly policies for Kubernetes admission: run them, ask them, see how they do, go back to what worked.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "portcullis",
@@ -15,6 +21,8 @@ use clap_complete::Shell;
         portcullis run examples                              # serve a folder of policies\n  \
         portcullis get --dir examples                        # how are they?\n  \
         portcullis describe no-privileged --dir examples     # why?\n  \
+        portcullis get -A                                    # how are those of the cluster?\n  \
+        portcullis rollback no-privileged                    # serve again what worked\n  \
         portcullis eval policy.yaml pod.yaml                 # what would it say?"
 )]
 pub struct Args {
@@ -36,12 +44,27 @@ pub enum Command {
     Run(RunArgs),
     /// List policies and their state.
     ///
-    /// Reads what the reporter has written to DIR/.portcullis/status, while the pod runs and after.
+    /// Of the cluster that the kubeconfig names, or of a folder (--dir, or the current one if a pod has run on it), where it
+    /// reads what the reporter has written, while the pod runs and after.
     Get(GetArgs),
-    /// Show one policy, or all, with conditions and events.
+    /// Show one policy, or all, with conditions, replicas, history and events.
     ///
-    /// The layout is that of `kubectl describe`. Reads what the reporter has written to DIR/.portcullis/status.
+    /// In the manner of `kubectl describe`. The right to read the policy is enough; events need a right of their own, and it is
+    /// said where they cannot be read.
     Describe(DescribeArgs),
+    /// List the newest generations of a policy: their bytes, and whether they served.
+    ///
+    /// The right to read the policy is enough: its status keeps the newest ten.
+    History(HistoryArgs),
+    /// Compare two generations of a policy in a cluster.
+    ///
+    /// Reads the revisions in the installation's namespace, which takes the right to get controllerrevisions there.
+    Diff(DiffArgs),
+    /// Serve an earlier generation of a policy again.
+    ///
+    /// Sets spec.rollbackTo, waits until the policy is Ready, and tells what goes on meanwhile. The spec stays as it is and
+    /// counts again after `--undo`.
+    Rollback(RollbackArgs),
     /// Judge one request by one policy, offline.
     ///
     /// Starts the real loader and evaluator for this one question, without a pod and without a cluster. Compiled modules are
@@ -53,13 +76,52 @@ pub enum Command {
     #[command(after_help = "Examples:\n  \
         source <(portcullis completion bash)\n  \
         portcullis completion zsh > ~/.zfunc/_portcullis\n  \
-        portcullis completion fish > ~/.config/fish/completions/portcullis.fish")]
+        portcullis completion fish > ~/.config/fish/completions/portcullis.fish\n  \
+        portcullis completion kubectl > ~/bin/kubectl_complete-portcullis && chmod +x ~/bin/kubectl_complete-portcullis")]
     Completion {
-        /// The shell.
-        shell: Shell,
+        /// The shell; or kubectl, for `kubectl portcullis`.
+        shell: CompletionFor,
+    },
+    /// Print what could stand where the last of these words is.
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        /// The words behind the name of the program.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
     },
     /// Print the version.
     Version,
+}
+
+/// What a completion script is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CompletionFor {
+    /// Bash.
+    Bash,
+    /// Elvish.
+    Elvish,
+    /// Fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// Zsh.
+    Zsh,
+    /// The script `kubectl_complete-portcullis`, which kubectl looks for on PATH.
+    Kubectl,
+}
+
+impl CompletionFor {
+    /// The shell; nothing for kubectl.
+    pub fn shell(self) -> Option<Shell> {
+        match self {
+            Self::Bash => Some(Shell::Bash),
+            Self::Elvish => Some(Shell::Elvish),
+            Self::Fish => Some(Shell::Fish),
+            Self::Powershell => Some(Shell::PowerShell),
+            Self::Zsh => Some(Shell::Zsh),
+            Self::Kubectl => None,
+        }
+    }
 }
 
 /// The arguments of `portcullis run`.
@@ -118,56 +180,6 @@ pub enum TableMode {
     Live,
     /// A line for each change.
     Lines,
-}
-
-/// The arguments of `portcullis get`.
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    portcullis get\n  \
-    portcullis get no-privileged --dir examples -o wide\n  \
-    portcullis get namespaced/default/required-labels -o yaml")]
-pub struct GetArgs {
-    /// A policy: its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has it.
-    #[arg(value_name = "POLICY")]
-    pub policy: Option<String>,
-
-    /// The folder of policies.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
-
-    /// The form of the output.
-    #[arg(long, short, value_enum, default_value = "table")]
-    pub output: OutputForm,
-}
-
-/// The form of a list of policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OutputForm {
-    /// A table.
-    Table,
-    /// A table with all columns.
-    Wide,
-    /// JSON objects.
-    Json,
-    /// YAML objects.
-    Yaml,
-    /// Ids only.
-    Name,
-}
-
-/// The arguments of `portcullis describe`.
-#[derive(Debug, Clone, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    portcullis describe no-privileged --dir examples\n  \
-    portcullis describe                                # all policies")]
-pub struct DescribeArgs {
-    /// A policy: its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has it. All where absent.
-    #[arg(value_name = "POLICY")]
-    pub policy: Option<String>,
-
-    /// The folder of policies.
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
 }
 
 /// The arguments of `portcullis eval`.

@@ -1,12 +1,18 @@
-//! `portcullis describe`: one policy in the layout of `kubectl describe`.
+//! `portcullis describe`: one policy in the manner of `kubectl describe`.
 //!
-//! Fields in alphabetical order, labels in words, values in a column that is as wide as its run of lines needs, lists as
-//! blocks one after the other.
+//! Metadata and spec are shown as kubectl shows them: fields in alphabetical order, labels in words, values in a column that is
+//! as wide as its run of lines needs, lists as blocks one after the other. The status is shown in tables, as its lists are long.
+
+use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use portcullis_api::column::{age, align};
-use portcullis_api::{ObservedPolicy, PolicyEvent};
+use portcullis_api::column::align;
 use serde_json::{Map, Value};
+
+use crate::events::{self, Events};
+use crate::history;
+use crate::item::{Item, text as safe, time};
+use crate::moment::{moment, moment_or_dash, with_distances};
 
 /// Abbreviations that stay in capitals in a label.
 const ACRONYMS: [&str; 4] = ["API", "UID", "URL", "GUID"];
@@ -18,26 +24,17 @@ struct Line {
 }
 
 /// The text of `portcullis describe` for one policy.
-///
-/// # Errors
-/// None that an object read from a file can cause.
-pub fn describe<'e>(
-    policy: &ObservedPolicy,
-    events: impl Iterator<Item = &'e PolicyEvent>,
-    now: Timestamp,
-) -> serde_json::Result<String> {
-    let metadata = &policy.metadata;
+pub fn describe(item: &Item, events: &Events, now: Timestamp) -> String {
     let mut lines = vec![
-        line(0, "Name", metadata.name.clone()),
-        line(0, "Namespace", metadata.namespace.clone().unwrap_or_default()),
+        line(0, "Name", item.text("/metadata/name").unwrap_or_default()),
+        line(0, "Namespace", item.text("/metadata/namespace").unwrap_or_default()),
     ];
-    pairs(&mut lines, "Labels", &metadata.labels);
-    pairs(&mut lines, "Annotations", &metadata.annotations);
-    lines.push(line(0, "API Version", policy.api_version.clone()));
-    let object = serde_json::to_value(policy)?;
-    lines.push(line(0, "Kind", text(&object["kind"])));
-    for field in ["metadata", "spec", "status"] {
-        if let Value::Object(mut fields) = object[field].clone() {
+    pairs(&mut lines, "Labels", item.object.pointer("/metadata/labels"));
+    pairs(&mut lines, "Annotations", item.object.pointer("/metadata/annotations"));
+    lines.push(line(0, "API Version", item.text("/apiVersion").unwrap_or_default()));
+    lines.push(line(0, "Kind", item.kind().to_owned()));
+    for field in ["metadata", "spec"] {
+        if let Value::Object(mut fields) = item.object[field].clone() {
             if field == "metadata" {
                 fields.retain(|key, _| !matches!(key.as_str(), "name" | "namespace" | "labels" | "annotations"));
             }
@@ -45,9 +42,90 @@ pub fn describe<'e>(
             content(&mut lines, 1, &fields);
         }
     }
+    status(&mut lines, item);
     let mut text = aligned(&lines);
-    text.push_str(&event_table(events, now));
-    Ok(text)
+    text.push_str(&table("Conditions", &conditions(item, now)));
+    text.push_str(&table("Replicas", &replicas(item, now)));
+    let omitted = item.number("/status/replicasOmitted").unwrap_or(0);
+    if omitted > 0 {
+        let _ = writeln!(text, "  … and {omitted} more");
+    }
+    text.push_str(&table("History", &history::rows(&item.history(), now)));
+    text.push_str(&events::render(events, now));
+    text
+}
+
+/// The part of the status that is no list.
+fn status(lines: &mut Vec<Line>, item: &Item) {
+    lines.push(Line { label: "Status:".to_owned(), value: None });
+    if item.object.get("status").is_none_or(Value::is_null) {
+        lines.push(line(1, "Ready", "nobody has looked at the policy yet".to_owned()));
+        return;
+    }
+    let summary = item.text("/status/summary").unwrap_or_default();
+    lines.push(line(1, "Ready", format!("{summary} {}", item.word()).trim_start().to_owned()));
+    let bytes = |field: &str| {
+        let generation = item.number(&format!("/status/{field}/generation"))?;
+        let digest = item.text(&format!("/status/{field}/digest")).unwrap_or_default();
+        Some(format!("generation {generation}, {digest}"))
+    };
+    lines.extend(bytes("resolved").map(|value| line(1, "Resolved", value)));
+    lines.extend(bytes("lastServed").map(|value| line(1, "Last Served", value)));
+    if let Some(observed) = item.number("/status/observedGeneration") {
+        lines.push(line(1, "Observed Generation", observed.to_string()));
+    }
+    if let Some(counts) = item.object.pointer("/status/replicaCounts") {
+        let count = |name: &str| counts[name].as_i64().unwrap_or(0);
+        let states = ["current", "previous", "pending", "failed", "unknown"];
+        let others = states.iter().filter(|name| count(name) > 0).map(|name| format!("{} {name}", count(name)));
+        let others: Vec<String> = others.collect();
+        let others = if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
+        lines.push(line(1, "Replicas", format!("{} expected{others}", count("expected"))));
+    }
+}
+
+fn conditions(item: &Item, now: Timestamp) -> Vec<[String; 6]> {
+    let row = |cells: [&str; 6]| cells.map(str::to_owned);
+    let mut rows = vec![row(["Type", "Status", "Reason", "Generation", "Since", "Message"])];
+    for condition in item.conditions() {
+        let generation = condition.generation.to_string();
+        let since = moment_or_dash(condition.since, now);
+        let message = with_distances(&condition.message, now);
+        rows.push(row([&condition.r#type, &condition.status, &condition.reason, &generation, &since, &message]));
+    }
+    rows
+}
+
+fn replicas(item: &Item, now: Timestamp) -> Vec<[String; 7]> {
+    let row = |cells: [&str; 7]| cells.map(str::to_owned);
+    let mut rows = vec![row(["Pod", "State", "Generation", "Reason", "Since", "Next Try", "Message"])];
+    for replica in item.list("/status/replicas") {
+        let word = |field: &str| safe(&replica[field]).unwrap_or_else(|| "-".to_owned());
+        let at = |field: &str| moment_or_dash(time(&replica[field]), now);
+        let generation = match replica["generation"].as_i64() {
+            Some(0) | None => "none".to_owned(),
+            Some(generation) => generation.to_string(),
+        };
+        let message = safe(&replica["message"]).unwrap_or_default();
+        let next = match (time(&replica["nextRetryTime"]), replica["retryable"].as_bool()) {
+            (Some(next), _) => moment(next, now),
+            (None, Some(false)) => "needs a change".to_owned(),
+            (None, _) => "-".to_owned(),
+        };
+        rows.push([word("pod"), word("state"), generation, word("reason"), at("since"), next, message]);
+    }
+    rows
+}
+
+/// A table below its name; the first row are the titles. Nothing but titles is `<none>`.
+fn table<const N: usize>(name: &str, rows: &[[String; N]]) -> String {
+    let Some((titles, entries)) = rows.split_first() else { return String::new() };
+    if entries.is_empty() {
+        return format!("{name}:  <none>\n");
+    }
+    let rule: [String; N] = std::array::from_fn(|column| "-".repeat(titles[column].chars().count()));
+    let rows: Vec<[String; N]> = [titles.clone(), rule].into_iter().chain(entries.iter().cloned()).collect();
+    align(&rows).iter().fold(format!("{name}:\n"), |text, line| text + "  " + line + "\n")
 }
 
 fn line(level: usize, label: &str, value: String) -> Line {
@@ -55,13 +133,12 @@ fn line(level: usize, label: &str, value: String) -> Line {
 }
 
 /// Labels or annotations: `<none>`, or one below the other.
-fn pairs(lines: &mut Vec<Line>, label: &str, pairs: &std::collections::BTreeMap<String, String>) {
-    if pairs.is_empty() {
-        lines.push(line(0, label, "<none>".to_owned()));
-    }
+fn pairs(lines: &mut Vec<Line>, label: &str, pairs: Option<&Value>) {
+    let pairs = pairs.and_then(Value::as_object).filter(|pairs| !pairs.is_empty());
+    let Some(pairs) = pairs else { return lines.push(line(0, label, "<none>".to_owned())) };
     for (index, (key, value)) in pairs.iter().enumerate() {
         let label = if index == 0 { format!("{label}:") } else { String::new() };
-        lines.push(Line { label, value: Some(format!("{key}: {value}")) });
+        lines.push(Line { label, value: Some(format!("{key}: {}", text(value))) });
     }
 }
 
@@ -92,7 +169,8 @@ fn content(lines: &mut Vec<Line>, level: usize, fields: &Map<String, Value>) {
 
 fn text(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        // Whoever wrote it: no codes for the terminal, and a line stays a line.
+        Value::String(text) => portcullis_contract::clean(text, usize::MAX),
         Value::Null => "<nil>".to_owned(),
         other => other.to_string(),
     }
@@ -134,24 +212,6 @@ fn aligned(lines: &[Line]) -> String {
     out
 }
 
-fn event_table<'e>(events: impl Iterator<Item = &'e PolicyEvent>, now: Timestamp) -> String {
-    let row = |cells: [&str; 5]| cells.map(str::to_owned);
-    let mut rows =
-        vec![row(["Type", "Reason", "Age", "From", "Message"]), row(["----", "------", "----", "----", "-------"])];
-    for event in events {
-        let last = age(event.last_time, now);
-        let age = match event.count {
-            1 => last,
-            count => format!("{last} (x{count} over {})", age(event.first_time, now)),
-        };
-        rows.push(row([event.r#type.as_str(), &event.reason, &age, "portcullis-reporter", &event.note]));
-    }
-    if rows.len() == 2 {
-        return "Events:  <none>\n".to_owned();
-    }
-    align(&rows).iter().fold("Events:\n".to_owned(), |text, line| text + "  " + line + "\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,5 +220,67 @@ mod tests {
     fn labels_are_those_of_kubectl() {
         let labels = ["lastTransitionTime", "podUID", "apiVersion", "uid", "replicaCounts", "kind"].map(label);
         assert_eq!(labels, ["Last Transition Time", "Pod UID", "API Version", "UID", "Replica Counts", "Kind"]);
+    }
+
+    #[test]
+    fn a_failing_policy() {
+        let now = "2026-01-01T00:00:20Z".parse().expect("a time");
+        let text = describe(&crate::item::tests::failing(), &Events::Hidden("no right".to_owned()), now);
+        assert_eq!(
+            text,
+            "\
+Name:         labels
+Namespace:
+Labels:       <none>
+Annotations:  <none>
+API Version:  policies.portcullis.dev/v1alpha1
+Kind:         ClusterPolicy
+Metadata:
+  Creation Timestamp:  2025-12-31T00:00:00Z
+  Generation:          4
+  UID:                 9b2c41d2-a1f0-4e17-8000-0123456789ab
+Spec:
+  Mode:    warn
+  Module:  registry://r/labels:4
+  Rules:
+    Operations:
+      CREATE
+Status:
+  Ready:                0/2 ServingPrevious
+  Last Served:          generation 3, sha256:33
+  Observed Generation:  4
+  Replicas:             2 expected: 2 previous
+Conditions:
+  Type       Status   Reason            Generation   Since                            Message
+  ----       ------   ------            ----------   -----                            -------
+  Ready      False    ServingPrevious   4            2026-01-01T00:00:00Z (20s ago)   generation 3 answers
+  Degraded   True     RegistryTimeout   4            2026-01-01T00:00:00Z (20s ago)   a: RegistryTimeout, next try at 2026-01-01T00:01:00Z (in 40s)
+  Stalled    False    Retrying          4            2026-01-01T00:00:00Z (20s ago)
+Replicas:
+  Pod   State      Generation   Reason            Since                            Next Try                        Message
+  ---   -----      ----------   ------            -----                            --------                        -------
+  a     Previous   3            RegistryTimeout   2026-01-01T00:00:00Z (20s ago)   2026-01-01T00:01:00Z (in 40s)   no [31manswer
+  … and 1 more
+History:
+  Generation   Served   Since                            Reason            Digest
+  ----------   ------   -----                            ------            ------
+  4            no       2026-01-01T00:00:00Z (20s ago)   RegistryTimeout   -
+  3            yes      2025-12-31T03:00:00Z (21h ago)   -                 sha256:33
+  2            no       2025-12-31T02:00:00Z (22h ago)   SettingsInvalid   -
+  1            yes      2025-12-31T01:00:00Z (23h ago)   -                 sha256:11
+Events:  <not shown: no right>
+"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_nobody_has_looked_at() {
+        let mut item = crate::item::tests::failing();
+        item.object["status"] = Value::Null;
+        let text = describe(&item, &Events::Known(vec![]), Timestamp::UNIX_EPOCH);
+        assert!(
+            text.contains("\nStatus:\n  Ready:  nobody has looked at the policy yet\nConditions:  <none>\n"),
+            "{text}"
+        );
     }
 }

@@ -1,14 +1,10 @@
 //! `portcullis get`: policies in a table, or as objects.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
-use portcullis_api::ObservedPolicy;
-use portcullis_api::column::{TITLES, align, columns};
-use portcullis_contract::PolicyId;
-use serde_json::{Value, json};
+use portcullis_api::column::{TITLES, age, align};
 
 use crate::args::OutputForm;
+use crate::item::{Item, objects};
 
 /// The places of the columns that `kubectl get` shows only with `-o wide`, in [`TITLES`].
 const WIDE: [usize; 2] = [4, 5];
@@ -16,40 +12,22 @@ const WIDE: [usize; 2] = [4, 5];
 /// The text of `portcullis get`. `single` is when the user named a policy.
 ///
 /// # Errors
-/// None that an object read from a file can cause.
-pub fn get(
-    policies: &[&(PolicyId, ObservedPolicy)],
-    single: bool,
-    form: OutputForm,
-    now: Timestamp,
-) -> anyhow::Result<String> {
+/// None that an object which was read can cause.
+pub fn get(items: &[Item], single: bool, form: OutputForm, now: Timestamp) -> anyhow::Result<String> {
     match form {
-        OutputForm::Table => Ok(table(policies, false, now)),
-        OutputForm::Wide => Ok(table(policies, true, now)),
-        OutputForm::Name => Ok(policies.iter().fold(String::new(), |mut text, (id, _)| {
-            let _ = writeln!(text, "{id}");
-            text
-        })),
-        OutputForm::Json => Ok(serde_json::to_string_pretty(&objects(policies, single)?)? + "\n"),
-        OutputForm::Yaml => Ok(serde_yaml_ng::to_string(&objects(policies, single)?)?),
+        OutputForm::Table => Ok(table(items, false, now)),
+        OutputForm::Wide => Ok(table(items, true, now)),
+        OutputForm::Name => Ok(items.iter().map(|item| format!("{}\n", item.id)).collect()),
+        OutputForm::Json => Ok(serde_json::to_string_pretty(&objects(items, single))? + "\n"),
+        OutputForm::Yaml => Ok(serde_yaml_ng::to_string(&objects(items, single))?),
     }
 }
 
-fn objects(policies: &[&(PolicyId, ObservedPolicy)], single: bool) -> serde_json::Result<Value> {
-    match policies {
-        [(_, object)] if single => serde_json::to_value(object),
-        several => {
-            let items: Vec<&ObservedPolicy> = several.iter().map(|(_, object)| object).collect();
-            Ok(json!({"apiVersion": "v1", "kind": "List", "items": items}))
-        }
-    }
-}
-
-fn table(policies: &[&(PolicyId, ObservedPolicy)], wide: bool, now: Timestamp) -> String {
-    if policies.is_empty() {
+fn table(items: &[Item], wide: bool, now: Timestamp) -> String {
+    if items.is_empty() {
         return String::new();
     }
-    let rows = policies.iter().map(|(id, object)| columns(id.as_str(), object, now));
+    let rows = items.iter().map(|item| row(item, now));
     let rows: Vec<[String; 7]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows).collect();
     let lines = if wide {
         align(&rows)
@@ -61,4 +39,40 @@ fn table(policies: &[&(PolicyId, ObservedPolicy)], wide: bool, now: Timestamp) -
         align(&rows.into_iter().map(kept).collect::<Vec<_>>())
     };
     lines.join("\n") + "\n"
+}
+
+/// What is not known is `-`.
+fn row(item: &Item, now: Timestamp) -> [String; 7] {
+    let dash = || "-".to_owned();
+    let degraded = item.condition("Degraded").filter(|condition| condition.status != "False");
+    [
+        item.id.to_string(),
+        item.text("/status/summary").filter(|text| !text.is_empty()).unwrap_or_else(dash),
+        item.word(),
+        item.text("/spec/mode").unwrap_or_else(dash),
+        item.number("/status/lastServed/generation").map_or_else(dash, |generation| generation.to_string()),
+        degraded.map_or_else(dash, |condition| condition.reason),
+        item.created().map_or_else(dash, |created| age(created, now)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::item::tests::failing;
+
+    #[test]
+    fn a_policy_without_status_has_dashes() {
+        let mut item = failing();
+        item.object["status"] = serde_json::Value::Null;
+        item.object["metadata"]["creationTimestamp"] = serde_json::Value::Null;
+        let text = get(&[item], false, OutputForm::Wide, Timestamp::UNIX_EPOCH).expect("a table");
+        assert_eq!(
+            text,
+            "\
+NAME             READY   STATUS    MODE   GENERATION   REASON   AGE
+cluster/labels   -       Unknown   warn   -            -        -
+"
+        );
+    }
 }

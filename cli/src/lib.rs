@@ -1,85 +1,99 @@
 //! The command-line tool: runs the pod without a cluster, judges a request offline, and shows status.
 //!
-//! It has no policy engine and no compiler: `run` and `eval` start the real programs as child processes. `get` and
-//! `describe` read what the reporter has written, so they work while the pod runs and after.
+//! It has no policy engine and no compiler: `run` and `eval` start the real programs as child processes. `get`, `describe` and
+//! `history` read what the reporter has written: the status of policies in a cluster, or of a folder, there while the pod runs
+//! and after. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
 #![forbid(unsafe_code)]
 
 pub mod args;
 pub mod certificate;
 pub mod child;
+pub mod cluster;
+mod complete;
 pub mod describe;
+pub mod diff;
 mod eval;
+pub mod events;
 pub mod get;
+pub mod history;
 pub mod http;
+pub mod item;
 pub mod layout;
 pub mod log;
+pub mod moment;
+pub mod name;
+pub mod plugin;
 pub mod program;
+pub mod rollback;
 mod run;
+pub mod source;
 pub mod store;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
-use jiff::Timestamp;
 
 pub use args::Args;
-use args::{Command, DescribeArgs, GetArgs};
-use store::Store;
+use args::{Command, CompletionFor, DiffArgs, RollbackArgs, SourceArgs};
+use cluster::Cluster;
+use rollback::RollbackError;
+use source::Choice;
 
 /// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval` has its own.
 pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
         Command::Run(args) => portcullis_process::run(|| run::run(&args)),
-        Command::Get(args) => portcullis_process::run(|| get(&args)),
-        Command::Describe(args) => portcullis_process::run(|| describe(&args)),
+        Command::Get(args) => asynchronous(source::get(&args)),
+        Command::Describe(args) => asynchronous(source::describe(&args)),
+        Command::History(args) => asynchronous(source::history(&args)),
+        Command::Diff(args) => asynchronous(diff(&args)),
+        Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "portcullis", &mut script);
-            portcullis_process::run(|| print(&script))
-        }
+        Command::Completion { shell } => portcullis_process::run(|| print(&script(shell))),
+        Command::Complete { words } => asynchronous(async move { print(complete::complete(&words).await.as_bytes()) }),
         Command::Version => {
             portcullis_process::run(|| print(format!("portcullis {}\n", portcullis_process::VERSION).as_bytes()))
         }
     }
 }
 
-fn get(args: &GetArgs) -> anyhow::Result<()> {
-    let store = Store::open(&args.dir)?;
-    let policies = match &args.policy {
-        Some(name) => vec![store.find(name)?],
-        None => store.policies().iter().collect(),
-    };
-    print(get::get(&policies, args.policy.is_some(), args.output, Timestamp::now())?.as_bytes())?;
-    tell_if_stopped(&store, &args.dir);
-    Ok(())
+/// Runs a command that asks a cluster.
+fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
+    portcullis_process::run(|| {
+        // One thread is enough for one question after the other.
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    })
 }
 
-fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
-    let store = Store::open(&args.dir)?;
-    let policies = match &args.policy {
-        Some(name) => vec![store.find(name)?],
-        None => store.policies().iter().collect(),
-    };
-    let now = Timestamp::now();
-    let texts = policies.iter().map(|(id, policy)| describe::describe(policy, store.events(id), now));
-    let texts = texts.collect::<Result<Vec<String>, _>>()?;
-    print(texts.join("\n\n").as_bytes())?;
-    tell_if_stopped(&store, &args.dir);
-    Ok(())
+fn script(shell: CompletionFor) -> Vec<u8> {
+    let Some(shell) = shell.shell() else { return plugin::COMPLETION_SCRIPT.as_bytes().to_vec() };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "portcullis", &mut script);
+    script
 }
 
-/// On standard error, so that what is piped stays clean.
-fn tell_if_stopped(store: &Store, dir: &std::path::Path) {
-    let dir = dir.display();
-    if store.policies().is_empty() {
-        eprintln!("No policies in {dir}.");
+async fn diff(args: &DiffArgs) -> anyhow::Result<()> {
+    let text = diff::diff(&cluster_of(&args.source).await?, args).await?;
+    if text.is_empty() {
+        eprintln!("There is no difference.");
     }
-    if let Some(stopped) = store.stopped() {
-        let time = stopped.strftime("%Y-%m-%dT%H:%M:%SZ");
-        eprintln!("This is as of {time}: the pod is not running. Start it with `portcullis run {dir}`.");
+    print(text.as_bytes())
+}
+
+async fn rollback(args: &RollbackArgs) -> anyhow::Result<()> {
+    let outcome = rollback::rollback(&cluster_of(&args.source).await?, args).await?;
+    print(outcome.text.as_bytes())?;
+    anyhow::ensure!(outcome.is_good, "the rollback has not made the policy Ready; `portcullis describe` tells more");
+    Ok(())
+}
+
+/// The cluster, for what a folder cannot do.
+async fn cluster_of(args: &SourceArgs) -> anyhow::Result<Cluster> {
+    match Choice::of(args, false) {
+        Choice::Folder(dir) => Err(RollbackError::Folder { dir: dir.display().to_string() }.into()),
+        Choice::Cluster => Cluster::connect(args).await,
     }
 }
 

@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    portcullis::run(portcullis_process::parse_args())
+    portcullis::run(portcullis::plugin::parse_args())
 }

@@ -10,7 +10,9 @@ use portcullis_api::{ObservedPolicy, PolicyEvent};
 use portcullis_contract::PolicyId;
 use portcullis_process::files;
 
+use crate::item::Item;
 use crate::layout::Layout;
+use crate::name::Wanted;
 
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 1 << 20;
@@ -38,24 +40,25 @@ pub enum StoreError {
         /// Where status might be instead, in words.
         hint: String,
     },
-    /// No policy has this name.
-    #[error("no policy {name:?} in {}; there {known}", dir.display())]
-    NotFound {
-        /// What was asked for.
-        name: String,
+    /// Neither a pod has run here nor is there a cluster.
+    #[error(
+        "there is no kubeconfig, and {} has no status as no pod has run on this folder; name a cluster with `--kubeconfig`, start a \
+         pod with `portcullis run {}`{hint}",
+        dir.display(), dir.display()
+    )]
+    Nowhere {
         /// The folder.
         dir: PathBuf,
-        /// What there is, in words.
-        known: String,
+        /// Where status might be instead, in words.
+        hint: String,
     },
-    /// Several policies have this name.
-    #[error("{name:?} is the name of several policies: {}; name one in full", ids.join(", "))]
-    Ambiguous {
-        /// What was asked for.
-        name: String,
-        /// The policies.
-        ids: Vec<String>,
-    },
+}
+
+impl StoreError {
+    /// Neither a pod has run on `dir` nor is there a cluster.
+    pub fn nowhere(dir: &Path) -> Self {
+        Self::Nowhere { dir: dir.to_owned(), hint: hint(dir) }
+    }
 }
 
 impl Store {
@@ -79,14 +82,23 @@ impl Store {
         Ok(Self { policies, events, stopped, dir: dir.to_owned() })
     }
 
-    /// Since when the pod is not running, as far as is known; nothing while it runs.
-    pub fn stopped(&self) -> Option<Timestamp> {
-        self.stopped
+    /// What to say beside the policies: that there are none, or that they are not of now.
+    pub fn notes(&self) -> Vec<String> {
+        let dir = self.dir.display();
+        let empty = self.policies.is_empty().then(|| format!("No policies in {dir}."));
+        let stopped = self.stopped.map(|stopped| {
+            let time = stopped.strftime("%Y-%m-%dT%H:%M:%SZ");
+            format!("This is as of {time}: the pod is not running. Start it with `portcullis run {dir}`.")
+        });
+        empty.into_iter().chain(stopped).collect()
     }
 
     /// The policies, by id.
-    pub fn policies(&self) -> &[(PolicyId, ObservedPolicy)] {
-        &self.policies
+    ///
+    /// # Errors
+    /// None that an object read from a file can cause.
+    pub fn items(&self) -> serde_json::Result<Vec<Item>> {
+        self.policies.iter().map(|(id, policy)| Item::of_folder(id.clone(), policy)).collect()
     }
 
     /// The events of a policy, oldest first.
@@ -94,32 +106,14 @@ impl Store {
         self.events.iter().filter(move |event| event.policy == *id)
     }
 
-    /// The policy with this id, or with this name if only one has it.
+    /// The policy that the user means.
     ///
     /// # Errors
-    /// When none or several have it.
-    pub fn find(&self, name: &str) -> Result<&(PolicyId, ObservedPolicy), StoreError> {
-        if let Some(exact) = self.policies.iter().find(|(id, _)| id.as_str() == name) {
-            return Ok(exact);
-        }
-        let named: Vec<_> = self.policies.iter().filter(|(id, _)| id.name() == name).collect();
-        match named.as_slice() {
-            [one] => Ok(one),
-            [] => {
-                let ids: Vec<&str> = self.policies.iter().map(|(id, _)| id.as_str()).collect();
-                let known = match ids.as_slice() {
-                    [] => "is none at all".to_owned(),
-                    [one] => format!("is {one} only"),
-                    several => format!("are {}", several.join(", ")),
-                };
-                let known = portcullis_contract::truncate(&known, 500);
-                Err(StoreError::NotFound { name: name.to_owned(), dir: self.dir.clone(), known })
-            }
-            several => {
-                let ids = several.iter().map(|(id, _)| id.to_string()).collect();
-                Err(StoreError::Ambiguous { name: name.to_owned(), ids })
-            }
-        }
+    /// When none or several are meant.
+    pub fn find(&self, wanted: &Wanted) -> anyhow::Result<Item> {
+        let ids: Vec<&PolicyId> = self.policies.iter().map(|(id, _)| id).collect();
+        let (id, policy) = &self.policies[wanted.find(&ids, &self.dir.display().to_string())?];
+        Ok(Item::of_folder(id.clone(), policy)?)
     }
 }
 

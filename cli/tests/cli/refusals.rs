@@ -49,9 +49,11 @@ fn no_status_and_where_there_is_one() {
     assert_eq!(nothing.code, Some(1));
     assert_eq!(
         nothing.err,
-        "error: . has no status: no pod has run on this folder; start one with `portcullis run .`, or name the folder of a \
-         pod with `--dir`\n"
+        "error: there is no kubeconfig, and . has no status as no pod has run on this folder; name a cluster with `--kubeconfig`, \
+         start a pod with `portcullis run .`, or name the folder of a pod with `--dir`\n"
     );
+    let named = portcullis(folder.path(), &["get", "--dir", "."]);
+    assert!(named.err.starts_with("error: . has no status: no pod has run on this folder; start one"), "{}", named.err);
     fs::create_dir_all(folder.path().join("examples/.portcullis/status")).expect("makes");
     let hint = portcullis(folder.path(), &["describe", "x"]);
     assert!(hint.err.ends_with("or look at the one there is with `--dir examples`\n"), "{}", hint.err);
@@ -84,7 +86,7 @@ fn a_probe_port_without_room_for_the_next_two() {
 #[test]
 fn help_teaches_with_examples_and_completion_knows_the_commands() {
     let folder = tempfile::tempdir().expect("a folder");
-    for command in ["run", "get", "describe", "eval", "completion"] {
+    for command in ["run", "get", "describe", "history", "diff", "rollback", "eval", "completion"] {
         let help = portcullis(folder.path(), &[command, "--help"]);
         assert_eq!(help.code, Some(0));
         assert!(help.out.contains("\nExamples:\n  "), "{}", help.out);
@@ -93,6 +95,10 @@ fn help_teaches_with_examples_and_completion_knows_the_commands() {
         let script = portcullis(folder.path(), &["completion", shell]);
         assert!(script.code == Some(0) && script.out.contains("describe"), "{shell}");
     }
+    let script = portcullis(folder.path(), &["completion", "kubectl"]);
+    assert!(script.out.starts_with("#!/bin/sh\n"), "{}", script.out);
+    let words = portcullis(folder.path(), &["__complete", "--", "get", "-o", "y"]);
+    assert_eq!(words.out, "yaml\n:4\n");
     let version = portcullis(folder.path(), &["version"]);
     assert_eq!(version.out, format!("portcullis {}\n", env!("CARGO_PKG_VERSION")));
 }

@@ -75,7 +75,7 @@ fn get(arguments: &[&str]) -> String {
     assert_eq!((printed.code, printed.err.as_str()), (Some(0), ""), "{arguments:?}");
     let aged = |line: &str| {
         line.split_inclusive(' ')
-            .map(|word| match word.trim_end().strip_suffix('y') {
+            .map(|word| match word.trim_end().trim_start_matches('(').strip_suffix('y') {
                 Some(years) if years.parse::<u32>().is_ok() => word.replace(years, "N"),
                 _ => word.to_owned(),
             })
@@ -134,47 +134,53 @@ Spec:
   Module:          modules/required-labels.wasm
   Suspend:         false
 Status:
-  Conditions:
-    Last Transition Time:  2020-01-01T00:00:02Z
-    Message:               generation 1 answers; generation 2: SettingsInvalid: no labels
-    Observed Generation:   2
-    Reason:                ServingPrevious
-    Status:                False
-    Type:                  Ready
-    Last Transition Time:  2020-01-01T00:00:02Z
-    Message:               SettingsInvalid: no labels
-    Observed Generation:   2
-    Reason:                SettingsInvalid
-    Status:                True
-    Type:                  Degraded
-  Last Served:
-    Digest:             sha256:abababababababababababababababababababababababababababababababab
-    Generation:         1
+  Ready:                0/1 ServingPrevious
+  Last Served:          generation 1, sha256:abababababababababababababababababababababababababababababababab
   Observed Generation:  2
-  Replica Counts:
-    Current:   0
-    Expected:  1
-    Failed:    0
-    Pending:   0
-    Previous:  1
-    Unknown:   0
-  Replicas:
-    Generation:      1
-    Message:         no labels
-    Pod:             host
-    Pod UID:         host
-    Reason:          SettingsInvalid
-    Retryable:       false
-    Since:           2020-01-01T00:00:02Z
-    State:           Previous
-  Replicas Omitted:  0
-  Summary:           0/1
+  Replicas:             1 expected: 1 previous
+Conditions:
+  Type       Status   Reason            Generation   Since                           Message
+  ----       ------   ------            ----------   -----                           -------
+  Ready      False    ServingPrevious   2            2020-01-01T00:00:02Z (Ny ago)   generation 1 answers; generation 2: SettingsInvalid: no labels
+  Degraded   True     SettingsInvalid   2            2020-01-01T00:00:02Z (Ny ago)   SettingsInvalid: no labels
+Replicas:
+  Pod    State      Generation   Reason            Since                           Next Try         Message
+  ---    -----      ----------   ------            -----                           --------         -------
+  host   Previous   1            SettingsInvalid   2020-01-01T00:00:02Z (Ny ago)   needs a change   no labels
+History:  <none>
 Events:
   Type      Reason            Age    From                  Message
   ----      ------            ----   ----                  -------
   Warning   SettingsInvalid   Ny     portcullis-reporter   0 of 1 replicas serve generation 2
 "
     );
+}
+
+#[test]
+fn what_a_folder_cannot_do_is_said() {
+    let folder = folder();
+    let _lock = running(folder.path());
+    let history = portcullis(folder.path(), &["history", "required-labels"]);
+    assert_eq!((history.out.as_str(), history.code), ("", Some(0)));
+    assert_eq!(history.err, "namespaced/team-a/required-labels has no history yet.\n");
+    for command in ["rollback", "diff"] {
+        let refused = portcullis(folder.path(), &[command, "required-labels"]);
+        assert_eq!(refused.code, Some(1));
+        assert!(
+            refused.err.starts_with("error: . is a folder, and a folder keeps no earlier generations:"),
+            "{}",
+            refused.err
+        );
+    }
+}
+
+#[test]
+fn a_name_in_each_of_its_forms() {
+    for name in ["policy/required-labels", "namespaced/team-a/required-labels", "required-labels"] {
+        assert_eq!(get(&["get", name, "-o", "name"]), "namespaced/team-a/required-labels\n");
+    }
+    assert_eq!(get(&["get", "clusterpolicy/no-privileged", "-o", "name"]), "cluster/no-privileged\n");
+    assert_eq!(get(&["get", "--dir", ".", "-n", "team-a", "-o", "name"]), "namespaced/team-a/required-labels\n");
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod kubernetes;
 mod observed;
 mod part;
 mod policy;
+pub mod reason;
 mod report;
 pub mod revision;
 mod schema;

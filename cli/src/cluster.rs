@@ -1,0 +1,86 @@
+//! A cluster, as the kubeconfig names it: few questions, each with its own way to fail.
+
+mod connect;
+mod error;
+mod events;
+mod policies;
+mod revisions;
+
+use http::{Method, Request};
+use kube::Client;
+use serde_json::Value;
+
+pub use connect::check_namespace;
+pub use error::{Action, ClusterError};
+pub use policies::Found;
+
+/// Most objects that one answer of a list has.
+const PAGE: &str = "500";
+
+/// A cluster and the namespace in which Policies are looked for.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    /// Its URL, for errors.
+    server: String,
+    /// The option, or that of the context.
+    namespace: String,
+}
+
+impl Cluster {
+    /// The namespace in which Policies are looked for.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The object or list of an action.
+    async fn get(&self, action: &Action, query: &[(&str, &str)]) -> Result<Value, ClusterError> {
+        self.ask(action, Method::GET, query, None).await
+    }
+
+    /// All objects of a list, page by page. Objects of a list do not say their kind, so it is given.
+    async fn list(&self, action: &Action, kind: &str, query: &[(&str, &str)]) -> Result<Vec<Value>, ClusterError> {
+        let mut objects = Vec::new();
+        let mut next = String::new();
+        loop {
+            let mut query = query.to_vec();
+            query.push(("limit", PAGE));
+            if !next.is_empty() {
+                query.push(("continue", &next));
+            }
+            let mut page = self.get(action, &query).await?;
+            let api_version = page["apiVersion"].clone();
+            let items = page["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            objects.extend(items.into_iter().map(|mut item| {
+                item["apiVersion"] = api_version.clone();
+                item["kind"] = kind.into();
+                item
+            }));
+            next = page["metadata"]["continue"].as_str().unwrap_or("").to_owned();
+            if next.is_empty() {
+                return Ok(objects);
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        action: &Action,
+        method: Method,
+        query: &[(&str, &str)],
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Value, ClusterError> {
+        let query = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let mark = if query.is_empty() { "" } else { "?" };
+        let mut request = Request::builder().method(method).uri(format!("{}{mark}{query}", action.path()));
+        let bytes = body.map_or_else(Vec::new, |(media_type, bytes)| {
+            if let Some(headers) = request.headers_mut() {
+                let value = http::HeaderValue::from_str(media_type).expect("media types are plain");
+                headers.insert(http::header::CONTENT_TYPE, value);
+            }
+            bytes
+        });
+        let request = request.body(bytes).map_err(|error| ClusterError::other(&self.server, &error))?;
+        self.client.request(request).await.map_err(|error| ClusterError::of(&self.server, action, error))
+    }
+}

@@ -1,0 +1,79 @@
+//! From the kubeconfig to a client.
+
+use std::env;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use portcullis_contract::PolicyId;
+use portcullis_process::SettingError;
+
+use super::error::chain;
+use super::{Cluster, ClusterError};
+use crate::args::SourceArgs;
+
+/// Longest time for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Longest silence of the API server.
+const SILENCE: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    /// The cluster that the arguments or the environment name.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig, or it cannot be used. Nothing is asked of the API server.
+    pub async fn connect(args: &SourceArgs) -> anyhow::Result<Self> {
+        let mut config = config(args).await?;
+        config.connect_timeout = Some(CONNECT);
+        config.read_timeout = Some(SILENCE);
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        check_namespace("--namespace", &namespace)?;
+        let client = Client::try_from(config).map_err(|error| ClusterError::Kubeconfig(chain(&error)))?;
+        Ok(Self { client, server, namespace })
+    }
+}
+
+/// Checks the name of a namespace, which becomes a part of a path.
+///
+/// # Errors
+/// When it can be none; `setting` is where it comes from.
+pub fn check_namespace(setting: &str, namespace: &str) -> Result<(), SettingError> {
+    match PolicyId::namespaced(namespace, "any") {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            let problem = format!("{:?} is no name of a namespace", portcullis_contract::clean(namespace, 100));
+            Err(SettingError::new(setting, problem))
+        }
+    }
+}
+
+async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
+    let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let kubeconfig = match &args.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None if !is_set("KUBECONFIG") && !has_default() => {
+            return match Config::incluster() {
+                Ok(config) if is_set("KUBERNETES_SERVICE_HOST") => Ok(config),
+                _ => Err(ClusterError::NoKubeconfig.into()),
+            };
+        }
+        None => Kubeconfig::read(),
+    };
+    let kubeconfig = kubeconfig.map_err(|error| ClusterError::Kubeconfig(chain(&error)))?;
+    if let Some(context) = &args.context {
+        let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
+        if !names.contains(&context.as_str()) {
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let problem = format!("the kubeconfig has no context {context:?}; it has {known}");
+            return Err(SettingError::new("--context", portcullis_contract::truncate(&problem, 1000)).into());
+        }
+    }
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    Ok(config.map_err(|error| ClusterError::Kubeconfig(chain(&error)))?)
+}
+
+fn has_default() -> bool {
+    env::home_dir().is_some_and(|home| home.join(".kube/config").exists())
+}

@@ -1,0 +1,199 @@
+//! What was asked of the API server, and why there is no answer. The decision is pure.
+
+use std::fmt;
+
+use portcullis_contract::clean;
+
+/// Longest text of the API server that is shown, in bytes.
+const LONGEST: usize = 2048;
+
+/// One question to the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action {
+    /// As in a role: `get`, `list`, `patch`.
+    pub verb: &'static str,
+    /// `group/version`, or `v1` for the core group.
+    pub version: String,
+    /// The plural name of the kind.
+    pub resource: &'static str,
+    /// The namespace; absent for kinds without, and for all of them.
+    pub namespace: Option<String>,
+    /// The object; absent for a list.
+    pub name: Option<String>,
+}
+
+/// Why a cluster gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// Nothing says where a cluster is.
+    #[error("there is no kubeconfig: name one with --kubeconfig or the variable KUBECONFIG, or a folder with --dir")]
+    NoKubeconfig,
+    /// The kubeconfig cannot be used.
+    #[error("failed to use the kubeconfig: {0}")]
+    Kubeconfig(String),
+    /// The API server cannot be reached, or what it says is no answer.
+    #[error("failed to ask the API server at {server}: {problem}")]
+    Unreachable {
+        /// Its URL.
+        server: String,
+        /// Why, in words.
+        problem: String,
+    },
+    /// It does not know the user.
+    #[error("the API server at {server} does not accept the credentials of the kubeconfig: {said}; log in again")]
+    Unauthorized {
+        /// Its URL.
+        server: String,
+        /// Its words.
+        said: String,
+    },
+    /// The user may not do this.
+    #[error("{said}; this needs the right to {action}")]
+    Forbidden {
+        /// What was asked.
+        action: Action,
+        /// The API server's words.
+        said: String,
+    },
+    /// There is no such object.
+    #[error("{action}: there is none")]
+    Absent {
+        /// What was asked.
+        action: Action,
+    },
+    /// There is no such kind.
+    #[error("the API server at {server} has no {resource} of {version}: is Portcullis installed there?")]
+    NotInstalled {
+        /// Its URL.
+        server: String,
+        /// The plural name of the kind.
+        resource: &'static str,
+        /// `group/version`.
+        version: String,
+    },
+    /// It refused for another reason.
+    #[error("the API server refused to {action} ({code}): {said}")]
+    Refused {
+        /// What was asked.
+        action: Action,
+        /// The HTTP status.
+        code: u16,
+        /// Its words.
+        said: String,
+    },
+}
+
+impl Action {
+    /// The path in the API.
+    pub fn path(&self) -> String {
+        let root = if self.version.contains('/') { "apis" } else { "api" };
+        let namespace = self.namespace.as_ref().map(|name| format!("/namespaces/{name}")).unwrap_or_default();
+        let name = self.name.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+        format!("/{root}/{}{namespace}/{}{name}", self.version, self.resource)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let group = self.version.split_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
+        write!(f, "{} {}{group}", self.verb, self.resource)?;
+        if let Some(name) = &self.name {
+            write!(f, " {name:?}")?;
+        }
+        if let Some(namespace) = &self.namespace {
+            write!(f, " in the namespace {namespace:?}")?;
+        }
+        Ok(())
+    }
+}
+
+impl ClusterError {
+    /// What the failure of an action means.
+    pub fn of(server: &str, action: &Action, error: kube::Error) -> Self {
+        let kube::Error::Api(status) = error else { return Self::other(server, &error) };
+        let said = clean(&status.message, LONGEST);
+        let (server, action) = (server.to_owned(), action.clone());
+        // The API server names the object in its answer only if it knows the kind.
+        let knows_kind = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+        match status.code {
+            401 => Self::Unauthorized { server, said },
+            403 => Self::Forbidden { action, said },
+            404 if knows_kind => Self::Absent { action },
+            404 => Self::NotInstalled { server, resource: action.resource, version: action.version },
+            code => Self::Refused { action, code, said },
+        }
+    }
+
+    /// A failure before the API server could answer.
+    pub fn other(server: &str, error: &dyn std::error::Error) -> Self {
+        Self::Unreachable { server: server.to_owned(), problem: clean(&chain(error), LONGEST) }
+    }
+
+    /// Whether a right is missing.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Forbidden { .. })
+    }
+}
+
+/// An error and its causes, each told once.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let words = next.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::json;
+
+    use super::*;
+
+    fn action() -> Action {
+        Action {
+            verb: "get",
+            version: "policies.portcullis.dev/v1alpha1".to_owned(),
+            resource: "policies",
+            namespace: Some("team-a".to_owned()),
+            name: Some("labels".to_owned()),
+        }
+    }
+
+    fn told(code: u16, details: Option<&str>) -> String {
+        let status: Status = serde_json::from_value(json!({
+            "code": code, "message": "no\u{1b}way", "details": details.map(|name| json!({"name": name})),
+        }))
+        .expect("a status");
+        ClusterError::of("https://c", &action(), kube::Error::Api(Box::new(status))).to_string()
+    }
+
+    #[test]
+    fn paths() {
+        assert_eq!(action().path(), "/apis/policies.portcullis.dev/v1alpha1/namespaces/team-a/policies/labels");
+        let core = Action { version: "v1".to_owned(), resource: "events", namespace: None, name: None, ..action() };
+        assert_eq!(core.path(), "/api/v1/events");
+    }
+
+    #[test]
+    fn each_way_to_fail_is_told_with_what_helps() {
+        assert_eq!(
+            told(403, None),
+            "no way; this needs the right to get policies.policies.portcullis.dev \"labels\" in the namespace \"team-a\""
+        );
+        assert_eq!(
+            told(404, Some("labels")),
+            "get policies.policies.portcullis.dev \"labels\" in the namespace \"team-a\": there is none"
+        );
+        assert!(told(404, None).ends_with("is Portcullis installed there?"));
+        assert!(told(401, None).ends_with("no way; log in again"));
+        assert!(told(500, None).contains("(500): no way"));
+    }
+}

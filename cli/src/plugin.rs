@@ -1,0 +1,68 @@
+//! `kubectl portcullis`: the same program under another name.
+//!
+//! kubectl runs `kubectl-portcullis` from PATH with the words behind `portcullis`, and asks `kubectl_complete-portcullis` what could
+//! stand where the last word is. Links of these names to this program are enough.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use crate::args::Args;
+
+/// What kubectl looks for on PATH.
+const PLUGIN: &str = "kubectl-portcullis";
+/// What it asks for completion.
+const COMPLETION: &str = "kubectl_complete-portcullis";
+
+/// The script that kubectl asks, for who has no link.
+pub const COMPLETION_SCRIPT: &str = "\
+#!/bin/sh
+# kubectl asks this script, as kubectl_complete-portcullis on PATH, what could stand where the last word is.
+exec portcullis __complete -- \"$@\"
+";
+
+/// Whether kubectl runs this program.
+pub fn is_plugin() -> bool {
+    env::args_os().next().is_some_and(|name| is_named(&name, PLUGIN) || is_named(&name, COMPLETION))
+}
+
+/// Reads the command line. What clap refuses ends the process, like any bad setting, with status 64.
+pub fn parse_args() -> Args {
+    let words: Vec<OsString> = env::args_os().collect();
+    let is = |wanted: &str| words.first().is_some_and(|name| is_named(name, wanted));
+    let mut command = Args::command();
+    if is(PLUGIN) {
+        command = command.bin_name("kubectl portcullis");
+    }
+    let words = if is(COMPLETION) { completion_words(words) } else { words };
+    let parsed = command.try_get_matches_from_mut(words).and_then(|matches| Args::from_arg_matches(&matches));
+    parsed.unwrap_or_else(|error| {
+        // Help and version are no errors; if they cannot be printed, nobody reads them.
+        let _ = error.print();
+        std::process::exit(if error.use_stderr() { 64 } else { 0 })
+    })
+}
+
+/// The same question as the script asks it.
+fn completion_words(words: Vec<OsString>) -> Vec<OsString> {
+    let begin = ["portcullis", "__complete", "--"].map(OsString::from);
+    begin.into_iter().chain(words.into_iter().skip(1)).collect()
+}
+
+fn is_named(path: &OsString, name: &str) -> bool {
+    Path::new(path).file_name().is_some_and(|file| file == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_asks_like_the_script() {
+        let words = ["/bin/kubectl_complete-portcullis", "get", ""].map(OsString::from).to_vec();
+        assert!(is_named(&words[0], COMPLETION) && !is_named(&words[0], PLUGIN));
+        assert_eq!(completion_words(words), ["portcullis", "__complete", "--", "get", ""]);
+    }
+}

@@ -1,0 +1,203 @@
+//! Where policies are looked at: a folder or a cluster.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use crate::args::{DescribeArgs, GetArgs, HistoryArgs, ScopeArgs, SourceArgs};
+use crate::cluster::{Cluster, ClusterError};
+use crate::describe;
+use crate::events::{EventView, Events};
+use crate::get;
+use crate::history;
+use crate::item::Item;
+use crate::layout::Layout;
+use crate::name::Wanted;
+use crate::plugin;
+use crate::store::{Store, StoreError};
+
+/// What is looked at.
+pub enum Source {
+    /// A folder that a pod serves or has served.
+    Folder(Store),
+    /// A cluster.
+    Cluster(Cluster),
+}
+
+/// Which of the two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// This folder.
+    Folder(PathBuf),
+    /// The cluster of the kubeconfig.
+    Cluster,
+}
+
+/// The policies that were asked for, and what to say beside them on standard error.
+struct Answer {
+    items: Vec<Item>,
+    notes: Vec<String>,
+}
+
+/// Chooses. `is_plugin` is when kubectl runs this program, and `runs_here` when a pod has run on the current folder.
+pub fn choose(args: &SourceArgs, all_namespaces: bool, is_plugin: bool, runs_here: bool) -> Choice {
+    match &args.dir {
+        Some(dir) => Choice::Folder(dir.clone()),
+        None if is_plugin || args.context.is_some() || args.kubeconfig.is_some() => Choice::Cluster,
+        None if args.namespace.is_some() || all_namespaces || !runs_here => Choice::Cluster,
+        None => Choice::Folder(PathBuf::from(".")),
+    }
+}
+
+impl Choice {
+    /// What the arguments and the current folder choose.
+    pub fn of(args: &SourceArgs, all_namespaces: bool) -> Self {
+        choose(args, all_namespaces, plugin::is_plugin(), Layout::of(Path::new(".")).status.is_dir())
+    }
+}
+
+impl Source {
+    /// Opens what the arguments choose.
+    ///
+    /// # Errors
+    /// When the folder has no status, or the kubeconfig cannot be used.
+    pub async fn open(args: &SourceArgs, all_namespaces: bool) -> anyhow::Result<Self> {
+        match Choice::of(args, all_namespaces) {
+            Choice::Folder(dir) => Ok(Self::Folder(Store::open(&dir)?)),
+            Choice::Cluster => match Cluster::connect(args).await {
+                Ok(cluster) => Ok(Self::Cluster(cluster)),
+                Err(error) => Err(explain(error, args)),
+            },
+        }
+    }
+
+    /// The ids of all policies.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn ids(&self) -> anyhow::Result<Vec<String>> {
+        let ids = |items: &[Item]| items.iter().map(|item| item.id.to_string()).collect();
+        match self {
+            Self::Folder(store) => Ok(ids(&store.items()?)),
+            Self::Cluster(cluster) => Ok(ids(&cluster.policies(false, true).await?.items)),
+        }
+    }
+
+    async fn read(&self, policy: Option<&str>, scope: &ScopeArgs) -> anyhow::Result<Answer> {
+        let namespace = scope.source.namespace.as_deref();
+        let wanted = policy.map(|policy| Wanted::parse(policy, namespace)).transpose()?;
+        let mut notes = Vec::new();
+        let items = match (self, wanted) {
+            (Self::Folder(store), Some(wanted)) => vec![store.find(&wanted)?],
+            (Self::Folder(store), None) => {
+                let in_namespace = |item: &Item| namespace.is_none_or(|of| item.id.namespace() == Some(of));
+                store.items()?.into_iter().filter(in_namespace).collect()
+            }
+            (Self::Cluster(cluster), Some(wanted)) => vec![cluster.find(&wanted).await?],
+            (Self::Cluster(cluster), None) => {
+                let found = cluster.policies(scope.all_namespaces, namespace.is_none()).await?;
+                notes.extend(found.hidden.iter().map(|error| format!("Not all policies are shown: {error}")));
+                found.items
+            }
+        };
+        match self {
+            Self::Folder(store) => notes.extend(store.notes()),
+            Self::Cluster(cluster) if items.is_empty() => notes.push(if scope.all_namespaces {
+                "No policies in the cluster.".to_owned()
+            } else {
+                let kinds = if namespace.is_none() { "No ClusterPolicies, and no" } else { "No" };
+                format!("{kinds} Policies in the namespace {:?}; -A looks at all.", cluster.namespace())
+            }),
+            Self::Cluster(_) => {}
+        }
+        Ok(Answer { items, notes })
+    }
+
+    async fn events(&self, item: &Item) -> Events {
+        match self {
+            Self::Folder(store) => Events::Known(store.events(&item.id).map(EventView::of_folder).collect()),
+            Self::Cluster(cluster) => cluster.events(item).await,
+        }
+    }
+}
+
+/// `portcullis get`.
+///
+/// # Errors
+/// When the policies cannot be read.
+pub async fn get(args: &GetArgs) -> anyhow::Result<()> {
+    let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let answer = source.read(args.policy.as_deref(), &args.scope).await?;
+    let text = get::get(&answer.items, args.policy.is_some(), args.output, Timestamp::now())?;
+    tell(&text, &answer.notes)
+}
+
+/// `portcullis describe`.
+///
+/// # Errors
+/// When the policies cannot be read.
+pub async fn describe(args: &DescribeArgs) -> anyhow::Result<()> {
+    let source = Source::open(&args.scope.source, args.scope.all_namespaces).await?;
+    let answer = source.read(args.policy.as_deref(), &args.scope).await?;
+    let mut texts = Vec::new();
+    for item in &answer.items {
+        let events = source.events(item).await;
+        texts.push(describe::describe(item, &events, Timestamp::now()));
+    }
+    tell(&texts.join("\n\n"), &answer.notes)
+}
+
+/// `portcullis history`.
+///
+/// # Errors
+/// When the policy cannot be read.
+pub async fn history(args: &HistoryArgs) -> anyhow::Result<()> {
+    let source = Source::open(&args.source, false).await?;
+    let scope = ScopeArgs { source: args.source.clone(), all_namespaces: false };
+    let mut answer = source.read(Some(&args.policy), &scope).await?;
+    let Some(item) = answer.items.first() else { return Ok(()) };
+    if item.history().is_empty() {
+        answer.notes.push(format!("{} has no history yet.", item.id));
+    }
+    tell(&history::history(item, args.output, Timestamp::now())?, &answer.notes)
+}
+
+/// Notes go to standard error, so that what is piped stays clean.
+fn tell(text: &str, notes: &[String]) -> anyhow::Result<()> {
+    crate::print(text.as_bytes())?;
+    for note in notes {
+        eprintln!("{note}");
+    }
+    Ok(())
+}
+
+/// Without any place to look at, both kinds of places are named.
+fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
+    let nothing_named = args.context.is_none() && args.namespace.is_none() && !plugin::is_plugin();
+    match error.downcast_ref::<ClusterError>() {
+        Some(ClusterError::NoKubeconfig) if nothing_named && env::current_dir().is_ok() => {
+            StoreError::nowhere(Path::new(".")).into()
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_counts_then_the_folder_then_the_cluster() {
+        let none = SourceArgs::default();
+        let here = Choice::Folder(PathBuf::from("."));
+        assert_eq!(choose(&none, false, false, true), here);
+        assert_eq!(choose(&none, false, false, false), Choice::Cluster);
+        assert_eq!(choose(&none, false, true, true), Choice::Cluster);
+        assert_eq!(choose(&none, true, false, true), Choice::Cluster);
+        let context = SourceArgs { context: Some("c".to_owned()), ..SourceArgs::default() };
+        assert_eq!(choose(&context, false, false, true), Choice::Cluster);
+        let dir = SourceArgs { dir: Some("d".into()), namespace: Some("n".to_owned()), ..SourceArgs::default() };
+        assert_eq!(choose(&dir, false, true, false), Choice::Folder("d".into()));
+    }
+}

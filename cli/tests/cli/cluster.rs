@@ -1,0 +1,63 @@
+//! The way to a cluster: kubeconfigs that lead nowhere, and the plugin's names.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::portcullis;
+
+/// A cluster that nobody listens at.
+const NOWHERE: &str = r#"
+apiVersion: v1
+kind: Config
+current-context: shop
+contexts: [{name: shop, context: {cluster: c, user: u, namespace: team-a}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: secret-token}}]
+"#;
+
+#[test]
+fn a_kubeconfig_that_cannot_be_used_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("config"), NOWHERE).expect("writes");
+    let refused = |arguments: &[&str]| {
+        let printed = portcullis(folder.path(), arguments);
+        assert_eq!(printed.out, "", "{arguments:?}");
+        (printed.code, printed.err)
+    };
+
+    let (code, err) = refused(&["get", "--kubeconfig", "missing"]);
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("error: failed to use the kubeconfig: ") && err.contains("missing"), "{err}");
+
+    let (code, err) = refused(&["get", "--kubeconfig", "config", "--context", "nosuch"]);
+    assert_eq!(code, Some(64));
+    assert_eq!(err, "error: --context: the kubeconfig has no context \"nosuch\"; it has shop\n");
+
+    let (code, err) = refused(&["get", "--kubeconfig", "config", "--namespace", "../x"]);
+    assert_eq!((code, err.as_str()), (Some(64), "error: --namespace: \"../x\" is no name of a namespace\n"));
+
+    let (code, err) = refused(&["get", "--kubeconfig", "config", "pod/x"]);
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("error: POLICY: \"pod/x\" names no policy; write NAME"), "{err}");
+
+    let (code, err) = refused(&["rollback", "labels", "--kubeconfig", "config"]);
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("error: failed to ask the API server at https://127.0.0.1:1: "), "{err}");
+    assert!(!err.contains("secret-token"), "{err}");
+}
+
+#[test]
+fn under_its_other_names_it_is_a_plugin_of_kubectl() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let link = |name: &str| {
+        let path = folder.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_portcullis"), &path).expect("links");
+        path
+    };
+    let help = Command::new(link("kubectl-portcullis")).args(["get", "--help"]).output().expect("runs");
+    let text = String::from_utf8_lossy(&help.stdout);
+    assert!(text.contains("Usage: kubectl portcullis get"), "{text}");
+    let words = Command::new(link("kubectl_complete-portcullis")).args(["hist"]).output().expect("runs");
+    assert_eq!(String::from_utf8_lossy(&words.stdout), "history\n:4\n");
+}

@@ -1,0 +1,89 @@
+//! The words of conditions and events that are no failure's own reason (status-api sections 4 and 5).
+//!
+//! Who writes a condition takes its word from here, and the users' page of the status has a row for each.
+
+use crate::{ConditionType, EventType};
+
+/// Type and reason of each event that is not a failure's own.
+pub const EVENT_REASONS: &[(EventType, &str)] = &[
+    (EventType::Normal, "Active"),
+    (EventType::Normal, "Progressing"),
+    (EventType::Normal, "Recovered"),
+    (EventType::Warning, "ServingPrevious"),
+    (EventType::Warning, "DigestDivergence"),
+    (EventType::Warning, "WebhookRepaired"),
+    (EventType::Warning, "CertificateExpiring"),
+    (EventType::Warning, "StatusSchemaOutdated"),
+    (EventType::Warning, "EvaluationFailing"),
+];
+
+impl ConditionType {
+    /// Every type, in the order in which they are written.
+    pub const ALL: [Self; 7] = [
+        Self::Accepted,
+        Self::Ready,
+        Self::Enforced,
+        Self::Degraded,
+        Self::Reconciling,
+        Self::Stalled,
+        Self::WebhookConfigured,
+    ];
+
+    /// The reasons that a condition of this type can have; where [`Self::tells_failures`], also those of failures.
+    pub const fn reasons(self) -> &'static [&'static str] {
+        match self {
+            Self::Accepted => {
+                &["Accepted", "Progressing", "SpecInvalid", "SourceNotAllowed", "SettingsInvalid", "SeveralReasons"]
+            }
+            Self::Ready => &[
+                "Active",
+                "Progressing",
+                "ServingPrevious",
+                "Degraded",
+                "Error",
+                "NoReplicas",
+                "WebhookPending",
+                "Suspended",
+            ],
+            Self::Enforced => &[
+                "Active",
+                "ServingPrevious",
+                "ReplicaFailed",
+                "AllReplicasFailed",
+                "NotLoaded",
+                "NoReplicas",
+                "WebhookPending",
+                "Suspended",
+            ],
+            Self::Degraded => &["AsExpected", "SeveralReasons"],
+            Self::Reconciling => &["Loading", "RollingOut", "Retrying", "Idle"],
+            Self::Stalled => &["AsExpected", "Retrying", "SeveralReasons"],
+            Self::WebhookConfigured => &[
+                "Registered",
+                "WaitingForReplicas",
+                "Suspended",
+                "SpecInvalid",
+                "CABundleInvalid",
+                "Forbidden",
+                "Unknown",
+            ],
+        }
+    }
+
+    /// Whether the reason of a failure can stand in a condition of this type.
+    pub const fn tells_failures(self) -> bool {
+        matches!(self, Self::Degraded | Self::Stalled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_types_are_there_once() {
+        let names: std::collections::BTreeSet<&str> = ConditionType::ALL.iter().map(|one| one.as_str()).collect();
+        assert_eq!(names.len(), 7);
+        assert!(ConditionType::ALL.iter().all(|one| !one.reasons().is_empty()));
+    }
+}
