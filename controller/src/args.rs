@@ -1,0 +1,153 @@
+//! Settings.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Parser;
+use portcullis_kubernetes::Access;
+use portcullis_process::{LogArgs, SettingError, parse_duration};
+
+use crate::certificates::CertificateArgs;
+
+/// Keeps the revisions of policies, the webhooks that call them, and the certificates of one policy server. Several may run; the one
+/// that holds the Lease writes.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "portcullis-controller", version)]
+pub struct Args {
+    /// The namespace of the installation.
+    #[arg(long, env = "PORTCULLIS_NAMESPACE", value_name = "NAMESPACE")]
+    pub namespace: String,
+
+    /// The policy server: policies whose spec.policyServer is this are looked after.
+    #[arg(long, env = "PORTCULLIS_POLICY_SERVER", value_name = "NAME", default_value = "default")]
+    pub policy_server: String,
+
+    /// The Service of the policy server, which webhooks call.
+    #[arg(long, env = "PORTCULLIS_SERVICE", value_name = "NAME")]
+    pub service: String,
+
+    /// The Service's port.
+    #[arg(long, env = "PORTCULLIS_SERVICE_PORT", value_name = "PORT", default_value_t = 443)]
+    pub service_port: u16,
+
+    /// A ClusterRole of the installation that owns the webhook configurations, so that they vanish with it.
+    #[arg(long, env = "PORTCULLIS_OWNER_CLUSTER_ROLE", value_name = "NAME")]
+    pub owner_cluster_role: Option<String>,
+
+    /// The name of this Pod: who holds the Lease, and who reports events. The host's name where absent.
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
+
+    /// The Lease. [default: portcullis-<policy server>-controller]
+    #[arg(long, env = "PORTCULLIS_LEASE_NAME", value_name = "NAME")]
+    pub lease_name: Option<String>,
+
+    /// The user as whom the API server sees this program; only its markers are sent to the webhooks' second entries.
+    /// [default: asked from the API server]
+    #[arg(long, env = "PORTCULLIS_USERNAME", value_name = "USER")]
+    pub username: Option<String>,
+
+    /// How long API servers may go on calling a webhook that was deleted; its path is answered for at least that long.
+    #[arg(long, env = "PORTCULLIS_WEBHOOK_PAUSE", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub webhook_pause: Duration,
+
+    /// How long replicas may take to forget a policy that was deleted, before its revisions go.
+    #[arg(long, env = "PORTCULLIS_REVISION_PAUSE", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub revision_pause: Duration,
+
+    /// How long a policy may wait for its replicas before an event says so, and again each time it has passed.
+    #[arg(long, env = "PORTCULLIS_WAITING_EVENT", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+    pub waiting_event: Duration,
+
+    /// Most writes to the API server at the same time.
+    #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
+    pub parallel_writes: usize,
+
+    /// Where /livez, /readyz and /metrics are served.
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8084")]
+    pub probe_address: SocketAddr,
+
+    /// The API server.
+    #[command(flatten)]
+    pub access: Access,
+
+    /// Certificates.
+    #[command(flatten)]
+    pub certificates: CertificateArgs,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+impl Args {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn check(&self) -> Result<(), SettingError> {
+        let names = [
+            ("--namespace", Some(&self.namespace)),
+            ("--policy-server", Some(&self.policy_server)),
+            ("--service", Some(&self.service)),
+            ("--lease-name", self.lease_name.as_ref()),
+        ];
+        for (setting, name) in names {
+            if let Some(name) = name.filter(|name| !is_name(name)) {
+                let problem = format!("{name:?} is no name of an object: want lower-case letters, digits, - and .");
+                return Err(SettingError::new(setting, problem));
+            }
+        }
+        if self.policy_server.len() > 63 || self.policy_server.contains('.') {
+            return Err(SettingError::new("--policy-server", "want at most 63 lower-case letters, digits and -"));
+        }
+        if self.service_port == 0 {
+            return Err(SettingError::new("--service-port", "want the port of the Service, not 0"));
+        }
+        if !(1..=256).contains(&self.parallel_writes) {
+            return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
+        }
+        self.certificates.rules(&self.policy_server, &self.namespace, &self.service).map(drop)
+    }
+
+    /// The name of this Pod.
+    pub fn pod_name(&self) -> String {
+        let host = || {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            format!("{}-{}", name.trim(), std::process::id())
+        };
+        portcullis_contract::clean(&self.pod_name.clone().unwrap_or_else(host), 253)
+    }
+
+    /// The name of the Lease.
+    pub fn lease_name(&self) -> String {
+        self.lease_name.clone().unwrap_or_else(|| format!("portcullis-{}-controller", self.policy_server))
+    }
+}
+
+/// Whether an object can have this name.
+fn is_name(name: &str) -> bool {
+    let is_inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    bytes.len() <= 253 && bytes.iter().copied().all(is_inside) && is_edge(bytes.first()) && is_edge(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(arguments: &[&str]) -> String {
+        let base = ["portcullis-controller", "--namespace", "portcullis", "--service", "policy-server"];
+        let args = Args::try_parse_from(base.iter().chain(arguments)).expect("parses");
+        args.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_bad_setting_is_named() {
+        assert_eq!(check(&[]), "");
+        assert!(check(&["--policy-server", "a.b"]).starts_with("--policy-server: want at most 63"));
+        assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is no name"));
+        assert!(check(&["--parallel-writes", "0"]).starts_with("--parallel-writes: want 1 to 256"));
+    }
+}
