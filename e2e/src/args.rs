@@ -37,6 +37,9 @@ pub(crate) enum Command {
         /// All clusters, those of tests that run just now included.
         #[arg(long, conflicts_with = "name")]
         all: bool,
+        /// None that is in use: only what is left of clusters whose owner has ended.
+        #[arg(long, conflicts_with_all = ["name", "all"])]
+        abandoned: bool,
         #[command(flatten)]
         output: Output,
     },

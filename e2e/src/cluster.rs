@@ -13,7 +13,7 @@ use crate::component::Component;
 use crate::kubeconfig::Credentials;
 use crate::kubectl::Kubectl;
 use crate::layout::Layout;
-use crate::network::Kind;
+use crate::network::{self, Kind};
 use crate::record::{Member, Record};
 use crate::slots::Slots;
 use crate::start::{self, Started};
@@ -115,6 +115,21 @@ impl Cluster {
         let process = start::process_of(&self.layout, started)?;
         self.record.members.push(Member { name: component.to_string(), process });
         self.record.write(self.layout.folder())
+    }
+
+    /// Whether nothing of this process can leave the machine: it runs in a network namespace of its own, without any interface but
+    /// the loopback. Tests and benchmarks that load a cluster, or break its network, run nowhere else; `cargo xtask test` starts them so.
+    pub fn own_network() -> bool {
+        network::is_cut_off()
+    }
+
+    /// [`Cluster::own_network`], for what must not run elsewhere.
+    ///
+    /// # Panics
+    /// When it is not so; says how to run it.
+    pub fn demand_own_network() {
+        let how = "`cargo xtask test --filter cluster` starts it in a network namespace of its own";
+        assert!(Self::own_network(), "this loads a network and may not run in that of the machine: {how}");
     }
 
     /// Lets it go: from now on it lives until `cargo xtask cluster down`.

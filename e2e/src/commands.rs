@@ -15,8 +15,12 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let cache = Cache::from_env()?;
     match command {
         Command::Up { named, api_servers, output } => up(&cache, &named.name, api_servers, output.output)?,
-        Command::Down { named, all, output } => {
-            let which = if all { Which::All } else { Which::One(named.name) };
+        Command::Down { named, all, abandoned, output } => {
+            let which = match (all, abandoned) {
+                (true, _) => Which::All,
+                (_, true) => Which::Abandoned,
+                _ => Which::One(named.name),
+            };
             down(&cache, &which, output.output)?;
         }
         Command::Status { output } => {
@@ -73,7 +77,10 @@ fn down(cache: &Cache, which: &Which, form: Form) -> Result<()> {
     let names = Running::take_down(cache, which)?;
     print(&names, form, || {
         if names.is_empty() {
-            "there was no such cluster\n".to_owned()
+            match which {
+                Which::Abandoned => "nothing was left\n".to_owned(),
+                _ => "there was no such cluster\n".to_owned(),
+            }
         } else {
             format!("down: {}\n", names.join(", "))
         }

@@ -172,7 +172,7 @@ mod tests {
     use crate::network::{Kind, Network};
 
     fn layout(kind: Kind) -> Layout {
-        Layout { folder: "/c/3".into(), network: Network { slot: 3, kind }, api_servers: 2 }
+        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2 }
     }
 
     fn setting(component: Component, layout: &Layout, name: &str) -> String {

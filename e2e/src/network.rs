@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Output, Stdio};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,10 @@ pub(crate) struct Network {
     /// Which of 256 blocks.
     pub(crate) slot: u8,
     pub(crate) kind: Kind,
+    /// The inode of the network namespace in which it was made. Routes of another one are not ours to touch: they end with it,
+    /// or are taken away by who starts a cluster there.
+    #[serde(default = "own_namespace")]
+    pub(crate) namespace: u64,
 }
 
 /// Where its addresses are.
@@ -42,7 +47,40 @@ impl Kind {
     }
 }
 
+/// The inode of the network namespace of this process.
+pub(crate) fn own_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
+}
+
+/// Whether nothing that this process sends can leave the machine: its network namespace has no interface but the loopback.
+pub(crate) fn is_cut_off() -> bool {
+    fs::read_to_string("/proc/self/net/dev").is_ok_and(|devices| has_only_loopback(&devices))
+}
+
+/// Whether `/proc/self/net/dev` lists the loopback and nothing else, below two lines of headings.
+fn has_only_loopback(devices: &str) -> bool {
+    let mut names = devices.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
+    names.next() == Some("lo") && names.next().is_none()
+}
+
 impl Network {
+    /// A block for a cluster of this process.
+    pub(crate) fn new(slot: u8, kind: Kind) -> Self {
+        Self { slot, kind, namespace: own_namespace() }
+    }
+
+    /// Whether it was made in another network namespace.
+    pub(crate) fn is_elsewhere(self) -> bool {
+        self.namespace != own_namespace()
+    }
+
+    /// Whether its routes are in the machine's own network namespace, which this process is not in. They can be taken away there
+    /// only.
+    pub(crate) fn is_out_of_reach(self) -> bool {
+        let machine = fs::metadata("/proc/1/ns/net").map(|namespace| namespace.ino());
+        self.kind == Kind::Routed && self.is_elsewhere() && machine.is_ok_and(|machine| machine == self.namespace)
+    }
+
     /// The address of an API server, of other parts of the cluster, or of a process that stands in for a pod.
     pub(crate) fn host(self, number: u8) -> Ipv4Addr {
         match self.kind {
@@ -99,6 +137,9 @@ impl Network {
 
     /// Takes the routes away, as far as they are there.
     pub(crate) fn down(self) -> Result<(), Error> {
+        if self.is_elsewhere() {
+            return Ok(());
+        }
         for route in self.routes() {
             let removed = ip(&["route", "del", "local", &route, "dev", "lo"])?;
             if !removed.status.success() && self.has_route(&route)? {
@@ -142,7 +183,7 @@ mod tests {
 
     #[test]
     fn blocks_of_two_clusters_have_nothing_in_common() {
-        let network = |slot| Network { slot, kind: Kind::Routed };
+        let network = |slot| Network::new(slot, Kind::Routed);
         assert_eq!(network(3).routes(), ["198.18.3.0/24", "198.19.3.0/24"]);
         assert_eq!(network(4).routes(), ["198.18.4.0/24", "198.19.4.0/24"]);
         assert_eq!(network(3).host(1).to_string(), "198.18.3.1");
@@ -150,7 +191,7 @@ mod tests {
 
     #[test]
     fn without_routes_hosts_are_on_the_loopback() {
-        let network = Network { slot: 3, kind: Kind::Loopback };
+        let network = Network::new(3, Kind::Loopback);
         assert!(network.host(1).is_loopback());
         assert_eq!(network.routes(), Vec::<String>::new());
     }
@@ -160,6 +201,21 @@ mod tests {
         assert!(has_capability("CapPrm:\t0000\nCapEff:\t000001fffeffffff\n", NET_ADMIN));
         assert!(!has_capability("CapPrm:\t1000\nCapEff:\t0000000000000000\n", NET_ADMIN));
         assert!(!has_capability("", NET_ADMIN));
+    }
+
+    #[test]
+    fn a_namespace_with_an_interface_is_not_cut_off() {
+        let headings = "Inter-|   Receive\n face |bytes\n";
+        assert!(has_only_loopback(&format!("{headings}    lo: 1 2 3\n")));
+        assert!(!has_only_loopback(&format!("{headings}    lo: 1 2 3\n  eth0: 1 2 3\n")));
+        assert!(!has_only_loopback(headings));
+    }
+
+    #[test]
+    fn routes_of_another_namespace_are_left_alone() {
+        let network = Network { namespace: 1, ..Network::new(3, Kind::Routed) };
+        assert!(network.is_elsewhere() && !Network::new(3, Kind::Routed).is_elsewhere());
+        network.down().unwrap();
     }
 
     #[test]

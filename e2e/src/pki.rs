@@ -109,7 +109,7 @@ mod tests {
     use crate::network::{Kind, Network};
 
     fn layout(folder: &std::path::Path) -> Layout {
-        Layout { folder: folder.to_owned(), network: Network { slot: 2, kind: Kind::Routed }, api_servers: 2 }
+        Layout { folder: folder.to_owned(), network: Network::new(2, Kind::Routed), api_servers: 2 }
     }
 
     #[test]

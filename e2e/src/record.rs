@@ -94,7 +94,7 @@ mod tests {
         let process = |pid| ProcessId { pid, ..ProcessId::own() };
         let record = Record {
             name: "one".to_owned(),
-            network: Network { slot: 0, kind: Kind::Routed },
+            network: Network::new(0, Kind::Routed),
             api_servers: 1,
             owner: process(owner),
             detached,
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(Record::read(folder.path()).unwrap(), None);
         let record = Record {
             name: "one".to_owned(),
-            network: Network { slot: 7, kind: Kind::Loopback },
+            network: Network::new(7, Kind::Loopback),
             api_servers: 2,
             owner: ProcessId::own(),
             detached: false,

@@ -50,6 +50,8 @@ pub enum Which {
     One(Name),
     /// All of the cache folder, those of running tests included.
     All,
+    /// Those whose owner has ended without taking them down.
+    Abandoned,
 }
 
 impl Running {
@@ -120,6 +122,9 @@ impl Running {
 fn selects(which: &Which, slot: &Slot) -> bool {
     match which {
         Which::All => true,
+        Which::Abandoned => {
+            slot.record.as_ref().is_some_and(|record| record.health(ProcessId::is_alive) == Health::Abandoned)
+        }
         Which::One(name) => slot.record.as_ref().is_some_and(|record| record.name == name.as_str()),
     }
 }

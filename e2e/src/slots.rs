@@ -44,7 +44,13 @@ impl Slots {
     /// Removes what is left of clusters whose owner has ended without removing them.
     pub(crate) fn clean(&self) -> Result<(), Error> {
         for slot in self.all()? {
-            if slot.record.as_ref().is_none_or(|record| record.health(ProcessId::is_alive) == Health::Abandoned) {
+            let is_left = match &slot.record {
+                // Without its state file nobody would know of its routes.
+                Some(record) if record.network.is_out_of_reach() => false,
+                Some(record) => record.health(ProcessId::is_alive) == Health::Abandoned,
+                None => true,
+            };
+            if is_left {
                 self.remove(&slot)?;
             }
         }
@@ -58,7 +64,7 @@ impl Slots {
             return Err(Error::NameTaken(name.to_owned()));
         }
         for number in 0..=u8::MAX {
-            let network = Network { slot: number, kind };
+            let network = Network::new(number, kind);
             if used.iter().any(|slot| slot.number == number) || network.is_taken()? {
                 continue;
             }

@@ -5,17 +5,28 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 
-use crate::programs::{self, Profile};
+use crate::cluster;
+use crate::network;
+use crate::programs::{self, CONTROLLER, PROGRAMS, Profile};
 use crate::workspace::Workspace;
+
+/// Benchmarks that load a cluster. They run in a network of their own.
+const ON_CLUSTERS: [&str; 2] = ["admission", "propagate"];
 
 /// Builds the programs for release and runs the benchmarks with these arguments.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
     let asks_for_help = args.is_empty() || args.iter().any(|arg| arg == "--help" || arg == "-h" || arg == "help");
+    let on_cluster = args.first().is_some_and(|name| ON_CLUSTERS.iter().any(|known| name == known));
+    let mut bench = workspace.cargo("run");
     if !asks_for_help {
-        programs::build(workspace, Profile::Release)?;
+        programs::build(workspace, &PROGRAMS, Profile::Release)?;
+        if on_cluster {
+            programs::build(workspace, &[CONTROLLER], Profile::Release)?;
+            cluster::build(workspace)?;
+            network::own(&mut bench)?;
+        }
     }
-    let status = workspace
-        .cargo("run")
+    let status = bench
         .args(["--quiet", "--release", "--package", "portcullis-bench", "--"])
         .args(args)
         .env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Release.dir()))

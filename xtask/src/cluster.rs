@@ -2,28 +2,54 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::workspace::Workspace;
+use crate::{network, tools};
 
 /// The crate that makes them, and tests them.
 pub(crate) const PACKAGE: &str = "portcullis-e2e";
 
 /// Runs a command on clusters, like `up`.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
-    let status = workspace
-        .cargo("run")
-        .args(["--quiet", "--package", PACKAGE, "--"])
-        .args(args)
-        .status()
-        .context("failed to start cargo")?;
+    let status = command(workspace, args).status().context("failed to start cargo")?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Whether tests may start clusters: only where `PORTCULLIS_CLUSTER` is 1. Nothing that the programs promise needs one yet,
-/// and building Kubernetes takes minutes.
-pub(crate) fn is_wanted() -> bool {
-    env::var("PORTCULLIS_CLUSTER").is_ok_and(|wanted| wanted == "1")
+/// Builds Kubernetes, if it is not in the cache.
+pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+    let status = build_command(workspace).status().context("failed to start cargo")?;
+    ensure!(status.success(), "Kubernetes does not build; its words are above");
+    Ok(())
+}
+
+/// The command that builds Kubernetes, if it is not in the cache. It tells of its progress on standard error.
+pub(crate) fn build_command(workspace: &Workspace) -> Command {
+    command(workspace, &["build".into()])
+}
+
+/// The command that removes what clusters of ended tests have left.
+pub(crate) fn clean_command(workspace: &Workspace) -> Command {
+    command(workspace, &["down".into(), "--abandoned".into()])
+}
+
+fn command(workspace: &Workspace, args: &[OsString]) -> Command {
+    let mut command = workspace.cargo("run");
+    command.args(["--quiet", "--package", PACKAGE, "--"]).args(args);
+    command
+}
+
+/// Whether tests can start clusters here.
+///
+/// # Errors
+/// When they cannot: what is missing, and the next step.
+pub(crate) fn possible() -> Result<()> {
+    network::possible()?;
+    let cached =
+        env::var_os("PORTCULLIS_CACHE").or_else(|| env::var_os("XDG_CACHE_HOME")).or_else(|| env::var_os("HOME"));
+    ensure!(cached.is_some(), "it takes a folder for the cache: set PORTCULLIS_CACHE");
+    ensure!(tools::on_path("go"), "it takes Go 1.26 or newer, to build Kubernetes once");
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod cluster;
 mod deny;
 mod files;
 mod guests;
+mod network;
 mod programs;
 mod progress;
 mod step;
@@ -65,11 +66,19 @@ enum Command {
     },
     /// Set up what the tests need and run all of them.
     ///
-    /// Formatting, lints, boundaries, the tests of each crate, the guests and their tests, and black-box tests of the real
-    /// programs. On Debian, as root, missing packages are installed. The last line is `N passed, N failed, N skipped`.
-    #[command(after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --filter portcullis-loader\n  \
-                      cargo xtask test --filter black-box -- fault_l09")]
+    /// Formatting, lints, boundaries, the tests of each crate, the guests and their tests, black-box tests of the real programs,
+    /// and tests on real Kubernetes control planes. On Debian, as root, missing packages are installed. The last line is `N passed, N
+    /// failed, N skipped`, and says so when cluster tests were left out.
+    ///
+    /// Cluster tests run on Linux, as root or where anybody may have user namespaces, and take Go 1.26: the first run builds Kubernetes
+    /// into the cache folder, which takes minutes. They run in a network namespace of their own.
+    #[command(after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --no-cluster\n  \
+                      cargo xtask test --filter portcullis-loader\n  cargo xtask test --filter black-box -- fault_l09\n  \
+                      cargo xtask test --filter cluster -- first_apply")]
     Test {
+        /// Leave out the tests that start clusters.
+        #[arg(long)]
+        no_cluster: bool,
         /// Run only the steps that have this text in their name.
         #[arg(long, value_name = "TEXT")]
         filter: Option<String>,
@@ -113,6 +122,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Become a program in a network namespace of its own; what cargo starts the cluster tests with.
+    #[command(hide = true)]
+    InOwnNetwork {
+        /// The program and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        program: Vec<OsString>,
+    },
     /// Check licences, sources and banned crates with cargo-deny, after the rules of `deny.toml`.
     Deny,
 }
@@ -132,11 +148,14 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run { dir, release, args } => programs::run(&workspace, dir, Profile::of(release), &args),
         Command::Build { release } => programs::build_all(&workspace, Profile::of(release)),
-        Command::Test { filter, list, args } => test::run(&workspace, filter.as_deref(), list, &args),
+        Command::Test { no_cluster, filter, list, args } => {
+            test::run(&workspace, &test::Wanted { filter: filter.unwrap_or_default(), list, no_cluster, args })
+        }
         Command::Boundaries => boundaries::run(&workspace),
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),
+        Command::InOwnNetwork { program } => network::become_in_own(&program),
         Command::Deny => deny::run(&workspace),
     }
 }

@@ -1,4 +1,4 @@
-//! The four programs: building each by itself, and starting them on a folder.
+//! The programs: building each by itself, and starting them on a folder.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -10,9 +10,12 @@ use anyhow::{Context, Result, ensure};
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// The packages that make the programs of a pod and the command-line tool, which runs them.
+/// The packages that make the programs of a pod and the command-line tool, which runs them without a cluster.
 pub(crate) const PROGRAMS: [&str; 4] =
     ["portcullis-loader", "portcullis-evaluator", "portcullis-reporter", "portcullis"];
+
+/// The package that makes the program which only clusters need.
+pub(crate) const CONTROLLER: &str = "portcullis-controller";
 
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,16 +42,17 @@ impl Profile {
 
 /// Builds the programs and says where they are.
 pub(crate) fn build_all(workspace: &Workspace, profile: Profile) -> Result<ExitCode> {
-    build(workspace, profile)?;
+    let all = [&PROGRAMS[..], &[CONTROLLER]].concat();
+    build(workspace, &all, profile)?;
     let dir = workspace.bin_dir(profile.dir());
-    println!("{} are in {}", PROGRAMS.join(", "), dir.display());
+    println!("{} are in {}", all.join(", "), dir.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the programs, one cargo command each.
-pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
-    for (index, program) in PROGRAMS.iter().enumerate() {
-        let label = format!("building {program} ({}/{})", index + 1, PROGRAMS.len());
+/// Builds programs, one cargo command each.
+pub(crate) fn build(workspace: &Workspace, programs: &[&str], profile: Profile) -> Result<()> {
+    for (index, program) in programs.iter().enumerate() {
+        let label = format!("building {program} ({}/{})", index + 1, programs.len());
         let built = progress::watch_cargo(build_command(workspace, program, profile), &label)?;
         ensure!(built, "{program} does not build; the compiler's words are above");
     }
@@ -82,7 +86,7 @@ pub(crate) fn run(
         "{} is no folder: name a folder of Policy manifests, or none for the examples",
         dir.display()
     );
-    build(workspace, profile)?;
+    build(workspace, &PROGRAMS, profile)?;
     let program = workspace.bin_dir(profile.dir()).join("portcullis");
     let error = Command::new(&program).arg("run").arg(dir).args(args).exec();
     Err(error).with_context(|| format!("failed to start {}", program.display()))

@@ -22,6 +22,8 @@ pub(crate) struct Step<'a> {
 pub(crate) enum Work<'a> {
     /// A command; its exit status is the result, and the tests that its output tells of are counted.
     Command(Command),
+    /// The same, for a command that may take minutes and tells of its progress on standard error.
+    Shown(Command),
     /// A check in this process, which returns what is wrong, a sentence each.
     Check(Box<dyn Fn() -> Result<Vec<String>> + 'a>),
     /// Nothing, because something is missing here: what, and how to get it.
@@ -47,6 +49,10 @@ pub(crate) struct Done {
 impl<'a> Step<'a> {
     pub(crate) fn command(name: impl Into<String>, command: Command) -> Self {
         Self { name: name.into(), work: Work::Command(command), gate: false }
+    }
+
+    pub(crate) fn shown(name: impl Into<String>, command: Command) -> Self {
+        Self { name: name.into(), work: Work::Shown(command), gate: true }
     }
 
     pub(crate) fn check(name: impl Into<String>, check: impl Fn() -> Result<Vec<String>> + 'a) -> Self {
@@ -129,14 +135,16 @@ fn run(work: Work<'_>, log: &Path) -> Result<(Outcome, String)> {
             let outcome = if problems.is_empty() { Outcome::Passed(totals) } else { Outcome::Failed(totals) };
             Ok((outcome, problems.join("\n")))
         }
-        Work::Command(command) => run_command(command, log),
+        Work::Command(command) => run_command(command, log, false),
+        Work::Shown(command) => run_command(command, log, true),
     }
 }
 
-fn run_command(mut command: Command, log: &Path) -> Result<(Outcome, String)> {
+fn run_command(mut command: Command, log: &Path, is_shown: bool) -> Result<(Outcome, String)> {
     let file = File::create(log).with_context(|| format!("failed to create {}", log.display()))?;
     // One file for both streams keeps the order of their lines.
     let errors = file.try_clone().with_context(|| format!("failed to open {} twice", log.display()))?;
+    let errors = if is_shown { Stdio::inherit() } else { errors.into() };
     let status = command.stdin(Stdio::null()).stdout(file).stderr(errors).status();
     let output = fs::read(log).with_context(|| format!("failed to read {}", log.display()))?;
     let mut output = String::from_utf8_lossy(&output).into_owned();

@@ -6,35 +6,50 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::programs::{self, PROGRAMS, Profile};
+use crate::programs::{self, CONTROLLER, PROGRAMS, Profile};
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, guests, tools};
+use crate::{boundaries, cluster, guests, network, tools};
 
 /// The crate of the black-box tests. They start the real programs, so those are built before it is run, and after the unit
 /// tests: building the evaluator's tests may leave a program with their features behind.
 const BLACK_BOX: &str = "portcullis-tests";
 
-/// Runs the steps whose names contain `filter`; `args` go to the Rust tests. Fails when any of them does.
-pub(crate) fn run(workspace: &Workspace, filter: Option<&str>, list: bool, args: &[OsString]) -> Result<ExitCode> {
-    let mut plan = Plan { workspace, args, filter: filter.unwrap_or(""), list, steps: Vec::new() };
+/// What of the tests to run.
+pub(crate) struct Wanted {
+    /// Only steps that have this in their name.
+    pub(crate) filter: String,
+    /// Name the steps, and run nothing.
+    pub(crate) list: bool,
+    /// Leave out what starts clusters.
+    pub(crate) no_cluster: bool,
+    /// For the Rust tests.
+    pub(crate) args: Vec<OsString>,
+}
+
+/// Runs the steps that are wanted. Fails when any of them does.
+pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
+    let mut plan = Plan { workspace, wanted, steps: Vec::new() };
     plan.everything()?;
-    if list {
+    if wanted.list {
         return Ok(ExitCode::SUCCESS);
     }
-    ensure!(!plan.steps.is_empty(), "no step has `{}` in its name: `cargo xtask test --list` names them", plan.filter);
+    ensure!(
+        !plan.steps.is_empty(),
+        "no step has `{}` in its name: `cargo xtask test --list` names them",
+        wanted.filter
+    );
     let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
     let (text, totals) = summary(&done);
-    println!("\n{text}");
+    let left_out = if wanted.no_cluster { ", without cluster tests (--no-cluster)" } else { "" };
+    println!("\n{text}{left_out}");
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The steps, as they are collected.
 struct Plan<'a> {
     workspace: &'a Workspace,
-    args: &'a [OsString],
-    filter: &'a str,
-    list: bool,
+    wanted: &'a Wanted,
     steps: Vec<Step<'a>>,
 }
 
@@ -50,7 +65,8 @@ impl<'a> Plan<'a> {
         self.lints();
         self.unit_tests();
         self.guests();
-        self.black_box()
+        self.black_box()?;
+        self.cluster()
     }
 
     fn formatting(&mut self) {
@@ -76,13 +92,12 @@ impl<'a> Plan<'a> {
     fn unit_tests(&mut self) {
         let packages = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX);
         for variant in packages.flat_map(|package| package.variants()) {
-            let mut test = self.cargo_test(&variant.args());
-            if variant.package == cluster::PACKAGE && cluster::is_wanted() {
-                if !self.args.iter().any(|arg| arg == "--") {
-                    test.arg("--");
-                }
-                test.arg("--include-ignored");
+            let mut selection = variant.args();
+            if variant.package == cluster::PACKAGE {
+                // Its other tests start clusters, and come last.
+                selection.extend(["--lib", "--bins"]);
             }
+            let test = self.cargo_test(&selection);
             self.add(Step::command(format!("tests: {}", variant.label()), test));
         }
     }
@@ -93,7 +108,7 @@ impl<'a> Plan<'a> {
         self.add(Step::command("guests: lints", clippy));
 
         let mut native = self.in_guests("test");
-        native.args(["--quiet", "--workspace", "--no-fail-fast"]).args(self.args);
+        native.args(["--quiet", "--workspace", "--no-fail-fast"]).args(&self.wanted.args);
         self.add(Step::command("guests: tests", native));
 
         self.add(if tools::on_path("go") {
@@ -118,7 +133,7 @@ impl<'a> Plan<'a> {
         if self.selects(name) {
             // A folder of their own: a test compares them with the modules that are kept in the repository.
             let built = self.workspace.target.join("guests/built");
-            match if self.list { Ok(()) } else { tools::wasm_toolchain() } {
+            match if self.wanted.list { Ok(()) } else { tools::wasm_toolchain() } {
                 Ok(()) => {
                     let step = Step::command(name, self.build_guests(&built)?);
                     self.add(step);
@@ -131,12 +146,49 @@ impl<'a> Plan<'a> {
             }
         }
         for program in PROGRAMS {
-            let mut build = programs::build_command(self.workspace, program, Profile::Dev);
-            build.arg("--quiet");
-            self.add(Step::command(format!("black-box: build {program}"), build).gate());
+            self.build("black-box", program);
         }
         self.add(Step::command("black-box: tests", test));
         Ok(())
+    }
+
+    /// The tests that start real control planes, each binary as a step, in networks of their own.
+    fn cluster(&mut self) -> Result<()> {
+        if self.wanted.no_cluster {
+            return Ok(());
+        }
+        if let Err(missing) = if self.wanted.list { Ok(()) } else { cluster::possible() } {
+            self.add(Step::skip("cluster: tests", format!("nothing was tested with Kubernetes: {missing:#}")));
+            return Ok(());
+        }
+        self.add(Step::shown("cluster: build Kubernetes", cluster::build_command(self.workspace)));
+        for program in PROGRAMS.into_iter().chain([CONTROLLER]) {
+            self.build("cluster", program);
+        }
+        let workspace = self.workspace;
+        let package = workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
+        for target in package.context("the crate of the cluster tests is a member")?.test_targets() {
+            let mut test = workspace.cargo("test");
+            if !self.wanted.list {
+                network::own(&mut test)?;
+            }
+            test.args(["--quiet", "--no-fail-fast", "--package", cluster::PACKAGE, "--test", &target]);
+            test.args(&self.wanted.args).env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Dev.dir()));
+            if !self.wanted.args.iter().any(|arg| arg == "--") {
+                test.arg("--");
+            }
+            // Tests of a binary share a cluster and two cores; more of them at once would only wait for each other.
+            test.args(["--include-ignored", "--test-threads", "3"]);
+            self.add(Step::command(format!("cluster: tests {target}"), test));
+        }
+        self.add(Step::command("cluster: clean up", cluster::clean_command(workspace)));
+        Ok(())
+    }
+
+    fn build(&mut self, part: &str, program: &str) {
+        let mut build = programs::build_command(self.workspace, program, Profile::Dev);
+        build.arg("--quiet");
+        self.add(Step::command(format!("{part}: build {program}"), build).gate());
     }
 
     /// This program again, since a step's output belongs into its log.
@@ -151,7 +203,7 @@ impl<'a> Plan<'a> {
 
     fn cargo_test(&self, selection: &[&str]) -> Command {
         let mut test = self.workspace.cargo("test");
-        test.args(["--quiet", "--no-fail-fast"]).args(selection).args(self.args);
+        test.args(["--quiet", "--no-fail-fast"]).args(selection).args(&self.wanted.args);
         test
     }
 
@@ -165,14 +217,14 @@ impl<'a> Plan<'a> {
     }
 
     fn selects(&self, name: &str) -> bool {
-        name.contains(self.filter)
+        name.contains(&self.wanted.filter)
     }
 
     fn add(&mut self, step: Step<'a>) {
         if !self.selects(&step.name) {
             return;
         }
-        if self.list {
+        if self.wanted.list {
             println!("{}", step.name);
         } else {
             self.steps.push(step);

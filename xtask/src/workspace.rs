@@ -59,6 +59,16 @@ impl Workspace {
 }
 
 impl Package {
+    /// The names of its test binaries that are folders below `tests`.
+    pub(crate) fn test_targets(&self) -> Vec<String> {
+        let name = |root: &PathBuf| {
+            let mut parts = root.components().rev().map(|part| part.as_os_str().to_string_lossy().into_owned());
+            let (file, folder, tests) = (parts.next()?, parts.next()?, parts.next()?);
+            (file == "main.rs" && tests == "tests").then_some(folder)
+        };
+        self.roots.iter().filter_map(name).collect()
+    }
+
     /// The ways to build this package that occur: with each of its features by itself, or plain when it has none.
     pub(crate) fn variants(&self) -> Vec<Variant<'_>> {
         let variant = |feature| Variant { package: &self.name, feature };

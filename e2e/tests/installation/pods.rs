@@ -10,9 +10,7 @@ fn a_replica_is_a_pod_with_three_programs_and_a_certificate() {
     let installation = Installation::start(cluster(), InstallationOptions::named("pods").certified_by_the_test());
     let replica = installation.add_replica();
     eventually("the mounted certificate", || replica.folder().join("tls/tls.crt").is_file().then_some(()));
-    for program in [Program::Loader, Program::Evaluator, Program::Reporter] {
-        replica.program(program).address("probes");
-    }
+    replica.program(Program::Evaluator).address("admission");
     let get = ["get", "pod", replica.name(), "--namespace=pods", "--output=json"];
     let pod = cluster().kubectl(get).json("the pod");
     assert_eq!(pod["status"]["podIP"], replica.address().to_string());

@@ -1,0 +1,53 @@
+//! A network of a test's own: a network namespace without any interface but the loopback, so that no load leaves the machine
+//! and nothing of it is left behind.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// What is run in the namespace before the program itself.
+const LOOPBACK_UP: &str = r#"ip link set lo up && exec "$0" "$@""#;
+
+/// Lets `cargo test` or `cargo run` start what it builds in a network of its own. Cargo itself stays outside.
+///
+/// # Errors
+/// When this machine or this user cannot have one, with the next step.
+pub(crate) fn own(cargo: &mut Command) -> Result<()> {
+    possible()?;
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let runner = serde_json::json!([program, "in-own-network"]);
+    cargo.args(["--config", &format!("target.'cfg(all())'.runner = {runner}")]);
+    Ok(())
+}
+
+/// Becomes this program, in a network of its own.
+///
+/// # Errors
+/// When it cannot be started; otherwise this does not return.
+pub(crate) fn become_in_own(program: &[OsString]) -> Result<ExitCode> {
+    let error = unshare(possible()?).args(["sh", "-c", LOOPBACK_UP]).args(program).exec();
+    Err(error).context("failed to start unshare")
+}
+
+/// The flags of `unshare` that work here: as root, or as somebody who is root in a user namespace of his own.
+pub(crate) fn possible() -> Result<&'static [&'static str]> {
+    if !cfg!(target_os = "linux") {
+        bail!("it takes Linux, for its network namespaces");
+    }
+    for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
+        let mut tried = unshare(flags);
+        tried.args(["ip", "link", "set", "lo", "up"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if tried.status().is_ok_and(|status| status.success()) {
+            return Ok(flags);
+        }
+    }
+    bail!("it takes a network namespace: run it as root, with `unshare` (util-linux) and `ip` (iproute2) installed")
+}
+
+fn unshare(flags: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(flags);
+    command
+}
