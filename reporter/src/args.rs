@@ -7,9 +7,10 @@ use clap::Parser;
 use portcullis_process::{LogArgs, SettingError};
 
 use crate::TableMode;
+use crate::kubernetes::{KubernetesArgs, Settings};
 
-/// Tells every policy's state: reads what loader and evaluator of this pod say on the loopback, and writes it to a table or
-/// lines on standard output and to one file a policy.
+/// Tells every policy's state: reads what loader and evaluator of this pod say on the loopback, and writes it to Kubernetes, or to a
+/// table or lines on standard output and to one file a policy.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-reporter", version)]
 pub struct Args {
@@ -21,9 +22,14 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_EVALUATOR_STATE", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
     pub evaluator_state: SocketAddr,
 
-    /// The folder for status: <id>.yaml for each policy, and events.jsonl. Made if it is not there.
+    /// The folder for status: <id>.yaml for each policy, and events.jsonl. Made if it is not there. Needed where there is no
+    /// --namespace.
     #[arg(long, env = "PORTCULLIS_STATUS_DIR", value_name = "PATH")]
-    pub status_dir: PathBuf,
+    pub status_dir: Option<PathBuf>,
+
+    /// In Kubernetes.
+    #[command(flatten)]
+    pub kubernetes: KubernetesArgs,
 
     /// Where /livez, /readyz and /metrics are served.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8083")]
@@ -33,7 +39,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_TABLE", value_enum, default_value = "auto")]
     pub table: TableMode,
 
-    /// The name of this pod in the status; the host's name where absent.
+    /// The name of this pod in the status; the variable POD_NAME or the host's name where absent.
     #[arg(long, env = "PORTCULLIS_POD_NAME", value_name = "NAME")]
     pub pod_name: Option<String>,
 
@@ -61,17 +67,28 @@ impl Args {
                 return Err(SettingError::new(name, "want the port that the program listens on, not 0"));
             }
         }
-        if self.status_dir.is_file() {
-            let problem = format!("{} is a file; name a folder", self.status_dir.display());
+        if let Some(folder) = self.status_dir.as_ref().filter(|folder| folder.is_file()) {
+            let problem = format!("{} is a file; name a folder", folder.display());
             return Err(SettingError::new("--status-dir", problem));
         }
-        Ok(())
+        if self.status_dir.is_none() && self.kubernetes.namespace.is_none() {
+            let problem =
+                "needed where there is no --namespace: the status is written there, to Kubernetes, or to both";
+            return Err(SettingError::new("--status-dir", problem));
+        }
+        self.cluster().map(|_| ())
     }
 
     /// The name of this pod.
     pub fn pod_name(&self) -> String {
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        portcullis_contract::clean(&self.pod_name.clone().unwrap_or_else(host), 253)
+        let name = self.pod_name.clone().or_else(|| std::env::var("POD_NAME").ok());
+        portcullis_contract::clean(&name.unwrap_or_else(host), 253)
+    }
+
+    /// The settings of the output to Kubernetes, where that is wanted.
+    pub(crate) fn cluster(&self) -> Result<Option<Settings>, SettingError> {
+        self.kubernetes.settings(self.pod_name.as_deref(), |name| std::env::var(name).ok())
     }
 }
 
@@ -90,5 +107,12 @@ mod tests {
         assert_eq!(check(&[]), "");
         assert!(check(&["--loader-state", "10.0.0.1:9082"]).starts_with("--loader-state: 10.0.0.1:9082 is not on"));
         assert!(check(&["--evaluator-state", "127.0.0.1:0"]).starts_with("--evaluator-state: want the port"));
+    }
+
+    #[test]
+    fn one_of_the_outputs_must_be_given() {
+        let args = Args::try_parse_from(["portcullis-reporter"]).expect("parses");
+        let error = args.check().err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.starts_with("--status-dir: needed where there is no --namespace"), "{error}");
     }
 }

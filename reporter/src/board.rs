@@ -1,7 +1,6 @@
 //! All policies with their status: decided anew with each word of loader or evaluator.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use portcullis_api::{ObservedPolicy, ObservedSpec};
@@ -44,7 +43,7 @@ impl Board {
         now: Timestamp,
     ) -> Vec<Change> {
         let report = join(pod, loader, evaluator, now);
-        let heard = Heard { report: &report, age: Duration::ZERO };
+        let heard = Heard { report: &report, is_stale: false };
         let replica = Replica { pod: &pod.name, pod_uid: &pod.uid, expected: true, report: Some(heard) };
         let mut last = std::mem::take(&mut self.objects);
         let mut changes = Vec::new();

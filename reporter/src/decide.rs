@@ -7,8 +7,10 @@ use portcullis_api::{
 };
 use portcullis_contract::{Class, Digest, Reason, ReplicaState, truncate};
 
+mod history;
+
 use crate::message;
-pub use crate::replica::{Heard, Replica, STALE_AFTER};
+pub use crate::replica::{Heard, Replica};
 use crate::replica::{Seat, examine};
 
 /// Most entries of `replicas`.
@@ -36,6 +38,8 @@ pub struct Facts<'a> {
 pub enum Webhook<'a> {
     /// They do, or there are none, as in a folder.
     Confirmed,
+    /// They do by the match rules of an older generation; in words.
+    Older(&'a str),
     /// Not yet; in words.
     Pending(&'a str),
 }
@@ -115,7 +119,7 @@ pub fn decide(
         summary: format!("{}/{}", picture.counts.current, picture.counts.expected),
         replicas: entries,
         replicas_omitted: omitted,
-        history: previous.and_then(|previous| previous.history.clone()),
+        history: Some(history::of(&picture, previous, digest, now)),
     }
 }
 
@@ -209,6 +213,9 @@ impl<'a> Picture<'a> {
             Case::Progressing => message::loading(facts, *counts, &self.seats),
             Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),
             Case::WebhookPending => match self.webhook {
+                Webhook::Older(words) => {
+                    format!("generation {generation} is loaded and its match rules are not confirmed yet: {words}")
+                }
                 Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
                 Webhook::Confirmed => String::new(),
             },
@@ -249,7 +256,7 @@ fn enforced(picture: &Picture<'_>) -> Finding {
         _ if picture.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),
         (true, _) => finding(Truth::False, "Suspended", sentence.clone()),
         (false, Webhook::Pending(_)) => finding(Truth::False, "WebhookPending", sentence.clone()),
-        (false, Webhook::Confirmed) => finding(Truth::True, "ServingPrevious", sentence.clone()),
+        (false, Webhook::Confirmed | Webhook::Older(_)) => finding(Truth::True, "ServingPrevious", sentence.clone()),
     };
     match picture.case {
         Case::NoReplicas => finding(Truth::False, "NoReplicas", sentence),
@@ -258,6 +265,10 @@ fn enforced(picture: &Picture<'_>) -> Finding {
         Case::Degraded => finding(Truth::Unknown, "ReplicaFailed", sentence),
         Case::ServingPrevious | Case::Progressing => older(),
         Case::Suspended => finding(Truth::False, "Suspended", sentence),
+        // The match rules of the older generation are called, and every replica answers them.
+        Case::WebhookPending if matches!(picture.webhook, Webhook::Older(_)) => {
+            finding(Truth::True, "ServingPrevious", sentence)
+        }
         Case::WebhookPending => finding(Truth::False, "WebhookPending", sentence),
         Case::Active => finding(Truth::True, "Active", sentence),
     }

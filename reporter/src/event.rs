@@ -68,7 +68,7 @@ impl EventLog {
 }
 
 /// Type, reason and note of each event that the change from `previous` to `next` is.
-fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<(EventType, String, String)> {
+pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<(EventType, String, String)> {
     let generation = next.observed_generation;
     let is_new = previous.is_none_or(|previous| previous.observed_generation < generation);
     let degraded = next.condition(ConditionType::Degraded).filter(|_| next.is_true(ConditionType::Degraded));

@@ -4,10 +4,14 @@
 //!  loader /v1/state ────┐ follow      view        join                decide             ┌─► status/<id>.yaml
 //!                       ├───────► what was ───► this pod's ───► a status for each ───────┼─► events.jsonl
 //!  evaluator /v1/state ─┘          heard          report              policy             └─► table or lines
+//!                                                   │                 ▲
+//!                                                   ▼                 │ all pods' reports, where this one leads
+//!                                              ReplicaReport ─────────┴──────────────────► status and events of policies
 //! ```
 //!
-//! One loop waits for a word of either program, or a second, and decides all policies anew. `decide` and `join` are pure.
-//! The reporter never reads the volume, never serves a request, and its probes never depend on the other programs.
+//! One loop waits for a word of either program, or a second, and decides all policies anew. `decide` and `join` are pure, and the
+//! same for a folder and for Kubernetes. The reporter never reads the volume, never serves a request, and its probes never depend
+//! on the other programs or on the API server.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -18,7 +22,9 @@ pub mod folder;
 pub mod follow;
 pub mod frame;
 pub mod join;
+pub mod kubernetes;
 pub mod line;
+mod local;
 mod message;
 pub mod metrics;
 pub mod output;

@@ -1,15 +1,10 @@
 //! What one replica does for one policy, as its report tells it (status-api section 3). Pure.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation};
-use portcullis_contract::{Class, Digest, Reason, ReplicaState};
+use portcullis_contract::{Class, Digest, Failure, Reason, ReplicaState, clean};
 
 use crate::decide::Facts;
-
-/// Without a heartbeat for this long, a report says nothing any more.
-pub const STALE_AFTER: Duration = Duration::from_secs(150);
 
 /// A replica that is, or may be, asked by the API server.
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +19,13 @@ pub struct Replica<'a> {
     pub report: Option<Heard<'a>>,
 }
 
-/// A report, and how long ago it changed last by the reader's own monotonic clock.
+/// A report, and whether it still counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Heard<'a> {
     /// The report.
     pub report: &'a ReplicaReportSpec,
-    /// Its age.
-    pub age: Duration,
+    /// Whether its heartbeat has stopped for too long, by the reader's own monotonic clock: then it says nothing any more.
+    pub is_stale: bool,
 }
 
 /// A replica's part in the status of one policy.
@@ -66,16 +61,25 @@ impl Trouble {
 
     fn reported(deviation: &ReportDeviation) -> Option<Self> {
         let reason = deviation.reason.clone()?;
+        // A report is another pod's word: what is no reason would make the API server refuse the whole status.
+        let reason = if is_reason(&reason) { reason } else { Reason::InternalError.to_string() };
         let known = Reason::ALL.iter().find(|known| known.as_str() == reason);
         // Of a reason by a newer release only the report's own word is known.
         let unknown = if deviation.retryable == Some(true) { Class::Retry } else { Class::Final };
         Some(Self {
             class: known.map_or(unknown, |known| known.class()),
             next_retry: deviation.next_retry_time,
-            message: deviation.message.clone().unwrap_or_default(),
+            message: clean(deviation.message.as_deref().unwrap_or_default(), Failure::MAX_MESSAGE),
             reason,
         })
     }
+}
+
+/// Whether a text has the form of a reason: a word in camel case.
+fn is_reason(text: &str) -> bool {
+    text.len() <= 64
+        && text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
 impl Seat<'_> {
@@ -112,14 +116,14 @@ pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &R
         since: None,
     };
     let stale = |text: &str| seat(ReplicaState::Unknown, 0, Some(Trouble::of(Reason::ReportStale, text)));
-    let Some(Heard { report, age }) = replica.report else {
+    let Some(Heard { report, is_stale }) = replica.report else {
         return stale("the pod has not reported yet");
     };
     if report.pod_uid != replica.pod_uid {
         return stale("the report is of an earlier pod of this name");
     }
-    if age > STALE_AFTER {
-        return stale("no heartbeat for more than 150 s");
+    if is_stale {
+        return stale("its reports have stopped");
     }
     let key = PolicyKey::of(facts.uid);
     if let Some(serving) = report.current.get(&key).copied() {
@@ -157,7 +161,8 @@ fn deviating<'a>(
         (_, _, Some(_)) => ReplicaState::Failed,
         (_, _, None) => ReplicaState::Pending,
     };
-    let note = if outdated || trouble.is_some() { None } else { deviation.message.clone() };
+    let note = deviation.message.as_deref().filter(|_| !outdated && trouble.is_none());
+    let note = note.map(|note| clean(note, Failure::MAX_MESSAGE));
     Seat { note, since: Some(deviation.since), ..seat(state, deviation.serving, trouble) }
 }
 
@@ -190,8 +195,12 @@ mod tests {
     }
 
     /// State, serving generation and reason of a replica with this report, when the newest generation is 7.
-    fn examined(report: &ReplicaReportSpec, age: u64) -> (ReplicaState, i64, Option<String>) {
-        let heard = Heard { report, age: Duration::from_secs(age) };
+    fn examined(report: &ReplicaReportSpec) -> (ReplicaState, i64, Option<String>) {
+        examined_when(report, false)
+    }
+
+    fn examined_when(report: &ReplicaReportSpec, is_stale: bool) -> (ReplicaState, i64, Option<String>) {
+        let heard = Heard { report, is_stale };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
         let seat = examine(&facts(7), None, &replica);
         (seat.state, seat.serving, seat.trouble.map(|trouble| trouble.reason))
@@ -207,46 +216,45 @@ mod tests {
 
     #[test]
     fn the_newest_generation_is_current() {
-        assert_eq!(examined(&serving(7), 0), (ReplicaState::Current, 7, None));
+        assert_eq!(examined(&serving(7)), (ReplicaState::Current, 7, None));
     }
 
     #[test]
     fn an_older_generation_is_previous() {
-        assert_eq!(examined(&serving(6), 0), (ReplicaState::Previous, 6, None));
+        assert_eq!(examined(&serving(6)), (ReplicaState::Previous, 6, None));
         let kept = with(deviation(7, 6, ReplicaState::Previous, Some("NotFound")));
-        assert_eq!(examined(&kept, 0), (ReplicaState::Previous, 6, Some("NotFound".into())));
+        assert_eq!(examined(&kept), (ReplicaState::Previous, 6, Some("NotFound".into())));
     }
 
     #[test]
     fn work_without_answer_and_failure_is_pending() {
-        assert_eq!(examined(&report(), 0), (ReplicaState::Pending, 0, None));
-        assert_eq!(examined(&with(deviation(7, 0, ReplicaState::Pending, None)), 0).0, ReplicaState::Pending);
+        assert_eq!(examined(&report()), (ReplicaState::Pending, 0, None));
+        assert_eq!(examined(&with(deviation(7, 0, ReplicaState::Pending, None))).0, ReplicaState::Pending);
     }
 
     #[test]
     fn a_failure_with_nothing_answering_is_failed() {
         let failed = with(deviation(7, 0, ReplicaState::Failed, Some("NotFound")));
-        assert_eq!(examined(&failed, 0), (ReplicaState::Failed, 0, Some("NotFound".into())));
+        assert_eq!(examined(&failed), (ReplicaState::Failed, 0, Some("NotFound".into())));
     }
 
     #[test]
     fn a_failure_of_an_older_generation_does_not_count() {
         let failed = with(deviation(6, 0, ReplicaState::Failed, Some("NotFound")));
-        assert_eq!(examined(&failed, 0), (ReplicaState::Pending, 0, None));
+        assert_eq!(examined(&failed), (ReplicaState::Pending, 0, None));
     }
 
     #[test]
     fn a_policy_left_out_of_a_full_report_is_failed() {
         let full = ReplicaReportSpec { deviations_omitted: 3, ..report() };
-        assert_eq!(examined(&full, 0).0, ReplicaState::Failed);
+        assert_eq!(examined(&full).0, ReplicaState::Failed);
     }
 
     #[test]
     fn no_report_another_pod_and_silence_are_unknown() {
         let stale = (ReplicaState::Unknown, 0, Some("ReportStale".to_owned()));
-        assert_eq!(examined(&serving(7), 151), stale);
-        assert_eq!(examined(&serving(7), 150).0, ReplicaState::Current);
-        assert_eq!(examined(&ReplicaReportSpec { pod_uid: "earlier".into(), ..serving(7) }, 0), stale);
+        assert_eq!(examined_when(&serving(7), true), stale);
+        assert_eq!(examined(&ReplicaReportSpec { pod_uid: "earlier".into(), ..serving(7) }), stale);
         let silent = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: None };
         assert_eq!(examine(&facts(7), None, &silent).state, ReplicaState::Unknown);
     }
@@ -255,7 +263,7 @@ mod tests {
     fn other_bytes_of_the_same_generation_are_not_current() {
         let key = PolicyKey::of(UID);
         let report = ReplicaReportSpec { digests: [(key, Digest::of(b"other"))].into(), ..serving(7) };
-        let heard = Heard { report: &report, age: Duration::ZERO };
+        let heard = Heard { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
         let seat = examine(&facts(7), Some(Digest::of(b"settled")), &replica);
         assert_eq!(seat.state, ReplicaState::Previous);
@@ -263,10 +271,23 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_a_report_are_cleaned() {
+        let forged = ReportDeviation {
+            message: Some("\u{1b}[31mred\nlevel=info".into()),
+            ..deviation(7, 0, ReplicaState::Failed, Some("No Reason\n"))
+        };
+        let report = with(forged);
+        let heard = Heard { report: &report, is_stale: false };
+        let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
+        let trouble = examine(&facts(7), None, &replica).trouble.expect("a failure");
+        assert_eq!((trouble.reason.as_str(), trouble.message.as_str()), ("InternalError", "[31mred level=info"));
+    }
+
+    #[test]
     fn an_unknown_reason_is_taken_by_its_retryable_word() {
         let newer = ReportDeviation { retryable: Some(true), ..deviation(7, 0, ReplicaState::Failed, Some("Newer")) };
         let report = with(newer);
-        let heard = Heard { report: &report, age: Duration::ZERO };
+        let heard = Heard { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
         let trouble = examine(&facts(7), None, &replica).trouble.expect("a failure");
         assert_eq!((trouble.reason.as_str(), trouble.class), ("Newer", Class::Retry));

@@ -1,8 +1,6 @@
 //! The aggregation table of status-api section 4.1, case by case: objects in, exact output out.
 
-use std::time::Duration;
-
-use portcullis_api::{ReplicaReportSpec, ReportDeviation};
+use portcullis_api::{HistoryEntry, ReplicaReportSpec, ReportDeviation};
 
 use super::*;
 
@@ -68,7 +66,7 @@ fn decided_with(
     let replicas: Vec<_> = reports
         .iter()
         .map(|(pod, says, report)| {
-            let heard = Heard { report, age: Duration::ZERO };
+            let heard = Heard { report, is_stale: false };
             Replica { pod, pod_uid: pod, expected: true, report: (!matches!(says, Nothing)).then_some(heard) }
         })
         .collect();
@@ -183,6 +181,35 @@ fn the_webhook_is_not_confirmed() {
 }
 
 #[test]
+fn the_webhook_is_confirmed_for_an_older_generation() {
+    let status = decided_with(&facts(), &[Current], Webhook::Older("soon"), None, now());
+    assert_eq!(row(&status), "False/WebhookPending True/ServingPrevious False/AsExpected False/Idle False/AsExpected");
+    let older = decided_with(&facts(), &[OlderBecause(Reason::NotFound)], Webhook::Older("soon"), None, now());
+    assert_eq!(row(&older).split(' ').nth(1), Some("True/ServingPrevious"));
+}
+
+#[test]
+fn the_history_tells_of_ten_generations_and_that_one_was_served_stays_so() {
+    let mut status = None;
+    for generation in 1..=12 {
+        let facts = Facts { generation, digest: None, ..facts() };
+        status = Some(decided_with(&facts, &[Older], Webhook::Confirmed, status.as_ref(), now()));
+    }
+    let served = Facts { generation: 12, ..facts() };
+    let mut says = [report("pod-a", Current)];
+    says[0].current.insert(PolicyKey::of(UID), 12);
+    let heard = Heard { report: &says[0], is_stale: false };
+    let replica = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: Some(heard) };
+    let active = decide(&served, &[replica], Webhook::Confirmed, status.as_ref(), later());
+    let gone = decide(&served, &[], Webhook::Confirmed, Some(&active), later());
+    let history = gone.history.expect("is told");
+    assert_eq!(history.iter().map(|entry| entry.generation).collect::<Vec<_>>(), [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]);
+    assert_eq!((history[0].served, history[0].time, history[0].digest), (true, later(), Some(Digest::of(b"seven"))));
+    let older = (history[1].served, history[1].reason.as_deref(), history[1].time.as_second());
+    assert_eq!(older, (false, Some("Progressing"), now().as_second()));
+}
+
+#[test]
 fn all_current() {
     let status = decided(&[Current, Current, Current]);
     assert_eq!(row(&status), "True/Active True/Active False/AsExpected False/Idle False/AsExpected");
@@ -229,7 +256,13 @@ fn the_whole_status_of_one_failing_replica() {
             message: Some("in words".into()),
         }],
         replicas_omitted: 0,
-        history: None,
+        history: Some(vec![HistoryEntry {
+            generation: 7,
+            digest: Some(Digest::of(b"seven")),
+            time: "2026-01-01T00:00:00Z".parse().expect("a time"),
+            served: false,
+            reason: Some("SettingsInvalid".into()),
+        }]),
     };
     assert_eq!(status, expected);
 }
@@ -302,11 +335,11 @@ fn two_thousand_failing_replicas_fit() {
     let names: Vec<String> = (0..2000).map(|n| format!("pod-{n:04}")).collect();
     let mut failing = report("", Failed(Reason::NotFound));
     failing.deviations[0].message = Some(long);
-    let heard = Heard { report: &failing, age: Duration::ZERO };
+    let heard = Heard { report: &failing, is_stale: false };
     let mut replicas: Vec<_> =
         names.iter().map(|pod| Replica { pod, pod_uid: "", expected: true, report: Some(heard) }).collect();
     let fine = report("a-first", Current);
-    let heard = Heard { report: &fine, age: Duration::ZERO };
+    let heard = Heard { report: &fine, is_stale: false };
     replicas.push(Replica { pod: "a-first", pod_uid: "a-first", expected: true, report: Some(heard) });
     let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
     assert_eq!((status.replicas.len(), status.replicas_omitted), (16, 1985));
@@ -321,7 +354,7 @@ fn two_thousand_failing_replicas_fit() {
 #[test]
 fn a_draining_pod_is_shown_and_not_counted() {
     let (current, failed) = (report("pod-a", Current), report("pod-b", Failed(Reason::NotFound)));
-    let heard = |report| Some(Heard { report, age: Duration::ZERO });
+    let heard = |report| Some(Heard { report, is_stale: false });
     let replicas = [
         Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current) },
         Replica { pod: "pod-b", pod_uid: "pod-b", expected: false, report: heard(&failed) },
@@ -339,7 +372,7 @@ fn the_first_recorded_digest_of_a_generation_wins() {
         report
     };
     let (a, b) = (with("pod-a", Digest::of(b"a")), with("pod-b", Digest::of(b"b")));
-    let heard = |report| Some(Heard { report, age: Duration::ZERO });
+    let heard = |report| Some(Heard { report, is_stale: false });
     let replica = |pod, report| Replica { pod, pod_uid: pod, expected: true, report: heard(report) };
     let status = decide(&unpinned, &[replica("pod-b", &b), replica("pod-a", &a)], Webhook::Confirmed, None, now());
     assert_eq!(status.resolved.as_ref().map(|resolved| resolved.digest), Some(Digest::of(b"a")));

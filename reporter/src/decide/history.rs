@@ -1,0 +1,38 @@
+//! What became of the newest generations. Pure.
+
+use jiff::Timestamp;
+use portcullis_api::{HistoryEntry, PolicyStatus};
+use portcullis_contract::Digest;
+
+use super::{Case, Picture, to_second};
+use crate::message;
+
+/// The entries so far, with that of the newest generation made or brought up to date; the newest first. An entry has the time when
+/// its generation was first seen or, if it was served, when that was first so; that it was served stays so.
+pub(super) fn of(
+    picture: &Picture<'_>,
+    previous: Option<&PolicyStatus>,
+    digest: Option<Digest>,
+    now: Timestamp,
+) -> Vec<HistoryEntry> {
+    let generation = picture.facts.generation;
+    let mut entries = previous.and_then(|previous| previous.history.clone()).unwrap_or_default();
+    let last = entries.iter().position(|entry| entry.generation == generation).map(|at| entries.remove(at));
+    let was_served = last.as_ref().is_some_and(|last| last.served);
+    let served = was_served || matches!(picture.case, Case::Active | Case::Suspended);
+    let reason = if picture.bad.is_empty() { picture.reason().to_owned() } else { message::joint_reason(&picture.bad) };
+    entries.insert(
+        0,
+        HistoryEntry {
+            generation,
+            digest: digest.or_else(|| last.as_ref().and_then(|last| last.digest)),
+            time: last.filter(|_| served == was_served).map_or_else(|| to_second(now), |last| last.time),
+            served,
+            reason: (!served).then_some(reason),
+        },
+    );
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.generation));
+    entries.dedup_by_key(|entry| entry.generation);
+    entries.truncate(PolicyStatus::MAX_HISTORY);
+    entries
+}

@@ -1,0 +1,231 @@
+//! Which events are written, and when (status-api section 5): equal ones become a series, and there are limits for one policy and
+//! in all. What has to wait is bounded. Pure.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_api::{API_VERSION, EventType};
+use portcullis_contract::{Digest, PolicyId, truncate};
+use serde_json::{Value, json};
+
+use super::object::kind;
+use super::pace::Bucket;
+
+/// An equal event within this time raises a count.
+const SERIES: Duration = Duration::from_secs(6 * 60);
+/// New event objects of one policy: so many at once, then one a minute.
+const BURST: f64 = 4.0;
+const PER_POLICY: f64 = 1.0 / 60.0;
+/// Writes in all: no more in a minute.
+const PER_MINUTE: usize = 50;
+/// Most events of one policy that wait.
+const WAITING_OF_ONE: usize = 8;
+/// Most events that wait, or are remembered for their series.
+const KEPT: usize = 4096;
+/// Longest note, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// Something that happened to a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Notice {
+    pub(crate) policy: PolicyId,
+    /// The policy's uid.
+    pub(crate) uid: String,
+    pub(crate) r#type: EventType,
+    pub(crate) reason: String,
+    pub(crate) note: String,
+}
+
+/// An event object, written or waiting.
+#[derive(Debug, Clone)]
+struct Entry {
+    notice: Notice,
+    name: String,
+    first: Timestamp,
+    last: Timestamp,
+    seen: Instant,
+    count: u32,
+    /// The count that the object has; 0 while it is not written.
+    written: u32,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    /// Make this object in the collection of this path.
+    Create(String, Value),
+    /// Change the object of this path.
+    Raise(String, Value),
+    /// Nothing before this time.
+    At(Instant),
+    /// Nothing.
+    Idle,
+}
+
+/// The events of all policies.
+#[derive(Debug)]
+pub(crate) struct Announcer {
+    /// The name of this pod.
+    instance: String,
+    entries: VecDeque<Entry>,
+    buckets: VecDeque<(String, Bucket)>,
+    /// When the last writes were.
+    writes: VecDeque<Instant>,
+    /// Name and count of the event that is on its way.
+    in_flight: Option<(String, u32)>,
+    not_before: Option<Instant>,
+    /// Events that were given up because too many waited.
+    pub(crate) lost: u64,
+}
+
+impl Announcer {
+    /// No events yet. `instance` is the name of this pod.
+    pub(crate) fn new(instance: &str) -> Self {
+        Self {
+            instance: instance.to_owned(),
+            entries: VecDeque::new(),
+            buckets: VecDeque::new(),
+            writes: VecDeque::new(),
+            in_flight: None,
+            not_before: None,
+            lost: 0,
+        }
+    }
+
+    /// Something has happened.
+    pub(crate) fn add(&mut self, notice: Notice, time: Timestamp, now: Instant) {
+        self.entries.retain(|entry| now.duration_since(entry.seen) <= SERIES || entry.written < entry.count);
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.notice == notice) {
+            entry.count += 1;
+            entry.last = time;
+            entry.seen = now;
+            return;
+        }
+        let waits = |entry: &Entry| entry.written == 0 && entry.notice.uid == notice.uid;
+        if self.entries.iter().filter(|entry| waits(entry)).count() >= WAITING_OF_ONE
+            && let Some(oldest) = self.entries.iter().position(waits)
+        {
+            self.entries.remove(oldest);
+            self.lost += 1;
+        }
+        if self.entries.len() >= KEPT && self.entries.pop_front().is_some_and(|entry| entry.written < entry.count) {
+            self.lost += 1;
+        }
+        let name = name(&notice, time);
+        self.entries.push_back(Entry { notice, name, first: time, last: time, seen: now, count: 1, written: 0 });
+    }
+
+    /// What to do now. What is given out is on its way until [`Announcer::done`].
+    pub(crate) fn next(&mut self, now: Instant) -> Step {
+        if self.in_flight.is_some() {
+            return Step::Idle;
+        }
+        while self.writes.front().is_some_and(|write| now.duration_since(*write) >= Duration::from_secs(60)) {
+            self.writes.pop_front();
+        }
+        let free = if self.writes.len() < PER_MINUTE { now } else { self.writes[0] + Duration::from_secs(60) };
+        let free = free.max(self.not_before.unwrap_or(now));
+        let waiting = self.entries.iter().enumerate().filter(|(_, entry)| entry.written < entry.count);
+        let due = |entry: &Entry| {
+            let bucket = self.buckets.iter().find(|(uid, _)| *uid == entry.notice.uid);
+            // A series costs no object, so it waits for the common limit only.
+            bucket.filter(|_| entry.written == 0).map_or(now, |(_, bucket)| bucket.free_at(now))
+        };
+        let Some((index, at)) = waiting.map(|(index, entry)| (index, due(entry))).min_by_key(|(_, at)| *at) else {
+            return Step::Idle;
+        };
+        let at = at.max(free);
+        if at > now {
+            return Step::At(at);
+        }
+        self.writes.push_back(now);
+        let entry = self.entries[index].clone();
+        if entry.written == 0 {
+            self.take(&entry.notice.uid, now);
+        }
+        self.in_flight = Some((entry.name.clone(), entry.count));
+        self.step(&entry)
+    }
+
+    /// The write has ended. `count` is what the object has now, where it worked; `again` when to try again, where that helps.
+    pub(crate) fn done(&mut self, count: Option<u32>, again: Option<Instant>) {
+        let Some((name, _)) = self.in_flight.take() else { return };
+        self.not_before = again;
+        let Some(index) = self.entries.iter().position(|entry| entry.name == name) else { return };
+        match count {
+            Some(count) => self.entries[index].written = count,
+            None if again.is_none() => drop(self.entries.remove(index)),
+            None => {}
+        }
+    }
+
+    /// The count of the event that is on its way.
+    pub(crate) fn given_out(&self) -> Option<u32> {
+        self.in_flight.as_ref().map(|(_, count)| *count)
+    }
+
+    fn take(&mut self, uid: &str, now: Instant) {
+        if let Some((_, bucket)) = self.buckets.iter_mut().find(|(known, _)| known == uid) {
+            bucket.take(now);
+            return;
+        }
+        if self.buckets.len() >= KEPT {
+            self.buckets.pop_front();
+        }
+        let mut bucket = Bucket::new(BURST, PER_POLICY, now);
+        bucket.take(now);
+        self.buckets.push_back((uid.to_owned(), bucket));
+    }
+
+    fn step(&self, entry: &Entry) -> Step {
+        let Notice { policy, uid, r#type, reason, note } = &entry.notice;
+        // `kubectl describe` looks for events of cluster-wide objects there.
+        let namespace = policy.namespace().unwrap_or("default");
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let series = json!({ "count": entry.count, "lastObservedTime": micro(entry.last) });
+        if entry.written > 0 {
+            return Step::Raise(format!("{path}/{}", entry.name), json!({ "series": series }));
+        }
+        let mut object = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": { "name": entry.name, "namespace": namespace },
+            "eventTime": micro(entry.first),
+            "reportingController": "policies.portcullis.dev/reporter",
+            "reportingInstance": truncate(&self.instance, 128),
+            "action": "Report",
+            "reason": reason,
+            "regarding": {
+                "apiVersion": API_VERSION,
+                "kind": kind(policy),
+                "name": policy.name(),
+                "uid": uid,
+            },
+            "note": truncate(note, MAX_NOTE),
+            "type": r#type.as_str(),
+        });
+        if let Some(namespace) = policy.namespace() {
+            object["regarding"]["namespace"] = json!(namespace);
+        }
+        if entry.count > 1 {
+            object["series"] = series;
+        }
+        Step::Create(path, object)
+    }
+}
+
+/// The same for the same happening, so that a second try makes no second event.
+fn name(notice: &Notice, time: Timestamp) -> String {
+    let Notice { policy, uid, r#type, reason, note } = notice;
+    let text = format!("{uid} {} {reason} {note} {}", r#type.as_str(), time.as_microsecond());
+    format!("{}.{}", policy.name(), &Digest::of(text.as_bytes()).hex()[..16])
+}
+
+/// A time as `MicroTime` has it.
+fn micro(time: Timestamp) -> String {
+    format!("{time:.6}")
+}
+
+#[cfg(test)]
+mod tests;

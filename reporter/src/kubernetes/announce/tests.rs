@@ -1,0 +1,122 @@
+use super::*;
+
+fn notice(policy: &str, reason: &str) -> Notice {
+    Notice {
+        policy: policy.parse().expect("an id"),
+        uid: format!("uid of {policy}"),
+        r#type: EventType::Warning,
+        reason: reason.to_owned(),
+        note: "1 of 2 replicas serve generation 7".to_owned(),
+    }
+}
+
+fn time(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("a time")
+}
+
+/// Everything that is due is written with success: `create <reason>` and `raise <count>`.
+fn written(announcer: &mut Announcer, now: Instant) -> Vec<String> {
+    let mut out = Vec::new();
+    loop {
+        out.push(match announcer.next(now) {
+            Step::Create(_, object) => format!("create {}", object["reason"].as_str().expect("text")),
+            Step::Raise(_, patch) => format!("raise {}", patch["series"]["count"]),
+            Step::At(_) | Step::Idle => return out,
+        });
+        let count = announcer.given_out();
+        announcer.done(count, None);
+    }
+}
+
+#[test]
+fn an_event_of_a_namespaced_policy_is_where_the_policy_is() {
+    let now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("namespaced/team-a/labels", "NotFound"), time(0), now);
+    let Step::Create(path, object) = announcer.next(now) else { panic!("an event") };
+    assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/team-a/events");
+    assert_eq!(object["regarding"]["namespace"], "team-a");
+    assert_eq!((&object["eventTime"], &object["type"]), (&json!("1970-01-01T00:00:00.000000Z"), &json!("Warning")));
+    assert_eq!(object["regarding"]["uid"], "uid of namespaced/team-a/labels");
+}
+
+#[test]
+fn an_event_of_a_cluster_wide_policy_is_in_the_default_namespace() {
+    let now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("cluster/a", "NotFound"), time(0), now);
+    let Step::Create(path, object) = announcer.next(now) else { panic!("an event") };
+    assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/default/events");
+    assert_eq!((object["regarding"].get("namespace"), &object["regarding"]["kind"]), (None, &json!("ClusterPolicy")));
+}
+
+#[test]
+fn an_equal_event_within_six_minutes_raises_a_count() {
+    let start = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("cluster/a", "NotFound"), time(0), start);
+    assert_eq!(written(&mut announcer, start), ["create NotFound"]);
+    announcer.add(notice("cluster/a", "NotFound"), time(5), start);
+    announcer.add(notice("cluster/a", "NotFound"), time(6), start);
+    assert_eq!(written(&mut announcer, start), ["raise 3"]);
+    let later = start + SERIES + Duration::from_secs(1);
+    announcer.add(notice("cluster/a", "NotFound"), time(400), later);
+    assert_eq!(written(&mut announcer, later), ["create NotFound"]);
+}
+
+#[test]
+fn a_try_that_failed_is_repeated_under_the_same_name() {
+    let now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    announcer.add(notice("cluster/a", "NotFound"), time(0), now);
+    let first = announcer.next(now);
+    announcer.done(None, Some(now));
+    assert_eq!(announcer.next(now), first);
+    announcer.done(None, None);
+    assert_eq!(announcer.next(now), Step::Idle, "refused for good");
+}
+
+#[test]
+fn one_policy_has_a_few_events_at_once_and_then_one_a_minute() {
+    let start = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    for number in 0..7 {
+        announcer.add(notice("cluster/a", &format!("R{number}")), time(0), start);
+    }
+    assert_eq!(written(&mut announcer, start).len(), 4);
+    assert_eq!(written(&mut announcer, start + Duration::from_secs(59)).len(), 0);
+    assert_eq!(written(&mut announcer, start + Duration::from_secs(61)).len(), 1);
+}
+
+#[test]
+fn a_thousand_failing_policies_stay_below_the_limit() {
+    let start = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    let mut writes = Vec::new();
+    for second in 0..180 {
+        let now = start + Duration::from_secs(second);
+        for policy in 0..1000 {
+            if second % 20 == 0 {
+                announcer.add(notice(&format!("cluster/p{policy}"), "RegistryUnreachable"), time(second as i64), now);
+            }
+        }
+        writes.extend(written(&mut announcer, now).iter().map(|_| second));
+    }
+    for minute in 0..120 {
+        let within = writes.iter().filter(|second| (minute..minute + 60).contains(*second)).count();
+        assert!(within <= PER_MINUTE, "{within} writes in the minute from second {minute}");
+    }
+    assert_eq!(writes.len(), 3 * PER_MINUTE);
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let now = Instant::now();
+    let mut announcer = Announcer::new("pod-a");
+    for number in 0..10_000 {
+        announcer.add(notice(&format!("cluster/p{number}"), "R"), time(0), now);
+        announcer.add(notice("cluster/one", &format!("R{number}")), time(0), now);
+    }
+    assert!(announcer.entries.len() <= KEPT);
+    assert!(announcer.lost > 10_000);
+}

@@ -1,0 +1,205 @@
+//! Settings of the output to Kubernetes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use portcullis_process::{SettingError, parse_duration};
+
+/// Where the reporter writes in Kubernetes, and as whom.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct KubernetesArgs {
+    /// The namespace of the installation. With it, this pod's report is written there, and the status of policies by whichever
+    /// reporter holds the Lease.
+    #[arg(long, env = "PORTCULLIS_NAMESPACE", value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    /// The name of the installation: policies with this `policyServer` are ours.
+    #[arg(long, env = "PORTCULLIS_POLICY_SERVER", value_name = "NAME", default_value = "default")]
+    pub policy_server: String,
+
+    /// The uid of this pod; the variable POD_UID where absent.
+    #[arg(long, env = "PORTCULLIS_POD_UID", value_name = "UID")]
+    pub pod_uid: Option<String>,
+
+    /// The node of this pod; the variable NODE_NAME where absent.
+    #[arg(long, env = "PORTCULLIS_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+
+    /// The Service whose ready pods are the expected replicas.
+    #[arg(long, env = "PORTCULLIS_SERVICE", value_name = "NAME")]
+    pub service: Option<String>,
+
+    /// The Lease of whoever writes status; portcullis-<policy server>-reporter where absent.
+    #[arg(long, env = "PORTCULLIS_LEASE_NAME", value_name = "NAME")]
+    pub lease_name: Option<String>,
+
+    /// How to reach the API server; the file that KUBECONFIG names, or the pod's own account, where absent.
+    #[arg(long, env = "PORTCULLIS_KUBECONFIG", value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// How often this pod's report is renewed when nothing changes.
+    #[arg(long, env = "PORTCULLIS_HEARTBEAT", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub heartbeat: Duration,
+
+    /// A replica whose report was not renewed for so long is Unknown.
+    #[arg(
+        long,
+        env = "PORTCULLIS_REPORT_LIFETIME",
+        value_name = "TIME",
+        default_value = "150s",
+        value_parser = parse_duration
+    )]
+    pub report_lifetime: Duration,
+
+    /// Most writes of status in a second, of all policies together.
+    #[arg(long, env = "PORTCULLIS_STATUS_WRITES", value_name = "NUMBER", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub status_writes: u32,
+
+    /// Longest watch: a connection that has died without a word is noticed after this.
+    #[arg(
+        long,
+        env = "PORTCULLIS_WATCH_LIMIT",
+        value_name = "TIME",
+        default_value = "5m",
+        value_parser = parse_duration
+    )]
+    pub watch_limit: Duration,
+}
+
+/// Who this reporter is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) namespace: String,
+    pub(crate) policy_server: String,
+    pub(crate) pod: String,
+    pub(crate) pod_uid: String,
+    pub(crate) node: String,
+}
+
+/// Checked settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) identity: Identity,
+    pub(crate) service: String,
+    pub(crate) lease_name: String,
+    pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) heartbeat: Duration,
+    pub(crate) report_lifetime: Duration,
+    pub(crate) status_writes: u32,
+    pub(crate) watch_limit: Duration,
+}
+
+impl KubernetesArgs {
+    /// The settings; nothing when there is no namespace and so no output to Kubernetes. `variable` reads the environment.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub(crate) fn settings(
+        &self,
+        pod_name: Option<&str>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Settings>, SettingError> {
+        let Some(namespace) = &self.namespace else { return Ok(None) };
+        let given = |setting: &str, value: Option<&str>, name: &str| {
+            let value = value.map(str::to_owned).or_else(|| variable(name)).filter(|value| !value.is_empty());
+            value.ok_or_else(|| {
+                SettingError::new(setting, format!("needed in Kubernetes: set it, or {name} from the downward API"))
+            })
+        };
+        let pod = given("--pod-name", pod_name, "POD_NAME")?;
+        let pod_uid = given("--pod-uid", self.pod_uid.as_deref(), "POD_UID")?;
+        let node = self.node_name.clone().or_else(|| variable("NODE_NAME")).unwrap_or_default();
+        let service = self.service.clone().filter(|service| !service.is_empty());
+        let service = service.ok_or_else(|| {
+            SettingError::new("--service", "needed in Kubernetes: its ready pods are the replicas that count")
+        })?;
+        let lease_name =
+            self.lease_name.clone().unwrap_or_else(|| format!("portcullis-{}-reporter", self.policy_server));
+        for (setting, name) in [
+            ("--namespace", namespace),
+            ("--policy-server", &self.policy_server),
+            ("--pod-name", &pod),
+            ("--service", &service),
+            ("--lease-name", &lease_name),
+        ] {
+            if !is_name(name) {
+                let problem = format!("{name:?} is no name of an object: want lower-case letters, digits, - and .");
+                return Err(SettingError::new(setting, problem));
+            }
+        }
+        if self.heartbeat < Duration::from_millis(100) {
+            return Err(SettingError::new("--heartbeat", "want at least 100ms"));
+        }
+        if self.report_lifetime < self.heartbeat * 2 {
+            let problem = "want at least twice --heartbeat, so that one late renewal takes no replica away";
+            return Err(SettingError::new("--report-lifetime", problem));
+        }
+        let identity = Identity {
+            namespace: namespace.clone(),
+            policy_server: self.policy_server.clone(),
+            pod,
+            pod_uid,
+            node: portcullis_contract::clean(&node, 253),
+        };
+        Ok(Some(Settings {
+            identity,
+            service,
+            lease_name,
+            kubeconfig: self.kubeconfig.clone(),
+            heartbeat: self.heartbeat,
+            report_lifetime: self.report_lifetime,
+            status_writes: self.status_writes,
+            watch_limit: self.watch_limit.max(Duration::from_secs(6)),
+        }))
+    }
+}
+
+/// A DNS subdomain, as names of objects are; so it is safe in a path.
+fn is_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    (1..=253).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with(['.', '-'])
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        kubernetes: KubernetesArgs,
+    }
+
+    fn settings(arguments: &[&str]) -> Result<Option<Settings>, String> {
+        let only = Only::try_parse_from(["reporter"].iter().chain(arguments)).expect("parses");
+        let variable = |name: &str| (name == "POD_UID").then(|| "uid".to_owned());
+        only.kubernetes.settings(Some("pod-a"), variable).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_a_namespace_there_is_no_such_output() {
+        assert!(settings(&[]).expect("fine").is_none());
+    }
+
+    #[test]
+    fn the_lease_is_named_after_the_installation() {
+        let settings = settings(&["--namespace", "ns", "--service", "s", "--policy-server", "eu"]).expect("fine");
+        let settings = settings.expect("wanted");
+        assert_eq!(settings.lease_name, "portcullis-eu-reporter");
+        assert_eq!((settings.identity.pod.as_str(), settings.identity.pod_uid.as_str()), ("pod-a", "uid"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let base = ["--namespace", "ns", "--service", "s"];
+        let error = |more: &[&str]| settings(&[&base[..], more].concat()).map(|_| ()).expect_err("refused");
+        assert!(error(&["--report-lifetime", "100s"]).starts_with("--report-lifetime: want at least twice"));
+        assert!(error(&["--heartbeat", "1ms"]).starts_with("--heartbeat"));
+        assert!(error(&["--lease-name", "../a"]).starts_with("--lease-name: \"../a\" is no name"));
+        assert!(settings(&["--namespace", "ns"]).expect_err("refused").starts_with("--service: needed"));
+    }
+}

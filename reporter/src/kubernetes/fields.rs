@@ -1,0 +1,180 @@
+//! The fields of a policy's status that are ours: what is applied, what is found, and whether the two are the same (status-api
+//! section 10). Pure.
+//!
+//! An apply carries the complete set, as what is left out is removed. It removes nothing that another manager owns, and an API
+//! server with an older schema drops what it does not know; both show in what comes back.
+
+use portcullis_api::{API_VERSION, ConditionType, PolicyStatus};
+use serde_json::{Map, Value, json};
+
+use super::object::{PolicyObject, kind};
+
+/// The name under which every leader writes.
+pub(crate) const MANAGER: &str = "portcullis-status";
+
+/// The types of conditions that are ours; `WebhookConfigured` is the controller's, and there may be others.
+const CONDITIONS: [ConditionType; 6] = [
+    ConditionType::Accepted,
+    ConditionType::Ready,
+    ConditionType::Enforced,
+    ConditionType::Degraded,
+    ConditionType::Reconciling,
+    ConditionType::Stalled,
+];
+
+/// Our fields beside `conditions`.
+const FIELDS: [&str; 8] = [
+    "observedGeneration",
+    "resolved",
+    "lastServed",
+    "replicaCounts",
+    "summary",
+    "replicas",
+    "replicasOmitted",
+    "history",
+];
+
+/// Whether what was found is what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It is.
+    Same,
+    /// These fields are absent: the schema of the API server does not know them.
+    Dropped(Vec<String>),
+    /// Somebody else's values stand beside ours.
+    Foreign,
+}
+
+/// The body of an apply. The version of the object keeps it from hitting a namesake made later.
+pub(crate) fn apply(object: &PolicyObject, status: &PolicyStatus) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": kind(&object.id),
+        "metadata": metadata(object),
+        "status": status,
+    })
+}
+
+/// The body of a merge that makes our fields what they should be, whoever else owns a part of them.
+pub(crate) fn sweep(object: &PolicyObject, status: &PolicyStatus) -> Value {
+    let wanted = json!(status);
+    let fields: Map<String, Value> = FIELDS.iter().map(|field| ((*field).to_owned(), wanted[*field].clone())).collect();
+    json!({ "metadata": metadata(object), "status": fields })
+}
+
+fn metadata(object: &PolicyObject) -> Value {
+    let mut metadata = json!({ "name": object.meta.name, "resourceVersion": object.meta.version });
+    if let Some(namespace) = &object.meta.namespace {
+        metadata["namespace"] = json!(namespace);
+    }
+    metadata
+}
+
+/// Our fields of a status, in a form that can be compared: lists that are maps are maps.
+pub(crate) fn ours(status: &Value) -> Value {
+    let mut ours = Map::new();
+    for field in FIELDS {
+        if !status[field].is_null() {
+            ours.insert(field.to_owned(), status[field].clone());
+        }
+    }
+    let mut conditions = by_key(&status["conditions"], "type");
+    conditions.retain(|r#type, _| CONDITIONS.iter().any(|ours| ours.as_str() == r#type));
+    ours.insert("conditions".to_owned(), Value::Object(conditions));
+    for (field, key) in [("replicas", "pod"), ("history", "generation")] {
+        if ours.contains_key(field) {
+            ours.insert(field.to_owned(), Value::Object(by_key(&status[field], key)));
+        }
+    }
+    Value::Object(ours)
+}
+
+fn by_key(list: &Value, key: &str) -> Map<String, Value> {
+    let name = |entry: &Value| entry[key].as_str().map_or_else(|| entry[key].to_string(), str::to_owned);
+    list.as_array().into_iter().flatten().map(|entry| (name(entry), entry.clone())).collect()
+}
+
+/// Compares two results of [`ours`].
+pub(crate) fn fit(wanted: &Value, found: &Value) -> Fit {
+    if wanted == found {
+        return Fit::Same;
+    }
+    let mut dropped = Vec::new();
+    absent(wanted, found, "status", &mut dropped);
+    if dropped.is_empty() { Fit::Foreign } else { Fit::Dropped(dropped) }
+}
+
+/// The paths of what `found` lacks; the outermost of each.
+fn absent(wanted: &Value, found: &Value, path: &str, out: &mut Vec<String>) {
+    for (name, value) in wanted.as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        match found.get(name) {
+            Some(found) => absent(value, found, &path, out),
+            None => out.push(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::Kind;
+
+    use super::*;
+
+    fn status() -> Value {
+        let condition = |r#type: &str| {
+            json!({"type": r#type, "status": "True", "reason": "R", "message": "",
+            "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        json!({
+            "observedGeneration": 1,
+            "conditions": [condition("Accepted"), condition("Ready")],
+            "replicaCounts": {"expected": 1},
+            "summary": "1/1",
+            "replicas": [{"pod": "a", "podUID": "u", "state": "Current", "generation": 1}],
+            "replicasOmitted": 0,
+        })
+    }
+
+    #[test]
+    fn order_and_foreign_conditions_do_not_count() {
+        let mut found = status();
+        let foreign = json!({"type": "WebhookConfigured", "status": "True"});
+        found["conditions"] = json!([foreign, status()["conditions"][1], status()["conditions"][0]]);
+        assert_eq!(fit(&ours(&status()), &ours(&found)), Fit::Same);
+    }
+
+    #[test]
+    fn an_edited_field_is_noticed() {
+        let mut found = status();
+        found["summary"] = json!("9/9");
+        assert_eq!(fit(&ours(&status()), &ours(&found)), Fit::Foreign);
+        let mut found = status();
+        found["replicas"].as_array_mut().expect("a list").push(json!({"pod": "forged", "podUID": "u"}));
+        assert_eq!(fit(&ours(&status()), &ours(&found)), Fit::Foreign);
+    }
+
+    #[test]
+    fn a_field_that_an_older_schema_drops_is_named() {
+        let mut found = status();
+        found.as_object_mut().expect("an object").remove("replicasOmitted");
+        found["replicas"][0].as_object_mut().expect("an object").remove("podUID");
+        let dropped = ["status.replicas.a.podUID", "status.replicasOmitted"].map(str::to_owned).to_vec();
+        let Fit::Dropped(mut found) = fit(&ours(&status()), &ours(&found)) else { panic!("dropped") };
+        found.sort();
+        assert_eq!(found, dropped);
+    }
+
+    #[test]
+    fn a_write_carries_every_field_and_the_version_and_never_the_controller_s_condition() {
+        let object =
+            json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7"}, "spec": {}});
+        let object = PolicyObject::of(Kind::Policy, &object).expect("a policy");
+        let wanted: PolicyStatus = serde_json::from_value(status()).expect("a status");
+        let body = apply(&object, &wanted);
+        assert_eq!(body["metadata"], json!({"name": "a", "namespace": "n", "resourceVersion": "7"}));
+        assert_eq!((&body["kind"], &body["status"]["summary"]), (&json!("Policy"), &json!("1/1")));
+        let body = sweep(&object, &wanted);
+        assert_eq!((body["status"].get("conditions"), body["status"].get("lastServed")), (None, Some(&Value::Null)));
+    }
+}

@@ -1,0 +1,142 @@
+//! What a policy's status should be, and whether it is. Pure.
+
+use jiff::Timestamp;
+use portcullis_api::{ConditionType, PolicyStatus, Truth};
+use serde_json::json;
+
+use super::fields;
+use super::object::PolicyObject;
+use super::store::Record;
+use crate::decide::{Facts, Replica, Webhook, decide};
+
+/// The status to write; nothing when what is there is right, or cannot be made so, or the policy is being deleted.
+pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {
+    let object = &record.object;
+    if object.meta.deleting {
+        return None;
+    }
+    let facts = Facts {
+        uid: &object.meta.uid,
+        generation: object.meta.generation,
+        suspend: object.suspend,
+        // What a generation means in bytes the reports tell; the controller pins it from here.
+        digest: None,
+    };
+    let words = webhook_words(object);
+    let webhook = webhook(object, &words);
+    let status = decide(&facts, replicas, webhook, record.last.as_ref(), now);
+    let (wanted, found) = (fields::ours(&json!(status)), fields::ours(&object.raw_status));
+    let is_given_up = record.given_up.as_ref().is_some_and(|(last, left)| (last, left) == (&wanted, &found));
+    (wanted != found && !is_given_up).then_some(status)
+}
+
+/// What the controller says of the webhook, in words.
+fn webhook_words(object: &PolicyObject) -> String {
+    let condition = object.status.as_ref().and_then(|status| status.condition(ConditionType::WebhookConfigured));
+    match condition {
+        None => "the controller has not looked at it yet".to_owned(),
+        Some(condition) if condition.status == Truth::True => {
+            format!("the webhook is confirmed for generation {}", condition.observed_generation)
+        }
+        Some(condition) if condition.message.is_empty() => condition.reason.clone(),
+        Some(condition) => format!("{}: {}", condition.reason, condition.message),
+    }
+}
+
+fn webhook<'a>(object: &PolicyObject, words: &'a str) -> Webhook<'a> {
+    let condition = object.status.as_ref().and_then(|status| status.condition(ConditionType::WebhookConfigured));
+    match condition.filter(|condition| condition.status == Truth::True) {
+        Some(condition) if condition.observed_generation >= object.meta.generation => Webhook::Confirmed,
+        Some(_) => Webhook::Older(words),
+        None => Webhook::Pending(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::Kind;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn record(generation: i64, webhook: Option<(&str, i64)>) -> Record {
+        let conditions: Vec<Value> = webhook
+            .iter()
+            .map(|(status, observed)| {
+                json!({"type": "WebhookConfigured", "status": status, "reason": "WaitingForReplicas", "message": "",
+                    "observedGeneration": observed, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            })
+            .collect();
+        let object = json!({
+            "metadata": {"name": "a", "uid": "9b2c41d2-a1f0-4e17-8000-000000000001", "resourceVersion": "1",
+                "generation": generation},
+            "spec": {},
+            "status": {"conditions": conditions},
+        });
+        let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
+        Record { object, last: None, given_up: None }
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().expect("a time")
+    }
+
+    /// The record after this status was written.
+    fn after(record: &Record, status: &PolicyStatus) -> Record {
+        let mut next = record.clone();
+        let mut raw = json!(status);
+        let conditions = raw["conditions"].as_array_mut().expect("a list");
+        conditions.extend(record.object.raw_status["conditions"].as_array().into_iter().flatten().cloned());
+        next.object.raw_status = raw;
+        next.last = Some(status.clone());
+        next
+    }
+
+    #[test]
+    fn a_status_that_is_right_is_not_written_again() {
+        let record = record(1, None);
+        let status = wanted(&record, &[], now()).expect("the first");
+        assert_eq!(status.word(), "NoReplicas");
+        assert_eq!(wanted(&after(&record, &status), &[], Timestamp::now()), None);
+    }
+
+    #[test]
+    fn an_edited_status_is_repaired_and_keeps_its_times() {
+        let record = record(1, None);
+        let status = wanted(&record, &[], now()).expect("the first");
+        let mut edited = after(&record, &status);
+        edited.object.raw_status["summary"] = json!("9/9");
+        edited.object.raw_status["conditions"][1]["lastTransitionTime"] = json!("1999-01-01T00:00:00Z");
+        assert_eq!(wanted(&edited, &[], Timestamp::now()), Some(status));
+    }
+
+    #[test]
+    fn what_cannot_be_written_as_wanted_is_not_tried_again_until_something_changes() {
+        let record = record(1, None);
+        let status = wanted(&record, &[], now()).expect("the first");
+        let mut dropped = after(&record, &status);
+        dropped.object.raw_status.as_object_mut().expect("an object").remove("summary");
+        assert!(wanted(&dropped, &[], now()).is_some());
+        dropped.given_up = Some((fields::ours(&json!(status)), fields::ours(&dropped.object.raw_status)));
+        assert_eq!(wanted(&dropped, &[], now()), None);
+        dropped.object.suspend = true;
+        dropped.object.meta.generation = 2;
+        assert!(wanted(&dropped, &[], now()).is_some());
+    }
+
+    #[test]
+    fn a_policy_that_is_being_deleted_is_left_alone() {
+        let mut record = record(1, None);
+        record.object.meta.deleting = true;
+        assert_eq!(wanted(&record, &[], now()), None);
+    }
+
+    #[test]
+    fn the_webhook_counts_when_it_is_confirmed_for_this_generation() {
+        let told = |record: &Record| webhook(&record.object, "w");
+        assert_eq!(told(&record(2, Some(("True", 2)))), Webhook::Confirmed);
+        assert_eq!(told(&record(2, Some(("True", 1)))), Webhook::Older("w"));
+        assert_eq!(told(&record(2, Some(("False", 2)))), Webhook::Pending("w"));
+        assert_eq!(told(&record(2, None)), Webhook::Pending("w"));
+    }
+}

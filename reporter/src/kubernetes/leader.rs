@@ -1,0 +1,381 @@
+//! What the holder of the Lease does: joins all reports into the status of every policy, writes what has changed, and tells of it.
+//!
+//! ```text
+//!  policies, reports, endpoints ──► store ──► decide ──► pace ──► apply ──► what came back
+//!                                     ▲                                        │
+//!                                     └────────── last, given_up ──────────────┴──► events
+//! ```
+//!
+//! Everything is decided from what is listed, so that a new leader takes over without a word from the one before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use jiff::Timestamp;
+use portcullis_api::revision::POLICY_SERVER_LABEL;
+use portcullis_api::{API_VERSION, EventType, PolicyStatus};
+use portcullis_contract::PolicyId;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::announce::{Announcer, Notice, Step};
+use super::args::Settings;
+use super::backoff::{Backoff, dice};
+use super::call::{CallError, Content, Server};
+use super::fields::{self, Fit};
+use super::judge::wanted;
+use super::metrics::ClusterMetrics;
+use super::object::{Meta, PolicyObject};
+use super::pace::{Next, Pace};
+use super::store::{Source, Store};
+use super::trouble::Trouble;
+use super::watch::{Collection, News, follow};
+use super::write::{self, Outcome};
+use crate::event;
+
+/// News that wait.
+const QUEUE: usize = 1024;
+/// How often staleness is judged and the remains of pods are looked for.
+const TICK: Duration = Duration::from_secs(1);
+/// Pages of small and of large objects.
+const PAGE: u32 = 250;
+const REPORTS_PAGE: u32 = 50;
+/// Tries of an event that is refused; a new leader may be refused for some seconds.
+const EVENT_TRIES: u32 = 6;
+
+/// Until when this process holds the Lease; nothing while it does not.
+pub(crate) type Held = watch::Receiver<Option<Instant>>;
+
+/// Whether the Lease is held now.
+pub(crate) fn is_held(held: &Held) -> bool {
+    held.borrow().is_some_and(|deadline| Instant::now() < deadline)
+}
+
+/// Leads while the Lease is held, for ever.
+pub(crate) async fn lead_whenever_held(
+    server: Arc<Server>,
+    settings: Arc<Settings>,
+    metrics: ClusterMetrics,
+    mut held: Held,
+) {
+    loop {
+        if is_held(&held) {
+            lead(Arc::clone(&server), &settings, &metrics, held.clone()).await;
+        } else if held.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Leads until the Lease is lost.
+async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics, mut held: Held) {
+    let (sender, mut news) = mpsc::channel(QUEUE);
+    let mut watches = JoinSet::new();
+    for (source, doing, collection) in collections(settings) {
+        let trouble = Trouble::new(doing, metrics.failures.clone());
+        let wrap = move |news| (source, news);
+        watches.spawn(follow(Arc::clone(&server), collection, trouble, wrap, sender.clone()));
+    }
+    let mut leader = Leader::new(server, settings, metrics, held.clone());
+    let mut tick = tokio::time::interval(TICK);
+    while is_held(&held) {
+        let due = leader.turn();
+        let sleep = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some((source, first)) = news.recv() => {
+                leader.hear(source, first);
+                while let Ok((source, next)) = news.try_recv() {
+                    leader.hear(source, next);
+                }
+            }
+            Some(Ok(outcome)) = leader.writes.join_next() => leader.written(outcome),
+            Some(Ok(outcome)) = leader.event.join_next() => leader.announced(outcome),
+            Some(_) = leader.removals.join_next() => {}
+            _ = tick.tick() => leader.tick(),
+            _ = held.changed() => {}
+            () = sleep => {}
+        }
+    }
+    metrics.count_words(std::iter::empty());
+}
+
+fn collections(settings: &Settings) -> [(Source, &'static str, Collection); 4] {
+    let namespace = &settings.identity.namespace;
+    let of = |path: String, labels: String, page| Collection { path, labels, page, longest: settings.watch_limit };
+    let reports = format!("{POLICY_SERVER_LABEL}={}", settings.identity.policy_server);
+    let service = format!("kubernetes.io/service-name={}", settings.service);
+    [
+        (Source::Policies, "watch policies", of(format!("/apis/{API_VERSION}/policies"), String::new(), PAGE)),
+        (
+            Source::ClusterPolicies,
+            "watch clusterpolicies",
+            of(format!("/apis/{API_VERSION}/clusterpolicies"), String::new(), PAGE),
+        ),
+        (
+            Source::Reports,
+            "watch replicareports",
+            of(format!("/apis/{API_VERSION}/namespaces/{namespace}/replicareports"), reports, REPORTS_PAGE),
+        ),
+        (
+            Source::Endpoints,
+            "watch endpointslices",
+            of(format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"), service, PAGE),
+        ),
+    ]
+}
+
+struct Leader<'a> {
+    server: Arc<Server>,
+    settings: &'a Settings,
+    metrics: &'a ClusterMetrics,
+    held: Held,
+    store: Store,
+    pace: Pace,
+    announcer: Announcer,
+    backoffs: BTreeMap<PolicyId, Backoff>,
+    /// Policies whose write met a newer version, which the watch will tell.
+    conflicts: BTreeSet<PolicyId>,
+    trouble: Trouble,
+    event_trouble: Trouble,
+    event_backoff: Backoff,
+    event_tries: u32,
+    writes: JoinSet<Outcome>,
+    event: JoinSet<Result<Value, CallError>>,
+    removals: JoinSet<()>,
+    told_outdated: bool,
+}
+
+impl<'a> Leader<'a> {
+    fn new(server: Arc<Server>, settings: &'a Settings, metrics: &'a ClusterMetrics, held: Held) -> Self {
+        Self {
+            server,
+            settings,
+            metrics,
+            held,
+            store: Store::new(&settings.identity.policy_server, settings.report_lifetime),
+            pace: Pace::new(settings.status_writes, Instant::now()),
+            announcer: Announcer::new(&settings.identity.pod),
+            backoffs: BTreeMap::new(),
+            conflicts: BTreeSet::new(),
+            trouble: Trouble::new("write status", metrics.failures.clone()),
+            event_trouble: Trouble::new("write events", metrics.failures.clone()),
+            event_backoff: Backoff::default(),
+            event_tries: 0,
+            writes: JoinSet::new(),
+            event: JoinSet::new(),
+            removals: JoinSet::new(),
+            told_outdated: false,
+        }
+    }
+
+    fn hear(&mut self, source: Source, news: News) {
+        self.store.hear(source, news, Instant::now());
+    }
+
+    /// Decides whom the news concern and starts what is due. Gives the time of the next.
+    fn turn(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let dirty = self.store.take_dirty();
+        if !dirty.is_empty() {
+            let replicas = self.store.replicas();
+            for id in dirty {
+                let record = self.store.policy(&id);
+                let wants = record.and_then(|record| wanted(record, &replicas, Timestamp::now())).is_some();
+                self.pace.want(&id, wants, now);
+                if self.conflicts.remove(&id) {
+                    self.pace.hurry(&id, now);
+                }
+            }
+            let store = &self.store;
+            self.pace.forget(|id| store.policy(id).is_some());
+            self.backoffs.retain(|id, _| store.policy(id).is_some());
+            self.metrics.count_words(self.store.policies().filter_map(|record| Some(record.last.as_ref()?.word())));
+        }
+        let status = self.start_writes(now);
+        let event = self.start_event(now);
+        [status, event].into_iter().flatten().min()
+    }
+
+    fn start_writes(&mut self, now: Instant) -> Option<Instant> {
+        loop {
+            if !is_held(&self.held) {
+                return None;
+            }
+            let id = match self.pace.next(now) {
+                Next::Write(id) => id,
+                Next::At(at) => return Some(at),
+                Next::Idle => return None,
+            };
+            // What is true now, and not when the write was first wanted.
+            let replicas = self.store.replicas();
+            let Some(record) = self.store.policy(&id) else {
+                self.pace.done(&id, None);
+                continue;
+            };
+            let Some(status) = wanted(record, &replicas, Timestamp::now()) else {
+                self.pace.done(&id, None);
+                continue;
+            };
+            self.writes.spawn(write::status(Arc::clone(&self.server), record.object.clone(), status));
+        }
+    }
+
+    fn written(&mut self, outcome: Outcome) {
+        let now = Instant::now();
+        let Outcome { object, status, answer } = outcome;
+        let id = object.id.clone();
+        match answer {
+            Ok(found) => {
+                self.trouble.over();
+                self.backoffs.remove(&id);
+                self.metrics.writes.inc();
+                self.pace.done(&id, None);
+                self.settle(&object, status, found);
+            }
+            Err(error) => {
+                let again = match error.code() {
+                    // Gone: that ends the matter. A namesake that is made later comes with the watch.
+                    Some(404) => {
+                        self.store.forget(&object);
+                        None
+                    }
+                    Some(409) => {
+                        self.metrics.conflicts.inc();
+                        self.conflicts.insert(id.clone());
+                        Some(now + self.backoffs.entry(id.clone()).or_default().pause(&error, dice()))
+                    }
+                    _ => {
+                        self.trouble.is(&error);
+                        Some(now + self.backoffs.entry(id.clone()).or_default().pause(&error, dice()))
+                    }
+                };
+                self.pace.done(&id, again);
+            }
+        }
+        // A conflict whose news have come before the answer must not wait for more of them.
+        if let Some(record) = self.store.policy(&id) {
+            let is_stale = record.object.meta.version == object.meta.version;
+            if !is_stale || !self.conflicts.contains(&id) {
+                self.store.touch(&id);
+            } else {
+                let replicas = self.store.replicas();
+                let wants = wanted(record, &replicas, Timestamp::now()).is_some();
+                self.pace.want(&id, wants, now);
+            }
+        }
+    }
+
+    /// What a write has made of the status.
+    fn settle(&mut self, object: &PolicyObject, status: PolicyStatus, found: Value) {
+        let Some(record) = self.store.policy_mut(&object.id) else { return };
+        if record.object.meta.uid != object.meta.uid {
+            return;
+        }
+        let (wanted, ours) = (fields::ours(&json!(status)), fields::ours(&found["status"]));
+        let fit = fields::fit(&wanted, &ours);
+        record.given_up = (fit != Fit::Same).then_some((wanted, ours));
+        if let Some(meta) = Meta::of(&found).filter(|meta| !record.object.meta.is_newer_than(meta)) {
+            record.object.meta = meta;
+            record.object.raw_status = found["status"].clone();
+        }
+        let before = record.last.replace(status.clone());
+        let now = Instant::now();
+        for (r#type, reason, note) in event::events(before.as_ref(), &status) {
+            let notice = Notice { policy: object.id.clone(), uid: object.meta.uid.clone(), r#type, reason, note };
+            self.announcer.add(notice, Timestamp::now(), now);
+        }
+        if let Fit::Dropped(fields) = fit {
+            self.tell_outdated(object, &fields);
+        }
+    }
+
+    /// The CustomResourceDefinition is older than this release. Told once, as nothing gets better by itself.
+    fn tell_outdated(&mut self, object: &PolicyObject, fields: &[String]) {
+        self.metrics.outdated.set(1);
+        if std::mem::replace(&mut self.told_outdated, true) {
+            return;
+        }
+        let shown = fields.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let note =
+            format!("the CustomResourceDefinition is older than the reporter and drops {shown}; install the newer one");
+        tracing::warn!(policy = %object.id, "{note}");
+        let notice = Notice {
+            policy: object.id.clone(),
+            uid: object.meta.uid.clone(),
+            r#type: EventType::Warning,
+            reason: "StatusSchemaOutdated".to_owned(),
+            note,
+        };
+        self.announcer.add(notice, Timestamp::now(), Instant::now());
+    }
+
+    fn start_event(&mut self, now: Instant) -> Option<Instant> {
+        if !is_held(&self.held) {
+            return None;
+        }
+        match self.announcer.next(now) {
+            Step::Create(path, object) => {
+                let server = Arc::clone(&self.server);
+                self.event.spawn(async move { server.send(Method::POST, &path, Content::Json, &object).await });
+                None
+            }
+            Step::Raise(path, patch) => {
+                let server = Arc::clone(&self.server);
+                self.event.spawn(async move { server.send(Method::PATCH, &path, Content::Merge, &patch).await });
+                None
+            }
+            Step::At(at) => Some(at),
+            Step::Idle => None,
+        }
+    }
+
+    fn announced(&mut self, outcome: Result<Value, CallError>) {
+        let error = match outcome {
+            Ok(_) => None,
+            // It is there already: an earlier try got through, though its answer did not.
+            Err(error) if error.code() == Some(409) => None,
+            Err(error) => Some(error),
+        };
+        let Some(error) = error else {
+            self.event_trouble.over();
+            self.event_backoff.reset();
+            self.event_tries = 0;
+            self.metrics.events.inc();
+            let count = self.announcer.given_out();
+            self.announcer.done(count, None);
+            return;
+        };
+        self.event_trouble.is(&error);
+        self.event_tries += 1;
+        let refused = matches!(error.code(), Some(400 | 403 | 404 | 422));
+        let is_over = error.code() == Some(404) || (refused && self.event_tries >= EVENT_TRIES);
+        let pause = self.event_backoff.pause(&error, dice());
+        if is_over {
+            self.event_tries = 0;
+            self.event_backoff.reset();
+            self.metrics.events_lost.inc();
+        }
+        self.announcer.done(None, (!is_over).then(|| Instant::now() + pause));
+    }
+
+    fn tick(&mut self) {
+        self.store.turn(Instant::now());
+        let lost = std::mem::take(&mut self.announcer.lost);
+        self.metrics.events_lost.inc_by(lost);
+        if self.removals.is_empty() && is_held(&self.held) {
+            for report in self.store.dead_reports() {
+                let namespace = self.settings.identity.namespace.clone();
+                let trouble = Trouble::new("remove reports", self.metrics.failures.clone());
+                self.removals.spawn(write::remove_report(Arc::clone(&self.server), namespace, report, trouble));
+            }
+        }
+    }
+}

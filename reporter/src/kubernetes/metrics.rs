@@ -1,0 +1,77 @@
+//! What is counted of the output to Kubernetes.
+
+use std::collections::BTreeMap;
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+/// The metrics.
+#[derive(Clone)]
+pub(crate) struct ClusterMetrics {
+    /// Calls without success, by what was being done and why.
+    pub(crate) failures: IntCounterVec,
+    /// 1 while this reporter leads.
+    pub(crate) leads: IntGauge,
+    /// 1 while the API server drops fields of the status.
+    pub(crate) outdated: IntGauge,
+    /// Status objects written.
+    pub(crate) writes: IntCounter,
+    /// Status writes that met a newer version.
+    pub(crate) conflicts: IntCounter,
+    /// Events written.
+    pub(crate) events: IntCounter,
+    /// Events given up.
+    pub(crate) events_lost: IntCounter,
+    words: IntGaugeVec,
+}
+
+impl ClusterMetrics {
+    /// Registers all of them.
+    ///
+    /// # Errors
+    /// When a name is taken already.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let of = |name: &str, help: &str| Opts::new(format!("portcullis_reporter_{name}"), help);
+        let metrics = Self {
+            failures: IntCounterVec::new(
+                of("api_failures_total", "Calls to the API server without success"),
+                &["call", "code"],
+            )?,
+            leads: IntGauge::with_opts(of("leader", "1 while this reporter holds the Lease"))?,
+            outdated: IntGauge::with_opts(of(
+                "status_schema_outdated",
+                "1 when the CustomResourceDefinition is older than the reporter and drops fields of the status",
+            ))?,
+            writes: IntCounter::with_opts(of("policy_status_writes_total", "Status of policies written to the API"))?,
+            conflicts: IntCounter::with_opts(of(
+                "policy_status_conflicts_total",
+                "Writes of status that met a newer version of the policy and were decided again",
+            ))?,
+            events: IntCounter::with_opts(of("events_written_total", "Events written"))?,
+            events_lost: IntCounter::with_opts(of("events_lost_total", "Events given up: too many, or refused"))?,
+            words: IntGaugeVec::new(
+                of("led_policies", "Policies by the reason of Ready, where this reporter leads"),
+                &["status"],
+            )?,
+        };
+        registry.register(Box::new(metrics.failures.clone()))?;
+        registry.register(Box::new(metrics.leads.clone()))?;
+        registry.register(Box::new(metrics.outdated.clone()))?;
+        registry.register(Box::new(metrics.words.clone()))?;
+        for counter in [&metrics.writes, &metrics.conflicts, &metrics.events, &metrics.events_lost] {
+            registry.register(Box::new(counter.clone()))?;
+        }
+        Ok(metrics)
+    }
+
+    /// How many policies have which word.
+    pub(crate) fn count_words<'w>(&self, words: impl Iterator<Item = &'w str>) {
+        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+        for word in words {
+            *counts.entry(word).or_default() += 1;
+        }
+        self.words.reset();
+        for (word, count) in counts {
+            self.words.with_label_values(&[word]).set(count);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The parts of objects that count here, read leniently: what cannot be understood is absent, and stops nothing else. Pure.
+
+use jiff::Timestamp;
+use portcullis_api::{API_VERSION, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
+use portcullis_contract::PolicyId;
+use serde_json::Value;
+
+/// Name, uid and version of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Meta {
+    pub(crate) name: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) uid: String,
+    pub(crate) version: String,
+    pub(crate) generation: i64,
+    /// Whether it is being deleted.
+    pub(crate) deleting: bool,
+}
+
+impl Meta {
+    pub(crate) fn of(object: &Value) -> Option<Self> {
+        let meta = &object["metadata"];
+        let text = |name: &str| Some(meta[name].as_str()?.to_owned());
+        Some(Self {
+            name: text("name")?,
+            namespace: text("namespace"),
+            uid: text("uid")?,
+            version: text("resourceVersion")?,
+            generation: meta["generation"].as_i64().unwrap_or(0),
+            deleting: meta["deletionTimestamp"].is_string(),
+        })
+    }
+
+    /// Whether `other` is an older version of the same object, as a stale cache gives.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        let number = |meta: &Self| meta.version.parse::<u128>().ok();
+        self.uid == other.uid
+            && (other.generation < self.generation
+                || matches!((number(self), number(other)), (Some(this), Some(other)) if other < this))
+    }
+}
+
+/// A policy.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyObject {
+    pub(crate) id: PolicyId,
+    pub(crate) meta: Meta,
+    pub(crate) key: PolicyKey,
+    /// Which installation serves it.
+    pub(crate) policy_server: String,
+    pub(crate) suspend: bool,
+    /// As the API server has it.
+    pub(crate) raw_status: Value,
+    /// The part that is understood.
+    pub(crate) status: Option<PolicyStatus>,
+}
+
+impl PolicyObject {
+    pub(crate) fn of(kind: Kind, object: &Value) -> Option<Self> {
+        let meta = Meta::of(object)?;
+        let id = match kind {
+            Kind::ClusterPolicy => PolicyId::cluster(&meta.name),
+            Kind::Policy => PolicyId::namespaced(meta.namespace.as_deref()?, &meta.name),
+        };
+        let raw_status = object["status"].clone();
+        let status = if raw_status.is_object() { serde_json::from_value(raw_status.clone()).ok() } else { None };
+        Some(Self {
+            id: id.ok()?,
+            key: PolicyKey::of(&meta.uid),
+            meta,
+            policy_server: object["spec"]["policyServer"].as_str().unwrap_or("default").to_owned(),
+            suspend: object["spec"]["suspend"].as_bool().unwrap_or(false),
+            raw_status,
+            status,
+        })
+    }
+}
+
+/// The kind of a policy, by its id.
+pub(crate) fn kind(id: &PolicyId) -> &'static str {
+    if id.namespace().is_some() { "Policy" } else { "ClusterPolicy" }
+}
+
+/// The path of a policy's status.
+pub(crate) fn status_path(id: &PolicyId) -> String {
+    let name = id.name();
+    match id.namespace() {
+        Some(namespace) => format!("/apis/{API_VERSION}/namespaces/{namespace}/policies/{name}/status"),
+        None => format!("/apis/{API_VERSION}/clusterpolicies/{name}/status"),
+    }
+}
+
+/// A pod's report.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ReportObject {
+    pub(crate) meta: Meta,
+    pub(crate) spec: ReplicaReportSpec,
+}
+
+impl ReportObject {
+    pub(crate) fn of(object: &Value) -> Option<Self> {
+        let meta = Meta::of(object)?;
+        match serde_json::from_value(object["spec"].clone()) {
+            Ok(spec) => Some(Self { meta, spec }),
+            // The replica counts as Unknown: a report that cannot be read says nothing.
+            Err(error) => {
+                tracing::debug!(report = meta.name, %error, "failed to read a report");
+                let pod_uid = object["spec"]["podUID"].as_str().unwrap_or_default();
+                let spec =
+                    ReplicaReportSpec { pod_uid: format!("unreadable {pod_uid}"), ..ReplicaReportSpec::default() };
+                Some(Self { meta, spec })
+            }
+        }
+    }
+
+    pub(crate) fn heartbeat(&self) -> Timestamp {
+        self.spec.heartbeat
+    }
+}
+
+/// A pod that the Service knows.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Endpoint {
+    pub(crate) pod: String,
+    pub(crate) pod_uid: String,
+    /// Serving and not terminating: the API server asks it.
+    pub(crate) ready: bool,
+}
+
+/// The pods of an EndpointSlice.
+pub(crate) fn endpoints(slice: &Value) -> Vec<Endpoint> {
+    let endpoint = |endpoint: &Value| {
+        let target = &endpoint["targetRef"];
+        if target["kind"].as_str() != Some("Pod") {
+            return None;
+        }
+        let conditions = &endpoint["conditions"];
+        // What is not told counts as ready, says the API.
+        let ready = conditions["ready"].as_bool().unwrap_or(true);
+        let serving = conditions["serving"].as_bool().unwrap_or(ready);
+        let terminating = conditions["terminating"].as_bool().unwrap_or(false);
+        Some(Endpoint {
+            pod: target["name"].as_str()?.to_owned(),
+            pod_uid: target["uid"].as_str()?.to_owned(),
+            ready: serving && !terminating,
+        })
+    };
+    slice["endpoints"].as_array().into_iter().flatten().filter_map(endpoint).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn meta(generation: i64, version: &str) -> Meta {
+        Meta { uid: "u".into(), generation, version: version.into(), ..Meta::default() }
+    }
+
+    #[test]
+    fn a_stale_version_is_told_from_a_newer_one() {
+        assert!(meta(2, "9").is_newer_than(&meta(1, "10")), "by generation");
+        assert!(meta(1, "10").is_newer_than(&meta(1, "9")), "by number");
+        assert!(!meta(1, "9").is_newer_than(&meta(1, "9")));
+        assert!(!meta(1, "x").is_newer_than(&meta(1, "y")), "a version may be any text");
+        assert!(!meta(9, "9").is_newer_than(&Meta { uid: "another".into(), ..meta(1, "1") }));
+    }
+
+    #[test]
+    fn a_policy_is_read_though_its_spec_and_status_are_odd() {
+        let object = json!({
+            "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "generation": 2},
+            "spec": {"suspend": "perhaps", "novelty": 1},
+            "status": {"observedGeneration": "two"},
+        });
+        let policy = PolicyObject::of(Kind::Policy, &object).expect("is read");
+        assert_eq!((policy.id.as_str(), policy.policy_server.as_str()), ("namespaced/n/a", "default"));
+        assert_eq!((policy.suspend, policy.status, policy.meta.generation), (false, None, 2));
+        assert_eq!(status_path(&policy.id), format!("/apis/{API_VERSION}/namespaces/n/policies/a/status"));
+    }
+
+    #[test]
+    fn an_endpoint_counts_when_it_serves_and_does_not_terminate() {
+        let endpoint = |conditions: Value| json!({"conditions": conditions, "targetRef": {"kind": "Pod", "name": "p", "uid": "u"}});
+        let slice = json!({"endpoints": [
+            endpoint(json!({"ready": true, "serving": true, "terminating": false})),
+            endpoint(json!({"ready": false, "serving": true, "terminating": true})),
+            endpoint(json!({"ready": false})),
+            endpoint(json!({})),
+            {"targetRef": {"kind": "Node", "name": "n", "uid": "u"}},
+        ]});
+        let ready: Vec<bool> = endpoints(&slice).iter().map(|endpoint| endpoint.ready).collect();
+        assert_eq!(ready, [true, false, false, true]);
+    }
+
+    #[test]
+    fn an_unreadable_report_says_nothing() {
+        let object = json!({"metadata": {"name": "p", "uid": "r", "resourceVersion": "1"}, "spec": {"podUID": 7}});
+        assert_eq!(ReportObject::of(&object).map(|report| report.spec.current.len()), Some(0));
+    }
+}

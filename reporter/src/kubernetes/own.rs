@@ -1,0 +1,228 @@
+//! This pod's own report: written with each change, and renewed. One slot: what waits is the newest word, so that a slow API server
+//! makes no queue.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use jiff::Timestamp;
+use portcullis_api::revision::POLICY_SERVER_LABEL;
+use portcullis_api::{API_VERSION, ReplicaReportSpec};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::args::Identity;
+use super::backoff::{Backoff, dice};
+use super::call::{Content, Server};
+use super::pace::Bucket;
+use super::trouble::Trouble;
+
+/// Changes that are written at once, before it is one a second.
+const BURST: f64 = 3.0;
+const PER_SECOND: f64 = 1.0;
+
+/// Writes what `news` has until its sender is gone.
+pub(crate) async fn report(
+    server: Arc<Server>,
+    identity: Identity,
+    heartbeat: Duration,
+    mut trouble: Trouble,
+    mut news: watch::Receiver<Option<ReplicaReportSpec>>,
+) {
+    let mut slot = Slot::new(heartbeat, Instant::now());
+    let mut backoff = Backoff::default();
+    loop {
+        match slot.next(Instant::now()) {
+            Some(at) if at <= Instant::now() => {
+                let Some(spec) = slot.begin(Instant::now(), Timestamp::now()) else { continue };
+                let (path, body) = apply(&identity, &spec);
+                match server.send(Method::PATCH, &path, Content::Apply, &body).await {
+                    Ok(_) => {
+                        backoff.reset();
+                        trouble.over();
+                        slot.written(spec, Instant::now(), dice());
+                    }
+                    Err(error) => {
+                        trouble.is(&error);
+                        slot.failed(Instant::now() + backoff.pause(&error, dice()));
+                    }
+                }
+                // What has come meanwhile is there already.
+                if news.has_changed().is_err() {
+                    return;
+                }
+                slot.hear(news.borrow_and_update().clone());
+            }
+            due => {
+                let sleep = async {
+                    match due {
+                        Some(at) => tokio::time::sleep_until(at.into()).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = sleep => {}
+                    changed = news.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        slot.hear(news.borrow_and_update().clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Path and body of the report's apply. The pod owns it, so that it goes away with the pod.
+fn apply(identity: &Identity, spec: &ReplicaReportSpec) -> (String, Value) {
+    let Identity { namespace, policy_server, pod, pod_uid, .. } = identity;
+    let path = format!(
+        "/apis/{API_VERSION}/namespaces/{namespace}/replicareports/{pod}?fieldManager=portcullis-reporter&force=true"
+    );
+    let body = json!({
+        "apiVersion": API_VERSION,
+        "kind": "ReplicaReport",
+        "metadata": {
+            "name": pod,
+            "namespace": namespace,
+            "labels": { POLICY_SERVER_LABEL: policy_server },
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": pod_uid }],
+        },
+        "spec": spec,
+    });
+    (path, body)
+}
+
+/// When the report is written. Pure.
+struct Slot {
+    wanted: Option<ReplicaReportSpec>,
+    written: Option<ReplicaReportSpec>,
+    heartbeat: Duration,
+    renew: Instant,
+    not_before: Instant,
+    bucket: Bucket,
+}
+
+impl Slot {
+    fn new(heartbeat: Duration, now: Instant) -> Self {
+        let bucket = Bucket::new(BURST, PER_SECOND, now);
+        Self { wanted: None, written: None, heartbeat, renew: now, not_before: now, bucket }
+    }
+
+    fn hear(&mut self, wanted: Option<ReplicaReportSpec>) {
+        self.wanted = wanted.or(self.wanted.take());
+    }
+
+    /// When the next write is due; nothing while there is nothing to say.
+    fn next(&self, now: Instant) -> Option<Instant> {
+        let wanted = self.wanted.as_ref()?;
+        if self.written.as_ref().is_some_and(|written| same(written, wanted)) {
+            return Some(self.renew.max(self.not_before));
+        }
+        Some(self.bucket.free_at(now).max(self.not_before))
+    }
+
+    /// What to write now.
+    fn begin(&mut self, now: Instant, time: Timestamp) -> Option<ReplicaReportSpec> {
+        self.bucket.take(now);
+        Some(ReplicaReportSpec { heartbeat: time, ..self.wanted.clone()? })
+    }
+
+    /// It was written. The next renewal comes a little early, by `dice` from 0 to 1, so that replicas that started together do
+    /// not stay together.
+    fn written(&mut self, spec: ReplicaReportSpec, now: Instant, dice: f64) {
+        self.written = Some(spec);
+        self.renew = now + self.heartbeat.mul_f64(0.8 + 0.2 * dice);
+    }
+
+    fn failed(&mut self, not_before: Instant) {
+        // It may have been written all the same.
+        self.written = None;
+        self.not_before = not_before;
+    }
+}
+
+/// Whether two reports say the same, but for the time.
+fn same(one: &ReplicaReportSpec, other: &ReplicaReportSpec) -> bool {
+    ReplicaReportSpec { heartbeat: other.heartbeat, ..one.clone() } == *other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn spec(number: u64) -> ReplicaReportSpec {
+        ReplicaReportSpec { manifest_number: number, ..ReplicaReportSpec::default() }
+    }
+
+    fn time(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    /// Writes what is due, with success; the number of the set written.
+    fn write(slot: &mut Slot, now: Instant) -> Option<u64> {
+        slot.next(now).filter(|at| *at <= now)?;
+        let spec = slot.begin(now, time(1))?;
+        slot.written(spec.clone(), now, 1.0);
+        Some(spec.manifest_number)
+    }
+
+    #[test]
+    fn nothing_is_written_before_there_is_something_to_say() {
+        assert_eq!(Slot::new(MINUTE, Instant::now()).next(Instant::now()), None);
+    }
+
+    #[test]
+    fn a_change_is_written_at_once_and_the_same_after_a_minute() {
+        let start = Instant::now();
+        let mut slot = Slot::new(MINUTE, start);
+        slot.hear(Some(spec(1)));
+        assert_eq!(write(&mut slot, start), Some(1));
+        slot.hear(Some(ReplicaReportSpec { heartbeat: time(9), ..spec(1) }));
+        assert_eq!(slot.next(start), Some(start + MINUTE));
+        assert_eq!(write(&mut slot, start + MINUTE), Some(1));
+    }
+
+    #[test]
+    fn of_many_changes_the_last_counts() {
+        let start = Instant::now();
+        let mut slot = Slot::new(MINUTE, start);
+        let mut written = Vec::new();
+        for step in 0..50_u64 {
+            let now = start + Duration::from_millis(100 * step);
+            slot.hear(Some(spec(step)));
+            written.extend(write(&mut slot, now));
+        }
+        assert!(written.len() <= 8, "{written:?}");
+        assert_eq!(write(&mut slot, start + Duration::from_secs(9)), Some(49));
+    }
+
+    #[test]
+    fn a_write_that_failed_is_tried_again_with_what_is_true_then() {
+        let start = Instant::now();
+        let mut slot = Slot::new(MINUTE, start);
+        slot.hear(Some(spec(1)));
+        slot.begin(start, time(1));
+        slot.failed(start + Duration::from_secs(5));
+        slot.hear(Some(spec(2)));
+        assert_eq!(write(&mut slot, start + Duration::from_secs(4)), None);
+        assert_eq!(write(&mut slot, start + Duration::from_secs(5)), Some(2));
+    }
+
+    #[test]
+    fn the_pod_owns_its_report() {
+        let identity = Identity {
+            namespace: "ns".into(),
+            policy_server: "default".into(),
+            pod: "pod-a".into(),
+            pod_uid: "uid-a".into(),
+            node: String::new(),
+        };
+        let (path, body) = apply(&identity, &spec(1));
+        assert!(path.starts_with(&format!("/apis/{API_VERSION}/namespaces/ns/replicareports/pod-a?")), "{path}");
+        assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "uid-a");
+    }
+}

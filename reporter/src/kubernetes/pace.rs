@@ -1,0 +1,253 @@
+//! Whose status is written next, and when: at once, but no more than so often for one policy and in all. One slot a policy: what
+//! waits is the name, and what is written is decided last. Pure.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::PolicyId;
+
+/// A quiet policy may change so often before it has to wait: seen, loaded by all, called.
+const BURST: f64 = 3.0;
+/// Writes a second for one policy, after that.
+const PER_POLICY: f64 = 1.0;
+/// Calls that are on their way at the same time.
+const IN_FLIGHT: usize = 16;
+
+/// Permits that come back with time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bucket {
+    permits: f64,
+    most: f64,
+    per_second: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// A full bucket.
+    pub(crate) fn new(most: f64, per_second: f64, now: Instant) -> Self {
+        Self { permits: most, most, per_second, at: now }
+    }
+
+    fn level(&self, now: Instant) -> f64 {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
+        (self.permits + gained).min(self.most)
+    }
+
+    /// When there is a permit: `now`, or later.
+    pub(crate) fn free_at(&self, now: Instant) -> Instant {
+        let lacking = 1.0 - self.level(now);
+        // A hair more, so that rounding does not leave it a hair short.
+        if lacking <= 0.0 {
+            now
+        } else {
+            now + Duration::from_secs_f64(lacking / self.per_second) + Duration::from_micros(1)
+        }
+    }
+
+    /// Takes a permit.
+    pub(crate) fn take(&mut self, now: Instant) {
+        self.permits = self.level(now) - 1.0;
+        self.at = now;
+    }
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Write this policy's status.
+    Write(PolicyId),
+    /// Nothing before this time.
+    At(Instant),
+    /// Nothing before something happens.
+    Idle,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Since when a write is wanted.
+    wanted: Option<Instant>,
+    not_before: Instant,
+    bucket: Bucket,
+    in_flight: bool,
+}
+
+/// The slots of all policies.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    slots: BTreeMap<PolicyId, Slot>,
+    all: Bucket,
+    in_flight: usize,
+}
+
+impl Pace {
+    /// No more than `per_second` writes in all.
+    pub(crate) fn new(per_second: u32, now: Instant) -> Self {
+        let per_second = f64::from(per_second.max(1));
+        // A tenth of a second's worth at once: the limit holds over a second, not only on average.
+        Self { slots: BTreeMap::new(), all: Bucket::new((per_second / 10.0).max(1.0), per_second, now), in_flight: 0 }
+    }
+
+    /// A write is wanted, or not any more.
+    pub(crate) fn want(&mut self, id: &PolicyId, wanted: bool, now: Instant) {
+        let fresh =
+            || Slot { wanted: None, not_before: now, bucket: Bucket::new(BURST, PER_POLICY, now), in_flight: false };
+        match self.slots.get_mut(id) {
+            Some(slot) if wanted => slot.wanted = slot.wanted.or(Some(now)),
+            Some(slot) => slot.wanted = None,
+            None if wanted => {
+                self.slots.insert(id.clone(), Slot { wanted: Some(now), ..fresh() });
+            }
+            None => {}
+        }
+    }
+
+    /// A write has ended; the next one not before this time.
+    pub(crate) fn done(&mut self, id: &PolicyId, not_before: Option<Instant>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.in_flight = false;
+            slot.not_before = not_before.unwrap_or(slot.not_before);
+        }
+    }
+
+    /// The reason to wait has gone.
+    pub(crate) fn hurry(&mut self, id: &PolicyId, now: Instant) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            slot.not_before = now;
+        }
+    }
+
+    /// The policy is gone.
+    pub(crate) fn forget(&mut self, is_there: impl Fn(&PolicyId) -> bool) {
+        self.slots.retain(|id, slot| slot.in_flight || is_there(id));
+    }
+
+    /// What to do now. A write that is given out is on its way until [`Pace::done`].
+    pub(crate) fn next(&mut self, now: Instant) -> Next {
+        if self.in_flight >= IN_FLIGHT {
+            return Next::Idle;
+        }
+        let due = |slot: &Slot| slot.not_before.max(slot.bucket.free_at(now));
+        let waiting = self.slots.iter().filter(|(_, slot)| !slot.in_flight && slot.wanted.is_some());
+        // Of those that may go now, who waits longest; else whose time comes first.
+        let first = waiting.min_by_key(|(_, slot)| (due(slot).max(now), slot.wanted));
+        let Some((id, slot)) = first else { return Next::Idle };
+        let at = due(slot).max(self.all.free_at(now));
+        if at > now {
+            return Next::At(at);
+        }
+        let id = id.clone();
+        self.all.take(now);
+        self.in_flight += 1;
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.bucket.take(now);
+            slot.in_flight = true;
+            slot.wanted = None;
+        }
+        Next::Write(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(name: &str) -> PolicyId {
+        format!("cluster/{name}").parse().expect("an id")
+    }
+
+    fn writes(pace: &mut Pace, now: Instant) -> usize {
+        let mut writes = 0;
+        while let Next::Write(id) = pace.next(now) {
+            pace.done(&id, None);
+            writes += 1;
+        }
+        writes
+    }
+
+    #[test]
+    fn the_first_change_goes_at_once_and_later_ones_once_a_second() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        let mut times = Vec::new();
+        for step in 0..100 {
+            let now = start + Duration::from_millis(100 * step);
+            pace.want(&id("a"), true, now);
+            if writes(&mut pace, now) > 0 {
+                times.push(step / 10);
+            }
+        }
+        assert_eq!(times, [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn all_together_keep_to_the_limit_and_none_waits_for_ever() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        for number in 0..200 {
+            pace.want(&id(&format!("p{number}")), true, start);
+        }
+        let mut total = 0;
+        for step in 0..=300 {
+            total += writes(&mut pace, start + Duration::from_millis(10 * step));
+            assert!(total as f64 <= 6.0 + step as f64 / 2.0, "{total} after {step} hundredths of a second");
+        }
+        assert!((150..=156).contains(&total), "{total} in three seconds");
+        assert_eq!(writes(&mut pace, start + Duration::from_secs(9)), 5);
+    }
+
+    #[test]
+    fn who_waits_longest_goes_first() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        pace.want(&id("z"), true, start);
+        pace.want(&id("a"), true, start + Duration::from_millis(1));
+        assert_eq!(pace.next(start + Duration::from_millis(2)), Next::Write(id("z")));
+    }
+
+    #[test]
+    fn one_write_of_a_policy_is_on_its_way_at_a_time() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        pace.want(&id("a"), true, start);
+        assert_eq!(pace.next(start), Next::Write(id("a")));
+        pace.want(&id("a"), true, start);
+        assert_eq!(pace.next(start), Next::Idle);
+        pace.done(&id("a"), None);
+        assert_eq!(pace.next(start), Next::Write(id("a")));
+    }
+
+    #[test]
+    fn a_slow_api_server_has_a_bounded_number_of_calls() {
+        let start = Instant::now();
+        let mut pace = Pace::new(1000, start);
+        for number in 0..100 {
+            pace.want(&id(&format!("p{number}")), true, start);
+        }
+        let given = (0..100).filter(|_| matches!(pace.next(start), Next::Write(_))).count();
+        assert_eq!(given, IN_FLIGHT);
+    }
+
+    #[test]
+    fn a_failed_write_waits_unless_there_is_news() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        let later = start + Duration::from_secs(4);
+        pace.want(&id("a"), true, start);
+        assert_eq!(pace.next(start), Next::Write(id("a")));
+        pace.done(&id("a"), Some(later));
+        pace.want(&id("a"), true, start);
+        assert_eq!(pace.next(start), Next::At(later));
+        pace.hurry(&id("a"), start);
+        assert_eq!(pace.next(start), Next::Write(id("a")));
+    }
+
+    #[test]
+    fn a_wish_can_be_withdrawn() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        pace.want(&id("a"), true, start);
+        pace.want(&id("a"), false, start);
+        assert_eq!(pace.next(start), Next::Idle);
+    }
+}

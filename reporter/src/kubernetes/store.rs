@@ -1,0 +1,311 @@
+//! What the leader knows: policies, reports, and the pods of the Service; and whom a change concerns. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
+use portcullis_contract::PolicyId;
+use serde_json::Value;
+
+use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints};
+use super::watch::News;
+use crate::decide::{Heard, Replica};
+
+/// Which collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Policies,
+    ClusterPolicies,
+    Reports,
+    Endpoints,
+}
+
+/// A policy, and what was made of it so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) object: PolicyObject,
+    /// The status that was written or found last, if it makes sense: the next is decided from it.
+    pub(crate) last: Option<PolicyStatus>,
+    /// What was wanted and what came of it when it could not be written as wanted: not tried again while both are the same.
+    pub(crate) given_up: Option<(Value, Value)>,
+}
+
+struct Report {
+    object: ReportObject,
+    /// When its heartbeat was seen to change, by this machine's monotonic clock.
+    changed: Instant,
+}
+
+/// Everything that is known.
+pub(crate) struct Store {
+    policy_server: String,
+    lifetime: Duration,
+    policies: BTreeMap<PolicyId, Record>,
+    reports: BTreeMap<String, Report>,
+    slices: BTreeMap<String, Vec<Endpoint>>,
+    missing: Vec<Source>,
+    dirty: BTreeSet<PolicyId>,
+    stale: BTreeSet<String>,
+}
+
+impl Store {
+    /// Nothing is known yet. A report without a heartbeat for `lifetime` counts no more.
+    pub(crate) fn new(policy_server: &str, lifetime: Duration) -> Self {
+        Self {
+            policy_server: policy_server.to_owned(),
+            lifetime,
+            policies: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            missing: vec![Source::Policies, Source::ClusterPolicies, Source::Reports, Source::Endpoints],
+            dirty: BTreeSet::new(),
+            stale: BTreeSet::new(),
+        }
+    }
+
+    /// Whether every collection has been listed. Before that nothing is decided, so that no part is taken for the whole.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Takes news in.
+    pub(crate) fn hear(&mut self, source: Source, news: News, now: Instant) {
+        if matches!(news, News::Listed(_)) {
+            self.missing.retain(|missing| *missing != source);
+        }
+        match source {
+            Source::Policies => self.hear_policy(Kind::Policy, news),
+            Source::ClusterPolicies => self.hear_policy(Kind::ClusterPolicy, news),
+            Source::Reports => self.hear_report(news, now),
+            Source::Endpoints => self.hear_endpoints(news),
+        }
+    }
+
+    /// The policies to decide, each of them once.
+    pub(crate) fn take_dirty(&mut self) -> BTreeSet<PolicyId> {
+        if self.is_complete() { std::mem::take(&mut self.dirty) } else { BTreeSet::new() }
+    }
+
+    /// This policy has to be decided again.
+    pub(crate) fn touch(&mut self, id: &PolicyId) {
+        self.dirty.insert(id.clone());
+    }
+
+    /// Time has passed: reports may have become stale.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        let stale: BTreeSet<String> = self
+            .reports
+            .iter()
+            .filter(|(_, report)| now.duration_since(report.changed) > self.lifetime)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if stale != self.stale {
+            self.stale = stale;
+            self.touch_all();
+        }
+    }
+
+    pub(crate) fn policy(&self, id: &PolicyId) -> Option<&Record> {
+        self.policies.get(id)
+    }
+
+    pub(crate) fn policy_mut(&mut self, id: &PolicyId) -> Option<&mut Record> {
+        self.policies.get_mut(id)
+    }
+
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Record> {
+        self.policies.values()
+    }
+
+    /// The policy is gone, though the watch has not said so yet.
+    pub(crate) fn forget(&mut self, object: &PolicyObject) {
+        if self.policies.get(&object.id).is_some_and(|known| known.object.meta.uid == object.meta.uid) {
+            self.policies.remove(&object.id);
+        }
+    }
+
+    /// The pods of the Service with their reports, by name. A name that two pods have, one after the other, is there once.
+    pub(crate) fn replicas(&self) -> Vec<Replica<'_>> {
+        let mut pods: BTreeMap<&str, &Endpoint> = BTreeMap::new();
+        for endpoint in self.slices.values().flatten() {
+            let rank = |endpoint: &Endpoint| {
+                let reports = self.reports.get(&endpoint.pod).map(|report| &report.object.spec.pod_uid);
+                (endpoint.ready, reports == Some(&endpoint.pod_uid), endpoint.pod_uid.clone())
+            };
+            let known = pods.entry(&endpoint.pod).or_insert(endpoint);
+            if rank(endpoint) > rank(known) {
+                *known = endpoint;
+            }
+        }
+        let heard = |pod: &str| {
+            let report = self.reports.get(pod)?;
+            Some(Heard { report: &report.object.spec, is_stale: self.stale.contains(pod) })
+        };
+        pods.into_values()
+            .map(|endpoint| Replica {
+                pod: &endpoint.pod,
+                pod_uid: &endpoint.pod_uid,
+                expected: endpoint.ready,
+                report: heard(&endpoint.pod),
+            })
+            .collect()
+    }
+
+    /// Reports of pods that are gone: no endpoint names the pod, and its heartbeat has stopped.
+    pub(crate) fn dead_reports(&self) -> Vec<Meta> {
+        if !self.is_complete() {
+            return Vec::new();
+        }
+        let is_there = |report: &ReportObject| {
+            self.slices
+                .values()
+                .flatten()
+                .any(|endpoint| endpoint.pod == report.meta.name && endpoint.pod_uid == report.spec.pod_uid)
+        };
+        self.stale
+            .iter()
+            .filter_map(|name| self.reports.get(name))
+            .filter(|report| !is_there(&report.object))
+            .map(|report| report.object.meta.clone())
+            .collect()
+    }
+
+    fn hear_policy(&mut self, kind: Kind, news: News) {
+        let is_kind = |id: &PolicyId| id.namespace().is_some() == (kind == Kind::Policy);
+        match news {
+            News::Listed(objects) => {
+                let found: Vec<PolicyObject> = objects.iter().filter_map(|o| PolicyObject::of(kind, o)).collect();
+                let ids: BTreeSet<PolicyId> = found.iter().map(|object| object.id.clone()).collect();
+                self.policies.retain(|id, _| !is_kind(id) || ids.contains(id));
+                found.into_iter().for_each(|object| self.put_policy(object, false));
+            }
+            News::Put(object) => {
+                if let Some(object) = PolicyObject::of(kind, &object) {
+                    self.put_policy(object, true);
+                }
+            }
+            News::Gone(object) => {
+                if let Some(object) = PolicyObject::of(kind, &object) {
+                    let known = self.policies.get(&object.id).map(|record| &record.object.meta.uid);
+                    if known == Some(&object.meta.uid) {
+                        self.policies.remove(&object.id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `ordered` where versions come one after the other: then an older one is a stale read.
+    fn put_policy(&mut self, object: PolicyObject, ordered: bool) {
+        if object.policy_server != self.policy_server {
+            self.policies.remove(&object.id);
+            return;
+        }
+        let known = self.policies.get_mut(&object.id).filter(|known| known.object.meta.uid == object.meta.uid);
+        let id = object.id.clone();
+        match known {
+            Some(known) if ordered && known.object.meta.is_newer_than(&object.meta) => return,
+            Some(known) if known.object.meta.generation > object.meta.generation => return,
+            Some(known) => known.object = object,
+            None => {
+                // A generation that the object does not have yet was written by somebody who did not know.
+                let sane = |status: &PolicyStatus| status.observed_generation <= object.meta.generation;
+                let last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
+                self.policies.insert(id.clone(), Record { object, last, given_up: None });
+            }
+        }
+        self.dirty.insert(id);
+    }
+
+    fn hear_report(&mut self, news: News, now: Instant) {
+        match news {
+            News::Listed(objects) => {
+                let found: Vec<ReportObject> = objects.iter().filter_map(ReportObject::of).collect();
+                let mut gone: BTreeSet<String> = self.reports.keys().cloned().collect();
+                for object in found {
+                    gone.remove(&object.meta.name);
+                    self.put_report(object, now);
+                }
+                for name in gone {
+                    self.reports.remove(&name);
+                    self.touch_all();
+                }
+            }
+            News::Put(object) => {
+                let Some(object) = ReportObject::of(&object) else { return };
+                let known = self.reports.get(&object.meta.name);
+                if !known.is_some_and(|known| known.object.meta.is_newer_than(&object.meta)) {
+                    self.put_report(object, now);
+                }
+            }
+            News::Gone(object) => {
+                let Some(meta) = Meta::of(&object) else { return };
+                if self.reports.get(&meta.name).is_some_and(|known| known.object.meta.uid == meta.uid) {
+                    self.reports.remove(&meta.name);
+                    self.touch_all();
+                }
+            }
+        }
+    }
+
+    fn put_report(&mut self, object: ReportObject, now: Instant) {
+        let name = object.meta.name.clone();
+        let last = self.reports.get(&name);
+        match last.map(|last| concerned(&last.object.spec, &object.spec)) {
+            Some(Some(keys)) => {
+                let dirty = self.policies.values().filter(|record| keys.contains(&record.object.key));
+                self.dirty.extend(dirty.map(|record| record.object.id.clone()));
+            }
+            Some(None) | None => self.touch_all(),
+        }
+        let unchanged = self.reports.get(&name).filter(|last| last.object.heartbeat() == object.heartbeat());
+        let changed = unchanged.map_or(now, |last| last.changed);
+        self.reports.insert(name, Report { object, changed });
+        self.turn(now);
+    }
+
+    fn hear_endpoints(&mut self, news: News) {
+        let name = |slice: &Value| slice["metadata"]["name"].as_str().map(str::to_owned);
+        let before = self.slices.clone();
+        match news {
+            News::Listed(slices) => {
+                self.slices = slices.iter().filter_map(|slice| Some((name(slice)?, endpoints(slice)))).collect();
+            }
+            News::Put(slice) => self.slices.extend(name(&slice).map(|name| (name, endpoints(&slice)))),
+            News::Gone(slice) => {
+                name(&slice).and_then(|name| self.slices.remove(&name));
+            }
+        }
+        if before != self.slices {
+            self.touch_all();
+        }
+    }
+
+    fn touch_all(&mut self) {
+        self.dirty.extend(self.policies.keys().cloned());
+    }
+}
+
+/// The policies of which two reports of a pod say different things; nothing when that may be any.
+fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTreeSet<PolicyKey>> {
+    if last.pod_uid != next.pod_uid || last.deviations_omitted != next.deviations_omitted {
+        return None;
+    }
+    let mut keys = BTreeSet::new();
+    keys.extend(different(&last.current, &next.current));
+    keys.extend(different(&last.digests, &next.digests));
+    let by_uid = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
+        spec.deviations.iter().map(|deviation| (deviation.policy_uid.clone(), deviation.clone())).collect()
+    };
+    keys.extend(different(&by_uid(last), &by_uid(next)).iter().map(|uid| PolicyKey::of(uid)));
+    Some(keys)
+}
+
+fn different<K: Ord + Clone, V: PartialEq>(last: &BTreeMap<K, V>, next: &BTreeMap<K, V>) -> BTreeSet<K> {
+    let changed = next.iter().filter(|(key, value)| last.get(*key) != Some(*value)).map(|(key, _)| key);
+    let gone = last.keys().filter(|key| !next.contains_key(*key));
+    changed.chain(gone).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests;

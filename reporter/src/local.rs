@@ -1,0 +1,143 @@
+//! The output without a cluster: status files, events, and a table or lines on standard output.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use portcullis_contract::PolicyId;
+use portcullis_process::files::FileError;
+
+use crate::args::Args;
+use crate::board::{Board, Change};
+use crate::event::EventLog;
+use crate::folder::StatusFolder;
+use crate::frame;
+use crate::join::Pod;
+use crate::line::line;
+use crate::metrics::Metrics;
+use crate::output::Output;
+use crate::view::View;
+
+/// The output to a folder and to standard output.
+pub(crate) struct Local {
+    pod: Pod,
+    board: Board,
+    folder: StatusFolder,
+    events: EventLog,
+    output: Output,
+    metrics: Metrics,
+    troubles: Vec<String>,
+    write_failure: Option<String>,
+    events_unwritten: bool,
+}
+
+impl Local {
+    /// Goes on with what the folder has.
+    pub(crate) fn new(args: &Args, folder: StatusFolder, metrics: Metrics) -> Self {
+        let name = args.pod_name();
+        Self {
+            // A folder has no pods; the name is as good a uid as any.
+            pod: Pod { uid: name.clone(), name },
+            board: Board::default(),
+            events: EventLog::new(folder.read_events()),
+            folder,
+            output: Output::new(args.table),
+            metrics,
+            troubles: Vec::new(),
+            write_failure: None,
+            events_unwritten: false,
+        }
+    }
+
+    /// Decides all policies anew, and tells what has changed.
+    pub(crate) fn update(&mut self, view: &View) {
+        let (instant, now) = (Instant::now(), Timestamp::now());
+        if let Some((loader, evaluator)) = view.both(instant) {
+            let remembered = |id: &PolicyId| self.folder.get(id).cloned();
+            let changes = self.board.update(&self.pod, loader, evaluator, remembered, now);
+            let complete = loader.complete;
+            self.tell(&changes, now);
+            let written = self.write(complete);
+            self.judge_write(written);
+        }
+        let troubles = view.troubles(instant);
+        if !self.output.is_live() {
+            for trouble in troubles.iter().filter(|trouble| !self.troubles.contains(trouble)) {
+                self.output.say(&format!("{} {trouble}", crate::decide::to_second(now)));
+            }
+        }
+        self.troubles = troubles;
+        self.draw(view);
+    }
+
+    /// Prints a line that stays.
+    pub(crate) fn say(&mut self, line: &str) {
+        self.output.say(line);
+    }
+
+    fn tell(&mut self, changes: &[Change], now: Timestamp) {
+        for change in changes {
+            if !self.output.is_live() {
+                line(change, now).into_iter().for_each(|line| self.output.say(&line));
+            }
+            if let Some(after) = &change.after {
+                let before = change.before.as_ref().filter(|before| before.metadata.uid == after.metadata.uid);
+                let before = before.map(|before| &before.status);
+                self.events_unwritten |= self.events.record(&change.id, before, &after.status, now);
+            }
+        }
+        if !changes.is_empty() {
+            self.metrics.count(self.board.objects().values().map(|object| object.status.word()));
+        }
+    }
+
+    /// Brings the folder to what the board says. An equal object costs nothing, so each turn tries what failed before.
+    fn write(&mut self, complete: bool) -> Result<(), FileError> {
+        for (id, object) in self.board.objects() {
+            if self.folder.put(id, object)? {
+                self.metrics.writes.inc();
+            }
+        }
+        if complete {
+            for id in self.folder.ids() {
+                if !self.board.objects().contains_key(&id) {
+                    self.folder.remove(&id)?;
+                }
+            }
+        }
+        if self.events_unwritten {
+            self.folder.write_events(self.events.events())?;
+            self.events_unwritten = false;
+        }
+        Ok(())
+    }
+
+    /// One log line when writing begins to fail, one when it works again.
+    fn judge_write(&mut self, written: Result<(), FileError>) {
+        match written {
+            Ok(()) => {
+                if self.write_failure.take().is_some() {
+                    tracing::info!("status can be written again");
+                }
+            }
+            Err(error) => {
+                self.metrics.write_failures.inc();
+                if self.write_failure.is_none() {
+                    tracing::warn!(%error, "failed to write status; it is tried again every second");
+                }
+                self.write_failure = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Draws the table, where there is one.
+    pub(crate) fn draw(&mut self, view: &View) {
+        if !self.output.is_live() {
+            return;
+        }
+        let loader = view.loader();
+        let troubles: Vec<String> = self.troubles.iter().cloned().chain(self.write_failure.clone()).collect();
+        let (size, colour) = (self.output.size(), self.output.colour);
+        let lines = frame::frame(self.board.objects(), loader, &troubles, Timestamp::now(), size, colour);
+        self.output.draw(lines);
+    }
+}
