@@ -1,0 +1,138 @@
+//! The settings of certificates.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use portcullis_process::{SettingError, parse_duration};
+
+use super::rules::Rules;
+
+/// Shortest lifetime of anything. Shorter ones would be renewed all the time.
+const SHORTEST: Duration = Duration::from_secs(10);
+
+/// Who makes the certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// This controller.
+    Own,
+    /// Somebody else, for instance cert-manager, who writes the serving Secret with `ca.crt`.
+    External,
+}
+
+/// How the policy server gets its certificates.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Certificates")]
+pub struct CertificateArgs {
+    /// Who makes the certificates: this controller, or somebody else, like cert-manager, who writes the serving Secret.
+    #[arg(long, env = "PORTCULLIS_CERTIFICATES", value_name = "WHO", value_enum, default_value_t = Form::Own)]
+    pub certificates: Form,
+
+    /// The Secret of the certificate authority. [default: portcullis-<policy server>-ca]
+    #[arg(long, env = "PORTCULLIS_CA_SECRET", value_name = "NAME")]
+    pub ca_secret: Option<String>,
+
+    /// The Secret of the serving certificate, which pods mount. [default: portcullis-<policy server>-tls]
+    #[arg(long, env = "PORTCULLIS_TLS_SECRET", value_name = "NAME")]
+    pub tls_secret: Option<String>,
+
+    /// How long an authority lives. The next one is made when a third of that is left.
+    #[arg(long, env = "PORTCULLIS_CA_LIFETIME", value_name = "TIME", default_value = "365d", value_parser = parse_duration)]
+    pub ca_lifetime: Duration,
+
+    /// How long a serving certificate lives. The next one is made when a third of that is left.
+    #[arg(long, env = "PORTCULLIS_TLS_LIFETIME", value_name = "TIME", default_value = "90d", value_parser = parse_duration)]
+    pub tls_lifetime: Duration,
+
+    /// How long every webhook must have trusted a new authority before it signs.
+    #[arg(long, env = "PORTCULLIS_CA_PAUSE", value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    pub ca_pause: Duration,
+
+    /// How long a new serving certificate may take to reach every pod. Longer than the kubelet's sync period and the age of its cache.
+    #[arg(long, env = "PORTCULLIS_TLS_PAUSE", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+    pub tls_pause: Duration,
+
+    /// A certificate with less time left, although it should have been renewed, gives an event.
+    #[arg(long, env = "PORTCULLIS_CERTIFICATE_WARNING", value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
+    pub certificate_warning: Duration,
+}
+
+impl CertificateArgs {
+    /// The name of the authority's Secret.
+    pub fn ca_secret(&self, policy_server: &str) -> String {
+        self.ca_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-ca"))
+    }
+
+    /// The name of the serving Secret.
+    pub fn tls_secret(&self, policy_server: &str) -> String {
+        self.tls_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-tls"))
+    }
+
+    /// The rules for this service of a policy server.
+    ///
+    /// # Errors
+    /// When settings contradict each other.
+    pub fn rules(&self, policy_server: &str, namespace: &str, service: &str) -> Result<Rules, SettingError> {
+        if self.ca_secret(policy_server) == self.tls_secret(policy_server) {
+            return Err(SettingError::new("--ca-secret", "is the Secret of --tls-secret too; give them two names"));
+        }
+        for (setting, lifetime) in [("--ca-lifetime", self.ca_lifetime), ("--tls-lifetime", self.tls_lifetime)] {
+            if lifetime < SHORTEST {
+                return Err(SettingError::new(setting, format!("is {lifetime:?}; want {SHORTEST:?} at least")));
+            }
+        }
+        let pauses = self.ca_pause.saturating_add(self.tls_pause);
+        if pauses >= self.ca_lifetime / 3 {
+            let problem = format!(
+                "is too short: an authority is replaced in its last third, which takes {pauses:?} of pauses (--ca-pause and --tls-pause)"
+            );
+            return Err(SettingError::new("--ca-lifetime", problem));
+        }
+        Ok(Rules {
+            names: vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")],
+            policy_server: policy_server.to_owned(),
+            ca_lifetime: self.ca_lifetime,
+            serving_lifetime: self.tls_lifetime,
+            bundle_pause: self.ca_pause,
+            replica_pause: self.tls_pause,
+            warning: self.certificate_warning,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        certificates: CertificateArgs,
+    }
+
+    fn rules(args: &[&str]) -> Result<Rules, String> {
+        let program = Program::parse_from(std::iter::once("program").chain(args.iter().copied()));
+        program.certificates.rules("default", "gate", "guard").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_is_a_year_and_a_quarter() {
+        let rules = rules(&[]).expect("the defaults fit together");
+        assert_eq!(rules.names, ["guard.gate.svc", "guard.gate.svc.cluster.local"]);
+        assert_eq!(rules.ca_lifetime, Duration::from_secs(365 * 24 * 3600));
+        assert_eq!(rules.serving_lifetime, Duration::from_secs(90 * 24 * 3600));
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_named() {
+        for (args, named) in [
+            (vec!["--ca-secret=x", "--tls-secret=x"], "--ca-secret"),
+            (vec!["--tls-lifetime=1s"], "--tls-lifetime"),
+            (vec!["--ca-lifetime=10m"], "--ca-lifetime"),
+        ] {
+            assert!(rules(&args).is_err_and(|error| error.starts_with(named)), "{args:?}");
+        }
+        assert!(rules(&["--ca-lifetime=60s", "--ca-pause=2s", "--tls-pause=3s", "--tls-lifetime=20s"]).is_ok());
+    }
+}

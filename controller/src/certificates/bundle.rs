@@ -1,0 +1,98 @@
+//! The authorities that a webhook trusts.
+
+use super::certificate::{Certificate, CertificateError};
+
+/// Certificates of authorities, each once, the newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CaBundle {
+    certificates: Vec<Certificate>,
+}
+
+impl CaBundle {
+    /// Of these, in this order; a certificate that comes again is left out.
+    pub(crate) fn of(certificates: impl IntoIterator<Item = Certificate>) -> Self {
+        let mut bundle = Self::default();
+        certificates.into_iter().for_each(|certificate| bundle.add(certificate));
+        bundle
+    }
+
+    /// Reads a PEM text.
+    pub(crate) fn parse(pem: &[u8]) -> Result<Self, CertificateError> {
+        Ok(Self::of(Certificate::parse_all(pem)?))
+    }
+
+    fn add(&mut self, certificate: Certificate) {
+        if !self.certificates.contains(&certificate) {
+            self.certificates.push(certificate);
+        }
+    }
+
+    /// With those of another one behind.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        other.certificates.iter().cloned().for_each(|certificate| self.add(certificate));
+        self
+    }
+
+    /// Those that this holds and `other` does not.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        Self::of(self.certificates.iter().filter(|one| !other.certificates.contains(one)).cloned())
+    }
+
+    /// Those whose time has not ended.
+    pub(crate) fn living(&self, now: jiff::Timestamp) -> Self {
+        Self::of(self.certificates.iter().filter(|one| !one.is_over(now)).cloned())
+    }
+
+    /// Whether every certificate of `other` is in it.
+    pub(crate) fn holds(&self, other: &Self) -> bool {
+        other.certificates.iter().all(|one| self.certificates.contains(one))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.certificates.is_empty()
+    }
+
+    /// The certificates.
+    pub(crate) fn certificates(&self) -> &[Certificate] {
+        &self.certificates
+    }
+
+    /// The bundle as a webhook's `caBundle` holds it, as PEM. (In the object's JSON it stands in base64 once more.)
+    pub fn pem(&self) -> String {
+        self.certificates.iter().map(Certificate::pem).collect()
+    }
+
+    /// Whether this PEM text trusts the same authorities, whatever its order and its line breaks.
+    pub fn is_same_as(&self, pem: &[u8]) -> bool {
+        Self::parse(pem).is_ok_and(|other| self.holds(&other) && other.holds(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(name: &str) -> Certificate {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        Certificate::parse(made.cert.der().clone()).expect("rcgen wrote a certificate")
+    }
+
+    #[test]
+    fn each_certificate_is_there_once() {
+        let (a, b) = (one("a.example"), one("b.example"));
+        let bundle = CaBundle::of([a.clone(), b.clone(), a.clone()]);
+        assert_eq!(bundle.certificates(), [a.clone(), b.clone()]);
+        assert_eq!(CaBundle::of([b.clone()]).and(&bundle).certificates(), [b, a]);
+    }
+
+    #[test]
+    fn a_webhook_with_the_same_authorities_is_left_alone() {
+        let (a, b) = (one("a.example"), one("b.example"));
+        let bundle = CaBundle::of([a.clone(), b.clone()]);
+        assert!(bundle.is_same_as(format!("{}\n\n{}", b.pem(), a.pem()).as_bytes()));
+        assert!(!bundle.is_same_as(a.pem().as_bytes()));
+        assert!(!bundle.is_same_as(b""));
+        assert!(!CaBundle::of([a]).is_same_as(bundle.pem().as_bytes()));
+    }
+}

@@ -1,0 +1,290 @@
+//! What to do next about the certificates. Pure: Secrets and the time in, one step out.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::authority::{Authority, AuthorityError};
+use super::bundle::CaBundle;
+use super::certificate::{Certificate, CertificateError};
+use super::rules::Rules;
+use super::serving::{Pair, PairError};
+use super::stored::{StoredAuthority, StoredServing};
+
+/// What is known beside the Secrets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    /// The time, as the API server has it.
+    pub(crate) now: Timestamp,
+    /// For how long Secrets and webhooks have been seen just as they are. Counted by a clock that does not jump.
+    pub(crate) quiet: Duration,
+    /// Whether every webhook trusts every authority that is in use.
+    pub(crate) is_spread: bool,
+    /// What this program said last that webhooks are to trust.
+    pub(crate) remembered: &'a CaBundle,
+}
+
+/// What to do, and what to say.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// The authorities that webhooks are to trust now.
+    pub(crate) bundle: CaBundle,
+    /// What to write, if anything.
+    pub(crate) step: Option<Step>,
+    /// After how long something is to be done, if nothing else changes.
+    pub(crate) wait: Option<Duration>,
+    /// What is wrong.
+    pub(crate) problems: Vec<Problem>,
+    /// When the certificates end.
+    pub(crate) ends: Vec<(Which, Timestamp)>,
+    /// Those whose renewal is due although they have little time left.
+    pub(crate) expiring: Vec<Which>,
+}
+
+/// One write of one Secret.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A new authority takes the place of the stored one.
+    MakeAuthority {
+        /// Why.
+        cause: Cause,
+        /// Those that are trusted beside it.
+        previous: CaBundle,
+    },
+    /// The stored authority stays; these are trusted beside it.
+    Trust {
+        /// All of them.
+        previous: CaBundle,
+    },
+    /// The stored authority issues a new serving certificate.
+    IssueServing {
+        /// Why.
+        cause: Cause,
+    },
+    /// The serving Secret's `ca.crt` becomes the bundle.
+    Show,
+}
+
+/// Why something is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// There is none.
+    Absent,
+    /// What is there cannot be used.
+    Unusable,
+    /// Its time has ended.
+    Ended,
+    /// A third of its time is left.
+    Due,
+    /// It is not for the names of the service.
+    OtherNames,
+    /// It is of an authority that nobody trusts.
+    Untrusted,
+    /// Every webhook trusts the new authority.
+    Introduced,
+}
+
+/// One of the certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Which {
+    /// The authority.
+    Ca,
+    /// The serving certificate.
+    Serving,
+}
+
+/// What is wrong with what is stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Problem {
+    /// Of the authority's Secret.
+    #[error("{0}")]
+    Authority(AuthorityError),
+    /// Of the authority's Secret.
+    #[error("`previous.crt` {0}")]
+    Previous(CertificateError),
+    /// Of the serving Secret.
+    #[error("{0}")]
+    Serving(PairError),
+    /// Of the serving Secret.
+    #[error("`ca.crt` {0}")]
+    Shown(CertificateError),
+    /// Somebody else makes the certificates, and there are none.
+    #[error("is not there; who makes the certificates must write it, with `tls.crt`, `tls.key` and `ca.crt`")]
+    NoServing,
+    /// Somebody else makes the certificates, and does not say who signs them.
+    #[error("has no `ca.crt`, so webhooks cannot trust the policy server; take an issuer that writes it")]
+    NotShown,
+    /// The API server's clock is before the time at which the authority was made.
+    #[error("holds an authority from the future; nothing is renewed until the clock of the API server is right again")]
+    ClockBehind,
+}
+
+impl Problem {
+    /// The Secret it is about.
+    pub(crate) fn which(&self) -> Which {
+        match self {
+            Self::Authority(_) | Self::Previous(_) | Self::ClockBehind => Which::Ca,
+            Self::Serving(_) | Self::Shown(_) | Self::NoServing | Self::NotShown => Which::Serving,
+        }
+    }
+}
+
+impl Which {
+    /// The name in metrics and events.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ca => "ca",
+            Self::Serving => "serving",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "there was none",
+            Self::Unusable => "the old one could not be used",
+            Self::Ended => "the old one has ended",
+            Self::Due => "a third of its time is left",
+            Self::OtherNames => "the old one is not for the names of the service",
+            Self::Untrusted => "the old one is of an unknown authority",
+            Self::Introduced => "every webhook trusts the new authority",
+        })
+    }
+}
+
+/// Decides.
+pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &StoredServing, rules: &Rules) -> Decision {
+    let mut decision = Decision::new(CaBundle::default());
+    decision.problems.extend(stored.problem.clone().map(Problem::Previous));
+    if let Some(Err(error)) = &stored.pair {
+        decision.problems.push(Problem::Authority(error.clone()));
+    }
+    if let Some(Err(error)) = &serving.pair {
+        decision.problems.push(Problem::Serving(error.clone()));
+    }
+    let authority = match &stored.pair {
+        Some(Ok(authority)) if !authority.certificate.is_over(moment.now) => authority,
+        other => {
+            let cause = match other {
+                None => Cause::Absent,
+                Some(Err(_)) => Cause::Unusable,
+                Some(Ok(_)) => Cause::Ended,
+            };
+            // Who answers until the new serving certificate is everywhere is trusted by these.
+            let previous = stored.previous.clone().and(&serving.shown()).and(moment.remembered).living(moment.now);
+            decision.bundle = previous.clone();
+            decision.step = Some(Step::MakeAuthority { cause, previous });
+            return decision;
+        }
+    };
+    decision.bundle = authority.bundle().and(&stored.previous);
+    decision.judge(moment.now, rules, Which::Ca, &authority.certificate);
+    if let Some(leaf) = &serving.leaf {
+        decision.judge(moment.now, rules, Which::Serving, leaf);
+    }
+    if authority.certificate.not_before > moment.now {
+        decision.problems.push(Problem::ClockBehind);
+        return decision;
+    }
+    let now = match &serving.pair {
+        None => Now::Do(Step::IssueServing { cause: Cause::Absent }),
+        Some(Err(_)) => Now::Do(Step::IssueServing { cause: Cause::Unusable }),
+        Some(Ok(pair)) => with_pair(moment, authority, stored, pair, serving, rules),
+    };
+    match now {
+        Now::Do(step) => decision.step = Some(step),
+        Now::Wait(wait) => decision.wait = wait,
+    }
+    decision
+}
+
+/// A step, or the time until one.
+enum Now {
+    Do(Step),
+    Wait(Option<Duration>),
+}
+
+impl Now {
+    /// The step, once the quiet time is as long as this.
+    fn after(pause: Duration, moment: &Moment<'_>, step: Step) -> Self {
+        match pause.checked_sub(moment.quiet) {
+            Some(left) if !left.is_zero() => Self::Wait(Some(left)),
+            _ => Self::Do(step),
+        }
+    }
+}
+
+fn with_pair(
+    moment: &Moment<'_>,
+    authority: &Authority,
+    stored: &StoredAuthority,
+    pair: &Pair,
+    serving: &StoredServing,
+    rules: &Rules,
+) -> Now {
+    let bundle = authority.bundle().and(&stored.previous);
+    let issue = |cause| Now::Do(Step::IssueServing { cause });
+    if pair.leaf.is_over(moment.now) {
+        return issue(Cause::Ended);
+    }
+    if !pair.leaf.is_for(&rules.names) {
+        return issue(Cause::OtherNames);
+    }
+    let vouches = |one: &&Certificate| one.vouches_for(&pair.leaf, &pair.chain);
+    let is_ours = vouches(&&authority.certificate);
+    if !is_ours && !stored.previous.certificates().iter().any(|one| vouches(&one)) {
+        // The authority's Secret was replaced by hand, and what replicas show now is trusted by somebody who is not in it.
+        let others = serving.shown().and(moment.remembered).without(&bundle);
+        return match others.certificates().iter().find(vouches) {
+            Some(issuer) => {
+                let previous = stored.previous.clone().and(&CaBundle::of([issuer.clone()]));
+                Now::Do(Step::Trust { previous })
+            }
+            None => issue(Cause::Untrusted),
+        };
+    }
+    if is_ours && pair.leaf.due() <= moment.now {
+        return issue(Cause::Due);
+    }
+    let shown = serving.shown();
+    if !(shown.holds(&bundle) && bundle.holds(&shown)) {
+        return Now::Do(Step::Show);
+    }
+    if !is_ours {
+        return match moment.is_spread {
+            true => Now::after(rules.bundle_pause, moment, Step::IssueServing { cause: Cause::Introduced }),
+            // Whoever registers webhooks is at it; nothing is known of how long it takes.
+            false => Now::Wait(None),
+        };
+    }
+    if !stored.previous.is_empty() {
+        return Now::after(rules.replica_pause, moment, Step::Trust { previous: CaBundle::default() });
+    }
+    let due = authority.certificate.due();
+    if due <= moment.now {
+        return Now::Do(Step::MakeAuthority { cause: Cause::Due, previous: authority.bundle() });
+    }
+    let due = due.min(pair.leaf.due());
+    Now::Wait(Duration::try_from(due.duration_since(moment.now)).ok())
+}
+
+impl Decision {
+    /// Nothing but what webhooks are to trust.
+    pub(crate) fn new(bundle: CaBundle) -> Self {
+        Self { bundle, step: None, wait: None, problems: Vec::new(), ends: Vec::new(), expiring: Vec::new() }
+    }
+
+    /// Notes the end of a certificate, and whether somebody should look.
+    pub(crate) fn judge(&mut self, now: Timestamp, rules: &Rules, which: Which, certificate: &Certificate) {
+        self.ends.push((which, certificate.not_after));
+        let left = Duration::try_from(certificate.not_after.duration_since(now)).unwrap_or(Duration::ZERO);
+        if left <= rules.warning && certificate.due() <= now {
+            self.expiring.push(which);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,316 @@
+use jiff::SignedDuration;
+
+use super::*;
+
+pub(crate) fn now() -> Timestamp {
+    "2026-11-21T12:00:00Z".parse().expect("a time")
+}
+
+/// An authority of 90 days, serving certificates of 30, and pauses of 10 s and 60 s.
+pub(crate) fn rules() -> Rules {
+    let days = |days: u64| Duration::from_secs(days * 24 * 3600);
+    Rules {
+        names: vec!["guard.gate.svc".to_owned(), "guard.gate.svc.cluster.local".to_owned()],
+        policy_server: "default".to_owned(),
+        ca_lifetime: days(90),
+        serving_lifetime: days(30),
+        bundle_pause: Duration::from_secs(10),
+        replica_pause: Duration::from_secs(60),
+        warning: days(30),
+    }
+}
+
+/// Two Secrets and the program that looks at them. A step is done as the keeper does it.
+struct World {
+    now: Timestamp,
+    quiet: Duration,
+    is_spread: bool,
+    remembered: CaBundle,
+    authority: Option<super::super::stored::Data>,
+    serving: Option<super::super::stored::Data>,
+}
+
+impl World {
+    fn empty() -> Self {
+        Self {
+            now: now(),
+            quiet: Duration::ZERO,
+            is_spread: true,
+            remembered: CaBundle::default(),
+            authority: None,
+            serving: None,
+        }
+    }
+
+    /// As it is some minutes after the installation.
+    fn settled() -> Self {
+        let mut world = Self::empty();
+        world.run();
+        world
+    }
+
+    fn authority(&self) -> StoredAuthority {
+        StoredAuthority::read(self.authority.as_ref())
+    }
+
+    fn current(&self) -> Authority {
+        self.authority().pair.expect("a Secret").expect("an authority")
+    }
+
+    fn serving(&self) -> StoredServing {
+        StoredServing::read(self.serving.as_ref())
+    }
+
+    fn leaf(&self) -> Certificate {
+        self.serving().leaf.expect("a certificate")
+    }
+
+    fn decide(&self) -> Decision {
+        let Self { now, quiet, is_spread, remembered, .. } = self;
+        let moment = Moment { now: *now, quiet: *quiet, is_spread: *is_spread, remembered };
+        next(&moment, &self.authority(), &self.serving(), &rules())
+    }
+
+    fn forward(&mut self, time: SignedDuration) {
+        self.now = self.now.checked_add(time).expect("a time");
+        self.quiet = Duration::try_from(time).expect("a time that passes");
+    }
+
+    /// Does the step there must be.
+    fn step(&mut self) -> Step {
+        let decision = self.decide();
+        let step = decision.step.expect("a step");
+        self.remembered = decision.bundle.clone();
+        match &step {
+            Step::MakeAuthority { previous, .. } => {
+                let authority = Authority::make(&rules(), self.now).expect("an authority");
+                self.authority = Some(StoredAuthority::data(&authority, previous));
+            }
+            Step::Trust { previous } => self.authority = Some(StoredAuthority::data(&self.current(), previous)),
+            Step::IssueServing { .. } => {
+                let pair = self.current().issue(&rules(), self.now).expect("a certificate");
+                self.serving = Some(StoredServing::data(&pair, &decision.bundle));
+            }
+            Step::Show => {
+                let pair = self.serving().pair.expect("a Secret").expect("a pair");
+                self.serving = Some(StoredServing::data(&pair, &decision.bundle));
+            }
+        }
+        self.quiet = Duration::ZERO;
+        step
+    }
+
+    /// Does all the steps there are at this time.
+    fn run(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        while self.decide().step.is_some() {
+            assert!(steps.len() < 10, "there is no end: {steps:?}");
+            steps.push(self.step());
+        }
+        steps
+    }
+}
+
+fn days(days: i64) -> SignedDuration {
+    SignedDuration::from_hours(24 * days)
+}
+
+fn issues(cause: Cause) -> Step {
+    Step::IssueServing { cause }
+}
+
+#[test]
+fn the_first_time_both_are_made() {
+    let mut world = World::empty();
+    let previous = CaBundle::default();
+    assert_eq!(world.run(), [Step::MakeAuthority { cause: Cause::Absent, previous }, issues(Cause::Absent)]);
+    let decision = world.decide();
+    assert_eq!(decision.bundle, world.current().bundle());
+    assert_eq!(world.serving().shown(), decision.bundle);
+    assert_eq!((decision.problems, decision.expiring), (vec![], vec![]));
+    assert!(decision.wait.is_some_and(|wait| wait > Duration::from_secs(19 * 24 * 3600)), "{:?}", decision.wait);
+}
+
+#[test]
+fn a_serving_certificate_is_renewed_when_a_third_is_left() {
+    let mut world = World::settled();
+    let before = world.leaf();
+    world.forward(days(19));
+    assert_eq!(world.run(), []);
+    world.forward(days(2));
+    assert_eq!(world.run(), [issues(Cause::Due)]);
+    assert_ne!(world.leaf(), before);
+    assert!(world.current().certificate.vouches_for(&world.leaf(), &[]));
+}
+
+#[test]
+fn an_authority_is_replaced_with_overlap() {
+    let mut world = World::settled();
+    let old = world.current();
+    for _ in 0..2 {
+        world.forward(days(20));
+        assert_eq!(world.run(), [issues(Cause::Due)]);
+    }
+    world.forward(days(21));
+    let made = Step::MakeAuthority { cause: Cause::Due, previous: old.bundle() };
+    assert_eq!(world.run(), [issues(Cause::Due), made, Step::Show]);
+    let new = world.current();
+    let both = new.bundle().and(&old.bundle());
+    let leaf = world.leaf();
+    assert!(old.certificate.vouches_for(&leaf, &[]), "the old serving certificate stays in use");
+    assert_eq!((world.decide().bundle, world.serving().shown()), (both.clone(), both.clone()));
+
+    // Webhooks must trust it first, and then for a pause.
+    world.is_spread = false;
+    world.forward(days(1));
+    assert_eq!((world.decide().step, world.decide().wait), (None, None));
+    world.is_spread = true;
+    world.quiet = Duration::from_secs(4);
+    assert_eq!((world.decide().step, world.decide().wait), (None, Some(Duration::from_secs(6))));
+    world.quiet = Duration::from_secs(10);
+    assert_eq!(world.step(), issues(Cause::Introduced));
+    assert!(new.certificate.vouches_for(&world.leaf(), &[]));
+    assert_eq!(world.decide().bundle, both, "replicas may still show the old certificate");
+
+    world.quiet = Duration::from_secs(59);
+    assert_eq!((world.decide().step, world.decide().wait), (None, Some(Duration::from_secs(1))));
+    world.quiet = Duration::from_secs(60);
+    assert_eq!(world.run(), [Step::Trust { previous: CaBundle::default() }, Step::Show]);
+    assert_eq!((world.decide().bundle, world.serving().shown()), (new.bundle(), new.bundle()));
+    assert!(world.decide().wait.is_some());
+}
+
+#[test]
+fn fault_w12_a_deleted_authority_is_made_again_with_overlap() {
+    let mut world = World::settled();
+    let (old, leaf) = (world.current(), world.leaf());
+    world.authority = None;
+    // Also by a controller that has just started and remembers nothing.
+    world.remembered = CaBundle::default();
+    let steps = world.run();
+    assert_eq!(steps, [Step::MakeAuthority { cause: Cause::Absent, previous: old.bundle() }, Step::Show]);
+    assert_eq!(world.leaf(), leaf, "the old serving certificate stays until webhooks trust the new authority");
+    world.quiet = Duration::from_secs(10);
+    assert_eq!(world.step(), issues(Cause::Introduced));
+    assert_eq!(world.decide().bundle, world.current().bundle().and(&old.bundle()));
+    world.quiet = Duration::from_secs(60);
+    assert_eq!(world.run(), [Step::Trust { previous: CaBundle::default() }, Step::Show]);
+}
+
+#[test]
+fn with_both_secrets_gone_the_old_authority_is_remembered() {
+    let mut world = World::settled();
+    let old = world.current();
+    world.remembered = world.decide().bundle;
+    (world.authority, world.serving) = (None, None);
+    let made = Step::MakeAuthority { cause: Cause::Absent, previous: old.bundle() };
+    assert_eq!(world.run(), [made, issues(Cause::Absent)]);
+    assert!(world.decide().bundle.holds(&old.bundle()), "replicas show certificates of it");
+}
+
+#[test]
+fn a_deleted_serving_certificate_is_made_again_at_once() {
+    let mut world = World::settled();
+    let authority = world.current();
+    world.serving = None;
+    assert_eq!(world.run(), [issues(Cause::Absent)]);
+    assert_eq!(world.decide().bundle, authority.bundle());
+}
+
+#[test]
+fn what_cannot_be_used_is_replaced_and_told() {
+    let noise = k8s_openapi::ByteString(b"noise".to_vec());
+    let mut world = World::settled();
+    let old = world.current();
+    world.authority.as_mut().expect("a Secret").insert("ca.key".to_owned(), noise.clone());
+    assert_eq!(world.decide().problems, [Problem::Authority(AuthorityError::Key)]);
+    let steps = world.run();
+    assert_eq!(steps[0], Step::MakeAuthority { cause: Cause::Unusable, previous: old.bundle() });
+    assert_eq!(world.decide().problems, []);
+
+    let mut world = World::settled();
+    world.serving.as_mut().expect("a Secret").insert("tls.crt".to_owned(), noise);
+    assert!(matches!(world.decide().problems[..], [Problem::Serving(PairError::Certificate(_))]));
+    assert_eq!(world.run(), [issues(Cause::Unusable)]);
+
+    let mut world = World::settled();
+    let other = World::settled().serving.expect("a Secret")["tls.key"].clone();
+    world.serving.as_mut().expect("a Secret").insert("tls.key".to_owned(), other);
+    assert_eq!(world.decide().problems, [Problem::Serving(PairError::OtherKey)]);
+    assert_eq!(world.run(), [issues(Cause::Unusable)]);
+}
+
+#[test]
+fn an_authority_replaced_by_hand_is_introduced_like_any_other() {
+    let mut world = World::settled();
+    let old = world.current();
+    world.authority = World::settled().authority;
+    assert_eq!(world.run(), [Step::Trust { previous: old.bundle() }, Step::Show]);
+    world.quiet = Duration::from_secs(10);
+    assert_eq!(world.step(), issues(Cause::Introduced));
+}
+
+#[test]
+fn a_serving_certificate_that_nobody_trusts_is_replaced() {
+    let mut world = World::settled();
+    let strange = World::settled();
+    let pair = strange.serving().pair.expect("a Secret").expect("a pair");
+    world.serving = Some(StoredServing::data(&pair, &world.current().bundle()));
+    world.remembered = CaBundle::default();
+    assert_eq!(world.run(), [issues(Cause::Untrusted)]);
+}
+
+#[test]
+fn a_service_of_another_name_gets_a_certificate_of_its_own() {
+    let mut world = World::settled();
+    let others = Rules { names: vec!["other.gate.svc".to_owned()], ..rules() };
+    let pair = world.current().issue(&others, world.now).expect("a certificate");
+    world.serving = Some(StoredServing::data(&pair, &world.current().bundle()));
+    assert_eq!(world.run(), [issues(Cause::OtherNames)]);
+}
+
+#[test]
+fn after_a_long_sleep_everything_is_new_at_once() {
+    let mut world = World::settled();
+    world.forward(days(400));
+    let decision = world.decide();
+    assert!(decision.bundle.is_empty(), "nobody takes an authority that has ended");
+    assert!(matches!(world.step(), Step::MakeAuthority { cause: Cause::Ended, .. }));
+    assert_eq!(world.step(), issues(Cause::Ended));
+    assert_eq!(world.run(), []);
+}
+
+#[test]
+fn a_clock_that_goes_back_renews_nothing() {
+    let mut world = World::settled();
+    world.now = now().checked_sub(days(300)).expect("a time");
+    let decision = world.decide();
+    assert_eq!((decision.step, decision.problems), (None, vec![Problem::ClockBehind]));
+    assert_eq!(decision.bundle, world.current().bundle());
+}
+
+#[test]
+fn fault_h14_what_should_have_been_renewed_is_told() {
+    let mut world = World::settled();
+    assert_eq!(world.decide().expiring, []);
+    world.forward(days(21));
+    assert_eq!(world.decide().expiring, [Which::Serving], "nobody could write the Secret");
+    world.forward(days(41));
+    assert_eq!(world.decide().expiring, [Which::Ca, Which::Serving]);
+    // An authority that lives for a year is not yet near its end when it is replaced.
+    let authority = Authority::make(&Rules { ca_lifetime: rules().ca_lifetime * 4, ..rules() }, now());
+    let authority = authority.expect("an authority");
+    let mut decision = Decision::new(authority.bundle());
+    decision.judge(now().checked_add(days(250)).expect("a time"), &rules(), Which::Ca, &authority.certificate);
+    assert_eq!(decision.expiring, []);
+}
+
+#[test]
+fn a_decision_is_the_same_whoever_asks_again() {
+    let world = World::settled();
+    assert_eq!(world.decide(), world.decide());
+    let mut rotating = World::settled();
+    rotating.forward(days(61));
+    rotating.run();
+    assert_eq!(rotating.decide(), rotating.decide());
+}

@@ -1,0 +1,68 @@
+//! Events on the two Secrets.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use portcullis_kubernetes::CONTROLLER_REPORTING;
+
+use super::decide::Which;
+
+/// The same is told again after this time.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// Longest note, in bytes.
+const NOTE: usize = 1024;
+
+/// What can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Reason {
+    /// A certificate should have been renewed and has little time left.
+    CertificateExpiring,
+    /// What a Secret holds cannot be used, or it cannot be written.
+    CertificateInvalid,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::CertificateExpiring => "CertificateExpiring",
+            Self::CertificateInvalid => "CertificateInvalid",
+        }
+    }
+}
+
+/// Tells each thing once an hour.
+pub(crate) struct Events {
+    recorder: Recorder,
+    told: HashMap<(Reason, Which), (String, Instant)>,
+}
+
+impl Events {
+    /// `instance` is the name of this pod.
+    pub(crate) fn new(client: Client, instance: &str) -> Self {
+        let reporter = Reporter { controller: CONTROLLER_REPORTING.to_owned(), instance: Some(instance.to_owned()) };
+        Self { recorder: Recorder::new(client, reporter), told: HashMap::new() }
+    }
+
+    /// Writes a warning about a Secret, unless the same was written within the hour.
+    pub(crate) async fn warn(&mut self, reason: Reason, which: Which, secret: &ObjectReference, note: &str) {
+        let note = portcullis_contract::truncate(note, NOTE);
+        let told = self.told.get(&(reason, which));
+        if told.is_some_and(|(before, when)| *before == note && when.elapsed() < AGAIN) {
+            return;
+        }
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.as_str().to_owned(),
+            note: Some(note.clone()),
+            action: "KeepCertificates".to_owned(),
+            secondary: None,
+        };
+        match self.recorder.publish(&event, secret).await {
+            Ok(()) => drop(self.told.insert((reason, which), (note, Instant::now()))),
+            Err(error) => tracing::warn!(%error, "failed to write an event"),
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Reads the Secrets, does what was decided, and says what webhooks are to trust.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use kube::Client;
+use portcullis_contract::{Digest, Hasher};
+use tokio::sync::watch;
+
+use super::args::Form;
+use super::authority::{Authority, AuthorityError};
+use super::bundle::CaBundle;
+use super::decide::{Decision, Moment, Step, Which, next};
+use super::event::{Events, Reason};
+use super::external;
+use super::metrics::CertificateMetrics;
+use super::rules::Rules;
+use super::spread::Registered;
+use super::store::{Store, StoreError};
+use super::stored::{Data, StoredAuthority, StoredServing};
+
+/// How often the Secrets are looked at. Two small objects are read faster than all ways in which a watch ends are told apart.
+const POLL: Duration = Duration::from_secs(5);
+/// Between two steps.
+const BREATH: Duration = Duration::from_millis(100);
+/// Longest wait after errors.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Difference of the two clocks that is told.
+const SKEW: SignedDuration = SignedDuration::from_secs(60);
+
+/// What a keeper needs.
+pub struct KeeperParts {
+    /// For all that it asks the API server.
+    pub client: Client,
+    /// Where the Secrets are.
+    pub namespace: String,
+    /// The policy server.
+    pub policy_server: String,
+    /// Name of this pod.
+    pub instance: String,
+    /// Who makes the certificates.
+    pub form: Form,
+    /// The Secret of the authority.
+    pub ca_secret: String,
+    /// The Secret of the serving certificate.
+    pub tls_secret: String,
+    /// How long what lasts.
+    pub rules: Rules,
+    /// What is shown.
+    pub metrics: CertificateMetrics,
+}
+
+/// Keeps the certificates of one policy server, while this controller leads.
+pub struct Keeper {
+    parts: KeeperParts,
+    store: Store,
+    events: Events,
+    bundle: watch::Sender<Option<Arc<CaBundle>>>,
+    quiet: Quiet,
+    /// What was told last, so that it is logged once.
+    told: Option<String>,
+    /// Whether it was told that two clocks differ.
+    is_skewed: bool,
+}
+
+/// A turn that did not end well. Its Secret is named where it is told.
+#[derive(Debug, thiserror::Error)]
+enum TurnError {
+    #[error("Secret {name}: {source}")]
+    Store { name: String, which: Which, source: StoreError },
+    #[error("failed to list webhook configurations: {0}")]
+    Webhooks(#[from] kube::Error),
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    #[error("the API server did not answer within {LONGEST:?}")]
+    TimedOut,
+}
+
+/// What came of a turn.
+enum Turn {
+    /// A Secret was written, or somebody else wrote it.
+    Again,
+    /// Nothing is to be done for this long.
+    Rest(Duration),
+}
+
+/// For how long all has been as it is. Counted by a clock that does not jump.
+struct Quiet {
+    seen: Option<(Digest, Instant)>,
+}
+
+impl Quiet {
+    fn since(&mut self, state: Digest) -> Duration {
+        match self.seen {
+            Some((seen, when)) if seen == state => when.elapsed(),
+            _ => {
+                self.seen = Some((state, Instant::now()));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+impl Keeper {
+    /// A keeper, and where to learn what webhooks are to trust: nothing until the Secrets have been read.
+    pub fn new(parts: KeeperParts) -> (Self, watch::Receiver<Option<Arc<CaBundle>>>) {
+        let (bundle, receiver) = watch::channel(None);
+        let keeper = Self {
+            store: Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
+            events: Events::new(parts.client.clone(), &parts.instance),
+            quiet: Quiet { seen: None },
+            told: None,
+            is_skewed: false,
+            bundle,
+            parts,
+        };
+        (keeper, receiver)
+    }
+
+    /// Keeps them for ever. May be dropped at any moment: what is half done is found and finished by the next one.
+    pub async fn run(mut self) {
+        let mut failed = 0_u32;
+        loop {
+            let turn = tokio::time::timeout(LONGEST, self.turn()).await.unwrap_or(Err(TurnError::TimedOut));
+            let pause = match turn {
+                Ok(Turn::Again) => BREATH,
+                Ok(Turn::Rest(pause)) => pause,
+                Err(error) => {
+                    failed += 1;
+                    self.fail(&error).await;
+                    tokio::time::sleep(LONGEST.min(POLL / 5 * 2_u32.saturating_pow(failed.min(10)))).await;
+                    continue;
+                }
+            };
+            failed = 0;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Turn, TurnError> {
+        let (ca_secret, tls_secret) = (self.parts.ca_secret.clone(), self.parts.tls_secret.clone());
+        let failed = |name: &str, which| {
+            let name = name.to_owned();
+            move |source| TurnError::Store { name, which, source }
+        };
+        let tls = self.store.read(&tls_secret).await.map_err(failed(&tls_secret, Which::Serving))?;
+        let now = self.time(tls.time);
+        let serving = StoredServing::read(tls.secret.as_ref().map(data).as_ref());
+        let registered = Registered::list(&self.parts.client, &self.parts.policy_server).await?;
+        let remembered = self.bundle.borrow().clone();
+
+        if self.parts.form == Form::External {
+            let remembered = remembered.map_or_else(|| registered.any(), |bundle| CaBundle::clone(&bundle));
+            let quiet = self.quiet.since(digest(&[tls.secret.as_ref()], true));
+            let moment = Moment { now, quiet, is_spread: true, remembered: &remembered };
+            let decision = external::follow(&moment, &serving, &self.parts.rules);
+            self.publish(&decision, now).await;
+            self.expiring(&decision).await;
+            return Ok(Turn::Rest(rest(&decision)));
+        }
+
+        let ca = self.store.read(&ca_secret).await.map_err(failed(&ca_secret, Which::Ca))?;
+        let stored = StoredAuthority::read(ca.secret.as_ref().map(data).as_ref());
+        let remembered = remembered.map(|bundle| CaBundle::clone(&bundle)).unwrap_or_default();
+        let is_spread = match &stored.pair {
+            Some(Ok(authority)) => registered.trust(&authority.bundle().and(&stored.previous)),
+            _ => false,
+        };
+        let quiet = self.quiet.since(digest(&[ca.secret.as_ref(), tls.secret.as_ref()], is_spread));
+        let moment = Moment { now, quiet, is_spread, remembered: &remembered };
+        let decision = next(&moment, &stored, &serving, &self.parts.rules);
+        self.publish(&decision, now).await;
+        let Some(step) = &decision.step else { return Ok(Turn::Rest(rest(&decision))) };
+
+        let (which, read) = match step {
+            Step::MakeAuthority { .. } | Step::Trust { .. } => (Which::Ca, ca.secret.as_ref()),
+            Step::IssueServing { .. } | Step::Show => (Which::Serving, tls.secret.as_ref()),
+        };
+        let (name, kind) = match which {
+            Which::Ca => (&ca_secret, "Opaque"),
+            Which::Serving => (&tls_secret, "kubernetes.io/tls"),
+        };
+        let Some(data) = self.made(&decision, step, &stored, &serving, now)? else { return Ok(Turn::Rest(POLL)) };
+        match self.store.write(name, kind, read, data).await {
+            Ok(()) => {
+                tracing::info!(secret = name, step = %told(step), "certificates changed");
+                Ok(Turn::Again)
+            }
+            Err(StoreError::Conflict) => Ok(Turn::Again),
+            Err(source) => {
+                self.expiring(&decision).await;
+                Err(TurnError::Store { name: name.clone(), which, source })
+            }
+        }
+    }
+
+    /// The data that a step writes.
+    fn made(
+        &self,
+        decision: &Decision,
+        step: &Step,
+        stored: &StoredAuthority,
+        serving: &StoredServing,
+        now: Timestamp,
+    ) -> Result<Option<Data>, AuthorityError> {
+        let authority = stored.pair.as_ref().and_then(|pair| pair.as_ref().ok());
+        let pair = serving.pair.as_ref().and_then(|pair| pair.as_ref().ok());
+        let rules = &self.parts.rules;
+        Ok(match step {
+            Step::MakeAuthority { previous, .. } => {
+                Some(StoredAuthority::data(&Authority::make(rules, now)?, previous))
+            }
+            Step::Trust { previous } => authority.map(|authority| StoredAuthority::data(authority, previous)),
+            Step::IssueServing { .. } => match authority {
+                Some(authority) => Some(StoredServing::data(&authority.issue(rules, now)?, &decision.bundle)),
+                None => None,
+            },
+            Step::Show => pair.map(|pair| StoredServing::data(pair, &decision.bundle)),
+        })
+    }
+
+    /// Says what webhooks are to trust, what is wrong, and how much time is left.
+    async fn publish(&mut self, decision: &Decision, now: Timestamp) {
+        // While there is no authority at all, webhooks keep what they have.
+        if !decision.bundle.is_empty() {
+            self.bundle.send_if_modified(|bundle| {
+                let is_new = bundle.as_deref() != Some(&decision.bundle);
+                if is_new {
+                    *bundle = Some(Arc::new(decision.bundle.clone()));
+                }
+                is_new
+            });
+        }
+        self.parts.metrics.show(&decision.ends, now);
+        let problems: Vec<_> = decision.problems.iter().map(|problem| (problem.which(), problem.to_string())).collect();
+        for (which, problem) in &problems {
+            let text = format!("Secret {}: {problem}", self.name(*which));
+            self.events.warn(Reason::CertificateInvalid, *which, &self.reference(*which), &text).await;
+        }
+        if problems.is_empty() {
+            self.told = None;
+        } else {
+            self.parts.metrics.errors.inc();
+            let text = problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.name(*which)));
+            self.tell(text.collect::<Vec<_>>().join("; "));
+        }
+    }
+
+    async fn expiring(&mut self, decision: &Decision) {
+        for which in &decision.expiring {
+            let end = decision.ends.iter().find(|(one, _)| one == which).map(|(_, end)| end.to_string());
+            let text = format!(
+                "the certificate in Secret {} ends at {} and was not renewed",
+                self.name(*which),
+                end.unwrap_or_default()
+            );
+            self.events.warn(Reason::CertificateExpiring, *which, &self.reference(*which), &text).await;
+        }
+    }
+
+    async fn fail(&mut self, error: &TurnError) {
+        self.parts.metrics.errors.inc();
+        self.tell(error.to_string());
+        if let TurnError::Store { which, source: StoreError::NotOurs, .. } = error {
+            self.events.warn(Reason::CertificateInvalid, *which, &self.reference(*which), &error.to_string()).await;
+        }
+    }
+
+    /// One line when a failure begins.
+    fn tell(&mut self, text: String) {
+        if self.told.as_ref() != Some(&text) {
+            tracing::error!(error = text, "certificates cannot be kept as they should");
+            self.told = Some(text);
+        }
+    }
+
+    /// The API server's clock counts, as it is the API server who looks at the end of a certificate.
+    fn time(&mut self, server: Option<Timestamp>) -> Timestamp {
+        let here = Timestamp::now();
+        let now = server.unwrap_or(here);
+        let skew = now.duration_since(here);
+        let was_skewed = std::mem::replace(&mut self.is_skewed, skew.abs() > SKEW);
+        if self.is_skewed && !was_skewed {
+            tracing::warn!(
+                seconds = skew.as_secs(),
+                "the clock of the API server differs from the one of this machine"
+            );
+        }
+        now
+    }
+
+    fn name(&self, which: Which) -> &str {
+        match which {
+            Which::Ca => &self.parts.ca_secret,
+            Which::Serving => &self.parts.tls_secret,
+        }
+    }
+
+    fn reference(&self, which: Which) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Secret".to_owned()),
+            namespace: Some(self.parts.namespace.clone()),
+            name: Some(self.name(which).to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.parts.metrics.hide();
+    }
+}
+
+fn rest(decision: &Decision) -> Duration {
+    decision.wait.map_or(POLL, |wait| wait.clamp(BREATH, POLL))
+}
+
+fn data(secret: &Secret) -> Data {
+    secret.data.clone().unwrap_or_default()
+}
+
+/// Of everything that makes a pause begin anew.
+fn digest(secrets: &[Option<&Secret>], is_spread: bool) -> Digest {
+    let mut hasher = Hasher::default();
+    for secret in secrets {
+        // Lengths go along, so that no two states are written alike.
+        let entries = secret.iter().flat_map(|secret| secret.data.iter().flatten());
+        for (key, value) in entries {
+            hasher.update(format!("{key} {} ", value.0.len()).as_bytes());
+            hasher.update(&value.0);
+        }
+        hasher.update(b"/");
+    }
+    hasher.update(&[u8::from(is_spread)]);
+    hasher.finish()
+}
+
+fn told(step: &Step) -> String {
+    match step {
+        Step::MakeAuthority { cause, previous } if previous.is_empty() => format!("a new authority: {cause}"),
+        Step::MakeAuthority { cause, .. } => format!("a new authority beside the old one: {cause}"),
+        Step::Trust { previous } if previous.is_empty() => "the old authority is trusted no more".to_owned(),
+        Step::Trust { .. } => "another authority is trusted beside the stored one".to_owned(),
+        Step::IssueServing { cause } => format!("a new serving certificate: {cause}"),
+        Step::Show => "`ca.crt` has all authorities that are in use".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_begins_the_pause_anew() {
+        let secret = |text: &str| {
+            let data = [("ca.crt".to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec()))];
+            Secret { data: Some(data.into()), ..Secret::default() }
+        };
+        let (a, b) = (secret("a"), secret("b"));
+        let mut quiet = Quiet { seen: None };
+        assert_eq!(quiet.since(digest(&[Some(&a), None], true)), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(quiet.since(digest(&[Some(&a), None], true)) > Duration::ZERO);
+        for changed in
+            [digest(&[Some(&b), None], true), digest(&[None, Some(&b)], true), digest(&[None, Some(&b)], false)]
+        {
+            assert_eq!(quiet.since(changed), Duration::ZERO);
+        }
+    }
+}

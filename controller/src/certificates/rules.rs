@@ -1,0 +1,75 @@
+//! How long certificates live, and how long a change waits for others to follow.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Longest time by which a certificate begins earlier than it is made, for API servers whose clock is behind.
+const BACKDATED: Duration = Duration::from_secs(3600);
+
+/// What the operator chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// DNS names by which API servers call the policy server.
+    pub names: Vec<String>,
+    /// Name of the policy server, for the names of authorities.
+    pub policy_server: String,
+    /// How long an authority lives. The next one is made when a third of its time is left.
+    pub ca_lifetime: Duration,
+    /// How long a serving certificate lives. The next one is made when a third of its time is left.
+    pub serving_lifetime: Duration,
+    /// How long every webhook must have trusted a new authority before a serving certificate of it is issued: API servers learn of
+    /// it by a watch.
+    pub bundle_pause: Duration,
+    /// How long a new serving certificate is left to reach every replica before the old authority is dropped: the kubelet updates
+    /// mounted Secrets within its sync period and the age of its cache.
+    pub replica_pause: Duration,
+    /// A certificate that has less time left although its renewal was due gives an event.
+    pub warning: Duration,
+}
+
+/// The time of a certificate in the making.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Validity {
+    pub(crate) not_before: Timestamp,
+    pub(crate) not_after: Timestamp,
+}
+
+impl Validity {
+    /// Begins a little before `now` and ends `lifetime` after it.
+    pub(crate) fn starting(now: Timestamp, lifetime: Duration) -> Self {
+        let before = BACKDATED.min(lifetime / 10);
+        let signed = |duration: Duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+        Self {
+            not_before: now.checked_sub(signed(before)).unwrap_or(Timestamp::MIN),
+            not_after: now.checked_add(signed(lifetime)).unwrap_or(Timestamp::MAX),
+        }
+    }
+
+    /// Not longer than this.
+    pub(crate) fn until(self, end: Timestamp) -> Self {
+        Self { not_after: self.not_after.min(end), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_begins_a_little_earlier() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a time");
+        let long = Validity::starting(now, Duration::from_secs(90 * 24 * 3600));
+        assert_eq!(long.not_before.to_string(), "2026-11-21T11:00:00Z");
+        assert_eq!(long.not_after.to_string(), "2027-02-19T12:00:00Z");
+        let short = Validity::starting(now, Duration::from_secs(20));
+        assert_eq!(short.not_before.to_string(), "2026-11-21T11:59:58Z");
+        assert_eq!(short.until(now).not_after, now);
+    }
+
+    #[test]
+    fn a_lifetime_without_end_ends_with_time() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a time");
+        assert_eq!(Validity::starting(now, Duration::MAX).not_after, Timestamp::MAX);
+    }
+}

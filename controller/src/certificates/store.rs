@@ -1,0 +1,153 @@
+//! The two Secrets in the API server: read as they are, written only as the one that was read.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, GetParams, PostParams};
+use kube::core::{Request, Status};
+use kube::{Client, Resource as _};
+use portcullis_api::revision::POLICY_SERVER_LABEL;
+use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
+
+use super::stored::Data;
+
+/// Longest wait for one answer.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Largest answer that is read, in bytes. The API server takes Secrets of 1 MiB.
+const LARGEST: usize = 4 << 20;
+
+/// Where they are.
+#[derive(Clone)]
+pub(crate) struct Store {
+    client: Client,
+    namespace: String,
+    policy_server: String,
+}
+
+/// A Secret that was read, or seen not to be there, and when that was by the API server's clock.
+pub(crate) struct Read {
+    /// The Secret.
+    pub(crate) secret: Option<Secret>,
+    /// The API server's time; nothing where it did not say.
+    pub(crate) time: Option<Timestamp>,
+}
+
+/// Why a Secret was not read or not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// The API server refused, or did not answer.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// It did not answer in time.
+    #[error("the API server did not answer within {LIMIT:?}")]
+    TimedOut,
+    /// The answer could not be read to its end.
+    #[error("failed to read the answer of the API server: {0}")]
+    Answer(String),
+    /// A Secret with this name belongs to somebody else.
+    #[error(
+        "is not written, since it has no label {MANAGED_BY_LABEL}={CONTROLLER_MANAGER}: somebody else made it; choose another name for the Secret, or delete it"
+    )]
+    NotOurs,
+    /// Somebody else wrote it meanwhile.
+    #[error("was changed by somebody else meanwhile")]
+    Conflict,
+}
+
+impl Store {
+    pub(crate) fn new(client: Client, namespace: &str, policy_server: &str) -> Self {
+        Self { client, namespace: namespace.to_owned(), policy_server: policy_server.to_owned() }
+    }
+
+    /// Reads a Secret.
+    pub(crate) async fn read(&self, name: &str) -> Result<Read, StoreError> {
+        tokio::time::timeout(LIMIT, self.get(name)).await.map_err(|_| StoreError::TimedOut)?
+    }
+
+    async fn get(&self, name: &str) -> Result<Read, StoreError> {
+        // Not by `Api`, which keeps the answer's headers to itself.
+        let request = Request::new(Secret::url_path(&(), Some(&self.namespace)));
+        let request = request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+        let response = self.client.send(request.map(Into::into)).await?;
+        let time = response.headers().get(http::header::DATE).and_then(|value| date(value.to_str().ok()?));
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, LARGEST).collect().await;
+        let body = body.map_err(|error| StoreError::Answer(error.to_string()))?.to_bytes();
+        if parts.status.is_success() {
+            let secret = serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?;
+            return Ok(Read { secret: Some(secret), time });
+        }
+        if parts.status == http::StatusCode::NOT_FOUND {
+            return Ok(Read { secret: None, time });
+        }
+        let status = serde_json::from_slice::<Status>(&body).unwrap_or_else(|_| {
+            let text = portcullis_contract::clean(&String::from_utf8_lossy(&body), 200);
+            Status::failure(&text, "").with_code(parts.status.as_u16())
+        });
+        Err(kube::Error::Api(status.boxed()).into())
+    }
+
+    /// Makes a Secret, or gives the one that was read other data.
+    pub(crate) async fn write(
+        &self,
+        name: &str,
+        kind: &'static str,
+        read: Option<&Secret>,
+        data: Data,
+    ) -> Result<(), StoreError> {
+        let secret = self.written(name, kind, read, data)?;
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
+        let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
+        let writing = async {
+            match read {
+                None => secrets.create(&params, &secret).await,
+                Some(_) => secrets.replace(name, &params, &secret).await,
+            }
+        };
+        match tokio::time::timeout(LIMIT, writing).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(StoreError::Conflict),
+            // It was deleted, and with it what the write would have changed.
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 && read.is_some() => Err(StoreError::Conflict),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(StoreError::TimedOut),
+        }
+    }
+
+    fn written(&self, name: &str, kind: &str, read: Option<&Secret>, data: Data) -> Result<Secret, StoreError> {
+        let mut secret = read.cloned().unwrap_or_default();
+        let labels = secret.metadata.labels.get_or_insert_default();
+        if read.is_some() && labels.get(MANAGED_BY_LABEL).is_none_or(|manager| manager != CONTROLLER_MANAGER) {
+            return Err(StoreError::NotOurs);
+        }
+        labels.insert(MANAGED_BY_LABEL.to_owned(), CONTROLLER_MANAGER.to_owned());
+        labels.insert(POLICY_SERVER_LABEL.to_owned(), self.policy_server.clone());
+        secret.metadata.name = Some(name.to_owned());
+        secret.metadata.namespace = Some(self.namespace.clone());
+        // The version that was read goes along, so that the API server refuses what is built on an older one.
+        secret.metadata.managed_fields = None;
+        secret.type_.get_or_insert_with(|| kind.to_owned());
+        secret.data = Some(data);
+        Ok(secret)
+    }
+}
+
+/// The value of an HTTP `Date`.
+fn date(text: &str) -> Option<Timestamp> {
+    rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_an_answer() {
+        let time = date("Sat, 21 Nov 2026 12:00:00 GMT").expect("a time");
+        assert_eq!(time.to_string(), "2026-11-21T12:00:00Z");
+        assert_eq!(date("yesterday"), None);
+    }
+}

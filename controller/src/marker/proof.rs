@@ -1,0 +1,187 @@
+//! What an API server's answer to a marker proves. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use portcullis_api::Truth;
+use portcullis_contract::{GroupId, clean, marker_message};
+
+/// Longest text of another program that is quoted, in bytes.
+const QUOTED: usize = 300;
+/// First wait between two tries.
+const FIRST: Duration = Duration::from_millis(100);
+/// Longest wait between two tries.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Why one API server did not prove that it calls the webhook.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProofProblem {
+    /// The change passed. An API server sees a new webhook within about a second.
+    #[error(
+        "the API server does not call the webhook yet, or cannot; if this stays, look whether API servers reach the Service, at network policies, and at the API server's metric apiserver_admission_webhook_fail_open_count"
+    )]
+    NotCalledYet,
+    /// No connection, or no answer in time.
+    #[error("the API server cannot be reached: {0}")]
+    Unreachable(String),
+    /// The controller lacks a right: to patch its revisions, or to read the addresses of the API servers.
+    #[error("the API server forbids it: {0}")]
+    Forbidden(String),
+    /// The revision is not there any more, so another one is to be taken.
+    #[error("the revision that carries the marker is gone")]
+    Gone,
+    /// Another webhook refused the change before ours was asked.
+    #[error("another webhook refused the marker: {0}")]
+    RefusedByAnother(String),
+    /// The API server answered in a way that proves nothing.
+    #[error("the API server answered with {code}: {text}")]
+    Unexpected {
+        /// HTTP status.
+        code: u16,
+        /// In its words.
+        text: String,
+    },
+}
+
+/// At one API server at least nothing was proven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unproven {
+    /// The worst that was found.
+    pub problem: ProofProblem,
+    /// Where.
+    pub server: String,
+    /// How many API servers call the webhook already.
+    pub proven: usize,
+    /// How many there are.
+    pub servers: usize,
+}
+
+impl ProofProblem {
+    /// Status and reason of the condition `WebhookConfigured`.
+    pub fn condition(&self) -> (Truth, &'static str) {
+        match self {
+            Self::Forbidden(_) => (Truth::False, "Forbidden"),
+            Self::NotCalledYet
+            | Self::Unreachable(_)
+            | Self::Gone
+            | Self::RefusedByAnother(_)
+            | Self::Unexpected { .. } => (Truth::Unknown, "Unknown"),
+        }
+    }
+
+    /// What tells more comes first where several API servers fail.
+    pub(crate) fn weight(&self) -> u8 {
+        match self {
+            Self::Forbidden(_) => 5,
+            Self::RefusedByAnother(_) => 4,
+            Self::Unexpected { .. } => 3,
+            Self::NotCalledYet => 2,
+            Self::Unreachable(_) => 1,
+            Self::Gone => 0,
+        }
+    }
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { problem, server, proven, servers } = self;
+        write!(f, "{proven} of {servers} API servers call the webhook; {server}: {problem}")
+    }
+}
+
+/// Judges the answer to a dry-run patch that carries the marker of a group.
+///
+/// # Errors
+/// What is missing for a proof.
+pub(crate) fn judge<T>(answer: Result<T, kube::Error>, group: &GroupId) -> Result<(), ProofProblem> {
+    let status = match answer {
+        Ok(_) => return Err(ProofProblem::NotCalledYet),
+        Err(kube::Error::Api(status)) => status,
+        Err(error) => return Err(ProofProblem::Unreachable(clean(&causes(&error), QUOTED))),
+    };
+    let text = clean(&status.message, QUOTED);
+    // The API server puts its own words before those of the webhook; nothing else of an answer says which webhook denied.
+    let by_webhook = status.message.starts_with("admission webhook ");
+    match status.code {
+        403 if by_webhook && status.message.ends_with(&format!(": {}", marker_message(group))) => Ok(()),
+        _ if by_webhook => Err(ProofProblem::RefusedByAnother(text)),
+        401 | 403 => Err(ProofProblem::Forbidden(text)),
+        404 => Err(ProofProblem::Gone),
+        code => Err(ProofProblem::Unexpected { code, text }),
+    }
+}
+
+/// An error with what is behind it.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+/// How long to wait after this many tries: not long at first, as an API server sees a new webhook within about a second.
+pub fn retry_after(tries: u32) -> Duration {
+    LONGEST.min(FIRST * 2_u32.saturating_pow((tries / 2).min(16)))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn group() -> GroupId {
+        "0123456789abcdef".parse().expect("a group")
+    }
+
+    fn answer(code: u16, message: &str) -> Result<(), ProofProblem> {
+        judge::<()>(Err(kube::Error::Api(Status::failure(message, "Forbidden").with_code(code).boxed())), &group())
+    }
+
+    #[test]
+    fn the_denial_that_names_the_group_is_the_proof() {
+        let denied = |who: &str, what: &str| format!("admission webhook \"{who}\" denied the request: {what}");
+        let ours = "marker.0123456789abcdef.policies.portcullis.dev";
+        assert_eq!(answer(403, &denied(ours, "portcullis marker 0123456789abcdef")), Ok(()));
+        for (code, who, what) in [
+            (403, ours, "portcullis marker fedcba9876543210"),
+            (403, "others.example", "no"),
+            (400, ours, "portcullis marker 0123456789abcdef"),
+        ] {
+            assert!(matches!(answer(code, &denied(who, what)), Err(ProofProblem::RefusedByAnother(_))), "{who}");
+        }
+    }
+
+    #[test]
+    fn what_proves_nothing_is_told_apart() {
+        assert_eq!(judge(Ok(()), &group()), Err(ProofProblem::NotCalledYet));
+        let rbac =
+            "controllerrevisions.apps \"a\" is forbidden: User \"portcullis marker 0123456789abcdef\" cannot patch";
+        assert!(matches!(answer(403, rbac), Err(ProofProblem::Forbidden(_))));
+        assert!(matches!(answer(401, "Unauthorized"), Err(ProofProblem::Forbidden(_))));
+        assert_eq!(answer(404, "controllerrevisions.apps \"a\" not found"), Err(ProofProblem::Gone));
+        assert!(matches!(answer(503, "later"), Err(ProofProblem::Unexpected { code: 503, .. })));
+        let lost = judge::<()>(Err(kube::Error::LinesCodecMaxLineLengthExceeded), &group());
+        assert!(matches!(lost, Err(ProofProblem::Unreachable(_))));
+    }
+
+    #[test]
+    fn only_what_somebody_must_mend_is_false() {
+        assert_eq!(ProofProblem::Forbidden(String::new()).condition(), (Truth::False, "Forbidden"));
+        assert_eq!(ProofProblem::NotCalledYet.condition(), (Truth::Unknown, "Unknown"));
+    }
+
+    #[test]
+    fn tries_are_near_each_other_at_first() {
+        let waits: Vec<_> = (0..8).map(|tries| retry_after(tries).as_millis()).collect();
+        assert_eq!(waits, [100, 100, 200, 200, 400, 400, 800, 800]);
+        assert_eq!(retry_after(u32::MAX), LONGEST);
+    }
+}
