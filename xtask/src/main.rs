@@ -9,6 +9,7 @@ mod boundaries;
 mod cluster;
 mod deny;
 mod files;
+mod generate;
 mod guests;
 mod network;
 mod programs;
@@ -94,6 +95,12 @@ enum Command {
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
     /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
     Boundaries,
+    /// Write the files that the product's types make: the CustomResourceDefinitions in `helm/crds`.
+    Generate {
+        /// Write nothing; fail where a file is not what the types give.
+        #[arg(long)]
+        check: bool,
+    },
     /// Build the policies under `guests/` to WebAssembly.
     ///
     /// The Rust guests are written to `examples/modules/`, the Go guest to `target/guests/`.
@@ -152,6 +159,7 @@ fn run(command: Command) -> Result<ExitCode> {
             test::run(&workspace, &test::Wanted { filter: filter.unwrap_or_default(), list, no_cluster, args })
         }
         Command::Boundaries => boundaries::run(&workspace),
+        Command::Generate { check } => generate::run(&workspace, check),
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),

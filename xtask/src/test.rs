@@ -62,6 +62,7 @@ impl<'a> Plan<'a> {
         for step in boundaries::rules(self.workspace) {
             self.add(step);
         }
+        self.generated()?;
         self.lints();
         self.unit_tests();
         self.guests();
@@ -76,6 +77,14 @@ impl<'a> Plan<'a> {
         let mut guests = self.in_guests("fmt");
         guests.args(["--all", "--check"]);
         self.add(Step::command("guests: formatting", guests));
+    }
+
+    /// This program again, since what cargo says belongs into the step's log.
+    fn generated(&mut self) -> Result<()> {
+        let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
+        command.args(["generate", "--check"]).env("CARGO_TARGET_DIR", &self.workspace.target);
+        self.add(Step::command("generated files", command));
+        Ok(())
     }
 
     fn lints(&mut self) {

@@ -93,7 +93,7 @@ pub struct PolicySpec {
     /// How the members of a group decide, for instance `signed() && (trusted() || !public())`. Required with `policies`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
-    /// What a user reads who is refused, instead of the module's own words; 1024 bytes at most. Required with `policies`.
+    /// What a user reads who is refused, instead of the module's own words; 1024 characters at most. Required with `policies`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
     /// What the module is told, unchanged: any object. The module says what it understands.

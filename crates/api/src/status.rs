@@ -9,15 +9,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// What is, as far as the leader (in a folder: the reporter) knows.
-///
-/// Several write it, each a part, so a part may be absent. Entries that this release does not know are left out when it is read.
+/// Whether the policy is loaded and asked, and where it is not, why. Portcullis writes it.
+// Several write it, each a part, so a part may be absent. Entries that this release does not know are left out when it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyStatus {
     /// The newest generation that has been looked at.
     pub observed_generation: i64,
-    /// One of each type.
+    /// What holds and what does not, one of each type. `Ready` is the one to wait for.
     #[serde(deserialize_with = "known")]
     pub conditions: Vec<Condition>,
     /// What the newest generation means in bytes; absent until known.
@@ -28,12 +27,12 @@ pub struct PolicyStatus {
     pub last_served: Option<Resolved>,
     /// How many replicas are in which state.
     pub replica_counts: ReplicaCounts,
-    /// `current/expected`.
+    /// Replicas that serve the newest generation, of those that should: `current/expected`.
     pub summary: String,
-    /// At most 16, failing first, then by name.
+    /// What each replica does, 16 at most: failing ones first, then by name.
     #[serde(deserialize_with = "known")]
     pub replicas: Vec<ReplicaStatus>,
-    /// How many the cap left out.
+    /// How many replicas are left out of `replicas`.
     pub replicas_omitted: u32,
     /// What became of the newest generations, the newest first; ten at most.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_known")]
@@ -106,7 +105,7 @@ impl Resolved {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Which.
+    /// What it is about.
     pub r#type: ConditionType,
     /// Whether it holds.
     pub status: Truth,

@@ -55,9 +55,11 @@ fn policy(kind: Kind) -> Value {
     };
     let mut root = root(text, spec);
     root["properties"]["status"] = status;
+    root["properties"]["metadata"] = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
     root["x-kubernetes-validations"] = json!([{
         "rule": "size(self.metadata.name) <= 63",
-        "message": "metadata.name has more than 63 characters, and it becomes a label and a part of other names: choose a shorter one",
+        "message": "has more than 63 characters, and it becomes a label and a part of other names: choose a shorter one",
+        "fieldPath": ".metadata.name",
     }]);
     root
 }
@@ -117,7 +119,11 @@ mod tests {
         for (kind, schema) in schemas() {
             walk(&kind, &schema, &mut |path, schema| {
                 let text = schema["description"].as_str().unwrap_or("");
-                assert!(path.ends_with("[]") || text.ends_with(['.', '`']), "{path} is explained with {text:?}");
+                // What metadata is, Kubernetes says itself.
+                assert!(
+                    path.ends_with("[]") || path.contains(".metadata") || text.ends_with(['.', '`']),
+                    "{path} is explained with {text:?}"
+                );
             });
         }
     }

@@ -1,0 +1,62 @@
+//! What a user meets with kubectl before any program runs: the definitions, their rules, their prose and their columns.
+//!
+//! All tests share one cluster, on which nothing of Portcullis runs but its CustomResourceDefinitions.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod columns;
+mod definitions;
+mod explain;
+mod rules;
+mod status;
+mod values;
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use portcullis_e2e::{Cluster, Options};
+use serde_json::{Value, json};
+
+/// The folder of the definitions.
+fn definitions_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/crds")
+}
+
+/// The cluster of all tests of this binary, with the definitions.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+        let cluster = Cluster::start(&Options::default()).unwrap();
+        install(&cluster);
+        cluster
+    });
+    &CLUSTER
+}
+
+/// Applies the definitions, and waits until they serve.
+fn install(cluster: &Cluster) -> String {
+    let folder = definitions_folder();
+    let applied = cluster.kubectl(["apply", "--filename", folder.to_str().unwrap()]);
+    applied.expect("the definitions");
+    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "--filename", folder.to_str().unwrap()];
+    cluster.kubectl(wait).expect("definitions that serve");
+    assert_eq!(applied.stderr, "", "a definition that the API server warns of");
+    applied.stdout
+}
+
+/// The shortest policy of a kind, with fields of its spec set, or taken out by null.
+fn policy(kind: &str, name: &str, spec: &Value) -> Value {
+    let mut policy = json!({
+        "apiVersion": "policies.portcullis.dev/v1alpha1",
+        "kind": kind,
+        "metadata": { "name": name },
+        "spec": {
+            "module": "registry://example.com/policies/no-privileged:v1",
+            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
+        },
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        policy["spec"][field] = value.clone();
+    }
+    policy["spec"].as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    policy
+}

@@ -1,0 +1,94 @@
+//! Files of the repository that the product's own types make: the CustomResourceDefinitions.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::workspace::Workspace;
+
+/// Where they are in the repository.
+const FOLDER: &str = "helm/crds";
+
+/// Writes them; or, to check, tells which of those in the repository are others than the types give.
+pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
+    let kept = workspace.root.join(FOLDER);
+    if !check {
+        make(workspace, &kept)?;
+        println!("{FOLDER} is up to date");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let made = workspace.target.join("xtask/crds");
+    if made.exists() {
+        fs::remove_dir_all(&made).with_context(|| format!("failed to empty {}", made.display()))?;
+    }
+    make(workspace, &made)?;
+    let problems = compare(&read(&kept)?, &read(&made)?);
+    for problem in &problems {
+        println!("{problem}: run `cargo xtask generate` and commit what it writes");
+    }
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the example of the crate that has the types: this program links none of the product's crates.
+fn make(workspace: &Workspace, folder: &Path) -> Result<()> {
+    let mut cargo = workspace.cargo("run");
+    cargo.args(["--quiet", "--package", "portcullis-api", "--example", "crds", "--"]).arg(folder);
+    let status = cargo.status().context("failed to start cargo run")?;
+    ensure!(status.success(), "the definitions could not be made; the words of cargo are above");
+    Ok(())
+}
+
+type Files = BTreeMap<OsString, Vec<u8>>;
+
+fn read(folder: &Path) -> Result<Files> {
+    let list = || format!("failed to read {}", folder.display());
+    let entries = fs::read_dir(folder).with_context(list)?;
+    entries
+        .map(|entry| {
+            let entry = entry.with_context(list)?;
+            let path = entry.path();
+            let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            Ok((entry.file_name(), bytes))
+        })
+        .collect()
+}
+
+fn compare(kept: &Files, made: &Files) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, bytes) in made {
+        if kept.get(name) != Some(bytes) {
+            problems.push(format!("{FOLDER}/{} is not what crates/api gives", name.display()));
+        }
+    }
+    for name in kept.keys().filter(|name| !made.contains_key(*name)) {
+        problems.push(format!("{FOLDER}/{} is of no kind of crates/api; remove it", name.display()));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_old_missing_or_too_many_is_told() {
+        let files = |names: &[(&str, &str)]| {
+            names.iter().map(|(name, text)| (OsString::from(name), text.as_bytes().to_vec())).collect::<Files>()
+        };
+        let kept = files(&[("a", "1"), ("b", "1"), ("d", "1")]);
+        let made = files(&[("a", "1"), ("b", "2"), ("c", "1")]);
+        assert_eq!(
+            compare(&kept, &made),
+            [
+                "helm/crds/b is not what crates/api gives",
+                "helm/crds/c is not what crates/api gives",
+                "helm/crds/d is of no kind of crates/api; remove it",
+            ],
+        );
+        assert_eq!(compare(&made, &made), Vec::<String>::new());
+    }
+}
