@@ -80,6 +80,16 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
+/// The addresses that modules may come from although they are not public: this machine, as for a registry that somebody tries,
+/// and what the environment allows besides.
+pub fn allowed_addresses() -> String {
+    let own = "127.0.0.0/8,::1";
+    match std::env::var("PORTCULLIS_ALLOW_PRIVATE") {
+        Ok(more) if !more.is_empty() => format!("{own},{more}"),
+        _ => own.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

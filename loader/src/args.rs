@@ -1,5 +1,8 @@
 //! The loader's settings. All are read and checked before a port is bound.
 
+mod input;
+mod registry;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,26 +10,24 @@ use std::time::Duration;
 
 use clap::Parser;
 use portcullis_process::{LogArgs, SettingError, parse_duration};
+use portcullis_registry::WebSettings;
 
+pub(crate) use self::input::{Input, InputArgs};
+pub(crate) use self::registry::RegistryArgs;
 use crate::compile::CompileLimits;
-use crate::input::Directory;
 use crate::plan::PlanSettings;
 use crate::retry::Retry;
-use crate::source::WebLimits;
+use crate::source::Fetching;
 
 /// Fetches, verifies and precompiles policy modules onto the shared volume.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-loader", version, about)]
 pub struct Args {
-    /// The folder of policy manifests. It is watched.
-    #[arg(long, env = "PORTCULLIS_DIR", value_name = "DIR", required_unless_present = "policies")]
-    pub dir: Option<PathBuf>,
+    /// Where the policies come from.
+    #[command(flatten)]
+    pub input: InputArgs,
 
-    /// A Kubewarden policies.yml, instead of the folder's manifests. It is watched.
-    #[arg(long, env = "PORTCULLIS_POLICIES", value_name = "FILE")]
-    pub policies: Option<PathBuf>,
-
-    /// The volume that the evaluator reads. By default .portcullis/volume in the folder.
+    /// The volume that the evaluator reads. By default .portcullis/volume in the folder of the policies.
     #[arg(long, env = "PORTCULLIS_VOLUME", value_name = "DIR")]
     pub volume: Option<PathBuf>,
 
@@ -110,6 +111,10 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_ALLOW_SOURCE", value_name = "PATTERN", value_delimiter = ',')]
     pub allow_source: Vec<String>,
 
+    /// Registries, logins and addresses.
+    #[command(flatten)]
+    pub registry: RegistryArgs,
+
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -118,16 +123,16 @@ pub struct Args {
 /// Settings that were checked against the machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The folder, or the file.
-    pub input: Directory,
+    /// Where the policies come from.
+    pub input: Input,
     /// Canonical folders that modules may be below.
     pub roots: Vec<PathBuf>,
     /// The volume.
     pub volume: PathBuf,
     /// What a compilation may take.
     pub compile: CompileLimits,
-    /// What a download may take.
-    pub web: WebLimits,
+    /// What a download may take, and from whom.
+    pub fetching: Fetching,
     /// When things are done.
     pub plan: PlanSettings,
 }
@@ -138,31 +143,15 @@ impl Args {
     /// # Errors
     /// The first setting that cannot be used.
     pub fn settings(&self) -> Result<Settings, SettingError> {
-        let input = match (&self.policies, &self.dir) {
-            (Some(file), _) => {
-                let folder = match file.parent() {
-                    Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-                    Some(parent) => parent,
-                    None => return Err(SettingError::new("--policies", "want a file")),
-                };
-                let name = file.file_name().ok_or_else(|| SettingError::new("--policies", "want a file"))?;
-                if file.is_dir() {
-                    return Err(SettingError::new("--policies", format!("{} is a folder", file.display())));
-                }
-                Directory::PoliciesYml(canonical("--policies", folder)?.join(name))
+        let input = self.input.input()?;
+        let roots = self.roots(&input)?;
+        let volume = match (&self.volume, &input) {
+            (Some(volume), _) => volume.clone(),
+            (None, Input::Folder(directory)) => directory.folder().join(".portcullis").join("volume"),
+            (None, Input::Cluster(_)) => {
+                return Err(SettingError::new("--volume", "want the folder that the evaluator reads too"));
             }
-            (None, Some(folder)) => Directory::Manifests(canonical("--dir", folder)?),
-            (None, None) => return Err(SettingError::new("--dir", "want the folder of the policies")),
         };
-        let mut roots = vec![input.folder().to_owned()];
-        if let Some(folder) = &self.dir {
-            roots.push(canonical("--dir", folder)?);
-        }
-        for root in &self.module_root {
-            roots.push(canonical("--module-root", root)?);
-        }
-        roots.dedup();
-        let volume = self.volume.clone().unwrap_or_else(|| input.folder().join(".portcullis").join("volume"));
         let volume = std::path::absolute(&volume)
             .map_err(|error| SettingError::new("--volume", format!("{}: {error}", volume.display())))?;
         if volume.exists() && !volume.is_dir() {
@@ -195,6 +184,7 @@ impl Args {
         if let Some(file) = self.source_ca.as_ref().filter(|file| !file.exists()) {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
+        self.registry.check()?;
         let mut allowed = self.allow_source.clone();
         allowed.retain(|pattern| !pattern.is_empty());
         let bare = |pattern: &&String| pattern.split_once("://").is_none_or(|(_, rest)| !rest.contains('/'));
@@ -213,13 +203,21 @@ impl Args {
                 cpu_time: self.compile_cpu_time,
                 max_module_size: self.max_module_size,
             },
-            web: WebLimits {
-                header: self.fetch_header_timeout,
-                total: self.fetch_timeout,
-                lowest_rate: self.fetch_lowest_rate,
-                authorities: self.source_ca.clone(),
-                plain_hosts: self.allow_http_host.iter().cloned().collect::<BTreeSet<_>>(),
-                allowed,
+            fetching: Fetching {
+                web: WebSettings {
+                    header: self.fetch_header_timeout,
+                    total: self.fetch_timeout,
+                    lowest_rate: self.fetch_lowest_rate,
+                    authorities: self.source_ca.clone(),
+                    plain_hosts: self.allow_http_host.iter().cloned().collect::<BTreeSet<_>>(),
+                    allowed,
+                    guard: self.registry.guard(),
+                    sources: self.registry.sources.clone(),
+                    name_server: self.registry.name_server,
+                    user_agent: concat!("portcullis-loader/", env!("CARGO_PKG_VERSION")),
+                },
+                docker: self.registry.docker(),
+                attempts: self.registry.fetch_attempts,
             },
             plan: PlanSettings {
                 retry: Retry {
@@ -231,6 +229,31 @@ impl Args {
                 keep_newest: self.keep_newest,
             },
         })
+    }
+}
+
+impl Args {
+    /// The folders that `file:` modules may be below; a cluster has none.
+    fn roots(&self, input: &Input) -> Result<Vec<PathBuf>, SettingError> {
+        let directory = match input {
+            Input::Folder(directory) => directory,
+            Input::Cluster(_) if self.module_root.is_empty() => return Ok(Vec::new()),
+            Input::Cluster(_) => {
+                return Err(SettingError::new(
+                    "--module-root",
+                    "is for policies in a folder: a cluster names no files",
+                ));
+            }
+        };
+        let mut roots = vec![directory.folder().to_owned()];
+        if let Some(folder) = &self.input.dir {
+            roots.push(canonical("--dir", folder)?);
+        }
+        for root in &self.module_root {
+            roots.push(canonical("--module-root", root)?);
+        }
+        roots.dedup();
+        Ok(roots)
     }
 }
 
@@ -297,6 +320,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_has_no_folder() {
+        let volume = tempfile::tempdir().expect("a folder");
+        let volume = volume.path().to_str().expect("text").to_owned();
+        let cluster = ["--namespace", "a", "--volume", &volume];
+        assert_eq!(args(&cluster).settings().expect("good").roots, Vec::<PathBuf>::new());
+        for (more, setting) in
+            [(&cluster[..2], "--volume"), (&[&cluster[..], &["--module-root", "/"]].concat(), "--module-root")]
+        {
+            let error = args(more).settings().expect_err(setting).to_string();
+            assert!(error.starts_with(setting), "{error}");
+        }
+    }
+
+    #[test]
     fn a_setting_that_cannot_be_used_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_str().expect("text").to_owned();
@@ -309,6 +346,8 @@ mod tests {
             ("--state-address", "0.0.0.0:1"),
             ("--source-ca", "/nowhere"),
             ("--allow-source", "https://example.com*"),
+            ("--sources", "/nowhere"),
+            ("--fetch-attempts", "0"),
         ] {
             let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };
             let error = args(&extra).settings().expect_err(setting).to_string();

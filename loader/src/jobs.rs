@@ -1,6 +1,8 @@
 //! The work itself: bring a module, make an artifact.
 
-use std::collections::HashMap;
+mod artifact;
+mod pace;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -8,14 +10,12 @@ use std::time::Instant;
 use portcullis_contract::{Digest, Manifest, Reason};
 use tokio::sync::Semaphore;
 
+use self::pace::{Hosts, Turns};
 use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
 use crate::plan::{Job, Prepared, Setback};
 use crate::source::{Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Volume, VolumeError};
-
-/// Downloads from one host at the same time; a host that stands still holds up no other.
-const FETCHES_A_HOST: usize = 4;
 
 /// What jobs work with.
 pub(crate) struct Workshop {
@@ -24,7 +24,8 @@ pub(crate) struct Workshop {
     pub(crate) compilers: Compilers,
     pub(crate) metrics: Metrics,
     pub(crate) max_module_size: u64,
-    hosts: Mutex<HashMap<String, Arc<Semaphore>>>,
+    hosts: Hosts,
+    layers: Turns<Digest>,
     /// Hashing whole files; more at a time would only wait for the disk.
     readers: Semaphore,
     /// What stays when the volume is full.
@@ -35,6 +36,8 @@ pub(crate) struct Workshop {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Fetched(Reference, Result<Digest, Setback>),
+    /// The modules that policies are pinned to.
+    Brought(Reference, Vec<Digest>, Result<(), Setback>),
     Prepared(Digest, Result<Prepared, Setback>),
 }
 
@@ -82,13 +85,15 @@ impl Workshop {
         metrics: Metrics,
         limits: crate::compile::CompileLimits,
     ) -> Self {
+        let attempts = sources.attempts;
         Self {
             volume,
             sources,
             compilers,
             metrics,
             max_module_size: limits.max_module_size,
-            hosts: Mutex::default(),
+            hosts: Hosts::new(attempts),
+            layers: Turns::default(),
             readers: Semaphore::new(limits.jobs.max(1)),
             keep: Mutex::default(),
         }
@@ -99,9 +104,16 @@ impl Workshop {
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
     }
 
-    /// Runs a job. Dropping the future ends it.
-    pub(crate) async fn run(self: Arc<Self>, job: Job, gauge: Arc<Gauge>) -> Outcome {
+    /// Runs a job. Dropping the future ends it. `pins` are the digests that a module is wanted by, where that is known.
+    pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, gauge: Arc<Gauge>) -> Outcome {
         match job {
+            Job::Fetch(Reference::Registry(image)) if !pins.is_empty() => {
+                let _turn = self.hosts.turn(image.host.clone()).await;
+                gauge.runs.store(true, Ordering::Relaxed);
+                let result = self.fetch_pinned(&image, &pins, &gauge).await;
+                self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
+                Outcome::Brought(Reference::Registry(image), pins, result)
+            }
             Job::Fetch(reference) => {
                 let result = self.fetch(&reference, &gauge).await;
                 self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
@@ -112,19 +124,18 @@ impl Workshop {
     }
 
     async fn fetch(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
-        let slots = {
-            let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-            let host = reference.host().unwrap_or_default();
-            // Only those count that somebody waits for or holds.
-            hosts.retain(|_, slots| Arc::strong_count(slots) > 1);
-            Arc::clone(hosts.entry(host).or_insert_with(|| Arc::new(Semaphore::new(FETCHES_A_HOST))))
+        let _turn = match reference.host() {
+            Some(host) => Some(self.hosts.turn(host).await),
+            None => None,
         };
-        let _slot = slots.acquire().await.expect("the semaphore is never closed");
         gauge.runs.store(true, Ordering::Relaxed);
+        if let Reference::Registry(image) = reference {
+            return self.fetch_artifact(image, gauge).await;
+        }
         if let Reference::File(_) = reference {
             // A local file costs little to read twice, and a copy of what is on the volume already more.
             let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
-            self.sources.of(reference).fetch(reference, &mut sink).await?;
+            self.sources.fetch(reference, &mut sink).await?;
             let fetched = sink.finish().await?;
             if self.volume.seems_to_have_module(&fetched.digest, fetched.bytes) {
                 return Ok(fetched.digest);
@@ -143,7 +154,7 @@ impl Workshop {
         let temporary = self.volume.temporary();
         let file = temporary.open().map_err(|error| cannot_write(&error))?;
         let mut sink = Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes));
-        self.sources.of(reference).fetch(reference, &mut sink).await?;
+        self.sources.fetch(reference, &mut sink).await?;
         let fetched = sink.finish().await?;
         self.metrics.fetched_bytes.inc_by(fetched.bytes);
         let volume = Arc::clone(&self.volume);

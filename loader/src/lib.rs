@@ -1,11 +1,11 @@
 //! Fetches, verifies and precompiles policy modules onto the shared volume.
 //!
 //! ```text
-//!  folder ──► input ──► plan ──► jobs ──► volume (artifacts, manifest) ──► evaluator
-//!                        ▲ │      │                                           │
-//!                        │ │      └── sources (file, https), compile children │
-//!                        │ └──► state, health, metrics                        │
-//!                        └──────────────── /v1/state ◄────────────────────────┘
+//!  folder or ──► input ──► plan ──► jobs ──► volume (artifacts, manifest) ──► evaluator
+//!  cluster                 ▲ │      │                                           │
+//!                          │ │      └── sources, compile children               │
+//!                          │ └──► state, health, metrics                        │
+//!                          └──────────────── /v1/state ◄────────────────────────┘
 //! ```
 //!
 //! `plan` decides and does nothing; `work` does what it says. This program never runs a policy, and the only process that
@@ -34,15 +34,18 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
 use portcullis_engine::Compiler;
-use portcullis_process::{Follower, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, state_route};
+use portcullis_process::{
+    Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
+};
 use tokio::sync::watch;
 
 pub use crate::args::Args;
-use crate::args::Settings;
+use crate::args::{Input, Settings};
 use crate::compile::Compilers;
+use crate::input::{Directory, Installation};
 use crate::jobs::Workshop;
 use crate::metrics::Metrics;
-use crate::source::{FileSource, Sources, WebSource};
+use crate::source::Sources;
 use crate::store::{Volume, VolumeError};
 use crate::work::{Outside, work};
 
@@ -71,6 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<()> {
     let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
+    let input = Watched::of(&settings.input).await?;
     let metrics = Metrics::new().context("failed to set up metrics")?;
     let (readiness, liveness) = (Readiness::default(), Liveness::default());
     let started = readiness.latch("volume");
@@ -94,15 +98,18 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let beat = liveness.beat("loader", ALIVE);
     let Some(volume) = open(&settings, &key, &feed, &beat, &shutdown).await else { return Ok(()) };
     started.release();
-    let desired = input::watch_directory(
-        settings.input.clone(),
-        settings.roots.clone(),
-        liveness.beat("input", ALIVE),
-        &shutdown,
-    );
+    let beat_of_input = liveness.beat("input", ALIVE);
+    let desired = match input {
+        Watched::Folder(directory) => {
+            input::watch_directory(directory, settings.roots.clone(), beat_of_input, &shutdown)
+        }
+        Watched::Cluster(client, installation) => {
+            input::watch_revisions(client, installation, metrics.watch_errors.clone(), beat_of_input, &shutdown)
+        }
+    };
     let evaluator = follow(args.evaluator_state, &shutdown)?;
-    let source_ca = settings.web.authorities.clone();
-    let sources = Sources { file: FileSource::new(settings.roots.clone()), web: WebSource::new(settings.web.clone()) };
+    let watched_files = settings.fetching.files();
+    let sources = Sources::new(settings.roots.clone(), settings.fetching.clone());
     let compilers = Compilers::new(settings.compile);
     let workshop = Arc::new(Workshop::new(Arc::new(volume), sources, compilers, metrics, settings.compile));
     let outside = Outside {
@@ -111,7 +118,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         evaluator,
         feed,
         program,
-        source_ca,
+        watched_files,
         beat,
         shutdown: shutdown.clone(),
     };
@@ -120,6 +127,26 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     // The loop drops its jobs, and with them children and temporary files.
     tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(())
+}
+
+/// What is watched.
+enum Watched {
+    Folder(Directory),
+    Cluster(kube::Client, Installation),
+}
+
+impl Watched {
+    /// Says at the start that there is no way to an API server; whether it answers is no matter then.
+    async fn of(input: &Input) -> anyhow::Result<Self> {
+        Ok(match input {
+            Input::Folder(directory) => Self::Folder(directory.clone()),
+            Input::Cluster(installation) => {
+                let clients = installation.access.clients("portcullis-loader").await;
+                let clients = clients.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?;
+                Self::Cluster(clients.watches, installation.clone())
+            }
+        })
+    }
 }
 
 /// Opens the volume, as long as that takes: another loader may be ending, or the disk be full. Nothing at the shutdown.

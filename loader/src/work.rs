@@ -33,7 +33,8 @@ pub(crate) struct Outside {
     pub(crate) evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
     pub(crate) feed: StateFeed<LoaderState>,
     pub(crate) program: Program,
-    pub(crate) source_ca: Option<PathBuf>,
+    /// Files whose change may help what failed.
+    pub(crate) watched_files: Vec<PathBuf>,
     pub(crate) beat: Beat,
     pub(crate) shutdown: Shutdown,
 }
@@ -52,7 +53,7 @@ struct Work {
     pruned: Instant,
     looked: Instant,
     look_due: bool,
-    source_ca: Option<Stamp>,
+    watched: Vec<Option<Stamp>>,
 }
 
 struct Running {
@@ -95,7 +96,7 @@ pub(crate) async fn work(mut outside: Outside, workshop: Arc<Workshop>) {
         pruned: Instant::now(),
         looked: Instant::now(),
         look_due: false,
-        source_ca: outside.source_ca.as_deref().and_then(Stamp::of),
+        watched: stamps(&outside.watched_files),
         outside: outside.clone(),
     };
     outside.desired.mark_changed();
@@ -183,10 +184,11 @@ impl Work {
         let gauge = Arc::new(Gauge::default());
         let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());
         let (key, own_gauge) = (job.clone(), Arc::clone(&gauge));
+        let pins = self.plan.pins_of(&job);
         let task = tokio::spawn(async move {
             // A task of its own, so that a panic is an outcome like others; it ends when this one is dropped.
             let mut inner = tokio::task::JoinSet::new();
-            let run = workshop.run(key.clone(), own_gauge);
+            let run = workshop.run(key.clone(), pins, own_gauge);
             inner.spawn(run);
             let result = match inner.join_next().await {
                 Some(Ok(outcome)) => Ok(outcome),
@@ -217,6 +219,9 @@ impl Work {
                 self.running.remove(&job);
                 match (result, job) {
                     (Ok(Outcome::Fetched(reference, result)), _) => self.plan.fetched(&reference, result, now),
+                    (Ok(Outcome::Brought(reference, pins, result)), _) => {
+                        self.plan.brought(&reference, &pins, result, now)
+                    }
                     (Ok(Outcome::Prepared(digest, result)), _) => self.plan.prepared(digest, result, now),
                     (Err(setback), Job::Fetch(reference)) => self.plan.fetched(&reference, Err(setback), now),
                     (Err(setback), Job::Prepare { digest, .. }) => self.plan.prepared(digest, Err(setback), now),
@@ -237,22 +242,22 @@ impl Work {
         self.plan.learn(state, Now::get());
     }
 
-    /// Looks at what sends no events: the manifest on the volume, and the file of authorities.
+    /// Looks at what sends no events: the manifest on the volume, and the files that fetches depend on.
     async fn look(&mut self) {
         if (self.looked.elapsed() < LOOK && !self.look_due) || self.publishing {
             return;
         }
         (self.looked, self.look_due) = (Instant::now(), false);
-        let (volume, file) = (Arc::clone(&self.workshop.volume), self.outside.source_ca.clone());
-        let look = blocking(move || (volume.is_manifest_foreign(), file.as_deref().and_then(Stamp::of)));
+        let (volume, files) = (Arc::clone(&self.workshop.volume), self.outside.watched_files.clone());
+        let look = blocking(move || (volume.is_manifest_foreign(), stamps(&files)));
         // A volume that hangs must not hang the loop.
-        let Ok(Ok((foreign, source_ca))) = timeout(TICK, look).await else { return };
+        let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
         if foreign {
             tracing::warn!("the manifest on the volume was changed by somebody else; publishing it again");
             self.plan.manifest_lost();
         }
-        if source_ca != self.source_ca {
-            self.source_ca = source_ca;
+        if watched != self.watched {
+            self.watched = watched;
             self.plan.outside_changed();
         }
     }
@@ -289,4 +294,9 @@ impl Work {
         self.told = failing;
         self.outside.feed.publish(state, |state, version| state.version = version);
     }
+}
+
+/// What the files are now. A mounted file is a symbolic link, and what it leads to is what changes.
+fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
+    files.iter().map(|file| file.canonicalize().ok().and_then(|real| Stamp::of(&real))).collect()
 }

@@ -53,7 +53,12 @@ impl PodSetup {
             volume: folder.volume(),
             plain_http: false,
             separate_users: false,
-            loader: Some(Knobs::new(&[("--retry-initial", "200ms"), ("--retry-cap", "2s"), ("--retry-outside", "2s")])),
+            loader: Some(Knobs::new(&[
+                ("--retry-initial", "200ms"),
+                ("--retry-cap", "2s"),
+                ("--retry-outside", "2s"),
+                ("--allow-private", "127.0.0.0/8"),
+            ])),
             evaluator: Some(Knobs::new(&[("--start-gate", "5s"), ("--drain-delay", "500ms")])),
             reporter: Some(Knobs::new(&[("--table", "lines")])),
         }

@@ -134,6 +134,7 @@ impl Plan {
         if let Some(policies) = &self.settings.policies {
             arguments = arguments.with("--policies", policies);
         }
+        arguments = arguments.with("--allow-private", crate::program::allowed_addresses());
         self.recipe(Program::Loader, &["probes", "state"], arguments)
     }
 

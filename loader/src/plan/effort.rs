@@ -159,7 +159,11 @@ impl<T> Effort<T> {
 
     /// [`Effort::hurry`], for failures that a change outside the policy can mend.
     pub(crate) fn hurry_outside(&mut self) {
-        if self.trouble.as_ref().is_some_and(|trouble| trouble.reason.class() == portcullis_contract::Class::Outside) {
+        // What an installation allows is final for a policy, and the installation may think again.
+        let may_help = |reason: Reason| {
+            reason.class() == portcullis_contract::Class::Outside || reason == Reason::SourceNotAllowed
+        };
+        if self.trouble.as_ref().is_some_and(|trouble| may_help(trouble.reason)) {
             self.hurry();
         }
     }

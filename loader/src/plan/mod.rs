@@ -7,6 +7,7 @@ mod effort;
 mod groups;
 mod learn;
 mod manifest;
+mod pins;
 mod policy;
 mod state;
 #[cfg(test)]

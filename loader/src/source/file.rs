@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use portcullis_contract::Reason;
 use portcullis_process::files;
+use portcullis_registry::Receive as _;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Reference, Sink, Source, SourceError};
+use super::{Sink, SourceError};
 
 /// Bytes read at a time.
 const PIECE: usize = 256 << 10;
@@ -52,25 +51,23 @@ impl FileSource {
     }
 }
 
-impl Source for FileSource {
-    fn fetch<'a>(&'a self, module: &'a Reference, sink: &'a mut Sink) -> BoxFuture<'a, Result<(), SourceError>> {
-        async move {
-            let Reference::File(path) = module else {
-                return Err(SourceError::new(Reason::SourceNotAllowed, "the module is no file"));
-            };
-            let mut file = self.open(path)?;
-            sink.expect(file.metadata().map_err(|error| unreadable(path, &error))?.len())?;
-            loop {
-                // A folder on a slow disk must not hold the other tasks of this thread.
-                let piece;
-                (file, piece) = read_piece(file).await.map_err(|error| unreadable(path, &error))?;
-                if piece.is_empty() {
-                    return Ok(());
-                }
-                sink.write(&piece).await?;
+impl FileSource {
+    /// Writes the module's bytes into `sink`, as they come.
+    ///
+    /// # Errors
+    /// When it is elsewhere or cannot be read.
+    pub(crate) async fn fetch(&self, path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
+        let mut file = self.open(path)?;
+        sink.expect(file.metadata().map_err(|error| unreadable(path, &error))?.len())?;
+        loop {
+            // A folder on a slow disk must not hold the other tasks of this thread.
+            let piece;
+            (file, piece) = read_piece(file).await.map_err(|error| unreadable(path, &error))?;
+            if piece.is_empty() {
+                return Ok(());
             }
+            sink.write(&piece).await?;
         }
-        .boxed()
     }
 }
 

@@ -1,61 +1,99 @@
-//! Where modules come from: one [`Source`] a scheme.
+//! Where modules come from.
 
 mod file;
-mod https;
 mod reference;
 mod sink;
-mod tls;
 
-use std::time::Duration;
+use std::path::PathBuf;
 
-use futures::future::BoxFuture;
-use portcullis_contract::Reason;
+use portcullis_contract::{Digest, Reason};
+use portcullis_registry::oci::{Image, Manifest, Registry};
+use portcullis_registry::{DockerConfig, Web, WebSettings, host_of};
+use url::Url;
 
 pub(crate) use self::file::FileSource;
-pub(crate) use self::https::{WebLimits, WebSource};
 pub(crate) use self::reference::{Reference, shown};
-pub(crate) use self::sink::{Progress, Sink};
-
-/// Brings modules of one scheme.
-pub(crate) trait Source: Send + Sync {
-    /// Writes the module's bytes into `sink`, as they come.
-    fn fetch<'a>(&'a self, module: &'a Reference, sink: &'a mut Sink) -> BoxFuture<'a, Result<(), SourceError>>;
-}
+pub(crate) use self::sink::{Fetched, Progress, Sink};
 
 /// Why a module was not brought.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}: {message}")]
-pub(crate) struct SourceError {
-    /// In one word.
-    pub reason: Reason,
-    /// In words; never with credentials.
-    pub message: String,
-    /// The source asked not to be asked again before this has passed.
-    pub retry_after: Option<Duration>,
-}
+pub(crate) use portcullis_registry::FetchError as SourceError;
 
-impl SourceError {
-    /// The message is cleaned and cut.
-    pub(crate) fn new(reason: Reason, message: impl AsRef<str>) -> Self {
-        let message = portcullis_contract::clean(message.as_ref(), portcullis_contract::Failure::MAX_MESSAGE);
-        Self { reason, message, retry_after: None }
-    }
+/// What a download may take, and from whom.
+#[derive(Debug, Clone)]
+pub struct Fetching {
+    /// Limits of one attempt, and whom it may ask.
+    pub web: WebSettings,
+    /// Logins.
+    pub docker: Option<DockerConfig>,
+    /// Most attempts a second at one host.
+    pub attempts: u32,
 }
 
 /// The sources of this loader.
 pub(crate) struct Sources {
     /// For [`Reference::File`].
     pub file: FileSource,
-    /// For [`Reference::Web`].
-    pub web: WebSource,
+    registry: Registry,
+    /// Most attempts a second at one host.
+    pub attempts: u32,
+}
+
+impl Fetching {
+    /// The files whose change may help what failed.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let docker = self.docker.as_ref().map(DockerConfig::path);
+        self.web.authorities.iter().chain(&self.web.sources).cloned().chain(docker).collect()
+    }
 }
 
 impl Sources {
-    /// The source of a reference.
-    pub(crate) fn of(&self, reference: &Reference) -> &dyn Source {
+    /// Sources below `roots`, which are canonical, and on the network.
+    pub(crate) fn new(roots: Vec<PathBuf>, fetching: Fetching) -> Self {
+        let registry = Registry::new(Web::new(fetching.web), fetching.docker);
+        Self { file: FileSource::new(roots), registry, attempts: fetching.attempts }
+    }
+
+    /// Brings a file or the content of an address.
+    ///
+    /// # Errors
+    /// When it cannot be had whole.
+    pub(crate) async fn fetch(&self, reference: &Reference, sink: &mut Sink) -> Result<(), SourceError> {
         match reference {
-            Reference::File(_) => &self.file,
-            Reference::Web(_) => &self.web,
+            Reference::File(path) => self.file.fetch(path, sink).await,
+            Reference::Web(url) => self.web(url, sink).await,
+            Reference::Registry(_) => {
+                Err(SourceError::new(Reason::InternalError, "an artifact is brought by its parts"))
+            }
         }
+    }
+
+    async fn web(&self, url: &Url, sink: &mut Sink) -> Result<(), SourceError> {
+        let (web, host) = (self.registry.web(), host_of(url));
+        web.check_allowed(&format!("{}://{host}{}", url.scheme(), url.path()), &host)?;
+        web.in_time(&host, web.get(url, sink)).await
+    }
+
+    /// The manifest of an artifact.
+    ///
+    /// # Errors
+    /// When it cannot be had, or is none of a module.
+    pub(crate) async fn manifest(&self, image: &Image) -> Result<Manifest, SourceError> {
+        self.registry.web().in_time(&image.host, self.registry.manifest(image)).await
+    }
+
+    /// The module of an artifact, by its digest, which the sink computes and the caller checks.
+    ///
+    /// # Errors
+    /// When it cannot be had whole.
+    pub(crate) async fn blob(&self, image: &Image, digest: &Digest, sink: &mut Sink) -> Result<(), SourceError> {
+        self.registry.web().in_time(&image.host, self.registry.blob(image, digest, sink)).await
+    }
+
+    /// Whether modules may come from where a reference names, which is judged also for what is on the volume already.
+    ///
+    /// # Errors
+    /// `SourceNotAllowed`.
+    pub(crate) fn check_allowed(&self, image: &Image) -> Result<(), SourceError> {
+        self.registry.web().check_allowed(&image.address(), &image.host)
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use portcullis_contract::Reason;
+use portcullis_registry::host_of;
+use portcullis_registry::oci::Image;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -16,6 +18,8 @@ pub(crate) enum Reference {
     File(PathBuf),
     /// An `https` address (or `http`, for a host where that is allowed), without credentials.
     Web(Url),
+    /// An OCI artifact.
+    Registry(Image),
 }
 
 impl Reference {
@@ -39,32 +43,33 @@ impl Reference {
         if let Some((scheme, _)) = module.split_once("://") {
             return match scheme.to_ascii_lowercase().as_str() {
                 "https" | "http" => web(module),
-                "registry" | "oci" => refused(later_release()),
+                "registry" | "oci" => image(module),
                 _ => refused(format!(
-                    "module: the scheme {:?} is not known: want https://, file:// or a path",
+                    "module: the scheme {:?} is not known: want registry://, https://, file:// or a path",
                     portcullis_contract::clean(scheme, 20)
                 )),
             };
         }
         let is_path = module.starts_with(['/', '.']) || module.ends_with(".wasm");
-        if is_path { Ok(Self::File(lexically_normal(&folder.join(module)))) } else { refused(later_release()) }
+        if is_path { Ok(Self::File(lexically_normal(&folder.join(module)))) } else { image(module) }
     }
 
-    /// `host` or `host:port` of a web address.
+    /// `host` or `host:port` of what is asked over the network.
     pub(crate) fn host(&self) -> Option<String> {
-        let Self::Web(url) = self else { return None };
-        let host = url.host_str()?;
-        Some(match url.port() {
-            Some(port) => format!("{host}:{port}"),
-            None => host.to_owned(),
-        })
+        match self {
+            Self::File(_) => None,
+            Self::Web(url) => Some(host_of(url)),
+            Self::Registry(image) => Some(image.host.clone()),
+        }
     }
 }
 
-fn later_release() -> String {
-    "module: registries come with a later release: use https:// or a file below the folder of the policies (a path that \
-     ends in .wasm)"
-        .to_owned()
+/// An artifact's name, with `registry://` before it or not.
+fn image(module: &str) -> Result<Reference, Problem> {
+    match module.parse() {
+        Ok(image) => Ok(Reference::Registry(image)),
+        Err(error) => Err(Problem::new(Reason::SourceNotAllowed, format!("module: {error}"))),
+    }
 }
 
 fn web(module: &str) -> Result<Reference, Problem> {
@@ -144,11 +149,27 @@ mod tests {
     }
 
     #[test]
+    fn artifacts() {
+        for (module, host) in [
+            ("registry://ghcr.io/a/b:v1", "ghcr.io"),
+            ("registry://localhost:5000/a/b", "localhost:5000"),
+            ("ghcr.io:443/a/b:v1", "ghcr.io:443"),
+            ("busybox", "docker.io"),
+        ] {
+            let reference = parse(module).expect(module);
+            assert!(matches!(reference, Reference::Registry(_)), "{module}");
+            assert_eq!(reference.host().as_deref(), Some(host), "{module}");
+            let text = serde_json::to_string(&reference).expect("serialises");
+            assert_eq!(serde_json::from_str::<Reference>(&text).expect("parses"), reference);
+        }
+    }
+
+    #[test]
     fn l23_other_schemes_and_credentials_are_refused_with_what_helps() {
         for module in [
-            "registry://ghcr.io/a/b:v1",
-            "ghcr.io/a/b:v1",
-            "busybox",
+            "registry://u:p@ghcr.io/a/b:v1",
+            "ghcr.io/a/b:",
+            "Bad Name",
             "ftp://example.com/a",
             "file://host/a",
             "https://u:p@example.com/a",

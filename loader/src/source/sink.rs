@@ -7,6 +7,8 @@ use portcullis_contract::{Digest, Hasher, Reason};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 
+use portcullis_registry::Receive;
+
 use super::SourceError;
 
 /// Takes a module.
@@ -42,32 +44,6 @@ impl Sink {
         Self { file: file.map(File::from_std), hasher: Hasher::default(), bytes: 0, limit, progress }
     }
 
-    /// The size that the source announces; one above the limit ends the attempt before it begins.
-    ///
-    /// # Errors
-    /// `ModuleTooLarge`.
-    pub(crate) fn expect(&self, total: u64) -> Result<(), SourceError> {
-        self.progress.total.store(total, Ordering::Relaxed);
-        if total > self.limit { Err(self.too_large()) } else { Ok(()) }
-    }
-
-    /// The next bytes.
-    ///
-    /// # Errors
-    /// `ModuleTooLarge`, or what the volume says.
-    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        self.bytes += bytes.len() as u64;
-        if self.bytes > self.limit {
-            return Err(self.too_large());
-        }
-        self.hasher.update(bytes);
-        if let Some(file) = &mut self.file {
-            file.write_all(bytes).await.map_err(|error| volume(&error))?;
-        }
-        self.progress.bytes.store(self.bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// All bytes are there. They are not synced: whoever compiles them compares them with their digest first.
     ///
     /// # Errors
@@ -82,6 +58,27 @@ impl Sink {
     fn too_large(&self) -> SourceError {
         let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.limit);
         SourceError::new(Reason::ModuleTooLarge, text)
+    }
+}
+
+impl Receive for Sink {
+    /// One above the limit ends the attempt before it begins.
+    fn expect(&mut self, total: u64) -> Result<(), SourceError> {
+        self.progress.total.store(total, Ordering::Relaxed);
+        if total > self.limit { Err(self.too_large()) } else { Ok(()) }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        self.bytes += bytes.len() as u64;
+        if self.bytes > self.limit {
+            return Err(self.too_large());
+        }
+        self.hasher.update(bytes);
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes).await.map_err(|error| volume(&error))?;
+        }
+        self.progress.bytes.store(self.bytes, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -4,12 +4,14 @@
 //! manifest.json                     what the evaluator follows, replaced by rename
 //! artifacts/<digest>-<key>.cwasm    precompiled modules, with a .json beside each
 //! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
+//! manifests/<digest>-<module>.json  of OCI artifacts, so that a digest needs no registry
 //! tmp/                              what is being written
 //! lock                              held by the one loader; holds the newest manifest's number
 //! ```
 
 mod artifact;
 mod lock;
+mod oci;
 mod prune;
 
 use std::fs::{self, File, OpenOptions};
@@ -107,7 +109,7 @@ impl Volume {
     /// # Errors
     /// When the volume cannot be written.
     pub(crate) fn open(root: &Path, key: &str) -> Result<Result<Self, Held>, VolumeError> {
-        for folder in [root.to_owned(), root.join("artifacts"), root.join("modules"), root.join("tmp")] {
+        for folder in ["", "artifacts", "modules", "manifests", "tmp"].map(|name| root.join(name)) {
             fs::create_dir_all(&folder).map_err(files::FileError::new("make the folder", &folder))?;
         }
         let lock = match Lock::take(&root.join("lock"))? {

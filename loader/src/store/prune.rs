@@ -42,6 +42,7 @@ impl Volume {
                 let _ = fs::remove_file(path.with_extension("json"));
             }
         }
+        self.prune_oci_manifests();
         Ok(removed)
     }
 }

@@ -92,7 +92,16 @@ impl Folder {
                 "--evaluator-state",
                 "127.0.0.1:1",
             ])
-            .args(["--retry-initial", "100ms", "--retry-cap", "1s", "--log-format", "json"])
+            .args([
+                "--allow-private",
+                "127.0.0.0/8",
+                "--retry-initial",
+                "100ms",
+                "--retry-cap",
+                "1s",
+                "--log-format",
+                "json",
+            ])
             .args(extra)
             .args(if extra.contains(&"--retry-outside") { &[][..] } else { &["--retry-outside", "1s"] })
             .env_clear()

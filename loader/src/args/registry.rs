@@ -1,0 +1,57 @@
+//! Settings of what the loader asks over the network, and with which logins.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use portcullis_process::SettingError;
+use portcullis_registry::{Allowed, DockerConfig, Guard, Sources};
+
+/// Registries, logins and addresses.
+#[derive(Debug, Clone, Args)]
+pub struct RegistryArgs {
+    /// A folder with a Docker config.json (or .dockerconfigjson): logins for registries. Read again for each login.
+    #[arg(long, env = "PORTCULLIS_DOCKER_CONFIG", value_name = "DIR")]
+    pub docker_config: Option<PathBuf>,
+
+    /// A sources.yml: insecure hosts, authorities of hosts, proxies, allowed addresses. Read again before each attempt.
+    #[arg(long, env = "PORTCULLIS_SOURCES", value_name = "FILE")]
+    pub sources: Option<PathBuf>,
+
+    /// A network, address or host that sources may have although it is not public (10.0.0.0/8, registry.internal). May be
+    /// given several times. Loopback, link-local, private and special addresses are refused otherwise, at every redirect too.
+    /// Through a proxy only names are known, so that only addresses in place of names are checked.
+    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
+    pub allow_private: Vec<Allowed>,
+
+    /// The name server that sources are looked up at, instead of the system's.
+    #[arg(long, env = "PORTCULLIS_NAME_SERVER", value_name = "ADDRESS")]
+    pub name_server: Option<SocketAddr>,
+
+    /// Most attempts a second at one host.
+    #[arg(long, env = "PORTCULLIS_FETCH_ATTEMPTS", value_name = "N", default_value_t = 10)]
+    pub fetch_attempts: u32,
+}
+
+impl RegistryArgs {
+    /// Which addresses may be connected to.
+    pub(super) fn guard(&self) -> Guard {
+        Guard::new(self.allow_private.clone())
+    }
+
+    /// Where logins are. The folder may come later, as a mounted secret does.
+    pub(super) fn docker(&self) -> Option<DockerConfig> {
+        self.docker_config.clone().map(DockerConfig::new)
+    }
+
+    /// Checks what only the machine can tell.
+    pub(super) fn check(&self) -> Result<(), SettingError> {
+        if let Some(path) = &self.sources {
+            Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
+        }
+        if self.fetch_attempts == 0 {
+            return Err(SettingError::new("--fetch-attempts", "want at least 1"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! Bringing a module that is an OCI artifact: its manifest, then its one layer, each by digest and each only once.
+
+use std::sync::Arc;
+
+use portcullis_contract::{Digest, Reason};
+use portcullis_registry::oci::{Image, Manifest};
+
+use super::{Gauge, Workshop, blocking};
+use crate::plan::Setback;
+use crate::source::{Fetched, Sink, SourceError};
+
+impl Workshop {
+    /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
+    pub(super) async fn fetch_artifact(&self, image: &Image, gauge: &Gauge) -> Result<Digest, Setback> {
+        self.sources.check_allowed(image)?;
+        let manifest = self.manifest(image).await?;
+        let layer = manifest.module()?;
+        if layer.size > self.max_module_size {
+            let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.max_module_size);
+            return Err(SourceError::new(Reason::ModuleTooLarge, text).into());
+        }
+        let digest = layer.digest;
+        self.fetch_layer(image, &digest, gauge).await?;
+        let volume = Arc::clone(&self.volume);
+        if let Err(error) = blocking(move || volume.keep_oci_manifest(&manifest, &digest)).await? {
+            // Without it, the next one that asks for this digest asks the registry.
+            tracing::debug!(%error, "failed to keep a manifest");
+        }
+        Ok(digest)
+    }
+
+    /// Brings modules that policies are pinned to, by their digests. Wherever the tag is now does not matter.
+    pub(super) async fn fetch_pinned(&self, image: &Image, pins: &[Digest], gauge: &Gauge) -> Result<(), Setback> {
+        self.sources.check_allowed(image)?;
+        for pin in pins {
+            self.fetch_layer(image, pin, gauge).await?;
+        }
+        Ok(())
+    }
+
+    /// The manifest: from the volume, where a digest names one that is there, or from the registry.
+    async fn manifest(&self, image: &Image) -> Result<Manifest, Setback> {
+        if let Some(digest) = image.digest
+            && let Some(manifest) = self.read(move |volume| volume.oci_manifest(&digest)).await?
+        {
+            return Ok(manifest);
+        }
+        Ok(self.sources.manifest(image).await?)
+    }
+
+    async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
+        // Two names of one module wait for the same fetch.
+        let turn = self.layers.turn(*digest);
+        let _turn = turn.lock().await;
+        let (limit, wanted) = (self.max_module_size, *digest);
+        if self.read(move |volume| volume.has_module(&wanted, limit)).await? {
+            return Ok(());
+        }
+        let result = self.layer_onto_volume(image, digest, gauge).await;
+        match result {
+            Err(setback) if setback.reason == Reason::VolumeFull => {
+                self.make_room().await;
+                self.layer_onto_volume(image, digest, gauge).await
+            }
+            result => result,
+        }
+    }
+
+    async fn layer_onto_volume(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
+        let temporary = self.volume.temporary();
+        let file = temporary.open().map_err(|error| super::cannot_write(&error))?;
+        let mut sink = Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes));
+        self.sources.blob(image, digest, &mut sink).await?;
+        let fetched: Fetched = sink.finish().await?;
+        self.metrics.fetched_bytes.inc_by(fetched.bytes);
+        if fetched.digest != *digest {
+            let text = format!("{} gave a module with the digest {} for {digest}", image.host, fetched.digest);
+            return Err(SourceError::new(Reason::DigestMismatch, text).into());
+        }
+        let volume = Arc::clone(&self.volume);
+        Ok(blocking(move || volume.keep_module(temporary, &fetched.digest)).await??)
+    }
+}

@@ -1,0 +1,101 @@
+//! How often hosts are asked: so many attempts a second, and so many at the same time.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// Downloads from one host at the same time; a host that stands still holds up no other.
+const FETCHES_A_HOST: usize = 4;
+
+/// The turns of all hosts.
+pub(super) struct Hosts {
+    /// From one attempt to the next.
+    pause: Duration,
+    known: Mutex<HashMap<String, Host>>,
+}
+
+struct Host {
+    slots: Arc<Semaphore>,
+    /// When the next attempt may begin.
+    next: Instant,
+}
+
+/// Locks by key, for work that several ask for and one does.
+pub(super) struct Turns<K>(Mutex<HashMap<K, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Hosts {
+    /// At most `attempts` a second at one host.
+    pub(super) fn new(attempts: u32) -> Self {
+        Self { pause: Duration::from_secs(1) / attempts.max(1), known: Mutex::default() }
+    }
+
+    /// Waits for a turn at a host; it ends with what is given.
+    pub(super) async fn turn(&self, host: String) -> tokio::sync::OwnedSemaphorePermit {
+        let slots = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            // Only those count that somebody waits for or holds, or asked a moment ago.
+            known.retain(|_, host| Arc::strong_count(&host.slots) > 1 || host.next > now);
+            let host = known.entry(host.clone());
+            Arc::clone(
+                &host.or_insert_with(|| Host { slots: Arc::new(Semaphore::new(FETCHES_A_HOST)), next: now }).slots,
+            )
+        };
+        let slot = slots.acquire_owned().await.expect("the semaphore is never closed");
+        tokio::time::sleep_until(self.begin(&host)).await;
+        slot
+    }
+
+    /// When the attempt may begin.
+    fn begin(&self, host: &str) -> Instant {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let Some(host) = known.get_mut(host) else { return now };
+        let at = host.next.max(now);
+        host.next = at + self.pause;
+        at
+    }
+}
+
+impl<K: Hash + Eq> Default for Turns<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Hash + Eq> Turns<K> {
+    /// The lock of a key.
+    pub(super) fn turn(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(locks.entry(key).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn l24_attempts_at_one_host_keep_their_distance_and_hold_up_no_other() {
+        let hosts = Hosts::new(10);
+        let start = Instant::now();
+        for _ in 0..11 {
+            drop(hosts.turn("a".into()).await);
+        }
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+        drop(hosts.turn("b".into()).await);
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn one_key_has_one_lock_as_long_as_somebody_holds_it() {
+        let turns = Turns::default();
+        let first = turns.turn(1);
+        assert!(Arc::ptr_eq(&first, &turns.turn(1)) && !Arc::ptr_eq(&first, &turns.turn(2)));
+    }
+}

@@ -1,0 +1,52 @@
+//! Modules that are wanted by digest: what was pinned stays what it is, wherever its tag went.
+
+use portcullis_contract::Digest;
+
+use super::effort::{Now, Setback};
+use super::{Job, Plan};
+use crate::retry;
+use crate::source::Reference;
+
+impl Plan {
+    /// The digests by which policies want the module of a fetch, because the volume has lost it or never had it.
+    pub(crate) fn pins_of(&self, job: &Job) -> Vec<Digest> {
+        let Job::Fetch(reference @ Reference::Registry(_)) = job else { return Vec::new() };
+        let is_missing = |digest: &Digest| self.artifacts.get(digest).is_some_and(|making| making.no_module);
+        let mut pins: Vec<Digest> = Vec::new();
+        for policy in self.policies.values() {
+            let target = policy.target().map(|(body, pin)| (body, pin));
+            let others = policy.fallbacks().map(|other| (&other.body, other.digest));
+            let named = target.into_iter().chain(others).filter(|(body, _)| body.reference.as_ref() == Some(reference));
+            pins.extend(named.map(|(_, pin)| pin).filter(is_missing));
+        }
+        pins.sort();
+        pins.dedup();
+        pins
+    }
+
+    /// A fetch by digests has ended.
+    pub(crate) fn brought(&mut self, reference: &Reference, pins: &[Digest], result: Result<(), Setback>, now: Now) {
+        (self.touched, self.changed) = (true, true);
+        let names = |policy: &super::Policy| {
+            policy.pin.is_none() && policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference))
+        };
+        let is_tag_wanted = self.policies.values().any(names);
+        let Some(module) = self.modules.get_mut(reference) else { return };
+        match (result, pins.first()) {
+            (Err(setback), _) => module.fail(setback, &self.settings.retry, retry::random(), now),
+            (Ok(()), Some(first)) => {
+                if !is_tag_wanted {
+                    // What the tag is now was not asked: whoever names it next asks.
+                    module.succeed(*first);
+                    module.repeat();
+                }
+                for pin in pins {
+                    if let Some(making) = self.artifacts.get_mut(pin) {
+                        making.no_module = false;
+                    }
+                }
+            }
+            (Ok(()), None) => {}
+        }
+    }
+}

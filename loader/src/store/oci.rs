@@ -1,0 +1,76 @@
+//! Manifests of artifacts whose modules are on the volume, so that a digest needs no registry.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use portcullis_contract::Digest;
+use portcullis_process::files;
+use portcullis_registry::oci::{MAX_MANIFEST, Manifest};
+
+use super::{Volume, VolumeError};
+
+impl Volume {
+    /// The manifest with this digest, if it is kept whole.
+    pub(crate) fn oci_manifest(&self, digest: &Digest) -> Option<Manifest> {
+        let prefix = format!("{}-", digest.hex());
+        let named = |item: &fs::DirEntry| item.file_name().to_str().is_some_and(|name| name.starts_with(&prefix));
+        let path = fs::read_dir(self.root.join("manifests")).ok()?.flatten().find(named)?.path();
+        let bytes = files::read_regular(&path, MAX_MANIFEST).ok()?;
+        if Digest::of(&bytes) == *digest { Manifest::parse(bytes).ok() } else { None }
+    }
+
+    /// Keeps a manifest beside the module that it names.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn keep_oci_manifest(&self, manifest: &Manifest, module: &Digest) -> Result<(), VolumeError> {
+        let path = self.oci_path(&manifest.digest, module);
+        if path.exists() {
+            return Ok(());
+        }
+        let temporary = self.temporary();
+        let write = temporary.open().and_then(|mut file| file.write_all(&manifest.bytes));
+        write.map_err(files::FileError::new("write", &path))?;
+        temporary.publish(&path)
+    }
+
+    /// Removes the manifests of modules that are gone.
+    pub(super) fn prune_oci_manifests(&self) {
+        let Ok(items) = fs::read_dir(self.root.join("manifests")) else { return };
+        for item in items.flatten() {
+            let name = item.file_name();
+            let module = name.to_str().and_then(|name| name.strip_suffix(".json")?.split_once('-')).map(|(_, hex)| hex);
+            let stays = module.is_some_and(|hex| self.root.join("modules").join(format!("{hex}.wasm")).exists());
+            if !stays {
+                // One that cannot be removed stays.
+                let _ = fs::remove_file(item.path());
+            }
+        }
+    }
+
+    fn oci_path(&self, manifest: &Digest, module: &Digest) -> PathBuf {
+        self.root.join("manifests").join(format!("{}-{}.json", manifest.hex(), module.hex()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::store::Keep;
+
+    #[test]
+    fn l27_a_manifest_stays_as_long_as_its_module() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
+        let (manifest, module) = (Manifest::of_module(b"module", BTreeMap::new()), Digest::of(b"module"));
+        fs::write(volume.module(&module), "module").expect("writes");
+        volume.keep_oci_manifest(&manifest, &module).expect("keeps");
+        assert_eq!(volume.oci_manifest(&manifest.digest).as_ref(), Some(&manifest));
+        assert_eq!(volume.oci_manifest(&module), None);
+        volume.prune(&Keep::default()).expect("prunes");
+        assert_eq!(volume.oci_manifest(&manifest.digest), None);
+    }
+}
