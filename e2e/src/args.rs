@@ -48,6 +48,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Start a cluster with Portcullis in it, stay until Ctrl-C, and leave nothing behind.
+    #[command(after_help = "Example:\n  cargo xtask cluster run --replicas 1")]
+    Run {
+        #[command(flatten)]
+        named: Named,
+        /// How many replicas the policy server has.
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
+        replicas: u8,
+    },
     /// Run kubectl as an administrator of a cluster.
     #[command(after_help = "Examples:\n  cargo xtask cluster kubectl -- get namespaces\n  \
                       cargo xtask cluster kubectl --name two -- --context api-server-2 get --raw /readyz")]

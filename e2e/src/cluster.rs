@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::api::Api;
 use crate::client::Client;
@@ -24,6 +25,9 @@ pub const MAX_API_SERVERS: u8 = 8;
 
 /// The last part of the first address that is neither an API server's nor kept for other parts of the cluster.
 const FIRST_POD: u8 = 32;
+
+/// How long kubectl may take. It repeats calls that were answered with a Retry-After, and waits for what it deletes.
+const KUBECTL_LIMIT: Duration = Duration::from_secs(120);
 
 /// What kind of cluster to start.
 #[derive(Debug, Clone)]
@@ -50,9 +54,9 @@ impl Default for Options {
 pub struct Cluster {
     cache: Cache,
     kubernetes: Kubernetes,
-    layout: Layout,
-    record: Record,
-    started: Vec<Started>,
+    pub(crate) layout: Layout,
+    record: Mutex<Record>,
+    pub(crate) started: Mutex<Vec<Started>>,
     client: Arc<Client>,
     pods: AtomicU8,
 }
@@ -93,28 +97,36 @@ impl Cluster {
                 return Err(error);
             }
         };
-        Ok(Self { cache, kubernetes, layout, record, started: Vec::new(), client, pods: AtomicU8::new(FIRST_POD) })
+        let (record, started) = (Mutex::new(record), Mutex::default());
+        Ok(Self { cache, kubernetes, layout, record, started, client, pods: AtomicU8::new(FIRST_POD) })
     }
 
     fn bring_up(&mut self) -> Result<(), Error> {
-        self.record.network.up()?;
-        let client = Arc::clone(&self.client);
+        self.layout.network.up()?;
         for component in Component::in_order(&self.layout) {
             self.spawn(component)?;
-            if let Component::ApiServer(number) = component {
-                start::wait_for_api_server(&self.layout, &client, &mut self.started, number)?;
-            }
+            self.wait_for(component)?;
         }
-        start::wait_for_controllers(&self.layout, &client, &mut self.started)
+        start::wait_for_controllers(&self.layout, &self.client, &mut lock(&self.started))
     }
 
-    fn spawn(&mut self, component: Component) -> Result<(), Error> {
-        let started = start::spawn(&self.kubernetes, &self.layout, component)?;
-        self.started.push(started);
-        let started = self.started.last_mut().expect("one was pushed");
-        let process = start::process_of(&self.layout, started)?;
-        self.record.members.push(Member { name: component.to_string(), process });
-        self.record.write(self.layout.folder())
+    pub(crate) fn wait_for(&self, component: Component) -> Result<(), Error> {
+        match component {
+            Component::ApiServer(number) => {
+                start::wait_for_api_server(&self.layout, &self.client, &mut lock(&self.started), number)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn spawn(&self, component: Component) -> Result<(), Error> {
+        let mut started = start::spawn(&self.kubernetes, &self.layout, component)?;
+        let process = start::process_of(&self.layout, &mut started)?;
+        lock(&self.started).push(started);
+        let (mut record, name) = (lock(&self.record), component.to_string());
+        record.members.retain(|member| member.name != name);
+        record.members.push(Member { name, process });
+        record.write(self.layout.folder())
     }
 
     /// Whether nothing of this process can leave the machine: it runs in a network namespace of its own, without any interface but
@@ -136,10 +148,12 @@ impl Cluster {
     ///
     /// # Errors
     /// When its state file cannot be written.
-    pub fn detach(mut self) -> Result<(), Error> {
-        self.record.detached = true;
-        self.record.write(self.layout.folder())?;
-        for started in &mut self.started {
+    pub fn detach(self) -> Result<(), Error> {
+        let mut record = lock(&self.record);
+        record.detached = true;
+        record.write(self.layout.folder())?;
+        drop(record);
+        for started in &mut *lock(&self.started) {
             if let Some(pipe) = &mut started.child.stdin {
                 // A component that has ended is no reason to end the others: the status tells of it.
                 let _ = pipe.write_all(b".");
@@ -176,7 +190,21 @@ impl Cluster {
     /// # Panics
     /// When kubectl cannot be started.
     pub fn kubectl_as<'a>(&self, kubeconfig: &Path, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
-        Kubectl::new(&self.kubernetes, kubeconfig, self.layout.folder()).run(args, input)
+        self.kubectl_within(KUBECTL_LIMIT, kubeconfig, args, input)
+    }
+
+    /// [`Cluster::kubectl_as`], killed when it has not ended after `limit`; its exit status is then absent.
+    ///
+    /// # Panics
+    /// When kubectl cannot be started.
+    pub fn kubectl_within<'a>(
+        &self,
+        limit: Duration,
+        kubeconfig: &Path,
+        args: impl IntoIterator<Item = &'a str>,
+        input: &str,
+    ) -> Output {
+        Kubectl::new(&self.kubernetes, kubeconfig, self.layout.folder()).run(args, input, limit)
     }
 
     /// `kubectl apply` of these objects, as an administrator.
@@ -256,29 +284,34 @@ impl Cluster {
             .collect()
     }
 
-    fn remove(&mut self) -> Result<(), Error> {
-        for started in &mut self.started {
+    fn remove(&self) -> Result<(), Error> {
+        for started in &mut *lock(&self.started) {
             // It may have ended already, which is what is wanted.
             let _ = started.child.kill();
             let _ = started.child.wait();
         }
-        Slots::take(&self.cache)?.give_back(&self.record, self.layout.folder())
+        Slots::take(&self.cache)?.give_back(&lock(&self.record), self.layout.folder())
     }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if self.record.detached {
+        let record = lock(&self.record).clone();
+        if record.detached {
             return;
         }
         if thread::panicking() {
             for component in Component::in_order(&self.layout) {
                 let log = files::tail(&self.layout.log(&component.to_string()), 15);
-                eprintln!("=== {component} of cluster {} wrote at last:\n{log}", self.record.name);
+                eprintln!("=== {component} of cluster {} wrote at last:\n{log}", record.name);
             }
         }
         if let Err(error) = self.remove() {
-            eprintln!("warning: cluster {}: {error}; the next one that starts removes it", self.record.name);
+            eprintln!("warning: cluster {}: {error}; the next one that starts removes it", record.name);
         }
     }
 }

@@ -9,7 +9,7 @@ use portcullis_e2e::{Cache, Cluster, Error, Health, Kubernetes, Name, Options, R
 use serde::Serialize;
 
 use crate::args::{Command, Form};
-use crate::table;
+use crate::{table, trial};
 
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let cache = Cache::from_env()?;
@@ -27,6 +27,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             let all = Running::list(&cache)?;
             print(&all, output.output, || table::clusters(&all))?;
         }
+        Command::Run { named, replicas } => trial::run(&cache, &named.name, usize::from(replicas))?,
         Command::Kubectl { named, args } => {
             let kubernetes = Kubernetes::build(&cache, &|line| eprintln!("{line}"))?;
             let cluster = Running::find(&cache, &named.name)?.ok_or_else(|| Error::NotUp(named.name.to_string()))?;

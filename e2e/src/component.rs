@@ -16,10 +16,12 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// One process of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Component {
+pub enum Component {
+    /// What everything is kept in.
     Etcd,
     /// By its number, from 1.
     ApiServer(u8),
+    /// The controllers of Kubernetes.
     ControllerManager,
 }
 
@@ -133,7 +135,7 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
 }
 
 fn controller_manager(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
-    let kubeconfig = file("kube-controller-manager.kubeconfig");
+    let kubeconfig = layout.controllers().display().to_string();
     vec![
         ("kubeconfig", kubeconfig.clone()),
         ("authentication-kubeconfig", kubeconfig.clone()),

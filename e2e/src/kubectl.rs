@@ -1,9 +1,10 @@
 //! The real kubectl, away from the settings of who runs the test.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -67,8 +68,8 @@ impl Kubectl {
         self.command
     }
 
-    /// Runs it to its end.
-    pub(crate) fn run<'a>(mut self, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+    /// Runs it to its end, or kills it after `limit`: an API server that is away or paused must not hang a test.
+    pub(crate) fn run<'a>(mut self, args: impl IntoIterator<Item = &'a str>, input: &str, limit: Duration) -> Output {
         self.command
             .args(args)
             .env("KUBERC", "off")
@@ -78,19 +79,43 @@ impl Kubectl {
         let mut child = self.command.spawn().unwrap_or_else(|error| panic!("failed to start kubectl: {error}"));
         let mut stdin = child.stdin.take().expect("standard input is a pipe");
         let mut stderr = child.stderr.take().expect("standard error is a pipe");
+        let mut stdout = child.stdout.take().expect("standard output is a pipe");
+        let read = |pipe: &mut dyn Read| {
+            let mut bytes = Vec::new();
+            pipe.read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
+        };
         // All three at once, as each of them may be longer than a pipe holds.
-        let (output, errors) = thread::scope(|scope| {
+        let (status, output, mut errors) = thread::scope(|scope| {
             // kubectl may end without reading everything.
             scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
-            let errors = scope.spawn(move || {
-                let mut bytes = Vec::new();
-                stderr.read_to_end(&mut bytes).map(|_| bytes).unwrap_or_default()
-            });
-            let output = child.wait_with_output().expect("a child can be waited for");
-            (output, errors.join().expect("reading does not panic"))
+            let errors = scope.spawn(move || read(&mut stderr));
+            let output = scope.spawn(move || read(&mut stdout));
+            let status = wait(&mut child, limit);
+            let join = |reader: thread::ScopedJoinHandle<'_, Vec<u8>>| reader.join().expect("reading does not panic");
+            (status, join(output), join(errors))
         });
+        if status.is_none() {
+            errors.extend(format!("kubectl was killed, as it had not ended after {limit:?}\n").into_bytes());
+        }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Output { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&errors) }
+        Output { code: status.and_then(|status| status.code()), stdout: text(&output), stderr: text(&errors) }
+    }
+}
+
+/// How it ended; nothing when it had to be killed.
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return Some(status);
+        }
+        if start.elapsed() > limit {
+            // It may end just now.
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

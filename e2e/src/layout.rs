@@ -37,6 +37,11 @@ impl Layout {
         self.file("kubeconfig")
     }
 
+    /// The kubeconfig of the controllers.
+    pub(crate) fn controllers(&self) -> PathBuf {
+        self.file("kube-controller-manager.kubeconfig")
+    }
+
     /// The address of an API server.
     pub(crate) fn api_server(&self, number: u8) -> SocketAddr {
         SocketAddr::from((self.network.host(number), API_SERVER_PORT))

@@ -32,6 +32,7 @@ mod layout;
 mod lock;
 mod name;
 mod network;
+mod operate;
 mod pki;
 mod process;
 mod program;
@@ -46,6 +47,7 @@ mod wait;
 pub use api::{Api, Reply};
 pub use cache::Cache;
 pub use cluster::{Cluster, MAX_API_SERVERS, Options};
+pub use component::Component;
 pub use error::Error;
 pub use guest::{example, guest, guest_with};
 pub use installation::{

@@ -4,6 +4,7 @@
 mod args;
 mod commands;
 mod table;
+mod trial;
 
 use std::process::ExitCode;
 

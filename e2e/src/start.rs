@@ -34,12 +34,18 @@ pub(crate) fn write_files(layout: &Layout) -> Result<(), Error> {
     pki::make(layout)?;
     files::make_folder(&layout.file("logs"))?;
     files::write(&layout.file("audit-policy.yaml"), AUDIT_POLICY)?;
-    let user = |name: &str| {
-        let (certificate, key) = (read_pki(layout, &format!("{name}.crt"))?, read_pki(layout, &format!("{name}.key"))?);
-        render(layout, 1, Credentials::Certificate { certificate: &certificate, key: &key })
-    };
-    files::write(&layout.file("kube-controller-manager.kubeconfig"), &user("kube-controller-manager")?)?;
-    files::write(&layout.kubeconfig(), &user("admin")?)
+    write_controllers(layout, 1)?;
+    files::write(&layout.kubeconfig(), &render_user(layout, 1, "admin")?)
+}
+
+/// Writes the kubeconfig of the controllers, for one of the API servers.
+pub(crate) fn write_controllers(layout: &Layout, api_server: u8) -> Result<(), Error> {
+    files::write(&layout.controllers(), &render_user(layout, api_server, "kube-controller-manager")?)
+}
+
+fn render_user(layout: &Layout, current: u8, name: &str) -> Result<String, Error> {
+    let (certificate, key) = (read_pki(layout, &format!("{name}.crt"))?, read_pki(layout, &format!("{name}.key"))?);
+    render(layout, current, Credentials::Certificate { certificate: &certificate, key: &key })
 }
 
 /// A kubeconfig of this cluster, in which the API server `current` is current.

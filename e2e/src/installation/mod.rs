@@ -52,7 +52,7 @@ impl<'c> Installation<'c> {
     /// When the API server refuses something.
     pub fn start(cluster: &'c Cluster, options: InstallationOptions) -> Self {
         manifests::install_definitions(cluster);
-        let objects = manifests::objects(&options.name, &options.name);
+        let objects = manifests::objects(&options.name, &options.policy_server);
         cluster.apply_server_side(&objects).expect("the objects of the installation");
         let source = Source::start(cluster);
         let installation = Self { cluster, options, source, pods: Mutex::default(), count: Mutex::default() };
@@ -74,7 +74,7 @@ impl<'c> Installation<'c> {
 
     /// Its name, which policies have as `policyServer`.
     pub fn policy_server(&self) -> &str {
-        &self.options.name
+        &self.options.policy_server
     }
 
     /// Where its policies may have their modules.
@@ -188,7 +188,7 @@ impl<'c> Installation<'c> {
     /// When the API server refuses it.
     pub fn make_namespace(&self, suffix: &str) -> String {
         let name = format!("{}-{suffix}", self.options.name);
-        let labels = json!({ "portcullis-test": self.options.name });
+        let labels = json!({ "portcullis-test": self.policy_server() });
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
         });

@@ -3,8 +3,10 @@
 /// How an installation is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstallationOptions {
-    /// Its namespace and its name as a policy server: at most 40 letters, the same for no other of the cluster.
+    /// Its namespace: at most 40 letters, the same for no other of the cluster.
     pub name: String,
+    /// Its name as a policy server: at most 40 letters, the same for no other of the cluster.
+    pub policy_server: String,
     /// Who makes the certificate of the evaluators.
     pub certificates: Certificates,
 }
@@ -18,10 +20,17 @@ pub enum Certificates {
     OfTheTest,
 }
 
+impl Default for InstallationOptions {
+    /// As an operator has it who changes nothing.
+    fn default() -> Self {
+        Self { policy_server: "default".to_owned(), ..Self::named("portcullis") }
+    }
+}
+
 impl InstallationOptions {
     /// A name of its own for each test; the rest as by default.
     pub fn named(name: &str) -> Self {
-        Self { name: name.to_owned(), certificates: Certificates::Controller }
+        Self { name: name.to_owned(), policy_server: name.to_owned(), certificates: Certificates::Controller }
     }
 
     /// With a certificate that the test makes: for installations without a controller.

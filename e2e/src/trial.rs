@@ -1,0 +1,72 @@
+//! A cluster with Portcullis in it, for a person who wants to see `kubectl apply` enforce something: what `run` does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use portcullis_e2e::{Cache, Cluster, Installation, InstallationOptions, Name, Options, VERSION};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Where a checkout has its examples.
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+
+/// Starts everything, tells how to use it, and stays until it is asked to end.
+pub(crate) fn run(cache: &Cache, name: &Name, replicas: usize) -> Result<()> {
+    // From here on a signal waits until what is being started has started, so that nothing is left behind.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("failed to wait for signals")?;
+    let start = Instant::now();
+    eprintln!("starting Kubernetes {VERSION}");
+    let options = Options { name: Some(name.clone()), api_servers: 1, cache: Some(cache.clone()) };
+    let cluster = Cluster::start(&options)?;
+    eprintln!("installing Portcullis: a controller, and {replicas} replicas of the policy server");
+    let installation = Installation::start(&cluster, InstallationOptions::default()).with(replicas);
+    let examples = copy_examples(&installation, &cluster.folder().join("examples"))?;
+    println!("{}", hello(&cluster, &examples, replicas, start.elapsed().as_secs_f64()));
+    signals.forever().next();
+    eprintln!("\nending everything");
+    drop(installation);
+    Ok(())
+}
+
+/// The examples, with the addresses that their modules have here.
+fn copy_examples(installation: &Installation<'_>, folder: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
+    for entry in fs::read_dir(EXAMPLES).context("failed to list the examples")? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let mut text = fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        for module in fs::read_dir(Path::new(EXAMPLES).join("modules"))? {
+            let module = module?;
+            let file = module.file_name().to_string_lossy().into_owned();
+            installation.source().put(&format!("/{file}"), fs::read(module.path())?);
+            text = text.replace(&format!("modules/{file}"), &installation.source().url(&format!("/{file}")));
+        }
+        let copy = folder.join(entry_name(&path));
+        fs::write(&copy, text).with_context(|| format!("failed to write {}", copy.display()))?;
+    }
+    Ok(folder.to_owned())
+}
+
+fn entry_name(path: &Path) -> &Path {
+    path.file_name().map_or(path, Path::new)
+}
+
+fn hello(cluster: &Cluster, examples: &Path, replicas: usize, seconds: f64) -> String {
+    let (kubeconfig, examples) = (cluster.kubeconfig(), examples.display());
+    format!(
+        "Kubernetes {VERSION} and Portcullis with {replicas} replicas are up after {seconds:.1} s. There are no nodes: pods \
+         are judged and stored,\nand nothing runs them. In another terminal:\n\n  \
+         export KUBECONFIG={}\n  \
+         kubectl apply -f {examples}/no-privileged.yaml\n  \
+         kubectl wait --for=condition=Ready clusterpolicy/no-privileged\n  \
+         kubectl run web --image=example.com/web --privileged     # is denied\n  \
+         kubectl describe clusterpolicy no-privileged\n\n\
+         Without a kubectl of your own: cargo xtask cluster kubectl -- get clusterpolicies\n\
+         Ctrl-C ends everything.",
+        kubeconfig.display(),
+    )
+}

@@ -1,0 +1,112 @@
+//! Rows about deletion, moving tags, settings, and sources that are down.
+
+use std::time::Duration;
+
+use portcullis_e2e::{Program, eventually, never};
+use serde_json::{Value, json};
+
+use crate::{Policy, digest, installation, replica, two_modules};
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k09_deleted_while_loading() {
+    let installation = installation("k09");
+    let policy = Policy::of(&installation, "a");
+    let (module, _) = two_modules();
+    installation.source().answer("/slow.wasm", 200, module, Duration::from_secs(15));
+    policy.revise(1, &installation.source().url("/slow.wasm"), &json!({}), &[]);
+    let pod = replica(&installation);
+    eventually("the download", || (installation.source().requests("/slow.wasm").len() == 1).then_some(()));
+    policy.mark(1, &[("deleted", "true")]);
+    eventually("the loader to forget it", || policy.loading(&pod).is_null().then_some(()));
+    // Nothing comes of the download that was on its way.
+    never(Duration::from_secs(16), "a module on the volume", || {
+        let files = |folder: &str| std::fs::read_dir(pod.folder().join("volume").join(folder)).ok();
+        let modules = files("modules").into_iter().flatten().chain(files("artifacts").into_iter().flatten());
+        modules.flatten().map(|file| file.path()).next()
+    });
+    assert_eq!(installation.source().requests("/slow.wasm").len(), 1);
+    assert!(policy.serving(&pod).is_none());
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_l11_tag_moves_while_replicas_fetch() {
+    let installation = installation("l11");
+    let policy = Policy::of(&installation, "a");
+    let (first, second) = two_modules();
+    let address = policy.module("/tag.wasm", &first);
+    policy.revise(1, &address, &json!({}), &[]);
+    let early = replica(&installation);
+    assert_eq!(policy.wait_serving(&early, 1), digest(&first));
+    policy.module("/tag.wasm", &second);
+    let late = replica(&installation);
+    // Before a digest is recorded both tell what they have, from which the reporter sees the difference.
+    assert_eq!(policy.wait_serving(&late, 1), digest(&second));
+    assert_eq!(policy.loading(&late)["digest"], digest(&second));
+
+    policy.mark(1, &[("pinned-digest", &digest(&first))]);
+    let told = policy.wait_failure(&late, "DigestMismatch");
+    assert!(told.contains(&digest(&first)) && told.contains(&digest(&second)), "{told}");
+    assert_eq!(policy.loading(&late)["failure"]["generation"], 1);
+    assert_eq!(policy.serving(&early), Some((1, digest(&first))));
+    assert!(policy.loading(&early)["failure"].is_null());
+
+    // The address gives the recorded bytes again.
+    policy.module("/tag.wasm", &first);
+    eventually("both replicas to serve what was recorded first", || {
+        (policy.serving(&late) == Some((1, digest(&first)))).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_s03_large_or_deep_settings() {
+    let installation = installation("s03");
+    let (large, deep) = (Policy::of(&installation, "large"), Policy::of(&installation, "deep"));
+    let neighbour = Policy::of(&installation, "neighbour");
+    let address = neighbour.module("/good.wasm", &two_modules().0);
+    neighbour.revise(1, &address, &json!({}), &[]);
+    large.revise(1, &address, &json!({ "settings": { "text": "x".repeat(1 << 20) } }), &[]);
+    let nested: Value = (0..1000).fold(json!(1), |inner, _| json!({ "a": inner }));
+    deep.revise(1, &address, &json!({ "settings": nested }), &[]);
+    let pod = replica(&installation);
+    neighbour.wait_serving(&pod, 1);
+    for policy in [&large, &deep] {
+        let text = policy.wait_failure(&pod, "SettingsInvalid");
+        assert!(!text.contains("xxxx"), "{text}");
+    }
+    // The list with both in it is no burden: the next generation comes as always.
+    neighbour.revise(2, &address, &json!({ "settings": { "a": 1 } }), &[]);
+    neighbour.wait_serving(&pod, 2);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k05_every_pod_restarts_while_the_source_is_down() {
+    let installation = installation("k05");
+    let policy = Policy::of(&installation, "a");
+    let (module, _) = two_modules();
+    policy.revise(1, &policy.module("/good.wasm", &module), &json!({}), &[]);
+    let pods = [replica(&installation), replica(&installation)];
+    for pod in &pods {
+        policy.wait_serving(pod, 1);
+    }
+    installation.source().close();
+    for pod in &pods {
+        pod.kill(Program::Loader);
+        pod.kill(Program::Evaluator);
+    }
+    for pod in &pods {
+        eventually("a restart", || (pod.restarts(Program::Evaluator) > 0).then_some(()));
+        policy.wait_serving(pod, 1);
+        pod.wait_ready();
+    }
+    // One with an empty volume is ready after its start gate, and tells what it has not.
+    let fresh = replica(&installation);
+    fresh.wait_ready();
+    policy.wait_failure(&fresh, "RegistryUnreachable");
+    assert_eq!(policy.serving(&fresh).map(|(generation, _)| generation), Some(0));
+    installation.source().open();
+    policy.wait_serving(&fresh, 1);
+}

@@ -1,0 +1,179 @@
+//! What the pods make of revisions: the loader's watch of a real API server, and what is served then.
+//!
+//! The tests write the revisions themselves, as the controller does, so that each state is there when it is looked at.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod faults;
+mod relay;
+mod serving;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use portcullis_e2e::{
+    Cluster, Installation, InstallationOptions, Options, Pod, PodSetup, Program, eventually_within, guest, guest_with,
+};
+use serde_json::{Value, json};
+
+/// Longest wait for what takes the loader's watch a backoff after a failure; those end at 30 s, with jitter at 60 s.
+pub(crate) const AFTER_BACKOFF: Duration = Duration::from_secs(180);
+
+/// The cluster of all tests of this binary.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    &CLUSTER
+}
+
+/// An installation without a controller: the test writes the revisions.
+fn installation(name: &str) -> Installation<'static> {
+    Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test())
+}
+
+/// A replica without a reporter, as nobody reads a status here.
+fn replica(installation: &Installation<'_>) -> Arc<Pod> {
+    replica_with(installation, PodSetup::default())
+}
+
+fn replica_with(installation: &Installation<'_>, setup: PodSetup) -> Arc<Pod> {
+    installation.add_replica_with(setup.without(Program::Reporter))
+}
+
+/// The digest of a module as statuses and annotations have it.
+fn digest(module: &[u8]) -> String {
+    use sha2::{Digest as _, Sha256};
+    let hex = Sha256::digest(module).iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    });
+    format!("sha256:{hex}")
+}
+
+/// The cluster policy of a name in one installation.
+struct Policy<'i> {
+    installation: &'i Installation<'i>,
+    name: &'static str,
+}
+
+impl<'i> Policy<'i> {
+    fn of(installation: &'i Installation<'i>, name: &'static str) -> Self {
+        Self { installation, name }
+    }
+
+    fn id(&self) -> String {
+        format!("cluster/{}", self.name)
+    }
+
+    /// Puts a module where a revision can have it.
+    fn module(&self, path: &str, module: &[u8]) -> String {
+        self.installation.source().put(path, module);
+        self.installation.source().url(path)
+    }
+
+    fn path(&self) -> String {
+        format!("/apis/apps/v1/namespaces/{}/controllerrevisions", self.installation.namespace())
+    }
+
+    fn revision_name(&self, generation: i64) -> String {
+        format!("{}-0123456789abcdef-{generation}", self.name)
+    }
+
+    /// Makes the revision of a generation, with a module at this address and fields merged into its spec.
+    fn revise(&self, generation: i64, module: &str, extra: &Value, annotations: &[(&str, &str)]) {
+        let server = self.installation.policy_server();
+        let mut spec = json!({
+            "policyServer": server, "module": module, "settings": {},
+            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
+        });
+        for (key, value) in extra.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        let uid = format!("01234567-89ab-cdef-0000-{server:0>12.12}");
+        let of = |key: &str| format!("policies.portcullis.dev/{key}");
+        let revision = json!({
+            "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": generation,
+            "metadata": {
+                "name": self.revision_name(generation),
+                "labels": {
+                    of("policy-server"): server, of("policy-uid"): uid,
+                    of("policy-kind"): "ClusterPolicy", of("policy-name"): self.name,
+                },
+                "annotations": marks(annotations),
+            },
+            "data": {
+                "policy": { "kind": "ClusterPolicy", "name": self.name, "uid": uid },
+                "generation": generation, "spec": spec,
+            },
+        });
+        self.installation.api().create(&self.path(), &revision).unwrap().expect("a revision");
+    }
+
+    /// Sets annotations of a revision.
+    fn mark(&self, generation: i64, annotations: &[(&str, &str)]) {
+        let patch = json!({ "metadata": { "annotations": marks(annotations) } });
+        let path = format!("{}/{}", self.path(), self.revision_name(generation));
+        self.installation.api().patch(&path, &patch).unwrap().expect("a mark");
+    }
+
+    /// What the loader of a pod says of it; null when it knows no such policy.
+    fn loading(&self, pod: &Pod) -> Value {
+        let state = state(pod, 9082).unwrap_or_default();
+        let mut policies = state["policies"].as_array().into_iter().flatten();
+        policies.find(|policy| policy["id"] == self.id()).cloned().unwrap_or_default()
+    }
+
+    /// Generation and digest that the evaluator of a pod answers with; generation 0 for none.
+    fn serving(&self, pod: &Pod) -> Option<(i64, String)> {
+        let state = state(pod, 9081)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if let Some(current) = state["current"].get(self.id()) {
+            return Some((current["generation"].as_i64()?, text(&current["digest"])));
+        }
+        let deviation = state["deviations"].as_array()?.iter().find(|deviation| deviation["id"] == self.id())?;
+        Some((deviation["serving"].as_i64()?, text(&deviation["digest"])))
+    }
+
+    /// Waits until a pod answers with this generation, and gives the digest of what answers.
+    fn wait_serving(&self, pod: &Pod, generation: i64) -> String {
+        let what = format!("generation {generation} of {} to serve", self.id());
+        eventually_within(AFTER_BACKOFF, &what, || self.serving(pod).filter(|(serving, _)| *serving == generation)).1
+    }
+
+    /// Waits until the loader of a pod tells this failure of the newest generation, and gives its text.
+    fn wait_failure(&self, pod: &Pod, reason: &str) -> String {
+        let what = format!("{} to fail with {reason}", self.id());
+        eventually_within(AFTER_BACKOFF, &what, || {
+            let failure = &self.loading(pod)["failure"];
+            (failure["reason"] == reason).then(|| failure["message"].as_str().unwrap_or_default().to_owned())
+        })
+    }
+}
+
+fn marks(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let mark = |(key, value): &(&str, &str)| (format!("policies.portcullis.dev/{key}"), (*value).to_owned());
+    annotations.iter().map(mark).collect()
+}
+
+/// A module that accepts, and one of other bytes that does too.
+fn two_modules() -> (Vec<u8>, Vec<u8>) {
+    (guest("always_accept"), guest_with("answer", br#"{"accepted":true}"#))
+}
+
+/// `/v1/state` of a program of a pod, at its port on the pod's own loopback; nothing while it does not answer.
+fn state(pod: &Pod, port: u16) -> Option<Value> {
+    let [_, a, b, c] = pod.address().octets();
+    let mut stream =
+        TcpStream::connect_timeout(&SocketAddr::from(([127, a, b, c], port)), Duration::from_secs(5)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.write_all(b"GET /v1/state HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    assert!(!head.to_ascii_lowercase().contains("chunked"), "{head}");
+    serde_json::from_str(body).ok()
+}

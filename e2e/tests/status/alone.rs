@@ -1,0 +1,122 @@
+//! What would disturb the other tests has a cluster of its own.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use portcullis_e2e::{Cluster, Options, PodSetup, Program, eventually_within, never};
+use serde_json::{Value, json};
+
+use crate::stage::{SOON, Stage};
+use crate::states::Says;
+
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/policies.policies.portcullis.dev";
+
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    &CLUSTER
+}
+
+/// The definition as the API server takes it anew.
+fn definition(found: &Value) -> Value {
+    let name = found["metadata"]["name"].clone();
+    json!({ "apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": { "name": name }, "spec": found["spec"] })
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn faults_that_disturb_others_one_after_the_other() {
+    fault_r11_fields_that_an_older_definition_drops_are_told_once();
+    fault_r12_the_definition_is_removed_and_installed_again();
+    fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector();
+}
+
+fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
+    let stage = Stage::new(cluster(), "older");
+    let api = stage.installation.api();
+    let newer = definition(&api.get(CRD).unwrap());
+    let mut older = newer.clone();
+    let status = &mut older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
+    status.as_object_mut().unwrap().remove("replicasOmitted");
+    status.as_object_mut().unwrap().remove("history");
+    let resource_version = &api.get(CRD).unwrap()["metadata"]["resourceVersion"];
+    older["metadata"]["resourceVersion"] = resource_version.clone();
+    replace(&older);
+    std::thread::sleep(Duration::from_secs(2));
+
+    let replica = stage.replica();
+    stage.installation.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    replica.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let (_, second) = stage.policy("second");
+    replica.says(&second, Says::Current);
+    eventually_within(SOON, "an event", || {
+        let told = [&object, &second].map(|object| stage.events(object)).concat();
+        (told.iter().filter(|(reason, _)| reason == "StatusSchemaOutdated").count() == 1).then_some(())
+    });
+    assert_eq!(replica.metric("portcullis_reporter_status_schema_outdated"), 1.0);
+    let writes = || replica.metric("portcullis_reporter_policy_status_writes_total");
+    std::thread::sleep(Duration::from_secs(2));
+    let settled = writes();
+    never(Duration::from_secs(3), "a write loop", || (writes() != settled).then_some(writes()));
+    assert_eq!(replica.logs("WARN").len(), 1, "{:?}", replica.logs("WARN"));
+
+    let mut newer = newer;
+    newer["metadata"]["resourceVersion"] = api.get(CRD).unwrap()["metadata"]["resourceVersion"].clone();
+    replace(&newer);
+}
+
+fn replace(definition: &Value) {
+    let kubeconfig = cluster().kubeconfig();
+    cluster().kubectl_as(&kubeconfig, ["replace", "--filename=-"], &definition.to_string()).expect("a definition");
+}
+
+fn fault_r12_the_definition_is_removed_and_installed_again() {
+    let (stage, replicas) = Stage::with(cluster(), "absent", 1);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let api = stage.installation.api();
+    let found = definition(&api.get(CRD).unwrap());
+    api.delete(CRD, None).unwrap().expect("the end of the definition");
+    eventually_within(SOON, "the end of the definition", || api.get(CRD).is_none().then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(replicas[0].pod.is_ready());
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.create(path, &found).unwrap().expect("the definition");
+    let object = eventually_within(SOON, "a policy", || {
+        stage.installation.apply(&policy).is_ok().then(|| stage.installation.object(&policy)).flatten()
+    });
+    stage.confirm(&policy);
+    replicas[0].says(&object, Says::Current);
+    stage.word(&policy, "Active");
+}
+
+fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
+    let stage = Stage::new(cluster(), "garbage");
+    let quick = || {
+        let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s");
+        setup.flag(Program::Reporter, "--report-lifetime", "4s")
+    };
+    let replicas = [stage.replica_with(quick()), stage.replica_with(quick())];
+    stage.installation.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    stage.word(&policy, "Active");
+    let holder = stage.wait_for_holder();
+    let dead = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    dead.pod.lose_node();
+    // Endpoints are as gone as the pod; then nobody collects what it owned. An owner that never was stands for that.
+    dead.pod.mark_not_ready();
+    let report = stage.report(dead.name()).unwrap();
+    let name = dead.name();
+    let path = format!(
+        "/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/replicareports/{name}",
+        stage.installation.namespace()
+    );
+    let api = stage.installation.api();
+    let orphan = json!({ "metadata": { "ownerReferences": null, "uid": report["metadata"]["uid"] } });
+    api.patch(&path, &orphan).unwrap().expect("a report that no collector removes");
+    dead.pod.delete_object();
+    eventually_within(SOON, "the end of the report", || stage.report(name).is_none().then_some(()));
+}

@@ -1,0 +1,144 @@
+//! Who leads, and what becomes of it.
+
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{Program, eventually_within, never};
+use serde_json::json;
+
+use crate::cluster;
+use crate::stage::{SOON, Stage};
+use crate::states::{Says, unreachable};
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r03_two_reporters_never_overwrite_each_other() {
+    let (stage, replicas) = Stage::with(cluster(), "two", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    stage.word(&policy, "Active");
+    // Others write to the same object all the time; nothing of it is lost, and neither is anything of ours.
+    for round in 0..10 {
+        let says = |failed: bool| if failed { unreachable() } else { Says::Current };
+        replicas[0].says(&object, says(round % 2 == 0));
+        replicas[1].says(&object, says(round % 3 == 0));
+        let patch = json!({ "metadata": { "annotations": { "round": round.to_string() } } });
+        stage.installation.api().patch(&policy.path(), &patch).unwrap().expect("an annotation");
+        stage.confirm(&policy);
+    }
+    replicas[0].says(&object, Says::Current);
+    replicas[1].says(&object, unreachable());
+    let found = stage.word(&policy, "Degraded");
+    assert_eq!(found["status"]["replicas"].as_array().unwrap().len(), 2);
+    assert_eq!(found["metadata"]["annotations"]["round"], "9");
+    let writes: Vec<f64> =
+        replicas.iter().map(|replica| replica.metric("portcullis_reporter_policy_status_writes_total")).collect();
+    assert!(writes.iter().filter(|writes| **writes > 0.0).count() == 1, "one of them writes: {writes:?}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r15_a_leader_that_is_killed_is_followed_within_the_lease_and_two_seconds() {
+    let (stage, replicas) = Stage::with(cluster(), "killed", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    stage.word(&policy, "Active");
+    let holder = stage.wait_for_holder();
+    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
+    let follower = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    leader.pod.stop(Program::Reporter);
+    let start = Instant::now();
+    eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
+    // The last renewal was at most 5 s before the end, and a busy machine has a second.
+    assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
+    follower.says(&object, unreachable());
+    eventually_within(SOON, "a status by the new leader", || {
+        let found = stage.installation.object(&policy)?;
+        (found["status"]["replicas"].to_string().contains("RegistryUnreachable")).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_leader_that_ends_gives_the_lease_up() {
+    let (stage, replicas) = Stage::with(cluster(), "ended", 2);
+    let holder = stage.wait_for_holder();
+    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
+    leader.pod.remove();
+    let start = Instant::now();
+    eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new != holder));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
+    let (stage, replicas) = Stage::with(cluster(), "paused", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    stage.word(&policy, "Active");
+    let holder = stage.wait_for_holder();
+    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
+    let follower = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    leader.pod.pause(Program::Reporter);
+    eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
+    follower.says(&object, unreachable());
+    let found = eventually_within(SOON, "a status by the new leader", || {
+        let found = stage.installation.object(&policy)?;
+        found["status"]["replicas"].to_string().contains("RegistryUnreachable").then_some(found)
+    });
+    let writes = leader.pod.is_ready();
+    leader.pod.resume(Program::Reporter);
+    never(Duration::from_secs(4), "a step back", || {
+        let status = stage.installation.object(&policy)?["status"].clone();
+        (!status["replicas"].to_string().contains("RegistryUnreachable")).then_some((writes, status))
+    });
+    assert_eq!(stage.holder().as_deref(), Some(follower.name()));
+    assert_eq!(leader.metric("portcullis_reporter_leader"), 0.0);
+    assert!(found["status"]["observedGeneration"] == 1);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r17_a_lease_that_is_deleted_emptied_or_edited_is_taken_again_by_one() {
+    let (stage, replicas) = Stage::with(cluster(), "lease", 2);
+    stage.wait_for_holder();
+    let api = stage.installation.api();
+    let one_leads = || {
+        eventually_within(SOON, "one leader", || {
+            let leading: Vec<&str> = replicas
+                .iter()
+                .filter(|replica| replica.metric("portcullis_reporter_leader") == 1.0)
+                .map(|replica| replica.name())
+                .collect();
+            (leading.len() == 1 && stage.holder().as_deref() == Some(leading[0])).then_some(())
+        });
+    };
+    one_leads();
+    api.delete(&stage.lease(), None).unwrap().expect("the end of the Lease");
+    one_leads();
+    api.patch(&stage.lease(), &json!({ "spec": null })).unwrap().expect("an empty Lease");
+    one_leads();
+    let edit = json!({ "spec": { "holderIdentity": "nobody", "leaseDurationSeconds": 1_000_000 } });
+    api.patch(&stage.lease(), &edit).unwrap().expect("an edited Lease");
+    one_leads();
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r18_without_rights_on_leases_reports_are_written_and_it_is_told_once() {
+    let stage = Stage::new(cluster(), "no-lease");
+    let namespace = stage.installation.namespace().to_owned();
+    let role = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/portcullis-reporter-leader");
+    stage.installation.api().delete(&role, None).unwrap().expect("rights withdrawn");
+    let replica = stage.replica();
+    eventually_within(SOON, "a ready reporter", || replica.pod.is_ready().then_some(()));
+    let (policy, object) = stage.policy("labels");
+    replica.says(&object, Says::Current);
+    eventually_within(SOON, "a report", || stage.report(replica.name()));
+    eventually_within(SOON, "a log line", || (replica.logs("WARN").len() == 1).then_some(()));
+    let failures = || replica.metric("portcullis_reporter_api_failures_total{call=\"hold the Lease\",code=\"403\"}");
+    let counted = failures();
+    eventually_within(SOON, "a second try", || (failures() > counted).then_some(()));
+    assert_eq!(replica.logs("WARN").len(), 1, "{:?}", replica.logs("WARN"));
+    assert_eq!(stage.installation.object(&policy).unwrap()["status"]["summary"], json!(null));
+}

@@ -1,0 +1,25 @@
+//! Status that tells the truth, against a real API server: real reporters with the rights of their pods, and loaders and evaluators
+//! whose word the test gives.
+//!
+//! Names tell which row of the fault catalogue a test is for.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod access;
+mod alone;
+mod fences;
+mod leader;
+mod objects;
+mod replicas;
+mod stage;
+mod states;
+
+use std::sync::LazyLock;
+
+use portcullis_e2e::{Cluster, Options};
+
+/// The cluster of most tests of this binary.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    &CLUSTER
+}

@@ -1,0 +1,167 @@
+//! Policies and their status as others touch them.
+
+use std::time::Duration;
+
+use portcullis_e2e::{PodSetup, Program, eventually_within, never};
+use serde_json::{Value, json};
+
+use crate::cluster;
+use crate::stage::{SOON, Stage, told};
+use crate::states::{Says, unreachable};
+
+/// A reporter that thinks for three seconds before each write of status.
+fn slow() -> PodSetup {
+    PodSetup::default().fail_points(Program::Reporter, "reporter.before_status_write=delay(3s)")
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
+    let stage = Stage::new(cluster(), "namesake");
+    let replica = stage.replica_with(slow());
+    stage.installation.wait_ready();
+    stage.wait_for_holder();
+    let (policy, object) = stage.policy("labels");
+    replica.says(&object, unreachable());
+    stage.word(&policy, "Error");
+    replica.says(&object, Says::Current);
+    // The write of what the first one does is on its way when the second one is made.
+    std::thread::sleep(Duration::from_millis(1500));
+    stage.installation.api().delete(&policy.path(), None).unwrap().expect("the end of the first");
+    let (_, second) = stage.policy("labels");
+    assert_ne!(second["metadata"]["uid"], object["metadata"]["uid"]);
+    never(Duration::from_secs(6), "a status of the first on the second", || {
+        let status = stage.installation.object(&policy)?["status"].clone();
+        (!status["lastServed"].is_null() || told(&json!({ "status": status }), "Ready").starts_with("True"))
+            .then_some(status)
+    });
+    replica.says(&second, Says::Current);
+    stage.word(&policy, "Active");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r23_a_policy_deleted_during_a_write_ends_the_matter() {
+    let stage = Stage::new(cluster(), "vanished");
+    let replica = stage.replica_with(slow());
+    stage.installation.wait_ready();
+    stage.wait_for_holder();
+    let (policy, _) = stage.policy("labels");
+    std::thread::sleep(Duration::from_millis(500));
+    stage.installation.api().delete(&policy.path(), None).unwrap().expect("the end");
+    std::thread::sleep(Duration::from_secs(5));
+    let failures = replica.metric("portcullis_reporter_api_failures_total{call=\"write status\"");
+    assert_eq!((failures, replica.logs("WARN").len()), (0.0, 0));
+    let (other, object) = stage.policy("other");
+    replica.says(&object, Says::Current);
+    stage.word(&other, "Active");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r25_an_edited_status_is_repaired_and_foreign_conditions_stay() {
+    let (stage, replicas) = Stage::with(cluster(), "edited", 1);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    let before = stage.word(&policy, "Active")["status"].clone();
+    let mut edited = before.clone();
+    edited["summary"] = json!("9/9");
+    edited["lastServed"] = Value::Null;
+    edited["observedGeneration"] = json!(99);
+    edited["replicas"] =
+        json!([{ "pod": "forged", "podUID": "x", "state": "Failed", "generation": 0, "message": "forged" }]);
+    let conditions = edited["conditions"].as_array_mut().unwrap();
+    conditions.retain(|condition| condition["type"] != "Degraded");
+    conditions.iter_mut().for_each(|condition| condition["message"] = json!("forged"));
+    conditions.push(json!({
+        "type": "Scanned", "status": "True", "reason": "ByTheTest", "message": "", "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }));
+    let api = stage.installation.api();
+    api.patch(&format!("{}/status", policy.path()), &json!({ "status": edited })).unwrap().expect("the edit");
+    let ours = |status: &Value| {
+        let mut status = status.clone();
+        let conditions = status["conditions"].as_array_mut().unwrap();
+        conditions.retain(|condition| condition["type"] != "Scanned" && condition["type"] != "WebhookConfigured");
+        conditions.sort_by_key(|condition| condition["type"].to_string());
+        status
+    };
+    let repaired = eventually_within(Duration::from_secs(5), "the repair", || {
+        let status = stage.installation.object(&policy)?["status"].clone();
+        (ours(&status) == ours(&before)).then_some(status)
+    });
+    assert!(repaired["conditions"].to_string().contains("ByTheTest"));
+    let version = || stage.installation.object(&policy).unwrap()["metadata"]["resourceVersion"].clone();
+    let settled = version();
+    never(Duration::from_secs(2), "a write loop", || (version() != settled).then_some(()));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r26_the_number_of_field_managers_stays_the_same() {
+    let stage = Stage::new(cluster(), "managers");
+    let first = stage.replica();
+    stage.installation.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    first.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let managers = || {
+        let object = stage.installation.object(&policy).unwrap();
+        let mut names: Vec<String> = object["metadata"]["managedFields"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| format!("{} {} {}", entry["manager"], entry["operation"], entry["subresource"]))
+            .collect();
+        names.sort();
+        names
+    };
+    let before = managers();
+    let mut last = first;
+    for _ in 0..3 {
+        let next = stage.replica();
+        next.says(&object, Says::Current);
+        next.pod.wait_ready();
+        // The leader goes, another leads.
+        last.pod.remove();
+        eventually_within(SOON, "the next leader", || (stage.holder().as_deref() == Some(next.name())).then_some(()));
+        eventually_within(SOON, "its status", || {
+            let status = stage.installation.object(&policy)?["status"].clone();
+            (status["replicas"].to_string().contains(next.name()) && status["summary"] == "1/1").then_some(())
+        });
+        last = next;
+    }
+    assert_eq!(managers(), before);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r31_a_terminating_namespace_ends() {
+    let (stage, replicas) = Stage::with(cluster(), "terminating", 1);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let path = format!("/api/v1/namespaces/{}", stage.namespace);
+    stage.installation.api().delete(&path, None).unwrap().expect("the end of the namespace");
+    replicas[0].says(&object, unreachable());
+    eventually_within(SOON, "the end of the namespace", || stage.installation.api().get(&path).is_none().then_some(()));
+    assert!(replicas[0].pod.is_ready());
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn an_object_that_cannot_be_read_stops_no_other() {
+    let (stage, replicas) = Stage::with(cluster(), "odd", 1);
+    // A status that this release cannot read, by a newer one that has been taken back.
+    let (odd, object) = stage.policy("odd");
+    let conditions = json!([{
+        "type": "Novelty", "status": "True", "reason": "New", "message": "", "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]);
+    let body = json!({ "status": { "conditions": conditions } });
+    stage.installation.api().patch(&format!("{}/status", odd.path()), &body).unwrap().expect("an odd status");
+    stage.confirm(&odd);
+    replicas[0].says(&object, Says::Current);
+    let found = stage.word(&odd, "Active");
+    assert_eq!(told(&found, "Novelty"), "True/New");
+}

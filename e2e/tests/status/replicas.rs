@@ -1,0 +1,234 @@
+//! What replicas do becomes the status of a policy.
+
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{PodSetup, Program, condition, eventually_within, never};
+use serde_json::json;
+
+use crate::cluster;
+use crate::stage::{SOON, Stage, told};
+use crate::states::{Says, refused, unreachable};
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_replica_that_cannot_load_a_policy_makes_it_degraded_and_the_others_serve() {
+    let (stage, replicas) = Stage::with(cluster(), "degraded", 3);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    replicas[1].says(&object, Says::Current);
+    replicas[2].says(&object, unreachable());
+    let found = stage.word(&policy, "Degraded");
+    assert_eq!(found["status"]["summary"], "2/3");
+    assert_eq!(told(&found, "Ready"), "False/Degraded");
+    assert_eq!(told(&found, "Enforced"), "False/ReplicaFailed");
+    assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
+    assert_eq!(told(&found, "Reconciling"), "True/Retrying");
+    assert_eq!(told(&found, "Stalled"), "False/Retrying");
+    assert_eq!(told(&found, "WebhookConfigured"), "True/Registered");
+    let entry = &found["status"]["replicas"][0];
+    assert_eq!((entry["pod"].as_str(), entry["state"].as_str()), (Some(replicas[2].name()), Some("Failed")));
+    assert_eq!(entry["nextRetryTime"], "2099-01-01T00:00:00Z");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r19_when_the_failing_pod_is_deleted_it_is_active_again_by_itself() {
+    let (stage, replicas) = Stage::with(cluster(), "deleted", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    replicas[1].says(&object, unreachable());
+    stage.word(&policy, "Degraded");
+    eventually_within(SOON, "an event", || {
+        stage.events(&object).iter().any(|(r, _)| r == "RegistryUnreachable").then_some(())
+    });
+    replicas[1].pod.delete_object();
+    let start = Instant::now();
+    let found = stage.word_within(Duration::from_secs(10), &policy, "Active");
+    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
+    eventually_within(Duration::from_secs(10), "the end of the entry", || {
+        let found = stage.installation.object(&policy)?;
+        (found["status"]["replicas"].as_array()?.len() == 1).then_some(())
+    });
+    assert!(start.elapsed() < Duration::from_secs(15));
+    eventually_within(SOON, "Recovered", || stage.events(&object).iter().any(|(r, _)| r == "Recovered").then_some(()));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn when_no_replica_can_load_it_is_error() {
+    let (stage, replicas) = Stage::with(cluster(), "error", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, refused(0, "no such label")));
+    let found = stage.word(&policy, "Error");
+    assert_eq!(told(&found, "Enforced"), "False/AllReplicasFailed");
+    assert_eq!(told(&found, "Accepted"), "False/SettingsInvalid");
+    assert_eq!(found["status"]["replicaCounts"]["failed"], 2);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn failures_that_may_pass_and_those_that_do_not_are_told_apart() {
+    let (stage, replicas) = Stage::with(cluster(), "classes", 1);
+    let (passing, object) = stage.policy("passing");
+    replicas[0].says(&object, unreachable());
+    let found = stage.word(&passing, "Error");
+    assert_eq!(
+        (told(&found, "Stalled").as_str(), told(&found, "Reconciling").as_str()),
+        ("False/Retrying", "True/Retrying")
+    );
+    assert_eq!(found["status"]["replicas"][0]["retryable"], true);
+    let (lasting, object) = stage.policy("lasting");
+    replicas[0].says(&object, refused(0, "no"));
+    let found = stage.word(&lasting, "Error");
+    assert_eq!(
+        (told(&found, "Stalled").as_str(), told(&found, "Reconciling").as_str()),
+        ("True/SettingsInvalid", "False/Idle")
+    );
+    assert_eq!(
+        (&found["status"]["replicas"][0]["retryable"], &found["status"]["replicas"][0]["nextRetryTime"]),
+        (&json!(false), &json!(null))
+    );
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers() {
+    let (stage, replicas) = Stage::with(cluster(), "update", 1);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let object = stage.edit(&policy, "monitor");
+    // Somebody without access to logs finds the guest's own words, in the status and nowhere else.
+    replicas[0].says(&object, refused(1, "\u{1b}[31mthe token hunter2 is wrong\nlevel=error"));
+    let found = stage.word(&policy, "ServingPrevious");
+    assert_eq!(told(&found, "Enforced"), "True/ServingPrevious");
+    assert_eq!(
+        (&found["status"]["lastServed"]["generation"], &found["status"]["observedGeneration"]),
+        (&json!(1), &json!(2))
+    );
+    let words = condition(&found, "Degraded").unwrap()["message"].as_str().unwrap();
+    assert!(words.contains("[31mthe token hunter2 is wrong level=error") && !words.contains('\u{1b}'), "{words}");
+    let object = stage.edit(&policy, "protect");
+    replicas[0].says(&object, Says::Current);
+    let found = stage.word(&policy, "Active");
+    let history: Vec<_> = found["status"]["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| (e["generation"].as_i64(), e["served"].as_bool()))
+        .collect();
+    assert_eq!(history, [(Some(3), Some(true)), (Some(2), Some(false)), (Some(1), Some(true))]);
+    eventually_within(SOON, "Recovered", || stage.events(&object).iter().any(|(r, _)| r == "Recovered").then_some(()));
+    let namespace = format!("--namespace={}", stage.namespace);
+    let events = cluster().kubectl(["get", "events", &namespace, "--output=yaml"]).stdout;
+    assert!(events.contains("SettingsInvalid") && !events.contains("hunter2"), "{events}");
+    assert!(!replicas[0].pod.program(Program::Reporter).lines().concat().contains("hunter2"));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn success_logs_nothing() {
+    let (stage, replicas) = Stage::with(cluster(), "silent", 1);
+    stage.wait_for_holder();
+    let lines = |level| replicas[0].logs(level).len();
+    let before = lines("INFO");
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    assert_eq!((lines("INFO"), lines("WARN"), lines("ERROR")), (before, 0, 0));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r20_a_pod_whose_node_is_gone_does_not_count() {
+    let (stage, replicas) = Stage::with(cluster(), "node", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    replicas[1].says(&object, unreachable());
+    stage.word(&policy, "Degraded");
+    replicas[1].pod.lose_node();
+    replicas[1].pod.mark_not_ready();
+    let found = stage.word(&policy, "Active");
+    assert_eq!(found["status"]["summary"], "1/1");
+    replicas[1].pod.delete_object();
+    eventually_within(SOON, "the end of the entry", || {
+        let found = stage.installation.object(&policy)?;
+        (found["status"]["replicas"].as_array()?.len() == 1).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r21_a_report_of_an_earlier_pod_of_the_same_name_does_not_count() {
+    let stage = Stage::new(cluster(), "reuse");
+    let other = stage.replica();
+    let first = stage.replica_with(PodSetup::default().named("server-0"));
+    stage.installation.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    other.says(&object, Says::Current);
+    first.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    first.pod.lose_node();
+    first.pod.delete_object();
+    // The second one has heard of no policy yet.
+    let second = stage.replica_with(PodSetup::default().named("server-0"));
+    second.pod.wait_ready();
+    let found = eventually_within(SOON, "the second pod in the status", || {
+        let found = stage.installation.object(&policy)?;
+        let replicas = found["status"]["replicas"].as_array()?.clone();
+        replicas.into_iter().find(|entry| entry["podUID"] == second.pod.uid())
+    });
+    assert_ne!(found["state"], "Current");
+    second.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r27_a_reporter_that_crashes_for_ever_makes_its_replica_unknown() {
+    let stage = Stage::new(cluster(), "crash");
+    let quick = || {
+        PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s").flag(
+            Program::Reporter,
+            "--report-lifetime",
+            "4s",
+        )
+    };
+    let replicas = [stage.replica_with(quick()), stage.replica_with(quick())];
+    stage.installation.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    stage.word(&policy, "Active");
+    let holder = stage.wait_for_holder();
+    let follower = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    // It stays ready in the eyes of the API server, as the pod of a container that is restarted for ever is for a while.
+    follower.pod.pause(Program::Reporter);
+    let found = eventually_within(SOON, "an unknown replica", || {
+        let found = stage.installation.object(&policy)?;
+        (found["status"]["replicaCounts"]["unknown"] == 1 || found["status"]["replicaCounts"]["expected"] == 1)
+            .then_some(found)
+    });
+    if found["status"]["replicaCounts"]["expected"] == 2 {
+        assert_eq!(told(&found, "Degraded"), "True/ReportStale");
+    }
+    follower.pod.resume(Program::Reporter);
+    stage.word(&policy, "Active");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn an_unchanged_status_is_never_written() {
+    let stage = Stage::new(cluster(), "unchanged");
+    let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--heartbeat", "300ms"));
+    stage.installation.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    replica.says(&object, Says::Current);
+    let version = stage.word(&policy, "Active")["metadata"]["resourceVersion"].clone();
+    let report = |()| stage.report(replica.name()).unwrap()["metadata"]["resourceVersion"].clone();
+    let first = report(());
+    never(Duration::from_secs(3), "a write", || {
+        let found = stage.installation.object(&policy)?["metadata"]["resourceVersion"].clone();
+        (found != version).then_some(found)
+    });
+    assert_ne!(report(()), first, "the heartbeat went on");
+}
