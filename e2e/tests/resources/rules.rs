@@ -13,20 +13,17 @@ fn specs() -> Vec<Value> {
 
 /// What kubectl said about each of these specs; nothing about those that were taken. They are sent in one go, and not kept.
 fn applied(specs: &[Value]) -> Vec<Option<String>> {
-    let objects: Vec<Value> = specs
-        .iter()
-        .enumerate()
-        .map(|(number, case)| policy(case["kind"].as_str().unwrap(), &format!("case-{number}"), &case["spec"]))
-        .collect();
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
+    let objects = specs.iter().enumerate().map(|(number, case)| {
+        policy(case["kind"].as_str().unwrap(), &format!("case-{number}"), &case["spec"]).to_string()
+    });
+    let documents = objects.collect::<Vec<_>>().join("\n---\n");
     let kubeconfig = cluster().kubeconfig();
-    let output = cluster().kubectl_as(&kubeconfig, ["apply", "--dry-run=server", "--filename=-"], &list);
+    let output = cluster().kubectl_as(&kubeconfig, ["apply", "--dry-run=server", "--filename=-"], &documents);
     let taken = output.stdout.lines().filter(|line| line.ends_with("created (server dry run)")).count();
     let mut refused = BTreeMap::new();
-    for said in output.stderr.split("\nThe ") {
-        if let Some((name, rest)) = said.split_once("case-").and_then(|(_, rest)| rest.split_once('"')) {
-            refused.insert(name.parse::<usize>().unwrap(), rest.to_owned());
-        }
+    for said in output.stderr.split("\"case-").skip(1) {
+        let (number, words) = said.split_once('"').unwrap();
+        refused.insert(number.parse::<usize>().unwrap(), words.to_owned());
     }
     assert_eq!(taken + refused.len(), specs.len(), "{}{}", output.stdout, output.stderr);
     (0..specs.len()).map(|number| refused.remove(&number)).collect()
