@@ -6,15 +6,23 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::programs::Profile;
 use crate::workspace::Workspace;
-use crate::{network, tools};
+use crate::{network, programs, tools};
 
 /// The crate that makes them, and tests them.
 pub(crate) const PACKAGE: &str = "portcullis-e2e";
 
 /// Runs a command on clusters, like `up`.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
-    let status = command(workspace, args).status().context("failed to start cargo")?;
+    let mut command = command(workspace, args);
+    let asks_for_help = args.iter().any(|arg| arg == "--help" || arg == "-h");
+    if args.first().is_some_and(|arg| arg == "run") && !asks_for_help {
+        let programs = [&programs::PROGRAMS[..], &[programs::CONTROLLER]].concat();
+        programs::build(workspace, &programs, Profile::Dev)?;
+        command.env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Dev.dir()));
+    }
+    let status = command.status().context("failed to start cargo")?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
