@@ -13,10 +13,22 @@
 //! It never fetches a module, never runs a policy, and writes no spec.
 #![forbid(unsafe_code)]
 
+pub mod action;
 pub mod args;
+mod carry_out;
 pub mod certificates;
+mod control;
+pub mod decide;
+pub mod desired;
+pub mod event;
+mod identity;
 pub mod marker;
+pub mod memory;
+mod metrics;
 pub mod run;
+mod troubles;
+mod watch;
+pub mod world;
 
 pub use args::Args;
 pub use run::run;

@@ -1,11 +1,33 @@
 //! Starting and stopping.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use anyhow::Context as _;
-use portcullis_kubernetes::{LeaseSettings, hold_lease};
+use portcullis_kubernetes::{Clients, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{ProbeServer, ProbeSources, Shutdown};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::args::Args;
-use crate::certificates::{CertificateMetrics, Keeper, KeeperParts};
+use crate::carry_out::Hands;
+use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
+use crate::control::{Control, Ears};
+use crate::decide::Rules;
+use crate::event::Events;
+use crate::identity::{Question, unknown};
+use crate::marker::Prover;
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::troubles::Troubles;
+use crate::watch::watch;
+use crate::world::{Source, World};
+
+/// The loop is dead when it has not turned for this long.
+const LIVE_LIMIT: Duration = Duration::from_secs(30);
+/// News that wait for the loop.
+const QUEUE: usize = 1024;
 
 /// Runs until the shutdown begins.
 ///
@@ -14,7 +36,11 @@ use crate::certificates::{CertificateMetrics, Keeper, KeeperParts};
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     args.check()?;
     let sources = ProbeSources::default();
+    let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
     let certificate_metrics = CertificateMetrics::new(&sources.metrics).context("failed to register metrics")?;
+    let beat = sources.liveness.beat("control", LIVE_LIMIT);
+    let started = sources.readiness.latch("started");
+    let readiness = sources.readiness.clone();
     let clients = args.access.clients("portcullis-controller").await?;
     let mut probes = ProbeServer::new();
     let address = probes.probes(args.probe_address, sources, axum::Router::new())?;
@@ -23,23 +49,101 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let lease = LeaseSettings::new(&args.namespace, args.lease_name(), args.pod_name());
     let end = shutdown.clone();
-    let (mut leadership, lease) = hold_lease(clients.calls.clone(), lease, async move { end.begun().await });
+    let (leadership, lease) = hold_lease(clients.calls.clone(), lease, async move { end.begun().await });
     let lease = tokio::spawn(lease);
-    let (keeper, _bundle) = Keeper::new(KeeperParts {
+
+    let mut helpers = JoinSet::new();
+    let (sender, news) = mpsc::channel(QUEUE);
+    for source in Source::ALL {
+        let (client, failures) = (clients.watches.clone(), metrics.watch_failures.clone());
+        let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
+        helpers.spawn(watch(client, source, namespace, policy_server, failures, sender.clone()));
+    }
+    let (told, bundle) = watch::channel(None);
+    helpers.spawn(keep_certificates(args.clone(), clients.clone(), certificate_metrics, leadership.clone(), told));
+    let (told, identity) = watch::channel(Err(unknown("Unknown", "the API server has not been asked yet")));
+    let question = Question {
+        client: clients.calls.clone(),
+        username: args.username.clone(),
+        owner: args.owner_cluster_role.clone(),
+    };
+    helpers.spawn(question.ask(told));
+
+    started.release();
+    let ears = Ears { news, bundle, identity, leadership: leadership.clone() };
+    control(&args, &clients, metrics, leadership).run(ears, beat, shutdown).await;
+    readiness.drain();
+    helpers.shutdown().await;
+    lease.await.context("the task of the Lease ended early")
+}
+
+fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leadership) -> Control {
+    let hands = Hands {
         client: clients.calls.clone(),
         namespace: args.namespace.clone(),
-        policy_server: args.policy_server.clone(),
-        instance: args.pod_name(),
-        form: args.certificates.certificates,
-        ca_secret: args.certificates.ca_secret(&args.policy_server),
-        tls_secret: args.certificates.tls_secret(&args.policy_server),
-        rules: args.certificates.rules(&args.policy_server, &args.namespace, &args.service)?,
-        metrics: certificate_metrics,
-    });
-    tokio::select! {
-        () = shutdown.begun() => {}
-        () = async { leadership.held().await; keeper.run().await } => {}
+        leadership,
+        prover: Prover::new(clients.config.clone(), clients.calls.clone(), &args.namespace),
+        events: Events::new(clients.calls.clone(), &args.pod_name()),
+    };
+    Control {
+        world: World::new(&args.policy_server),
+        rules: Rules {
+            policy_server: args.policy_server.clone(),
+            namespace: args.namespace.clone(),
+            site: Err(unknown("Unknown", "the API server has not been asked yet")),
+            webhook_pause: args.webhook_pause,
+            revision_pause: args.revision_pause,
+            waiting_event: args.waiting_event,
+        },
+        service: (args.service.clone(), args.service_port),
+        hands: Arc::new(hands),
+        metrics,
+        parallel: args.parallel_writes,
+        memory: Memory::new(Instant::now()),
+        troubles: Troubles::default(),
+        running: BTreeSet::new(),
+        tasks: JoinSet::new(),
+        is_leading: false,
     }
-    lease.await.context("the task of the Lease ended early")?;
-    Ok(())
+}
+
+/// Keeps the certificates while this program leads, and tells what webhooks are to trust.
+async fn keep_certificates(
+    args: Args,
+    clients: Clients,
+    metrics: CertificateMetrics,
+    mut leadership: Leadership,
+    told: watch::Sender<Option<Arc<CaBundle>>>,
+) {
+    loop {
+        leadership.held().await;
+        let rules = args.certificates.rules(&args.policy_server, &args.namespace, &args.service);
+        let Ok(rules) = rules else { return };
+        let (keeper, mut bundle) = Keeper::new(KeeperParts {
+            client: clients.calls.clone(),
+            namespace: args.namespace.clone(),
+            policy_server: args.policy_server.clone(),
+            instance: args.pod_name(),
+            form: args.certificates.certificates,
+            ca_secret: args.certificates.ca_secret(&args.policy_server),
+            tls_secret: args.certificates.tls_secret(&args.policy_server),
+            rules,
+            metrics: metrics.clone(),
+        });
+        let tell = async {
+            while bundle.changed().await.is_ok() {
+                told.send_replace(bundle.borrow_and_update().clone());
+            }
+        };
+        let lost = async {
+            while leadership.is_held() {
+                leadership.changed().await;
+            }
+        };
+        tokio::select! {
+            () = keeper.run() => {}
+            () = async { tell.await; std::future::pending().await } => {}
+            () = lost => {}
+        }
+    }
 }

@@ -1,0 +1,229 @@
+//! Doing what was decided: one write, or one question, each.
+
+mod webhook;
+
+use std::time::{Duration, Instant};
+
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use portcullis_api::kubernetes::FINALIZER;
+use portcullis_api::revision::{DELETED_ANNOTATION, WITHDRAWN_ANNOTATION};
+use portcullis_api::{API_VERSION, PolicyReference};
+use portcullis_contract::{GroupId, clean};
+use portcullis_kubernetes::{CONTROLLER_MANAGER, Leadership};
+use portcullis_process::failpoint;
+use serde_json::{Value, json};
+
+use crate::action::Action;
+use crate::event::{Events, kind};
+use crate::marker::Prover;
+use crate::memory::{Refusal, Verdict};
+use crate::watch::resource;
+use crate::world::{Entries, News, Source};
+
+/// Longest time for one write.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long a proof is waited for before it counts as failed for now.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest text of the API server that is shown, in bytes.
+const TEXT: usize = 800;
+
+/// What came of an action.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// An object is different now.
+    Wrote(News),
+    /// Nothing that decisions look at.
+    Done,
+    /// What an API server says to a webhook.
+    Tried(GroupId, Result<(), Refusal>),
+    /// A webhook is called by every API server, or why that is not known.
+    Proven(GroupId, (String, Entries), Option<Verdict>),
+}
+
+/// Why nothing came of it.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// In words.
+    pub(crate) text: String,
+    /// Somebody else wrote the object, or it is gone: a new look tells more.
+    pub(crate) is_overtaken: bool,
+    /// Rights are missing.
+    pub(crate) is_forbidden: bool,
+}
+
+/// Who does it.
+pub(crate) struct Hands {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) leadership: Leadership,
+    pub(crate) prover: Prover,
+    pub(crate) events: Events,
+}
+
+impl Hands {
+    /// Does one thing. Nothing any more as soon as somebody else may lead.
+    pub(crate) async fn carry_out(&self, action: &Action) -> Result<Outcome, Failed> {
+        if !self.leadership.is_held() {
+            return Err(Failed::overtaken("this controller leads no longer"));
+        }
+        if let Action::Prove { group, revision, webhook } = action {
+            let proof = self.prover.prove(group, revision, PATIENCE).await;
+            let verdict = proof.err().map(|unproven| {
+                let (status, reason) = unproven.problem.condition();
+                Verdict { status, reason, message: unproven.to_string() }
+            });
+            return Ok(Outcome::Proven(group.clone(), webhook.clone(), verdict));
+        }
+        let done = tokio::time::timeout(LIMIT, self.write(action)).await;
+        done.unwrap_or_else(|_| Err(Failed::other(format!("the API server did not answer within {LIMIT:?}"))))
+    }
+
+    async fn write(&self, action: &Action) -> Result<Outcome, Failed> {
+        match action {
+            Action::Hold(policy) => {
+                let finalizers = json!({"finalizers": [FINALIZER], "uid": policy.uid});
+                let params = PatchParams::apply(CONTROLLER_MANAGER).force();
+                let patch = Patch::Apply(identified(policy, &finalizers, None));
+                let written = self.policies(policy).patch(&policy.name, &params, &patch).await?;
+                Ok(applied(Source::Policies(policy.kind), written))
+            }
+            Action::Release { policy, version, finalizers } => {
+                passes("controller.before_finalizer_removal").await?;
+                let patch =
+                    json!({"metadata": {"resourceVersion": version, "uid": policy.uid, "finalizers": finalizers}});
+                let written = self.policies(policy).patch(&policy.name, &manager(), &Patch::Merge(patch)).await?;
+                let source = Source::Policies(policy.kind);
+                Ok(if finalizers.is_empty() { deleted(source, &policy.uid) } else { applied(source, written) })
+            }
+            Action::CreateRevision { object, .. } => {
+                let object = serde_json::from_value(object.clone())
+                    .map_err(|error| Failed::other(format!("cannot make an object: {error}")))?;
+                let written = self.api(Source::Revisions).create(&posts(), &object).await?;
+                passes("controller.after_revision_create").await?;
+                Ok(applied(Source::Revisions, written))
+            }
+            Action::Mark { name, annotations } => {
+                let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+                let written = self.api(Source::Revisions).patch(name, &manager(), &patch).await?;
+                for (mark, point) in [
+                    (WITHDRAWN_ANNOTATION, "controller.after_mark_withdrawn"),
+                    (DELETED_ANNOTATION, "controller.after_mark_deleted"),
+                ] {
+                    if annotations.get(mark).is_some_and(|value| value == "true") {
+                        passes(point).await?;
+                    }
+                }
+                Ok(applied(Source::Revisions, written))
+            }
+            Action::DeleteRevision { name, uid } => self.delete(Source::Revisions, name, uid).await,
+            Action::SetCondition { policy, version, condition } => {
+                let status = json!({"conditions": [condition]});
+                let metadata = json!({"resourceVersion": version});
+                let params = PatchParams::apply(CONTROLLER_MANAGER).force();
+                let patch = Patch::Apply(identified(policy, &metadata, Some(&status)));
+                let written = self.policies(policy).patch_status(&policy.name, &params, &patch).await?;
+                Ok(applied(Source::Policies(policy.kind), written))
+            }
+            Action::Tell(told) => {
+                self.events.write(told).await?;
+                Ok(Outcome::Done)
+            }
+            Action::TryWebhook { .. }
+            | Action::CreateWebhook { .. }
+            | Action::ChangeWebhook { .. }
+            | Action::DeleteWebhook { .. }
+            | Action::Prove { .. } => self.write_webhook(action).await,
+        }
+    }
+
+    async fn delete(&self, source: Source, name: &str, uid: &str) -> Result<Outcome, Failed> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match self.api(source).delete(name, &params).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(deleted(source, uid))
+    }
+
+    fn api(&self, source: Source) -> Api<DynamicObject> {
+        let resource = resource(source);
+        match source {
+            Source::Revisions => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
+            Source::Policies(_) | Source::Webhooks(_) => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    fn policies(&self, policy: &PolicyReference) -> Api<DynamicObject> {
+        let source = Source::Policies(policy.kind);
+        match &policy.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(source)),
+            None => self.api(source),
+        }
+    }
+}
+
+impl Failed {
+    fn other(text: String) -> Self {
+        Self { text, is_overtaken: false, is_forbidden: false }
+    }
+
+    fn overtaken(text: &str) -> Self {
+        Self { text: text.to_owned(), is_overtaken: true, is_forbidden: false }
+    }
+}
+
+impl From<kube::Error> for Failed {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self {
+                text: clean(&status.message, TEXT),
+                is_overtaken: status.is_conflict() || status.is_not_found() || status.is_already_exists(),
+                is_forbidden: status.is_forbidden(),
+            },
+            error => Self::other(clean(&error.to_string(), TEXT)),
+        }
+    }
+}
+
+/// Passes a fail point.
+async fn passes(point: &'static str) -> Result<(), Failed> {
+    if failpoint::hit_async(point).await { Err(Failed::other(format!("fail point {point}"))) } else { Ok(()) }
+}
+
+fn posts() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn manager() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// A policy with this metadata, for server-side apply.
+fn identified(policy: &PolicyReference, metadata: &Value, status: Option<&Value>) -> Value {
+    let mut object = json!({"apiVersion": API_VERSION, "kind": kind(policy.kind), "metadata": metadata});
+    object["metadata"]["name"] = json!(policy.name);
+    if let Some(namespace) = &policy.namespace {
+        object["metadata"]["namespace"] = json!(namespace);
+    }
+    if let Some(status) = status {
+        object["status"] = status.clone();
+    }
+    object
+}
+
+fn applied(source: Source, object: DynamicObject) -> Outcome {
+    Outcome::Wrote(News::Applied(source, Box::new(object)))
+}
+
+fn deleted(source: Source, uid: &str) -> Outcome {
+    let mut object = DynamicObject::new("", &resource(source));
+    object.metadata.uid = Some(uid.to_owned());
+    Outcome::Wrote(News::Deleted(source, Box::new(object)))
+}
+
+fn refusal(message: &str) -> Refusal {
+    Refusal { message: clean(message, TEXT), at: Instant::now() }
+}

@@ -1,0 +1,89 @@
+//! Writing webhook configurations.
+
+use kube::api::{DynamicObject, Patch, PostParams};
+use serde_json::json;
+
+use super::{Failed, Hands, Outcome, applied, manager, passes, posts, refusal};
+use crate::action::Action;
+use crate::desired::Desired;
+use crate::event::Told;
+use crate::world::Source;
+
+impl Hands {
+    /// Asks about a webhook, makes, changes or removes it.
+    pub(super) async fn write_webhook(&self, action: &Action) -> Result<Outcome, Failed> {
+        match action {
+            Action::TryWebhook { group, desired } => {
+                let params = PostParams { dry_run: true, ..posts() };
+                match self.api(Source::Webhooks(desired.kind)).create(&params, &object(desired)?).await {
+                    Ok(_) => Ok(Outcome::Tried(group.clone(), Ok(()))),
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                        Ok(Outcome::Tried(group.clone(), Ok(())))
+                    }
+                    Err(kube::Error::Api(status)) if is_refusal(&status) => {
+                        Ok(Outcome::Tried(group.clone(), Err(refusal(&status.message))))
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Action::CreateWebhook { group, desired, repaired } => {
+                passes("controller.before_webhook_write").await?;
+                let source = Source::Webhooks(desired.kind);
+                let written = match self.api(source).create(&posts(), &object(desired)?).await {
+                    Ok(written) => written,
+                    Err(kube::Error::Api(status)) if is_refusal(&status) => {
+                        return Ok(Outcome::Tried(group.clone(), Err(refusal(&status.message))));
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                passes("controller.after_webhook_write").await?;
+                tracing::info!(webhook = desired.name, "registered");
+                self.repaired(repaired.as_ref()).await;
+                Ok(applied(source, written))
+            }
+            Action::ChangeWebhook { desired, version, repaired, .. } => {
+                passes("controller.before_webhook_write").await?;
+                let source = Source::Webhooks(desired.kind);
+                // A merge replaces the list as a whole: an apply would keep what somebody else put into our entries.
+                let patch = json!({
+                    "metadata": {
+                        "resourceVersion": version,
+                        "labels": desired.object["metadata"]["labels"],
+                        "ownerReferences": desired.object["metadata"]["ownerReferences"],
+                    },
+                    "webhooks": desired.object["webhooks"],
+                });
+                let written = self.api(source).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
+                passes("controller.after_webhook_write").await?;
+                self.repaired(repaired.as_ref()).await;
+                Ok(applied(source, written))
+            }
+            Action::DeleteWebhook { kind, name, uid } => {
+                let outcome = self.delete(Source::Webhooks(*kind), name, uid).await?;
+                tracing::info!(webhook = name, "removed");
+                passes("controller.after_webhook_delete").await?;
+                Ok(outcome)
+            }
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Tells of a repair. One that cannot be told was a repair all the same.
+    async fn repaired(&self, told: Option<&Told>) {
+        let Some(told) = told else { return };
+        tracing::warn!(policy = told.policy.name, note = told.note, "somebody else had changed a webhook");
+        if let Err(error) = self.events.write(told).await {
+            tracing::warn!(%error, "failed to write an event");
+        }
+    }
+}
+
+/// Whether the API server has looked at the object and does not want it.
+fn is_refusal(status: &kube::core::Status) -> bool {
+    status.is_invalid() || status.code == 400
+}
+
+fn object(desired: &Desired) -> Result<DynamicObject, Failed> {
+    serde_json::from_value(desired.object.clone())
+        .map_err(|error| Failed::other(format!("cannot make an object: {error}")))
+}

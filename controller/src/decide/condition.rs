@@ -1,0 +1,128 @@
+//! What the condition `WebhookConfigured` says (status-api section 4).
+
+use portcullis_api::{Condition, ConditionType, Truth};
+
+use super::groups::{Group, Groups};
+use super::{Now, Rules};
+use crate::action::Action;
+use crate::certificates::CaBundle;
+use crate::memory::{Memory, Verdict};
+use crate::world::{PolicyView, RevisionView, WebhookView};
+
+/// The reason of a policy that waits for its replicas.
+pub(super) const WAITING: &str = "WaitingForReplicas";
+
+/// Longest message, in bytes.
+const MESSAGE: usize = 1024;
+
+/// What to say of a policy whose newest revision is there. Nothing while it is being found out: what was said stays.
+pub(super) fn verdict(
+    policy: &PolicyView,
+    newest: &RevisionView,
+    groups: &Groups<'_>,
+    memory: &Memory,
+    rules: &Rules,
+) -> Option<Verdict> {
+    let content = match &newest.content {
+        Ok(content) => content,
+        Err(problem) => {
+            return Some(no("SpecInvalid", format!("{problem}; this release of Portcullis cannot read it")));
+        }
+    };
+    let group = groups.get(&content.group)?;
+    let remembered = memory.groups.get(&content.group);
+    let refused = remembered.and_then(|remembered| remembered.refused.clone());
+    if let Err(missing) = &rules.site {
+        // What is registered stays, and was said before.
+        return group.found.is_none().then(|| missing.clone());
+    }
+    let Some(found) = group.found else {
+        if let Some(Err(refusal)) = remembered.and_then(|remembered| remembered.tried.as_ref()) {
+            return Some(no("SpecInvalid", refusal.message.clone()));
+        }
+        if refused.is_some() {
+            return refused;
+        }
+        if remembered.is_some_and(|remembered| remembered.right.is_some()) {
+            return None;
+        }
+        if policy.is_suspended {
+            return Some(no(
+                "Suspended",
+                "a suspended policy is not registered; it will be when it is resumed".to_owned(),
+            ));
+        }
+        let text = "no webhook is registered before every replica serves the policy and knows its newest generation";
+        return Some(no(WAITING, text.to_owned()));
+    };
+    if !group.is_right {
+        if !trusts(found, group) {
+            let text = format!(
+                "webhook configuration {} trusts other authorities than those in use; it is being repaired",
+                found.name
+            );
+            return Some(no("CABundleInvalid", text));
+        }
+        return refused;
+    }
+    let unproven = remembered.and_then(|remembered| remembered.unproven.clone());
+    if unproven.is_some() {
+        return unproven;
+    }
+    let message = format!("webhook configuration {} of match group {}", found.name, content.group);
+    group.is_proven.then_some(Verdict { status: Truth::True, reason: "Registered", message })
+}
+
+/// Whether each entry trusts some authority in use. While authorities change, both are in use for a time.
+fn trusts(found: &WebhookView, group: &Group<'_>) -> bool {
+    let Some(desired) = &group.desired else { return true };
+    let Some(wanted) = bundles(&desired.entries).next().flatten() else { return true };
+    // Without entries nobody is trusted, and nobody is called either: that is another fault.
+    bundles(&found.entries).all(|found| {
+        let found = found.unwrap_or_default();
+        found.certificates().iter().any(|one| wanted.certificates().contains(one))
+    })
+}
+
+/// The authorities of each entry; nothing where they cannot be read.
+fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>> {
+    use base64::Engine as _;
+    let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
+    entries.iter().map(|entry| {
+        let text = entry["clientConfig"]["caBundle"].as_str()?;
+        let pem = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
+        CaBundle::parse(&pem).ok()
+    })
+}
+
+fn no(reason: &'static str, message: String) -> Verdict {
+    Verdict { status: Truth::False, reason, message }
+}
+
+/// The write that brings a policy's condition to this, if it does not say it already.
+pub(super) fn write(policy: &PolicyView, verdict: Verdict, now: Now) -> Option<Action> {
+    let before = policy.standing.webhook.as_ref();
+    let condition = Condition {
+        r#type: ConditionType::WebhookConfigured,
+        status: verdict.status,
+        reason: verdict.reason.to_owned(),
+        message: portcullis_contract::clean(&verdict.message, MESSAGE),
+        observed_generation: policy.generation,
+        last_transition_time: before
+            .filter(|before| before.status == verdict.status)
+            .map_or(now.clock, |before| before.last_transition_time),
+    };
+    let says = |before: &Condition| {
+        before.observed_generation >= condition.observed_generation
+            && (before.status, &before.reason, &before.message)
+                == (condition.status, &condition.reason, &condition.message)
+    };
+    if before.is_some_and(says) {
+        return None;
+    }
+    Some(Action::SetCondition {
+        policy: policy.reference.clone(),
+        version: policy.version.clone(),
+        condition: Box::new(condition),
+    })
+}

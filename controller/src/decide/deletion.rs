@@ -1,0 +1,88 @@
+//! What to do about a policy that is being deleted, and about revisions whose policy is gone.
+//!
+//! First its webhooks, where nobody else needs them, and a pause in which API servers hear of it; then replicas are told to forget it;
+//! then its revisions go, and the finalizer last.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use portcullis_api::kubernetes::FINALIZER;
+use portcullis_api::revision::DELETED_ANNOTATION;
+
+use super::groups::Groups;
+use super::{Decision, Now, Rules};
+use crate::action::Action;
+use crate::memory::Memory;
+use crate::world::{RevisionView, World};
+
+/// How long a policy that has revisions must have been unknown: a watch may lag behind another one.
+const UNKNOWN_FOR: Duration = Duration::from_secs(30);
+
+pub(super) fn decide(
+    world: &World,
+    groups: &Groups<'_>,
+    memory: &mut Memory,
+    rules: &Rules,
+    now: Now,
+    decision: &mut Decision,
+) {
+    let none = BTreeMap::new();
+    for (uid, policy) in world.policies.iter().filter(|(_, policy)| policy.is_deleting && policy.is_held()) {
+        let revisions = world.revisions.get(uid).unwrap_or(&none);
+        forget(uid, revisions, groups, memory, rules, now, decision);
+        if revisions.is_empty() {
+            decision.act(Action::Release {
+                policy: policy.reference.clone(),
+                version: policy.version.clone(),
+                finalizers: policy.finalizers.iter().filter(|one| *one != FINALIZER).cloned().collect(),
+            });
+        }
+    }
+    memory.orphans.retain(|uid, _| world.revisions.contains_key(uid) && !world.policies.contains_key(uid));
+    for (uid, revisions) in &world.revisions {
+        let is_gone = world.policies.get(uid).is_none_or(|policy| policy.is_deleting && !policy.is_held());
+        if is_gone {
+            let since = *memory.orphans.entry(uid.clone()).or_insert(now.instant);
+            if decision.has_passed(since, UNKNOWN_FOR, now) {
+                forget(uid, revisions, groups, memory, rules, now, decision);
+            }
+        }
+    }
+    memory.forgotten.retain(|uid, _| world.revisions.contains_key(uid));
+}
+
+fn forget(
+    uid: &str,
+    revisions: &BTreeMap<i64, RevisionView>,
+    groups: &Groups<'_>,
+    memory: &mut Memory,
+    rules: &Rules,
+    now: Now,
+    decision: &mut Decision,
+) {
+    let mut may_go = true;
+    for revision in revisions.values().filter(|revision| revision.is_in_force()) {
+        if let Ok(content) = &revision.content {
+            may_go &= groups.may_leave(&content.group, uid, memory, rules, now, decision);
+        }
+    }
+    if !may_go {
+        return;
+    }
+    let mut all_marked = true;
+    for revision in revisions.values().filter(|revision| !revision.marks.deleted) {
+        all_marked = false;
+        let annotations = BTreeMap::from([(DELETED_ANNOTATION, "true".to_owned())]);
+        decision.act(Action::Mark { name: revision.name.clone(), annotations });
+    }
+    if !all_marked {
+        memory.forgotten.remove(uid);
+        return;
+    }
+    let since = *memory.forgotten.entry(uid.to_owned()).or_insert(now.instant);
+    if decision.has_passed(since, rules.revision_pause, now) {
+        for revision in revisions.values() {
+            decision.act(Action::DeleteRevision { name: revision.name.clone(), uid: revision.uid.clone() });
+        }
+    }
+}

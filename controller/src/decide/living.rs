@@ -1,0 +1,129 @@
+//! What to do about a policy that is not being deleted.
+
+use std::collections::BTreeMap;
+
+use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
+use portcullis_api::{PolicyReference, Truth};
+
+use super::groups::{Groups, newest_group};
+use super::{Decision, Now, Rules, condition, revision};
+use crate::action::Action;
+use crate::event::Told;
+use crate::memory::{Memory, Verdict, Waiting};
+use crate::world::{PolicyView, RevisionView, World};
+
+pub(super) fn decide(
+    world: &World,
+    groups: &Groups<'_>,
+    policy: &PolicyView,
+    memory: &mut Memory,
+    rules: &Rules,
+    now: Now,
+    decision: &mut Decision,
+) {
+    if !policy.is_held() {
+        decision.act(Action::Hold(policy.reference.clone()));
+        return;
+    }
+    let revisions = world.revisions.get(&policy.reference.uid);
+    let newest = revisions.and_then(|revisions| revisions.get(&policy.generation));
+    let verdict = match newest {
+        None => match revision::create(policy, revisions, rules) {
+            Ok(action) => {
+                decision.act(action);
+                None
+            }
+            Err(missing) => Some(refused(policy, missing.to_string(), now, decision)),
+        },
+        Some(newest) => condition::verdict(policy, newest, groups, memory, rules),
+    };
+    if let Some(revisions) = revisions {
+        mark(policy, revisions, groups, memory, rules, now, decision);
+        for old in revision::prune(policy, revisions) {
+            decision.act(Action::DeleteRevision { name: old.name.clone(), uid: old.uid.clone() });
+        }
+    }
+    let Some(verdict) = verdict else { return };
+    wait(policy, &verdict, memory, rules, now, decision);
+    decision.actions.extend(condition::write(policy, verdict, now));
+}
+
+/// The content that is asked for is not there. What serves goes on.
+fn refused(policy: &PolicyView, message: String, now: Now, decision: &mut Decision) -> Verdict {
+    let verdict = Verdict { status: Truth::False, reason: "SpecInvalid", message };
+    // Told once: when the condition begins to say it.
+    if condition::write(policy, verdict.clone(), now).is_some() {
+        decision.act(tell(&policy.reference, "SpecInvalid", verdict.message.clone()));
+    }
+    verdict
+}
+
+/// Writes on revisions what has become known.
+fn mark(
+    policy: &PolicyView,
+    revisions: &BTreeMap<i64, RevisionView>,
+    groups: &Groups<'_>,
+    memory: &Memory,
+    rules: &Rules,
+    now: Now,
+    decision: &mut Decision,
+) {
+    let newest = newest_group(policy, revisions);
+    for revision in revisions.values() {
+        let (generation, marks) = (revision.generation, &revision.marks);
+        let mut more = BTreeMap::new();
+        let resolved = policy.standing.resolved.as_ref().filter(|resolved| resolved.generation == generation);
+        if let Some(resolved) = resolved.filter(|_| !revision.annotations.contains_key(PINNED_DIGEST_ANNOTATION)) {
+            more.insert(PINNED_DIGEST_ANNOTATION, revision::pin(resolved));
+        }
+        let served = policy.standing.last_served.as_ref().is_some_and(|served| served.generation == generation);
+        if served && !marks.served {
+            more.insert(SERVED_ANNOTATION, "true".to_owned());
+        }
+        // A policy that is there is not being deleted, whoever wrote so.
+        if marks.deleted {
+            more.insert(DELETED_ANNOTATION, "false".to_owned());
+        }
+        if generation == policy.generation && marks.withdrawn {
+            more.insert(WITHDRAWN_ANNOTATION, "false".to_owned());
+        }
+        if generation < policy.generation && !marks.withdrawn && newest.is_some() {
+            let group = revision.content.as_ref().ok().map(|content| &content.group);
+            let uid = &policy.reference.uid;
+            // One that cannot be read is in no group.
+            let adds_nothing = group.is_none_or(|group| {
+                Some(group) == newest || groups.may_leave(group, uid, memory, rules, now, decision)
+            });
+            if adds_nothing {
+                more.insert(WITHDRAWN_ANNOTATION, "true".to_owned());
+            }
+        }
+        if !more.is_empty() {
+            decision.act(Action::Mark { name: revision.name.clone(), annotations: more });
+        }
+    }
+}
+
+/// An event for who waits for long, again and again.
+fn wait(policy: &PolicyView, verdict: &Verdict, memory: &mut Memory, rules: &Rules, now: Now, decision: &mut Decision) {
+    let uid = &policy.reference.uid;
+    if verdict.reason != condition::WAITING {
+        memory.waiting.remove(uid);
+        return;
+    }
+    let begins = Waiting { generation: policy.generation, told: now.instant };
+    let waiting = memory.waiting.entry(uid.clone()).or_insert(begins);
+    if waiting.generation != policy.generation {
+        *waiting = begins;
+    }
+    if decision.has_passed(waiting.told, rules.waiting_event, now) {
+        waiting.told = now.instant;
+        decision.wake_at(now.instant + rules.waiting_event);
+        let note = format!("{}; replicas of the status say which one it is and why", verdict.message);
+        decision.act(tell(&policy.reference, condition::WAITING, note));
+    }
+}
+
+fn tell(policy: &PolicyReference, reason: &'static str, note: String) -> Action {
+    Action::Tell(Told { policy: policy.clone(), reason, note })
+}

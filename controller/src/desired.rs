@@ -1,0 +1,205 @@
+//! The webhook configuration that a match group should have. Pure.
+
+mod exclude;
+mod selector;
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use portcullis_api::revision::POLICY_SERVER_LABEL;
+use portcullis_contract::{GroupId, MARKER_PATH, MatchPart, WebhookKind};
+use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
+use serde_json::{Value, json};
+
+use crate::world::{Entries, WebhookView};
+
+pub use exclude::OWN_CONDITIONS;
+
+/// What of the installation stands in every webhook.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Site {
+    /// The namespace of the installation.
+    pub namespace: String,
+    /// The policy server.
+    pub policy_server: String,
+    /// The Service that is called.
+    pub service: String,
+    /// Its port.
+    pub service_port: u16,
+    /// The controller's own user, who alone sends markers.
+    pub username: String,
+    /// The cluster-scoped object with which webhooks vanish.
+    pub owner: Option<OwnerReference>,
+    /// The authorities that sign the serving certificate, as PEM.
+    pub ca_bundle: Arc<String>,
+}
+
+/// A webhook configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Desired {
+    /// Validating or mutating.
+    pub kind: WebhookKind,
+    /// Its name.
+    pub name: String,
+    /// The whole object.
+    pub object: Value,
+    /// Its entries in canonical form.
+    pub entries: Entries,
+}
+
+/// The name of a group's webhook configuration.
+pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
+    format!("portcullis-{policy_server}-{group}")
+}
+
+/// The webhook configuration of a group whose members wait for this many seconds at most.
+pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
+    let name = webhook_name(&site.policy_server, group);
+    let client = |path: &str| {
+        json!({
+            "service": {"namespace": site.namespace, "name": site.service, "path": format!("/{path}/{group}"),
+                        "port": site.service_port},
+            "caBundle": encode(&site.ca_bundle),
+        })
+    };
+    let mut entries = vec![
+        json!({
+            "name": format!("{group}.policies.portcullis.dev"),
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": client("admit"),
+            "rules": exclude::rules(part),
+            "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
+            "namespaceSelector": exclude::namespaces(part, &site.namespace),
+            "objectSelector": selector::read(part.object_selector.as_ref()),
+            "matchConditions": exclude::conditions(part),
+            "failurePolicy": part.failure_policy,
+            "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
+            "timeoutSeconds": timeout_seconds,
+        }),
+        json!({
+            "name": format!("marker.{group}.policies.portcullis.dev"),
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": client(MARKER_PATH),
+            "rules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["controllerrevisions"],
+                       "operations": ["UPDATE"], "scope": "Namespaced"}],
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}},
+            "objectSelector": {},
+            "matchConditions": exclude::marker(group, &site.username),
+            "failurePolicy": "Ignore",
+            "sideEffects": "None",
+            "timeoutSeconds": 5,
+        }),
+    ];
+    if part.kind == WebhookKind::Mutating {
+        entries.iter_mut().for_each(|entry| entry["reinvocationPolicy"] = json!("Never"));
+    }
+    let entries = crate::world::canonical(part.kind, Value::from(entries));
+    let kind = match part.kind {
+        WebhookKind::Validating => "ValidatingWebhookConfiguration",
+        WebhookKind::Mutating => "MutatingWebhookConfiguration",
+    };
+    let object = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": {POLICY_SERVER_LABEL: site.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
+            "ownerReferences": site.owner.iter().collect::<Vec<_>>(),
+        },
+        "webhooks": *entries,
+    });
+    Desired { kind: part.kind, name, object, entries }
+}
+
+impl Desired {
+    /// Whether this is what is there.
+    pub fn is(&self, found: &WebhookView, site: &Site) -> bool {
+        let owned = site.owner.iter().all(|owner| found.owners.iter().any(|found| found.uid == owner.uid));
+        found.entries == self.entries && found.is_ours(&site.policy_server) && owned
+    }
+}
+
+/// The bytes of a text as JSON has them.
+fn encode(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::{FailurePolicy, MatchCondition, RuleWithOperations, group_id};
+
+    use super::*;
+
+    pub(super) fn part() -> MatchPart {
+        MatchPart {
+            kind: WebhookKind::Validating,
+            namespace: None,
+            rules: vec![RuleWithOperations {
+                api_groups: vec![String::new()],
+                api_versions: vec!["v1".into()],
+                resources: vec!["pods".into()],
+                operations: vec!["UPDATE".into(), "CREATE".into()],
+                scope: None,
+            }],
+            match_policy: None,
+            object_selector: None,
+            namespace_selector: None,
+            match_conditions: vec![MatchCondition { name: "mine".into(), expression: "true".into() }],
+            failure_policy: FailurePolicy::Fail,
+            side_effects: None,
+        }
+    }
+
+    fn site() -> Site {
+        Site {
+            namespace: "portcullis".into(),
+            policy_server: "default".into(),
+            service: "policy-server".into(),
+            service_port: 443,
+            username: "system:serviceaccount:portcullis:controller".into(),
+            owner: None,
+            ca_bundle: Arc::new("PEM".into()),
+        }
+    }
+
+    #[test]
+    fn a_group_has_one_object_with_two_entries() {
+        let group = group_id(&part());
+        let desired = desired(&site(), &group, &part(), 10);
+        assert_eq!(desired.name, format!("portcullis-default-{group}"));
+        let [admit, marker] = desired.entries.as_array().expect("a list").as_slice() else { panic!("two entries") };
+        assert_eq!(admit["name"], format!("{group}.policies.portcullis.dev"));
+        assert_eq!(admit["clientConfig"]["service"]["path"], format!("/admit/{group}"));
+        assert_eq!(admit["clientConfig"]["caBundle"], "UEVN");
+        assert_eq!(admit["failurePolicy"], "Fail");
+        assert_eq!(admit["rules"][0]["operations"], json!(["CREATE", "UPDATE"]));
+        assert_eq!(admit["matchConditions"].as_array().map(Vec::len), Some(OWN_CONDITIONS + 1));
+        assert_eq!(marker["failurePolicy"], "Ignore");
+        assert_eq!(marker["clientConfig"]["service"]["path"], format!("/marker/{group}"));
+    }
+
+    #[test]
+    fn a_webhook_that_changes_objects_is_asked_once() {
+        let part = MatchPart { kind: WebhookKind::Mutating, ..part() };
+        let desired = desired(&site(), &group_id(&part), &part, 10);
+        assert_eq!(desired.object["kind"], "MutatingWebhookConfiguration");
+        assert_eq!(desired.entries[0]["reinvocationPolicy"], "Never");
+    }
+
+    #[test]
+    fn what_an_api_server_gives_back_is_what_was_written() {
+        let group = group_id(&part());
+        let wanted = desired(&site(), &group, &part(), 10);
+        let mut object = wanted.object.clone();
+        object["metadata"]["uid"] = json!("u");
+        let found = serde_json::from_value(object.clone()).expect("an object");
+        let found = WebhookView::read(WebhookKind::Validating, &found).expect("a webhook");
+        assert!(wanted.is(&found, &site()));
+        object["webhooks"][0]["matchConditions"] = json!([{"name": "off", "expression": "false"}]);
+        let edited = serde_json::from_value(object).expect("an object");
+        let edited = WebhookView::read(WebhookKind::Validating, &edited).expect("a webhook");
+        assert!(!wanted.is(&edited, &site()));
+    }
+}

@@ -1,0 +1,64 @@
+//! Events on policies (status-api section 5).
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use portcullis_api::{API_VERSION, Kind, PolicyReference};
+use portcullis_kubernetes::CONTROLLER_REPORTING;
+
+/// Longest note, in bytes.
+const NOTE: usize = 1024;
+
+/// A warning about a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Which policy.
+    pub policy: PolicyReference,
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// Why, in words.
+    pub note: String,
+}
+
+/// Writes events; an equal one within six minutes counts up.
+pub(crate) struct Events {
+    recorder: Recorder,
+}
+
+impl Events {
+    /// `instance` is the name of this Pod.
+    pub(crate) fn new(client: Client, instance: &str) -> Self {
+        let reporter = Reporter { controller: CONTROLLER_REPORTING.to_owned(), instance: Some(instance.to_owned()) };
+        Self { recorder: Recorder::new(client, reporter) }
+    }
+
+    pub(crate) async fn write(&self, told: &Told) -> Result<(), kube::Error> {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: told.reason.to_owned(),
+            note: Some(portcullis_contract::truncate(&told.note, NOTE)),
+            action: "ConfigureWebhook".to_owned(),
+            secondary: None,
+        };
+        self.recorder.publish(&event, &reference(&told.policy)).await
+    }
+}
+
+fn reference(policy: &PolicyReference) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.to_owned()),
+        kind: Some(kind(policy.kind).to_owned()),
+        name: Some(policy.name.clone()),
+        namespace: policy.namespace.clone(),
+        uid: Some(policy.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+/// The kind as the API server writes it.
+pub(crate) fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Policy => "Policy",
+        Kind::ClusterPolicy => "ClusterPolicy",
+    }
+}

@@ -1,0 +1,66 @@
+//! What the controller counts.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+/// The controller's metrics.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    /// Whether this program holds the Lease.
+    pub(crate) leader: IntGauge,
+    /// What there is: policies, revisions, webhooks.
+    pub(crate) objects: IntGaugeVec,
+    /// Writes and questions by verb.
+    pub(crate) actions: IntCounterVec,
+    /// Those that failed.
+    pub(crate) failures: IntCounterVec,
+    /// Webhooks that somebody else had changed or removed.
+    pub(crate) repairs: IntCounter,
+    /// Watches that broke.
+    pub(crate) watch_failures: IntCounter,
+    /// How long a decision takes.
+    pub(crate) decisions: Histogram,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    ///
+    /// # Errors
+    /// When a name is taken already.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self {
+            leader: IntGauge::new("portcullis_controller_leader", "1 while this program holds the Lease")?,
+            objects: IntGaugeVec::new(
+                Opts::new("portcullis_controller_objects", "Policies, revisions and webhook configurations there are"),
+                &["kind"],
+            )?,
+            actions: IntCounterVec::new(
+                Opts::new("portcullis_controller_actions_total", "Writes and questions to the API server"),
+                &["action"],
+            )?,
+            failures: IntCounterVec::new(
+                Opts::new("portcullis_controller_action_failures_total", "Writes and questions that failed"),
+                &["action"],
+            )?,
+            repairs: IntCounter::new(
+                "portcullis_controller_webhook_repairs_total",
+                "Webhook configurations repaired after somebody else had changed or removed them",
+            )?,
+            watch_failures: IntCounter::new(
+                "portcullis_controller_watch_failures_total",
+                "Lists and watches that broke",
+            )?,
+            decisions: Histogram::with_opts(
+                HistogramOpts::new("portcullis_controller_decision_seconds", "Time that one decision takes")
+                    .buckets(vec![0.0001, 0.001, 0.01, 0.1, 1.0]),
+            )?,
+        };
+        registry.register(Box::new(metrics.leader.clone()))?;
+        registry.register(Box::new(metrics.objects.clone()))?;
+        registry.register(Box::new(metrics.actions.clone()))?;
+        registry.register(Box::new(metrics.failures.clone()))?;
+        registry.register(Box::new(metrics.repairs.clone()))?;
+        registry.register(Box::new(metrics.watch_failures.clone()))?;
+        registry.register(Box::new(metrics.decisions.clone()))?;
+        Ok(metrics)
+    }
+}

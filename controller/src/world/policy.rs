@@ -1,0 +1,171 @@
+//! A policy, as far as decisions look at it.
+
+use std::sync::Arc;
+
+use kube::api::DynamicObject;
+use portcullis_api::kubernetes::{FINALIZER, decode_spec, raw_spec};
+use portcullis_api::{
+    API_VERSION, Condition, ConditionType, Kind, Metadata, Policy, PolicyReference, PolicyStatus, Resolved,
+};
+use portcullis_contract::{GroupId, MatchPart, ReplicaState, group_id};
+use serde_json::Value;
+
+/// What the API server waits for a webhook where a policy says nothing, in seconds.
+const TIMEOUT_SECONDS: u32 = 10;
+
+/// A policy.
+#[derive(Debug, Clone)]
+pub struct PolicyView {
+    /// Name and uid.
+    pub reference: PolicyReference,
+    /// Which installation serves it.
+    pub policy_server: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// Whether it is being deleted.
+    pub is_deleting: bool,
+    /// All its finalizers.
+    pub finalizers: Vec<String>,
+    /// Its spec, as the API server has it.
+    pub spec: Arc<Value>,
+    /// How many older revisions are kept.
+    pub history_limit: usize,
+    /// The generation to roll back to.
+    pub rollback_to: Option<i64>,
+    /// Whether it is not asked.
+    pub is_suspended: bool,
+    /// What of its spec decides which webhook calls it, or why it cannot be read.
+    pub content: Result<Content, String>,
+    /// What its status says.
+    pub standing: Standing,
+}
+
+/// What the status of a policy says that the controller looks at.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Standing {
+    /// The newest generation that every expected replica knows while it serves some generation; 0 if there is none.
+    pub everywhere: i64,
+    /// What a generation means in bytes.
+    pub resolved: Option<Resolved>,
+    /// The last generation that was Ready.
+    pub last_served: Option<Resolved>,
+    /// Our own condition.
+    pub webhook: Option<Condition>,
+}
+
+/// What of a spec decides which webhook calls the policy.
+#[derive(Debug, Clone)]
+pub struct Content {
+    /// The match group.
+    pub group: GroupId,
+    /// What it is made of.
+    pub part: Arc<MatchPart>,
+    /// Longest wait of the API server, in seconds.
+    pub timeout_seconds: u32,
+}
+
+impl PolicyView {
+    /// Reads an object. Nothing where it has no name or uid, which no API server gives.
+    pub fn read(kind: Kind, object: &DynamicObject) -> Option<Self> {
+        let metadata = &object.metadata;
+        let reference = PolicyReference::of(kind, metadata)?;
+        let spec = raw_spec(object);
+        let status = serde_json::from_value(object.data["status"].clone()).unwrap_or_default();
+        Some(Self {
+            content: Content::read(&reference, spec),
+            reference,
+            policy_server: spec["policyServer"].as_str().unwrap_or("default").to_owned(),
+            generation: metadata.generation.unwrap_or(0),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            history_limit: spec["revisionHistoryLimit"]
+                .as_u64()
+                .and_then(|limit| usize::try_from(limit).ok())
+                .unwrap_or(10),
+            rollback_to: spec["rollbackTo"].as_i64(),
+            is_suspended: spec["suspend"].as_bool().unwrap_or(false),
+            spec: Arc::new(spec.clone()),
+            standing: Standing::of(status),
+        })
+    }
+
+    /// Whether our finalizer is on it.
+    pub fn is_held(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
+    }
+}
+
+impl Standing {
+    fn of(status: PolicyStatus) -> Self {
+        let counts = status.replica_counts;
+        let all_serve = counts.expected > 0 && counts.current + counts.previous == counts.expected;
+        // A replica that serves an older generation without a failure may not have heard of the newest one, nor of its match group.
+        let all_know = status.replicas.iter().all(|one| one.state != ReplicaState::Previous || one.reason.is_some());
+        Self {
+            everywhere: if all_serve && all_know { status.observed_generation } else { 0 },
+            resolved: status.resolved,
+            last_served: status.last_served,
+            webhook: status.conditions.into_iter().find(|one| one.r#type == ConditionType::WebhookConfigured),
+        }
+    }
+}
+
+impl Content {
+    /// Reads the spec of a policy's revision.
+    ///
+    /// # Errors
+    /// What this release cannot read, with its place.
+    pub fn read(policy: &PolicyReference, spec: &Value) -> Result<Self, String> {
+        let spec = decode_spec(spec.clone()).map_err(|error| format!("spec.{error}"))?;
+        let metadata =
+            Metadata { name: policy.name.clone(), namespace: policy.namespace.clone(), ..Metadata::default() };
+        let timeout_seconds = spec.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
+        let policy = Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None };
+        let part = policy.match_part();
+        Ok(Self { group: group_id(&part), part: Arc::new(part), timeout_seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn standing(counts: [u32; 3], replicas: Value) -> i64 {
+        let [expected, current, previous] = counts;
+        let status = json!({
+            "observedGeneration": 7, "replicas": replicas,
+            "replicaCounts": {"expected": expected, "current": current, "previous": previous},
+        });
+        Standing::of(serde_json::from_value(status).expect("a status")).everywhere
+    }
+
+    fn replica(state: &str, reason: Option<&str>) -> Value {
+        json!({"pod": "a", "podUID": "u", "state": state, "generation": 6, "reason": reason})
+    }
+
+    #[test]
+    fn a_policy_is_everywhere_when_each_replica_serves_it_and_knows_the_newest_generation() {
+        assert_eq!(standing([3, 3, 0], json!([])), 7);
+        assert_eq!(standing([0, 0, 0], json!([])), 0, "nobody to call");
+        assert_eq!(standing([3, 2, 0], json!([])), 0);
+        assert_eq!(standing([2, 1, 1], json!([replica("Previous", Some("NotFound"))])), 7);
+        assert_eq!(standing([2, 1, 1], json!([replica("Previous", None)])), 0, "may not know the new match group");
+    }
+
+    #[test]
+    fn an_odd_spec_still_has_a_name_and_a_server() {
+        let object = serde_json::from_value(json!({
+            "metadata": {"name": "a", "uid": "u", "generation": 3},
+            "spec": {"policyServer": "one", "mode": "quarantine", "suspend": true},
+        }));
+        let policy = PolicyView::read(Kind::ClusterPolicy, &object.expect("an object")).expect("a policy");
+        assert_eq!((policy.policy_server.as_str(), policy.is_suspended), ("one", true));
+        let error = Content::read(&policy.reference, &policy.spec).expect_err("cannot be read");
+        assert!(error.contains("mode"), "{error}");
+    }
+}

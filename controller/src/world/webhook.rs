@@ -1,0 +1,69 @@
+//! A webhook configuration, as far as decisions look at it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWebhook};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::DynamicObject;
+use portcullis_api::revision::POLICY_SERVER_LABEL;
+use portcullis_contract::WebhookKind;
+use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
+use serde_json::Value;
+
+/// The entries of a webhook configuration in one canonical form, so that equal means equal.
+pub type Entries = Arc<Value>;
+
+/// A webhook configuration.
+#[derive(Debug, Clone)]
+pub struct WebhookView {
+    /// Validating or mutating.
+    pub kind: WebhookKind,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its owners.
+    pub owners: Vec<OwnerReference>,
+    /// Its entries.
+    pub entries: Entries,
+}
+
+impl WebhookView {
+    /// Reads an object.
+    pub fn read(kind: WebhookKind, object: &DynamicObject) -> Option<Self> {
+        let metadata = &object.metadata;
+        Some(Self {
+            kind,
+            name: metadata.name.clone()?,
+            uid: metadata.uid.clone()?,
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            owners: metadata.owner_references.clone().unwrap_or_default(),
+            entries: canonical(kind, object.data["webhooks"].clone()),
+        })
+    }
+
+    /// Whether a controller of this policy server made it.
+    pub fn is_ours(&self, policy_server: &str) -> bool {
+        let is = |label: &str, value: &str| self.labels.get(label).is_some_and(|found| found == value);
+        is(MANAGED_BY_LABEL, CONTROLLER_MANAGER) && is(POLICY_SERVER_LABEL, policy_server)
+    }
+}
+
+/// Entries as this release's types write them: what a newer API server adds to them is nobody's edit.
+pub(crate) fn canonical(kind: WebhookKind, entries: Value) -> Entries {
+    fn through<T: serde::de::DeserializeOwned + serde::Serialize>(entries: &Value) -> Option<Value> {
+        let typed: Vec<T> = serde_json::from_value(entries.clone()).ok()?;
+        serde_json::to_value(typed).ok()
+    }
+    let typed = match kind {
+        WebhookKind::Validating => through::<ValidatingWebhook>(&entries),
+        WebhookKind::Mutating => through::<MutatingWebhook>(&entries),
+    };
+    Arc::new(typed.unwrap_or(entries))
+}
