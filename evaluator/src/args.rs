@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     pub address: SocketAddr,
 
-    /// Where /livez, /readyz, /healthz/policies and /metrics are served.
+    /// Where /livez, /readyz, /healthz/policies, /healthz/certificate and /metrics are served.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
     pub probe_address: SocketAddr,
 

@@ -22,6 +22,7 @@ pub mod body;
 pub mod connections;
 pub mod draft;
 pub mod drain;
+pub mod expiry;
 pub mod follow;
 pub mod group;
 mod guest;

@@ -17,6 +17,7 @@ use crate::ask::Asker;
 use crate::body::BodyLimits;
 use crate::connections::Connections;
 use crate::drain::LastCall;
+use crate::expiry::{self, Expiry};
 use crate::follow::Follow;
 use crate::handle::{Handler, UnderWay};
 use crate::health;
@@ -52,7 +53,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Ports first: what is shut in binds no more.
     let listener = bind(args.address)?;
     let mut probes = ProbeServer::new();
-    let address = probes.probes(args.probe_address, sources, health::routes(Arc::clone(&table)))?;
+    let expiry = Expiry::default();
+    let health = health::routes(Arc::clone(&table));
+    // Without TLS there is no certificate that could end.
+    let health = if args.tls_dir.is_some() { health.merge(expiry::routes(expiry.clone())) } else { health };
+    let address = probes.probes(args.probe_address, sources, health)?;
     listening("probes", address);
     let address = probes.port(args.state_address, state_route(state.clone()))?;
     listening("state", address);
@@ -76,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Every latch is there before the first probe can ask: a program without latches would count as ready.
     let gate = readiness.latch("start-gate");
     let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
-    let parts = Parts { metrics, table, state, readiness, gate, certificate, liveness, engine, cores };
+    let parts = Parts { metrics, table, state, readiness, gate, certificate, expiry, liveness, engine, cores };
     probes.start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores)
@@ -97,6 +102,7 @@ struct Parts {
     readiness: Readiness,
     gate: Latch,
     certificate: Option<Latch>,
+    expiry: Expiry,
     liveness: Liveness,
     engine: RunningEngine,
     cores: usize,
@@ -124,7 +130,7 @@ impl Parts {
         let certificates = match (&args.tls_dir, self.certificate) {
             (Some(dir), Some(ready)) => {
                 let certificates = Certificates::new(TlsFiles { dir: dir.clone(), client_ca: args.client_ca.clone() });
-                certificates.follow(ready, self.metrics.clone())?;
+                certificates.follow(ready, self.metrics.clone(), self.expiry)?;
                 Some(certificates)
             }
             _ => None,

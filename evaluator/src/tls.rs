@@ -19,6 +19,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::expiry::Expiry;
 use crate::metrics::Metrics;
 
 /// How often the files are looked at.
@@ -91,10 +92,10 @@ impl Certificates {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn follow(self: &Arc<Self>, latch: Latch, metrics: Metrics) -> io::Result<()> {
+    pub fn follow(self: &Arc<Self>, latch: Latch, metrics: Metrics, expiry: Expiry) -> io::Result<()> {
         let certificates = Arc::clone(self);
         std::thread::Builder::new().name("certificate".into()).spawn(move || {
-            let mut following = Following { seen: Seen::default(), not_after: None, latch, metrics };
+            let mut following = Following { seen: Seen::default(), not_after: None, latch, metrics, expiry };
             loop {
                 certificates.turn(&mut following);
                 std::thread::sleep(POLL);
@@ -103,13 +104,14 @@ impl Certificates {
         Ok(())
     }
 
-    fn turn(&self, Following { seen, not_after, latch, metrics }: &mut Following) {
+    fn turn(&self, Following { seen, not_after, latch, metrics, expiry }: &mut Following) {
         match seen.look(&self.files) {
             Look::Same => {}
             Look::Good(pair) => {
                 let ends = jiff::Timestamp::from_second(pair.not_after).map(|end| end.to_string()).unwrap_or_default();
                 tracing::info!(dir = %self.files.dir.display(), ends, "certificate taken");
                 *not_after = Some(pair.not_after);
+                expiry.set(pair.not_after);
                 self.current.store(Some(pair.config));
                 latch.release();
             }
@@ -131,6 +133,7 @@ struct Following {
     not_after: Option<i64>,
     latch: Latch,
     metrics: Metrics,
+    expiry: Expiry,
 }
 
 /// What was seen of the files, so that each state of them is judged once.

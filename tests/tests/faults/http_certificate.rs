@@ -1,0 +1,37 @@
+//! Section 9: the end of a certificate.
+
+use std::time::Duration;
+
+use portcullis_tests::{Authority, Client, Program, Review, eventually};
+
+use crate::http::{DENIES, Server};
+
+#[test]
+fn fault_h15_a_certificate_that_ends_is_named_and_renewed_without_a_restart() {
+    let server = Server::start();
+    let address = server.pod.admission();
+    let identity = |time| Authority::shared().ending_after(time, &[&address.ip().to_string()]);
+    let health = || server.pod.probe(Program::Evaluator, "/healthz/certificate").expect("the probe port answers");
+    let kept = Client::tls(address);
+    assert!(!kept.ask(DENIES, &Review::pod()).verdict().allowed);
+    assert!(health().status == 200 && health().body.starts_with("[+]certificate ok: it ends at "), "{:?}", health());
+
+    server.folder.identify(&identity(Duration::from_secs(4)));
+    eventually("the certificate to end", || (health().status == 500).then_some(()));
+    assert!(health().body.starts_with("[-]certificate failed: it ended at "), "{:?}", health());
+    let left = || server.pod.metric("portcullis_certificate_seconds_left");
+    eventually("the metric to say so", || (left() <= 0.0).then_some(()));
+    // Whoever connects now refuses it, as an API server does; the webhook's failurePolicy counts then.
+    let error = Client::tls(address).try_ask(DENIES, &Review::pod()).expect_err("a certificate that has ended");
+    assert!(error.to_lowercase().contains("expired"), "{error}");
+    // Who is connected goes on, and the replica is neither restarted nor taken out of its Service for it.
+    assert!(!kept.ask(DENIES, &Review::pod()).verdict().allowed);
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(server.pod.probe(Program::Evaluator, path).expect("answers").status, 200, "{path}");
+    }
+
+    server.folder.identify(&identity(Duration::from_secs(3600)));
+    eventually("the renewed certificate", || Client::tls(address).try_ask(DENIES, &Review::pod()).ok());
+    assert_eq!(health().status, 200);
+    server.finish();
+}
