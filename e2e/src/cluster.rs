@@ -59,6 +59,7 @@ pub struct Cluster {
     pub(crate) started: Mutex<Vec<Started>>,
     client: Arc<Client>,
     pods: AtomicU8,
+    proxies: AtomicU8,
 }
 
 impl Cluster {
@@ -98,7 +99,16 @@ impl Cluster {
             }
         };
         let (record, started) = (Mutex::new(record), Mutex::default());
-        Ok(Self { cache, kubernetes, layout, record, started, client, pods: AtomicU8::new(FIRST_POD) })
+        Ok(Self {
+            cache,
+            kubernetes,
+            layout,
+            record,
+            started,
+            client,
+            pods: AtomicU8::new(FIRST_POD),
+            proxies: AtomicU8::new(0),
+        })
     }
 
     fn bring_up(&mut self) -> Result<(), Error> {
@@ -272,6 +282,13 @@ impl Cluster {
         let number = self.pods.fetch_add(1, Ordering::Relaxed);
         assert!((FIRST_POD..u8::MAX).contains(&number), "a cluster has addresses for {} pods", u8::MAX - FIRST_POD);
         self.layout.network.host(number)
+    }
+
+    /// An address for a proxy, which the certificate of proxies has.
+    pub(crate) fn proxy_address(&self) -> SocketAddr {
+        let number = self.proxies.fetch_add(1, Ordering::Relaxed);
+        let mut free = self.layout.proxies().skip(usize::from(number));
+        free.next().expect("a cluster has addresses for 16 proxies, one after the other")
     }
 
     /// The audit events of all API servers so far, one after the other, at level Metadata.

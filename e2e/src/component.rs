@@ -63,7 +63,7 @@ impl Component {
         let settings = match self {
             Self::Etcd => etcd(&pki, &file, &format!("https://{first}:2379"), &format!("https://{first}:2380")),
             Self::ApiServer(number) => api_server(&pki, &file, layout, number),
-            Self::ControllerManager => controller_manager(&pki, &file, layout),
+            Self::ControllerManager => controller_manager(&pki, layout),
         };
         settings.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
     }
@@ -134,7 +134,7 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
     ]
 }
 
-fn controller_manager(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
+fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
     let kubeconfig = layout.controllers().display().to_string();
     vec![
         ("kubeconfig", kubeconfig.clone()),

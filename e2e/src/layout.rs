@@ -52,6 +52,12 @@ impl Layout {
         1..=self.api_servers
     }
 
+    /// The addresses of proxies before the API servers.
+    pub(crate) fn proxies(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let network = self.network;
+        (16..32).map(move |number| SocketAddr::from((network.host(number), API_SERVER_PORT)))
+    }
+
     /// Where etcd and the controller manager are.
     pub(crate) fn first_host(&self) -> Ipv4Addr {
         self.network.host(1)

@@ -61,6 +61,12 @@ fn identities(layout: &Layout) -> Vec<Identity> {
             group: None,
             hosts: vec![first],
         },
+        Identity {
+            file: "proxy",
+            name: "proxy",
+            group: None,
+            hosts: layout.proxies().map(|address| address.ip().to_string()).collect(),
+        },
         client("etcd-client", "kube-apiserver", None),
         client("front-proxy", "front-proxy", None),
         client("kube-controller-manager", "system:kube-controller-manager", None),

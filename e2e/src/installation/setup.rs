@@ -197,6 +197,7 @@ impl Own<'_> {
                 ("--state-address", state(9082)),
                 ("--evaluator-state", state(9081)),
                 ("--source-ca", folder("source-ca.pem")),
+                ("--allow-private", "127.0.0.0/8".into()),
                 ("--retry-initial", "200ms".into()),
                 ("--retry-cap", "2s".into()),
                 ("--retry-outside", "2s".into()),

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
+mod components;
 mod pods;
+mod proxy;
 
 use std::sync::LazyLock;
 

@@ -1,0 +1,218 @@
+//! Rig APX: a scripted proxy between one program and an API server. It speaks TLS on both sides, passes everything on as it is, and
+//! does what rules say with what they match.
+//!
+//! A program goes through it by its kubeconfig ([`crate::PodSetup::through`]); its own token goes on to the API server.
+
+mod message;
+mod relay;
+mod rule;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde_json::Value;
+
+pub use rule::Rule;
+
+use crate::Cluster;
+use crate::cluster::lock;
+
+/// A proxy. It ends when this goes, with all connections through it.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What went through it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `GET` and so on.
+    pub method: String,
+    /// The path, with its query.
+    pub path: String,
+    /// Its body, as far as it is text.
+    pub body: String,
+    /// When it came.
+    pub at: Instant,
+    /// The status of the answer, from a rule or the API server; absent while there is none, and when it was cut.
+    pub status: Option<u16>,
+}
+
+/// What its connections share.
+struct Shared {
+    upstream: Mutex<SocketAddr>,
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    rules: Mutex<Vec<Rule>>,
+    requests: Mutex<Vec<Request>>,
+    watches: Mutex<Vec<Arc<Watch>>>,
+    held: Mutex<Vec<String>>,
+    is_closed: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+/// An open watch.
+struct Watch {
+    path: String,
+    injected: Mutex<Vec<Value>>,
+    is_cut: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+impl Proxy {
+    /// A proxy in front of the first API server, at an address of its own.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub fn start(cluster: &Cluster) -> Self {
+        let read = |name: &str| std::fs::read(cluster.layout.pki(name)).expect("the cluster has certificates");
+        let certificate = |name: &str| CertificateDer::from_pem_slice(&read(name)).expect("a certificate").into_owned();
+        let key = PrivateKeyDer::from_pem_slice(&read("proxy.key")).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_no_client_auth();
+        let server = builder.with_single_cert(vec![certificate("proxy.crt")], key).expect("a pair");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate("ca.crt")).expect("an authority");
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let client = builder.expect("ring has them").with_root_certificates(roots).with_no_client_auth();
+
+        let address = cluster.proxy_address();
+        let listener = TcpListener::bind(address).expect("an address of its own");
+        let shared = Arc::new(Shared {
+            upstream: Mutex::new(cluster.api_servers()[0]),
+            server: Arc::new(server),
+            client: Arc::new(client),
+            rules: Mutex::default(),
+            requests: Mutex::default(),
+            watches: Mutex::default(),
+            held: Mutex::default(),
+            is_closed: false.into(),
+            has_ended: false.into(),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if accepting.has_ended.load(Ordering::SeqCst) {
+                    break;
+                }
+                let shared = Arc::clone(&accepting);
+                // An error is one side's hanging up.
+                thread::spawn(move || drop(relay::serve(&shared, stream)));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Its address, for [`crate::PodSetup::through`].
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Passes new requests to this API server.
+    pub fn lead_to(&self, api_server: SocketAddr) {
+        *lock(&self.shared.upstream) = api_server;
+    }
+
+    /// Adds a rule. The first that matches a request counts.
+    pub fn rule(&self, rule: Rule) {
+        lock(&self.shared.rules).push(rule);
+    }
+
+    /// Forgets all rules, and lets held watches go on.
+    pub fn clear(&self) {
+        lock(&self.shared.rules).clear();
+        lock(&self.shared.held).clear();
+    }
+
+    /// All requests so far, in the order in which they came.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// The requests of a method whose path has this part.
+    pub fn requests_of(&self, method: &str, part: &str) -> Vec<Request> {
+        self.requests().into_iter().filter(|one| one.method == method && one.path.contains(part)).collect()
+    }
+
+    /// Puts an event into all open watches whose path has this part, and says how many that are: a whole watch event, like
+    /// `{"type": "ERROR", "object": {…, "code": 410}}`.
+    pub fn inject(&self, part: &str, event: &Value) -> usize {
+        self.each(part, |watch| lock(&watch.injected).push(event.clone()))
+    }
+
+    /// Cuts all open watches whose path has this part, and says how many that were.
+    pub fn cut(&self, part: &str) -> usize {
+        self.each(part, |watch| watch.is_cut.store(true, Ordering::SeqCst))
+    }
+
+    /// How many watches are open whose path has this part.
+    pub fn watches(&self, part: &str) -> usize {
+        self.each(part, |_| ())
+    }
+
+    fn each(&self, part: &str, act: impl Fn(&Watch)) -> usize {
+        let mut watches = lock(&self.shared.watches);
+        watches.retain(|watch| !watch.has_ended.load(Ordering::SeqCst));
+        let matching = watches.iter().filter(|watch| watch.path.contains(part));
+        matching.map(|watch| act(watch)).count()
+    }
+
+    /// From now on watches whose path has this part stay open and say nothing, until [`Proxy::clear`]. What the API server sends
+    /// meanwhile is not lost.
+    pub fn hold(&self, part: &str) {
+        lock(&self.shared.held).push(part.to_owned());
+    }
+
+    /// Cuts every connection, and hangs up on everybody who connects.
+    pub fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Serves again.
+    pub fn open(&self) {
+        self.shared.is_closed.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::SeqCst);
+        self.close();
+        // The listener looks when somebody connects.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+    }
+}
+
+impl Shared {
+    fn is_held(&self, path: &str) -> bool {
+        lock(&self.held).iter().any(|part| path.contains(part.as_str()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst) || self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Writes a request down and returns its number.
+    fn came(&self, method: &str, path: &str, body: &[u8]) -> usize {
+        let mut requests = lock(&self.requests);
+        requests.push(Request {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            body: String::from_utf8_lossy(body).into_owned(),
+            at: Instant::now(),
+            status: None,
+        });
+        requests.len() - 1
+    }
+
+    fn answered(&self, number: usize, status: u16) {
+        lock(&self.requests)[number].status = Some(status);
+    }
+}
