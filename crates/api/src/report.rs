@@ -23,25 +23,10 @@ use serde::{Deserialize, Serialize};
     namespaced,
     derive = "PartialEq",
     schema = "manual",
-    printcolumn(name = "Node", type_ = "string", json_path = ".spec.node", description = "Where the pod runs."),
-    printcolumn(
-        name = "Manifest",
-        type_ = "integer",
-        json_path = ".spec.manifestNumber",
-        description = "The set of policies that it serves."
-    ),
-    printcolumn(
-        name = "Heartbeat",
-        type_ = "date",
-        json_path = ".spec.heartbeat",
-        description = "When it reported last."
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp",
-        description = "Since when it reports."
-    ),
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node","description":"Where the pod runs."}"#,
+    printcolumn = r#"{"name":"Manifest","type":"integer","jsonPath":".spec.manifestNumber","description":"The set of policies that it serves."}"#,
+    printcolumn = r#"{"name":"Heartbeat","type":"date","jsonPath":".spec.heartbeat","description":"When it reported last."}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Since when it reports."}"#,
     doc = "What one pod of Portcullis serves. Its reporter writes it and renews it once a minute; nobody else should.",
     crates(kube_core = "::kube_core")
 )]

@@ -26,39 +26,12 @@ use crate::{API_VERSION, Kind, Metadata, PolicyReference, PolicySpec, PolicyStat
     derive = "PartialEq",
     schema = "manual",
     selectable = ".spec.policyServer",
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = ".status.summary",
-        description = "Replicas that serve it, of those that should."
-    ),
-    printcolumn(
-        name = "Status",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "Why it is ready or not."
-    ),
-    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode", description = "What a denial does."),
-    printcolumn(
-        name = "Generation",
-        type_ = "integer",
-        json_path = ".status.lastServed.generation",
-        description = "The last generation that every replica served.",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
-        description = "What fails, if something does.",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp",
-        description = "Since when it is there."
-    ),
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve it, of those that should."}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why it is ready or not."}"#,
+    printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
+    printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"What fails, if something does."}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Since when it is there."}"#,
     doc = "A Policy judges requests in its own namespace with a WebAssembly module.",
     crates(kube_core = "::kube_core")
 )]
@@ -78,39 +51,12 @@ pub struct NamespacedSpec(#[serde(deserialize_with = "lenient")] pub PolicySpec)
     derive = "PartialEq",
     schema = "manual",
     selectable = ".spec.policyServer",
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = ".status.summary",
-        description = "Replicas that serve it, of those that should."
-    ),
-    printcolumn(
-        name = "Status",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "Why it is ready or not."
-    ),
-    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode", description = "What a denial does."),
-    printcolumn(
-        name = "Generation",
-        type_ = "integer",
-        json_path = ".status.lastServed.generation",
-        description = "The last generation that every replica served.",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
-        description = "What fails, if something does.",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp",
-        description = "Since when it is there."
-    ),
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve it, of those that should."}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why it is ready or not."}"#,
+    printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
+    printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"What fails, if something does."}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Since when it is there."}"#,
     doc = "A ClusterPolicy judges requests everywhere its selectors say with a WebAssembly module.",
     crates(kube_core = "::kube_core")
 )]
