@@ -21,7 +21,7 @@ pub const POLICY_KIND_LABEL: &str = "policies.portcullis.dev/policy-kind";
 pub const POLICY_NAMESPACE_LABEL: &str = "policies.portcullis.dev/policy-namespace";
 /// Label of a revision: the name of its policy.
 pub const POLICY_NAME_LABEL: &str = "policies.portcullis.dev/policy-name";
-/// Annotation of a revision: the digest of its module, once known.
+/// Annotation of a revision: the digest of its module, once known; of a group, a JSON object with each member's digest.
 pub const PINNED_DIGEST_ANNOTATION: &str = "policies.portcullis.dev/pinned-digest";
 /// Annotation of a revision, `true`: the generation has been Active on every replica.
 pub const SERVED_ANNOTATION: &str = "policies.portcullis.dev/served";
@@ -100,6 +100,8 @@ impl PolicyReference {
 pub struct RevisionMarks {
     /// The digest of its module, once known. A text that is no digest counts as unknown.
     pub pinned_digest: Option<Digest>,
+    /// Of a group: the digest of each member's module, by the member's name, once known.
+    pub pinned_members: BTreeMap<String, Digest>,
     /// The generation has been Active on every replica.
     pub served: bool,
     /// Its match part is registered no longer.
@@ -114,8 +116,10 @@ impl RevisionMarks {
     /// Reads annotations.
     pub fn of(annotations: &BTreeMap<String, String>) -> Self {
         let is_true = |key: &str| annotations.get(key).is_some_and(|value| value == "true");
+        let pin = annotations.get(PINNED_DIGEST_ANNOTATION);
         Self {
-            pinned_digest: annotations.get(PINNED_DIGEST_ANNOTATION).and_then(|text| text.parse().ok()),
+            pinned_digest: pin.and_then(|text| text.parse().ok()),
+            pinned_members: pin.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
             served: is_true(SERVED_ANNOTATION),
             withdrawn: is_true(WITHDRAWN_ANNOTATION),
             deleted: is_true(DELETED_ANNOTATION),
@@ -162,5 +166,14 @@ mod tests {
             (PINNED_DIGEST_ANNOTATION, "nonsense"),
         ]));
         assert_eq!(marks, RevisionMarks { served: true, ..RevisionMarks::default() });
+    }
+
+    #[test]
+    fn a_pin_is_of_a_module_or_of_members() {
+        let digest = Digest::of(b"m");
+        let marks = |pin: String| RevisionMarks::of(&BTreeMap::from([(PINNED_DIGEST_ANNOTATION.to_owned(), pin)]));
+        assert_eq!(marks(digest.to_string()).pinned_digest, Some(digest));
+        let group = marks(format!(r#"{{"a": "{digest}"}}"#));
+        assert_eq!((group.pinned_digest, group.pinned_members["a"]), (None, digest));
     }
 }

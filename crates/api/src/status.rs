@@ -196,3 +196,32 @@ pub struct ReplicaStatus {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newer_release_wrote_hides_nothing_else() {
+        let status: PolicyStatus = serde_json::from_value(serde_json::json!({
+            "conditions": [{"type": "Novelty"}],
+            "replicas": [{"pod": "a", "podUID": "u", "state": "Current", "generation": 1}, {"pod": "b", "state": "Dancing"}],
+            "history": [{"generation": 1, "time": "2026-01-01T00:00:00Z", "served": true}, {"novelty": 1}],
+        }))
+        .expect("a status");
+        assert!(status.conditions.is_empty());
+        assert_eq!(status.replicas.iter().map(|replica| replica.pod.as_str()).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(status.history.map(|history| history.len()), Some(1));
+    }
+
+    #[test]
+    fn a_group_is_told_by_its_members() {
+        let members =
+            |module: &[u8]| BTreeMap::from([("a".to_owned(), Digest::of(module)), ("b".to_owned(), Digest::of(b"b"))]);
+        let group = Resolved::group(3, members(b"one"));
+        assert_eq!(group, Resolved::group(3, members(b"one")));
+        assert_ne!(group.digest, Resolved::group(3, members(b"two")).digest);
+        let value = serde_json::to_value(&group).expect("JSON");
+        assert_eq!(value["members"]["b"], Digest::of(b"b").to_string());
+    }
+}
