@@ -1,0 +1,110 @@
+//! Match parts that change, under load.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use portcullis_e2e::{Policy, eventually};
+use serde_json::json;
+
+use crate::scene::{Scene, rules};
+
+/// Creates pods as long as `change` runs; each must be denied.
+fn denied_during(scene: &Scene, change: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut count = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                count += 1;
+                let refused = scene.create(&format!("load-{count}")).expect_err("no request falls between");
+                assert!(refused.contains("denied the request"), "{refused}");
+            }
+            count
+        });
+        change();
+        is_over.store(true, Ordering::SeqCst);
+        assert!(load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) > 0);
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w14_no_request_falls_between_two_match_parts() {
+    let scene = Scene::new("moves", 2);
+    let with = |resources: &[&str], text: &str| -> Policy {
+        scene.installation.cluster_policy("moves-deny").denying(text).field("rules", rules(resources))
+    };
+    scene.installation.apply_ready(&[with(&["pods"], "as pods")]);
+    let [first] = scene.webhooks(1).try_into().expect("one");
+    denied_during(&scene, || {
+        for (resources, text) in
+            [(&["pods", "secrets"][..], "as both"), (&["pods"], "as pods"), (&["pods", "secrets"], "x")]
+        {
+            let policy = with(resources, text);
+            scene.installation.apply_ready(std::slice::from_ref(&policy));
+            eventually("one webhook", || (scene.installation.webhooks().len() == 1).then_some(()));
+        }
+    });
+    let [last] = scene.webhooks(1).try_into().expect("one");
+    assert_ne!(first["metadata"]["name"], last["metadata"]["name"]);
+    eventually("older revisions withdrawn", || {
+        let in_force = scene
+            .installation
+            .revisions()
+            .into_iter()
+            .filter(|revision| revision["metadata"]["annotations"]["policies.portcullis.dev/withdrawn"] != "true");
+        (in_force.count() == 1).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w10_while_the_failure_policy_changes_the_stricter_one_counts() {
+    let scene = Scene::new("strict", 1);
+    let with = |failure: &str| -> Policy {
+        scene.installation.cluster_policy("strict-deny").denying("no").field("failurePolicy", json!(failure))
+    };
+    scene.installation.apply_ready(&[with("Fail")]);
+    denied_during(&scene, || {
+        for failure in ["Ignore", "Fail", "Ignore"] {
+            scene.installation.apply_ready(&[with(failure)]);
+        }
+    });
+    let [webhook] = scene.webhooks(1).try_into().expect("one");
+    assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Ignore");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn suspend_acts_at_once_also_in_a_bad_edit() {
+    let scene = Scene::new("suspended", 1);
+    let policy = scene.installation.cluster_policy("suspended-deny").denying("no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    scene.create("before").expect_err("denied");
+    let bad = policy.clone().at("https://nowhere.invalid/none.wasm").field("suspend", true);
+    scene.installation.apply(&bad).expect("the edit");
+    eventually("nobody is denied", || scene.create("after").ok());
+    scene.webhooks(1);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_rollback_serves_the_content_of_an_earlier_generation_and_one_to_nowhere_is_told() {
+    let scene = Scene::new("rollback", 1);
+    let first = scene.installation.cluster_policy("rollback-deny").denying("the first");
+    scene.installation.apply_ready(std::slice::from_ref(&first));
+    let second = first.clone().denying("the second");
+    scene.installation.apply_ready(std::slice::from_ref(&second));
+    assert!(scene.create("two").expect_err("denied").contains("the second"));
+    let back = second.clone().field("rollbackTo", 1);
+    scene.installation.apply_ready(std::slice::from_ref(&back));
+    let refused = scene.create("back").expect_err("denied");
+    assert!(refused.contains("the first"), "{refused}");
+    let nowhere = second.field("rollbackTo", 77);
+    scene.installation.apply(&nowhere).expect("the edit");
+    let condition = scene.wait_reason(&nowhere, "SpecInvalid");
+    assert!(
+        condition["message"].as_str().is_some_and(|text| text.contains("no revision of generation 77")),
+        "{condition}"
+    );
+    assert!(scene.create("still").expect_err("what serves goes on").contains("the first"));
+}

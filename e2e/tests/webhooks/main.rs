@@ -1,0 +1,23 @@
+//! The controller against a real API server: which webhooks there are, what happens to who touches them, and that no request falls
+//! between two of them. Tests are named after rows of the fault catalogue.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod changed;
+mod deleted;
+mod first;
+mod locked_out;
+mod many;
+mod repaired;
+mod restarted;
+mod scene;
+
+use std::sync::LazyLock;
+
+use portcullis_e2e::{Cluster, Options};
+
+/// The cluster of all tests of this binary.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    &CLUSTER
+}

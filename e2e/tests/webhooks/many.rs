@@ -1,0 +1,75 @@
+//! Many policies.
+
+use std::fmt::Write as _;
+
+use portcullis_e2e::{Installation, InstallationOptions, eventually};
+use serde_json::{Value, json};
+
+use crate::cluster;
+use crate::scene::{Scene, quick, rules};
+
+/// As many as the row says.
+const POLICIES: usize = 1000;
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() {
+    // Nobody judges here: what replicas would say of one policy of each group is written by the test.
+    let scene = Scene::new("many", 0);
+    let resources = [
+        "pods",
+        "services",
+        "secrets",
+        "configmaps",
+        "endpoints",
+        "events",
+        "limitranges",
+        "podtemplates",
+        "bindings",
+        "nodes",
+    ];
+    let manifest = |index: usize, settings: Value| {
+        let policy = scene.installation.cluster_policy(&format!("many-{index}"));
+        let policy = policy.at("https://nowhere.invalid/none.wasm").field("settings", settings);
+        let policy = policy.field("rules", rules(&[resources[index % resources.len()]]));
+        policy.manifest(scene.installation.source())
+    };
+    let mut all = String::new();
+    for index in 0..POLICIES {
+        writeln!(all, "---\n{}", manifest(index, json!({}))).expect("a text");
+    }
+    scene.installation.cluster().apply_server_side(&all).expect("a thousand policies");
+    eventually("a revision each", || (scene.installation.revisions().len() == POLICIES).then_some(()));
+    for index in 0..resources.len() {
+        let path = format!("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies/many-{index}/status");
+        let counts = json!({ "expected": 1, "current": 1 });
+        let status = json!({ "status": { "observedGeneration": 1, "replicaCounts": counts } });
+        scene.installation.api().patch(&path, &status).expect("an answer").expect("a status");
+    }
+    let webhooks = scene.webhooks(resources.len());
+    assert!(webhooks.iter().all(|webhook| webhook.to_string().len() < 16_000));
+    let versions = |webhooks: &[Value]| -> Vec<Value> {
+        webhooks.iter().map(|webhook| webhook["metadata"]["resourceVersion"].clone()).collect()
+    };
+    let before = versions(&webhooks);
+    scene.installation.cluster().apply_server_side(&manifest(5, json!({ "a": 1 })).to_string()).expect("an edit");
+    eventually("another revision", || (scene.installation.revisions().len() == POLICIES + 1).then_some(()));
+    assert_eq!(versions(&scene.webhooks(resources.len())), before);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn an_installation_leaves_the_policies_of_another_one_alone() {
+    let one = Scene::new("mine", 0);
+    let other = Installation::start(cluster(), InstallationOptions::named("yours"));
+    let policy = other.cluster_policy("yours-deny").denying("no");
+    other.apply(&policy).expect("the policy");
+    portcullis_e2e::never(std::time::Duration::from_secs(2), "a revision", || {
+        (!one.installation.revisions().is_empty()).then_some(())
+    });
+    other.start_controller_with(quick());
+    eventually("its revision", || (other.revisions().len() == 1).then_some(()));
+    assert!(one.installation.revisions().is_empty());
+    other.api().delete(&policy.path(), None).expect("an answer").expect("the deletion");
+    eventually("the end of the policy", || other.object(&policy).is_none().then_some(()));
+}

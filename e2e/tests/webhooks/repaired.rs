@@ -1,0 +1,95 @@
+//! Webhooks that somebody edits.
+
+use std::time::Duration;
+
+use portcullis_e2e::{eventually, eventually_within};
+use serde_json::{Value, json};
+
+use crate::scene::{REPAIR, Scene};
+
+/// What of a webhook configuration a repair brings back.
+fn essence(webhook: &Value) -> Value {
+    json!([webhook["metadata"]["name"], webhook["metadata"]["labels"], webhook["webhooks"]])
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w02_a_webhook_that_is_edited_emptied_or_deleted_is_repaired() {
+    let scene = Scene::new("edited", 1);
+    let policy = scene.installation.cluster_policy("edited-deny").denying("no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [webhook] = scene.webhooks(1).try_into().expect("one");
+    let (path, api) = (Scene::path(&webhook), scene.installation.api());
+    let entry = |change: Value| {
+        let mut entries = webhook["webhooks"].clone();
+        portcullis_e2e_merge(&mut entries[0], &change);
+        json!({ "webhooks": entries })
+    };
+    let mut more = webhook["webhooks"][0]["matchConditions"].clone();
+    if let Some(more) = more.as_array_mut() {
+        more.push(json!({ "name": "off", "expression": "false" }));
+    }
+    let edits = [
+        json!({ "webhooks": [] }),
+        entry(json!({ "failurePolicy": "Ignore" })),
+        entry(json!({ "rules": [] })),
+        entry(json!({ "matchConditions": more })),
+        json!({ "metadata": { "labels": { "policies.portcullis.dev/policy-server": "other" } } }),
+    ];
+    for edit in edits {
+        api.patch(&path, &edit).expect("an answer").expect("the edit");
+        eventually_within(REPAIR, &format!("a repair of {edit}"), || {
+            api.get(&path).filter(|now| essence(now) == essence(&webhook))
+        });
+    }
+    api.delete(&path, None).expect("an answer").expect("the deletion");
+    eventually_within(REPAIR, "another one", || api.get(&path).filter(|now| essence(now) == essence(&webhook)));
+    eventually("events", || (!scene.events("WebhookRepaired").is_empty()).then_some(()));
+    eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w03_a_wrong_ca_bundle_is_repaired() {
+    let scene = Scene::new("bundle", 1);
+    let policy = scene.installation.cluster_policy("bundle-deny").denying("no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [webhook] = scene.webhooks(1).try_into().expect("one");
+    let (path, api) = (Scene::path(&webhook), scene.installation.api());
+    let mut entries = webhook["webhooks"].clone();
+    entries[0]["clientConfig"]["caBundle"] = json!("");
+    entries[1]["clientConfig"]["caBundle"] = json!("");
+    api.patch(&path, &json!({ "webhooks": entries })).expect("an answer").expect("the edit");
+    eventually_within(REPAIR, "the right bundle", || {
+        api.get(&path).filter(|now| now["webhooks"] == webhook["webhooks"])
+    });
+    scene.installation.wait_for(&policy, "Ready", "True");
+    scene.wait_reason(&policy, "Registered");
+    eventually("a denial", || scene.create("one").err().filter(|refused| refused.contains("denied the request")));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w12_a_certificate_authority_that_is_deleted_is_made_again() {
+    let scene = Scene::new("authority", 1);
+    let policy = scene.installation.cluster_policy("authority-deny").denying("no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [before] = scene.webhooks(1).try_into().expect("one");
+    let bundle = |webhook: &Value| webhook["webhooks"][0]["clientConfig"]["caBundle"].clone();
+    let secret = "/api/v1/namespaces/authority/secrets/portcullis-authority-ca";
+    scene.installation.api().delete(secret, None).expect("an answer").expect("the deletion");
+    eventually("another bundle", || (bundle(&scene.webhooks(1)[0]) != bundle(&before)).then_some(()));
+    // Every request is judged, whichever certificate the replica shows at that moment.
+    let start = std::time::Instant::now();
+    while start.elapsed() < Duration::from_secs(8) {
+        let refused = scene.create("during").expect_err("denied");
+        assert!(refused.contains("denied the request"), "{refused}");
+    }
+    scene.wait_reason(&policy, "Registered");
+}
+
+fn portcullis_e2e_merge(target: &mut Value, patch: &Value) {
+    for (key, value) in patch.as_object().into_iter().flatten() {
+        target[key] = value.clone();
+    }
+}

@@ -1,0 +1,105 @@
+//! An installation with a controller whose pauses are short, and a namespace for the objects of a test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Policy, Program, condition, eventually};
+use serde_json::{Value, json};
+
+use crate::cluster;
+
+pub(crate) struct Scene {
+    pub(crate) installation: Installation<'static>,
+    pub(crate) namespace: String,
+    pub(crate) controller: Arc<Pod>,
+}
+
+/// A controller whose pauses are short.
+pub(crate) fn quick() -> PodSetup {
+    PodSetup::default()
+        .flag(Program::Controller, "--webhook-pause", "1s")
+        .flag(Program::Controller, "--revision-pause", "500ms")
+        .flag(Program::Controller, "--waiting-event", "3s")
+        .flag(Program::Controller, "--ca-pause", "2s")
+        .flag(Program::Controller, "--tls-pause", "3s")
+}
+
+impl Scene {
+    /// With so many replicas, all ready.
+    pub(crate) fn new(name: &str, replicas: usize) -> Self {
+        Self::with(name, replicas, quick())
+    }
+
+    /// With a controller of the test's own.
+    pub(crate) fn with(name: &str, replicas: usize, controller: PodSetup) -> Self {
+        let installation = Installation::start(cluster(), InstallationOptions::named(name));
+        let controller = installation.start_controller_with(controller);
+        (0..replicas).for_each(|_| drop(installation.add_replica()));
+        if replicas > 0 {
+            installation.wait_ready();
+        }
+        let namespace = installation.make_namespace("team");
+        Self { installation, namespace, controller }
+    }
+
+    /// What the API server says to a pod of this name.
+    pub(crate) fn create(&self, name: &str) -> Result<(), String> {
+        let output = self.installation.create_pod(&self.namespace, name, &json!({}));
+        if output.is_ok() { Ok(()) } else { Err(output.stderr) }
+    }
+
+    /// Waits until there are so many webhook configurations, and gives them.
+    pub(crate) fn webhooks(&self, count: usize) -> Vec<Value> {
+        eventually(&format!("{count} webhook configurations"), || {
+            Some(self.installation.webhooks()).filter(|webhooks| webhooks.len() == count)
+        })
+    }
+
+    /// Waits until the policy's webhook condition has this reason for the newest generation, and gives the condition.
+    pub(crate) fn wait_reason(&self, policy: &Policy, reason: &str) -> Value {
+        let object = self.installation.wait_for_object(policy, &format!("WebhookConfigured with {reason}"), |object| {
+            condition(object, "WebhookConfigured").is_some_and(|found| {
+                found["reason"] == reason && found["observedGeneration"] == object["metadata"]["generation"]
+            })
+        });
+        condition(&object, "WebhookConfigured").cloned().unwrap_or_default()
+    }
+
+    /// The path of a webhook configuration.
+    pub(crate) fn path(webhook: &Value) -> String {
+        let kind = match webhook["kind"].as_str() {
+            Some("MutatingWebhookConfiguration") => "mutatingwebhookconfigurations",
+            // Items of a list have no kind.
+            _ if !webhook["webhooks"][0]["reinvocationPolicy"].is_null() => "mutatingwebhookconfigurations",
+            _ => "validatingwebhookconfigurations",
+        };
+        let name = webhook["metadata"]["name"].as_str().unwrap_or_default();
+        format!("/apis/admissionregistration.k8s.io/v1/{kind}/{name}")
+    }
+
+    /// Deletes a policy and waits until it is gone.
+    pub(crate) fn delete(&self, policy: &Policy) {
+        self.installation.api().delete(&policy.path(), None).expect("an answer").expect("the deletion");
+        eventually("the end of the policy", || self.installation.object(policy).is_none().then_some(()));
+    }
+
+    /// Events about policies with this reason, from the controller.
+    pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
+        let list = self.installation.api().get("/apis/events.k8s.io/v1/events").unwrap_or_default();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let is_ours = |event: &Value| {
+            event["reason"] == reason
+                && event["reportingController"] == "policies.portcullis.dev/controller"
+                && event["reportingInstance"] == self.controller.name()
+        };
+        items.into_iter().filter(is_ours).collect()
+    }
+}
+
+/// A rule on the creation of these resources of the core group.
+pub(crate) fn rules(resources: &[&str]) -> Value {
+    json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"] }])
+}
+
+/// Within this time a webhook is repaired.
+pub(crate) const REPAIR: Duration = Duration::from_secs(5);
