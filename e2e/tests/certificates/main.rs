@@ -1,0 +1,59 @@
+//! The certificates of an installation: made, rotated while requests go on, and taken from others; and the proof that each API
+//! server calls its webhooks.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod external;
+mod load;
+mod making;
+mod repair;
+mod rotation;
+mod secrets;
+mod two_api_servers;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, PodSetup, Policy, Program};
+use serde_json::Value;
+
+/// Longest wait for a rotation, whose pauses are the test's own.
+const ROTATION: Duration = Duration::from_secs(240);
+
+/// The cluster of all tests of this binary but those that want two API servers.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    &CLUSTER
+}
+
+/// A controller whose pauses are seconds.
+fn hurried() -> PodSetup {
+    let flags = [("--ca-pause", "2s"), ("--tls-pause", "6s")];
+    flags.into_iter().fold(PodSetup::default(), |setup, (flag, value)| setup.flag(Program::Controller, flag, value))
+}
+
+/// An installation with such a controller and so many replicas, all ready.
+fn installation<'c>(cluster: &'c Cluster, name: &str, replicas: usize, controller: PodSetup) -> Installation<'c> {
+    let installation = Installation::start(cluster, InstallationOptions::named(name));
+    installation.start_controller_with(controller);
+    for _ in 0..replicas {
+        installation.add_replica();
+    }
+    installation.wait_ready();
+    installation
+}
+
+/// A policy that denies every ConfigMap in the namespaces of an installation, and what it says.
+fn denying(installation: &Installation<'_>) -> (Policy, String) {
+    let text = format!("not in {}", installation.namespace());
+    let name = format!("{}-deny", installation.namespace());
+    (installation.cluster_policy(&name).on(&["configmaps"]).denying(&text), text)
+}
+
+/// The events on a Secret with this reason.
+fn events(installation: &Installation<'_>, secret: &str, reason: &str) -> Vec<Value> {
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", installation.namespace());
+    let list = installation.api().get(&path).unwrap_or_default();
+    let all = list["items"].as_array().cloned().unwrap_or_default();
+    all.into_iter().filter(|event| event["regarding"]["name"] == secret && event["reason"] == reason).collect()
+}

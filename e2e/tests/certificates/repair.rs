@@ -1,0 +1,72 @@
+//! Row W03: a webhook with a wrong CA bundle.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_e2e::{Installation, Program, Reply, eventually};
+use serde_json::{Value, json};
+
+use crate::secrets::{Secrets, bundles};
+use crate::{cluster, denying, hurried, installation};
+
+/// Gives every entry of the installation's webhooks this `caBundle`.
+fn spoil(installation: &Installation<'_>, bundle: &str) {
+    for webhook in installation.webhooks() {
+        let name = webhook["metadata"]["name"].as_str().unwrap();
+        let mut entries = webhook["webhooks"].clone();
+        for entry in entries.as_array_mut().unwrap() {
+            entry["clientConfig"]["caBundle"] = STANDARD.encode(bundle).into();
+        }
+        let path = format!("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{name}");
+        installation.api().patch(&path, &json!({ "webhooks": entries })).unwrap().expect("a spoiled webhook");
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w03_a_wrong_bundle_is_repaired() {
+    let installation = installation(cluster(), "spoiled", 1, hurried());
+    let namespace = installation.make_namespace("shop");
+    let (policy, text) = denying(&installation);
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let authority = Secrets::of(&installation).authority;
+    let create = || -> Reply {
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "one" } });
+        installation.api().create(&format!("/api/v1/namespaces/{namespace}/configmaps"), &object).unwrap()
+    };
+    let says = |reply: &Reply, words: &str| reply.body["message"].as_str().is_some_and(|said| said.contains(words));
+    assert!(says(&create(), &text));
+
+    // Nobody repairs: calls fail by failurePolicy, which is Fail.
+    let controller = installation.pods()[0].clone();
+    controller.stop(Program::Controller);
+    let other = rcgen::generate_simple_self_signed(vec!["nobody".to_owned()]).unwrap().cert.pem();
+    for wrong in [other.as_str(), ""] {
+        spoil(&installation, wrong);
+        eventually("a call that fails", || {
+            let reply = create();
+            assert!(!reply.is_ok(), "nothing passes: {reply:?}");
+            says(&reply, "failed calling webhook").then_some(())
+        });
+        controller.start(Program::Controller);
+        eventually("the right bundle", || {
+            bundles(&installation).iter().all(|bundle| *bundle == authority).then_some(())
+        });
+        eventually("the policy's own denial", || says(&create(), &text).then_some(()));
+        installation.wait_for(&policy, "WebhookConfigured", "True");
+        controller.stop(Program::Controller);
+    }
+    let repaired = |event: &&Value| event["reason"] == "WebhookRepaired";
+    controller.start(Program::Controller);
+    // With a controller that is there it takes seconds.
+    eventually("a ready controller", || controller.is_ready().then_some(()));
+    installation.wait_for(&policy, "Ready", "True");
+    spoil(&installation, &other);
+    eventually("the right bundle", || bundles(&installation).iter().all(|bundle| *bundle == authority).then_some(()));
+    eventually("an event", || {
+        let list = installation.api().get("/apis/events.k8s.io/v1/events").unwrap_or_default();
+        let all = list["items"].as_array().cloned().unwrap_or_default();
+        all.iter().find(repaired).cloned()
+    });
+    eventually("the policy's own denial", || says(&create(), &text).then_some(()));
+    installation.wait_for(&policy, "Ready", "True");
+}

@@ -1,0 +1,71 @@
+//! What the two Secrets of an installation hold.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_e2e::Installation;
+use serde_json::{Value, json};
+
+/// The Secrets at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Secrets {
+    /// `ca.crt` of the authority's Secret; empty where there is none.
+    pub(crate) authority: String,
+    /// `previous.crt` of the authority's Secret.
+    pub(crate) previous: String,
+    /// `tls.crt` of the serving Secret.
+    pub(crate) leaf: String,
+    /// `ca.crt` of the serving Secret.
+    pub(crate) shown: String,
+}
+
+impl Secrets {
+    pub(crate) fn of(installation: &Installation<'_>) -> Self {
+        let secret = |kind| installation.api().get(&path(installation, kind)).unwrap_or_default();
+        let (ca, tls) = (secret("ca"), secret("tls"));
+        Self {
+            authority: text(&ca, "ca.crt"),
+            previous: text(&ca, "previous.crt"),
+            leaf: text(&tls, "tls.crt"),
+            shown: text(&tls, "ca.crt"),
+        }
+    }
+
+    /// Whether nothing is under way: one authority, and a serving certificate that says so.
+    pub(crate) fn are_settled(&self) -> bool {
+        !self.authority.is_empty() && self.previous.is_empty() && self.shown == self.authority && !self.leaf.is_empty()
+    }
+}
+
+/// The path of the Secret of the authority (`ca`) or of the serving certificate (`tls`).
+pub(crate) fn path(installation: &Installation<'_>, kind: &str) -> String {
+    format!("/api/v1/namespaces/{}/secrets/{}", installation.namespace(), name(installation, kind))
+}
+
+/// Its name.
+pub(crate) fn name(installation: &Installation<'_>, kind: &str) -> String {
+    format!("portcullis-{}-{kind}", installation.policy_server())
+}
+
+/// One text of a Secret.
+pub(crate) fn text(secret: &Value, key: &str) -> String {
+    let bytes = secret["data"][key].as_str().map(|text| STANDARD.decode(text).unwrap());
+    bytes.map(|bytes| String::from_utf8(bytes).unwrap()).unwrap_or_default()
+}
+
+/// Replaces texts of a Secret.
+pub(crate) fn put(installation: &Installation<'_>, kind: &str, texts: &[(&str, &str)]) {
+    let data: serde_json::Map<String, Value> =
+        texts.iter().map(|(key, text)| ((*key).to_owned(), STANDARD.encode(text).into())).collect();
+    let patched = installation.api().patch(&path(installation, kind), &json!({ "data": data }));
+    patched.unwrap().expect("a patched Secret");
+}
+
+/// The `caBundle` of each entry of each webhook configuration.
+pub(crate) fn bundles(installation: &Installation<'_>) -> Vec<String> {
+    let entries = |webhook: Value| webhook["webhooks"].as_array().cloned().unwrap_or_default();
+    let bundle = |entry: Value| {
+        let text = entry["clientConfig"]["caBundle"].as_str().unwrap_or_default().to_owned();
+        String::from_utf8(STANDARD.decode(text).unwrap()).unwrap()
+    };
+    installation.webhooks().into_iter().flat_map(entries).map(bundle).collect()
+}
