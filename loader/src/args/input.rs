@@ -1,10 +1,11 @@
 //! Where the policies come from: exactly one of a folder, a `policies.yml` and a cluster.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use portcullis_kubernetes::Access;
-use portcullis_process::SettingError;
+use portcullis_process::{SettingError, parse_duration};
 
 use super::canonical;
 use crate::input::{Directory, Installation};
@@ -27,6 +28,11 @@ pub struct InputArgs {
     /// With --namespace: which installation this is; policies name it as `policyServer`.
     #[arg(long, env = "PORTCULLIS_POLICY_SERVER", value_name = "NAME", default_value = "default")]
     pub policy_server: String,
+
+    /// With --namespace: longest watch of the API server, 1s to 290s. It is begun again then, and 5 s later where the API server
+    /// says nothing at all.
+    #[arg(long, env = "PORTCULLIS_WATCH_TIMEOUT", value_name = "TIME", default_value = "290s", value_parser = parse_duration)]
+    pub watch_timeout: Duration,
 
     /// With --namespace: how the API server is reached.
     #[command(flatten)]
@@ -68,9 +74,13 @@ impl InputArgs {
                 format!("{:?} is no label's value: want at most 63 letters, digits, -, _ and .", self.policy_server);
             return Err(SettingError::new("--policy-server", text));
         }
+        let Some(watch_seconds @ 1..=290) = u32::try_from(self.watch_timeout.as_secs()).ok() else {
+            return Err(SettingError::new("--watch-timeout", "want 1s to 290s"));
+        };
         Ok(Installation {
             namespace: namespace.to_owned(),
             policy_server: self.policy_server.clone(),
+            watch_seconds,
             access: self.access.clone(),
         })
     }
@@ -137,6 +147,7 @@ mod tests {
             (&["--namespace", "A"], "--namespace"),
             (&["--namespace", "a", "--policy-server", "a,b=c"], "--policy-server"),
             (&["--namespace", "a", "--policy-server", ""], "--policy-server"),
+            (&["--namespace", "a", "--watch-timeout", "10m"], "--watch-timeout"),
         ] {
             let error = input(args).expect_err(setting);
             assert!(error.starts_with(setting), "{args:?}: {error}");

@@ -23,6 +23,8 @@ pub struct Installation {
     pub namespace: String,
     /// The `policyServer` of its policies.
     pub policy_server: String,
+    /// Longest watch, in seconds.
+    pub watch_seconds: u32,
     /// How the API server is reached.
     pub access: Access,
 }

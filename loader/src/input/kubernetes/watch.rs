@@ -1,6 +1,6 @@
 //! Watching the revisions of one namespace, for as long as it takes.
 //!
-//! The watcher of `kube` lists in pages, keeps its place with bookmarks, limits each watch in time (290 s, and 5 s more where
+//! The watcher of `kube` lists in pages, keeps its place with bookmarks, limits each watch in time (and 5 s more where
 //! the API server says nothing at all), starts over after 410 and waits with jitter after failures. What is added here: a list
 //! that stands still is begun anew, changes gather for a moment, and nothing that fails takes away what is known.
 
@@ -46,7 +46,9 @@ pub(crate) fn watch_revisions(
     crate::supervise::forever("input", shutdown, move || {
         let follow = Follow {
             api: Api::namespaced(client.clone(), &installation.namespace),
-            selector: format!("{POLICY_SERVER_LABEL}={}", installation.policy_server),
+            config: watcher::Config::default()
+                .labels(&format!("{POLICY_SERVER_LABEL}={}", installation.policy_server))
+                .timeout(installation.watch_seconds),
             errors: errors.clone(),
             beat: beat.clone(),
             sender: Arc::clone(&sender),
@@ -59,7 +61,7 @@ pub(crate) fn watch_revisions(
 
 struct Follow {
     api: Api<Object>,
-    selector: String,
+    config: watcher::Config,
     errors: IntCounter,
     beat: Beat,
     sender: Arc<watch::Sender<Option<Arc<Snapshot>>>>,
@@ -80,8 +82,7 @@ impl Follow {
 
     /// One watcher; ends when it stands still, or when it says that it is at its end.
     async fn watch(&mut self, store: &mut Store) {
-        let config = watcher::Config::default().labels(&self.selector);
-        let mut events = pin!(watcher(self.api.clone(), config).default_backoff());
+        let mut events = pin!(watcher(self.api.clone(), self.config.clone()).default_backoff());
         let mut heard = Instant::now();
         let mut tell_at: Option<Instant> = None;
         loop {
