@@ -334,6 +334,11 @@ fn condition(
     previous: Option<&PolicyStatus>,
     now: Timestamp,
 ) -> Condition {
+    debug_assert!(
+        r#type.tells_failures() || r#type.reasons().contains(&finding.reason.as_str()),
+        "{} is none of the reasons of {type:?} that portcullis_api::reason lists",
+        finding.reason
+    );
     let unchanged = previous.and_then(|status| status.condition(r#type)).filter(|last| last.status == finding.status);
     Condition {
         r#type,

@@ -105,7 +105,8 @@ impl Resolved {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about.
+    /// What it is about. Other programs may have conditions of their own beside ours.
+    #[schemars(with = "String")]
     pub r#type: ConditionType,
     /// Whether it holds.
     pub status: Truth,

@@ -69,7 +69,7 @@ fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
     let stage = Stage::new(cluster(), "away");
     let gate = Gate::new(cluster().api_servers()[0]);
     let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, gate.address));
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");
@@ -97,7 +97,7 @@ fn fault_r08_withdrawn_rights_make_the_status_stale_and_given_back_right() {
         setup.flag(Program::Reporter, "--report-lifetime", "4s")
     };
     let replica = stage.replica_with(quick());
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");
@@ -120,7 +120,7 @@ fn fault_r08_withdrawn_rights_make_the_status_stale_and_given_back_right() {
 fn fault_r09_r10_a_refused_token_is_read_again_and_a_new_one_is_used() {
     let stage = Stage::new(cluster(), "token");
     let replica = stage.replica();
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");

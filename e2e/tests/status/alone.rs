@@ -44,7 +44,7 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     std::thread::sleep(Duration::from_secs(2));
 
     let replica = stage.replica();
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");
@@ -99,7 +99,7 @@ fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
         setup.flag(Program::Reporter, "--report-lifetime", "4s")
     };
     let replicas = [stage.replica_with(quick()), stage.replica_with(quick())];
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");

@@ -19,7 +19,7 @@ fn slow() -> PodSetup {
 fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
     let stage = Stage::new(cluster(), "namesake");
     let replica = stage.replica_with(slow());
-    stage.installation.wait_ready();
+    stage.wait_ready();
     stage.wait_for_holder();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, unreachable());
@@ -44,7 +44,7 @@ fn fault_r22_a_delayed_write_does_not_hit_a_namesake_made_later() {
 fn fault_r23_a_policy_deleted_during_a_write_ends_the_matter() {
     let stage = Stage::new(cluster(), "vanished");
     let replica = stage.replica_with(slow());
-    stage.installation.wait_ready();
+    stage.wait_ready();
     stage.wait_for_holder();
     let (policy, _) = stage.policy("labels");
     std::thread::sleep(Duration::from_millis(500));
@@ -101,7 +101,7 @@ fn fault_r25_an_edited_status_is_repaired_and_foreign_conditions_stay() {
 fn fault_r26_the_number_of_field_managers_stays_the_same() {
     let stage = Stage::new(cluster(), "managers");
     let first = stage.replica();
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     first.says(&object, Says::Current);
     stage.word(&policy, "Active");

@@ -163,7 +163,7 @@ fn fault_r21_a_report_of_an_earlier_pod_of_the_same_name_does_not_count() {
     let stage = Stage::new(cluster(), "reuse");
     let other = stage.replica();
     let first = stage.replica_with(PodSetup::default().named("server-0"));
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     other.says(&object, Says::Current);
     first.says(&object, Says::Current);
@@ -195,7 +195,7 @@ fn fault_r27_a_reporter_that_crashes_for_ever_makes_its_replica_unknown() {
         )
     };
     let replicas = [stage.replica_with(quick()), stage.replica_with(quick())];
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
@@ -220,7 +220,7 @@ fn fault_r27_a_reporter_that_crashes_for_ever_makes_its_replica_unknown() {
 fn an_unchanged_status_is_never_written() {
     let stage = Stage::new(cluster(), "unchanged");
     let replica = stage.replica_with(PodSetup::default().flag(Program::Reporter, "--heartbeat", "300ms"));
-    stage.installation.wait_ready();
+    stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     let version = stage.word(&policy, "Active")["metadata"]["resourceVersion"].clone();

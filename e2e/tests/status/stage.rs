@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 use crate::states::{Says, States};
 
 /// Until a status is as it should be. Wide: many reporters share two cores.
-pub const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-pub struct Stage {
-    pub installation: Installation<'static>,
-    pub namespace: String,
+pub(crate) struct Stage {
+    pub(crate) installation: Installation<'static>,
+    pub(crate) namespace: String,
 }
 
 /// A pod with a reporter.
-pub struct Replica {
-    pub pod: Arc<Pod>,
-    pub states: States,
+pub(crate) struct Replica {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) states: States,
 }
 
 impl Stage {
     /// An installation of this name, and a namespace for policies.
-    pub fn new(cluster: &'static Cluster, name: &str) -> Self {
+    pub(crate) fn new(cluster: &'static Cluster, name: &str) -> Self {
         let options = InstallationOptions::named(name).certified_by_the_test();
         let installation = Installation::start(cluster, options);
         let namespace = installation.make_namespace("team");
@@ -34,18 +34,25 @@ impl Stage {
     }
 
     /// With so many replicas, all ready.
-    pub fn with(cluster: &'static Cluster, name: &str, replicas: usize) -> (Self, Vec<Replica>) {
+    pub(crate) fn with(cluster: &'static Cluster, name: &str, replicas: usize) -> (Self, Vec<Replica>) {
         let stage = Self::new(cluster, name);
         let replicas = (0..replicas).map(|_| stage.replica()).collect();
-        stage.installation.wait_ready();
+        stage.wait_ready();
         (stage, replicas)
     }
 
-    pub fn replica(&self) -> Replica {
+    /// Waits until all pods are ready and the service has them.
+    pub(crate) fn wait_ready(&self) {
+        let pods = self.installation.pods();
+        pods.iter().for_each(|pod| pod.wait_ready());
+        eventually_within(SOON, "the endpoints", || (self.installation.endpoints() == pods.len()).then_some(()));
+    }
+
+    pub(crate) fn replica(&self) -> Replica {
         self.replica_with(PodSetup::default())
     }
 
-    pub fn replica_with(&self, setup: PodSetup) -> Replica {
+    pub(crate) fn replica_with(&self, setup: PodSetup) -> Replica {
         let states = States::start();
         let setup = setup
             .without(Program::Loader)
@@ -56,7 +63,7 @@ impl Stage {
     }
 
     /// Makes a policy, whose webhook is confirmed, and gives it with its object.
-    pub fn policy(&self, name: &str) -> (Policy, Value) {
+    pub(crate) fn policy(&self, name: &str) -> (Policy, Value) {
         let policy = self.installation.policy(&self.namespace, name);
         self.installation.apply(&policy).expect("the policy");
         let object = self.confirm(&policy);
@@ -64,14 +71,14 @@ impl Stage {
     }
 
     /// Makes the next generation of a policy.
-    pub fn edit(&self, policy: &Policy, mode: &str) -> Value {
+    pub(crate) fn edit(&self, policy: &Policy, mode: &str) -> Value {
         let patch = json!({ "spec": { "mode": mode } });
         self.installation.api().patch(&policy.path(), &patch).unwrap().expect("the edit");
         self.confirm(policy)
     }
 
     /// Says in the controller's place that the API servers call the newest generation, and gives the object.
-    pub fn confirm(&self, policy: &Policy) -> Value {
+    pub(crate) fn confirm(&self, policy: &Policy) -> Value {
         let api = self.installation.api();
         let object = self.installation.object(policy).unwrap();
         let body = json!({
@@ -86,11 +93,11 @@ impl Stage {
     }
 
     /// Waits until Ready has this reason for the newest generation.
-    pub fn word(&self, policy: &Policy, word: &str) -> Value {
+    pub(crate) fn word(&self, policy: &Policy, word: &str) -> Value {
         self.word_within(SOON, policy, word)
     }
 
-    pub fn word_within(&self, limit: Duration, policy: &Policy, word: &str) -> Value {
+    pub(crate) fn word_within(&self, limit: Duration, policy: &Policy, word: &str) -> Value {
         let mut last = Value::Null;
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually_within(limit, word, || {
@@ -106,7 +113,7 @@ impl Stage {
     }
 
     /// The events of a policy, by reason, with how often.
-    pub fn events(&self, object: &Value) -> Vec<(String, i64)> {
+    pub(crate) fn events(&self, object: &Value) -> Vec<(String, i64)> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);
         let list = self.installation.api().get(&path).unwrap_or_default();
         let of = |event: &&Value| event["regarding"]["uid"] == object["metadata"]["uid"];
@@ -116,23 +123,23 @@ impl Stage {
         list["items"].as_array().into_iter().flatten().filter(of).map(told).collect()
     }
 
-    pub fn lease(&self) -> String {
+    pub(crate) fn lease(&self) -> String {
         let name = self.installation.policy_server();
         let namespace = self.installation.namespace();
         format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{name}-reporter")
     }
 
     /// The name of the pod that holds the Lease.
-    pub fn holder(&self) -> Option<String> {
+    pub(crate) fn holder(&self) -> Option<String> {
         let lease = self.installation.api().get(&self.lease())?;
         lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty()).map(str::to_owned)
     }
 
-    pub fn wait_for_holder(&self) -> String {
+    pub(crate) fn wait_for_holder(&self) -> String {
         eventually_within(SOON, "a leader", || self.holder())
     }
 
-    pub fn report(&self, pod: &str) -> Option<Value> {
+    pub(crate) fn report(&self, pod: &str) -> Option<Value> {
         let namespace = self.installation.namespace();
         self.installation
             .api()
@@ -141,16 +148,16 @@ impl Stage {
 }
 
 impl Replica {
-    pub fn says(&self, object: &Value, says: Says) {
+    pub(crate) fn says(&self, object: &Value, says: Says) {
         self.states.say(object, says);
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.pod.name()
     }
 
     /// The value of one of the reporter's metrics; the sum where it has labels that begin so.
-    pub fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.pod.probe(Program::Reporter, "/metrics").unwrap();
         let values = text
             .lines()
@@ -160,14 +167,14 @@ impl Replica {
     }
 
     /// Log lines at level warn or error, or at info that are of a policy.
-    pub fn logs(&self, level: &str) -> Vec<String> {
+    pub(crate) fn logs(&self, level: &str) -> Vec<String> {
         let logs = self.pod.program(Program::Reporter).logs();
         logs.iter().filter(|line| line["level"] == level).map(ToString::to_string).collect()
     }
 }
 
 /// `Ready`, `Degraded` and so on as `status/reason`.
-pub fn told(object: &Value, r#type: &str) -> String {
+pub(crate) fn told(object: &Value, r#type: &str) -> String {
     let found = condition(object, r#type).cloned().unwrap_or_default();
     format!("{}/{}", found["status"].as_str().unwrap_or("-"), found["reason"].as_str().unwrap_or("-"))
 }

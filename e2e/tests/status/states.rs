@@ -11,22 +11,20 @@ use serde_json::{Value, json};
 
 /// What a replica does for a policy.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Says {
+pub(crate) enum Says {
     /// Serves the newest generation.
     Current,
-    /// Works on it; nothing answers.
-    Loading,
     /// The loader failed, and this older generation answers; 0 for none. Reason, message, whether it is tried again.
     Failed(i64, &'static str, String, bool),
 }
 
 /// A failure that may pass.
-pub fn unreachable() -> Says {
+pub(crate) fn unreachable() -> Says {
     Says::Failed(0, "RegistryUnreachable", "the registry does not answer".to_owned(), true)
 }
 
 /// A failure of the policy itself.
-pub fn refused(serving: i64, words: &str) -> Says {
+pub(crate) fn refused(serving: i64, words: &str) -> Says {
     Says::Failed(serving, "SettingsInvalid", words.to_owned(), false)
 }
 
@@ -36,15 +34,15 @@ struct Word {
 }
 
 /// The two state ports.
-pub struct States {
+pub(crate) struct States {
     word: Arc<Mutex<Word>>,
-    pub loader: SocketAddr,
-    pub evaluator: SocketAddr,
+    pub(crate) loader: SocketAddr,
+    pub(crate) evaluator: SocketAddr,
 }
 
 impl States {
     /// No policy yet.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let word = Arc::new(Mutex::new(Word { version: 1, policies: BTreeMap::new() }));
         let loader = serve(Arc::clone(&word), loader);
         let evaluator = serve(Arc::clone(&word), evaluator);
@@ -52,7 +50,7 @@ impl States {
     }
 
     /// Says something of this object's newest generation.
-    pub fn say(&self, object: &Value, says: Says) {
+    pub(crate) fn say(&self, object: &Value, says: Says) {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str().unwrap();
         let id = match metadata["namespace"].as_str() {
@@ -98,7 +96,6 @@ fn loader(word: &Word) -> Value {
 fn evaluator(word: &Word) -> Value {
     let serving = |(_, generation, says): &(String, i64, Says)| match says {
         Says::Current => *generation,
-        Says::Loading => 0,
         Says::Failed(serving, ..) => *serving,
     };
     let current: serde_json::Map<String, Value> = word

@@ -14,13 +14,13 @@ use super::pace::Bucket;
 
 /// An equal event within this time raises a count.
 const SERIES: Duration = Duration::from_secs(6 * 60);
-/// New event objects of one policy: so many at once, then one a minute.
-const BURST: f64 = 4.0;
+/// New event objects of one policy: so many at once, as a bad update and its mending take, then one a minute.
+const BURST: f64 = 10.0;
 const PER_POLICY: f64 = 1.0 / 60.0;
 /// Writes in all: no more in a minute.
 const PER_MINUTE: usize = 50;
 /// Most events of one policy that wait.
-const WAITING_OF_ONE: usize = 8;
+const WAITING_OF_ONE: usize = 12;
 /// Most events that wait, or are remembered for their series.
 const KEPT: usize = 4096;
 /// Longest note, in bytes.

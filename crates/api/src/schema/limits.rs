@@ -134,6 +134,7 @@ pub(crate) fn status() -> Vec<Limit> {
     let keyed = |key: &str, most: usize| json!({ "maxItems": most, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key] });
     vec![
         ("conditions", keyed("type", 16)),
+        ("conditions[].type", text(128)),
         ("conditions[].reason", text(128)),
         ("conditions[].message", json!({ "maxLength": 1024 })),
         ("replicas", keyed("pod", PolicyStatus::MAX_REPLICAS)),
