@@ -11,6 +11,7 @@ mod load;
 mod pod;
 mod report;
 mod review;
+mod scale;
 mod start;
 mod swap;
 mod variant;
@@ -48,6 +49,8 @@ enum Benchmark {
     Start(start::Args),
     /// Other policies' latency while some callers run an endless loop.
     Isolation(isolation::Args),
+    /// Reports of many replicas on many policies, against a real API server and the real leader.
+    Scale(scale::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
                 Benchmark::Swap(swap) => swap.run(args.output).await,
                 Benchmark::Start(start) => start.run(args.output).await,
                 Benchmark::Isolation(isolation) => isolation.run(args.output).await,
+                Benchmark::Scale(scale) => scale.run(args.output).await,
             }
         })
     })

@@ -32,7 +32,10 @@ pub(super) fn judge(item: &Item, uid: &str, generation: i64) -> Progress {
         return Progress::Ready(words.clone());
     }
     let is = |found: Option<(String, String)>, wanted: &str| found.filter(|(status, _)| status == wanted);
-    if let Some((_, words)) = is(words("Accepted"), "False").or_else(|| is(words("Stalled"), "True")) {
+    // The controller tells there that the named generation is gone.
+    let refused = item.condition("WebhookConfigured").filter(|condition| condition.reason == "SpecInvalid");
+    let refused = refused.and_then(|_| is(words("WebhookConfigured"), "False"));
+    if let Some((_, words)) = is(words("Accepted"), "False").or_else(|| is(words("Stalled"), "True")).or(refused) {
         return Progress::Stuck(words);
     }
     let nothing = || format!("nobody has looked at generation {generation} yet");
@@ -72,6 +75,9 @@ mod tests {
         assert_eq!(judge(&stuck), Progress::Stuck("NotFound: words".to_owned()));
         let refused = item(5, &[("Accepted", "False", "SpecInvalid", 5)]);
         assert_eq!(judge(&refused), Progress::Stuck("SpecInvalid: words".to_owned()));
+        let webhook = |reason| item(5, &[("WebhookConfigured", "False", reason, 5)]);
+        assert_eq!(judge(&webhook("SpecInvalid")), Progress::Stuck("SpecInvalid: words".to_owned()));
+        assert!(matches!(judge(&webhook("WaitingForReplicas")), Progress::Waiting(_)));
     }
 
     #[test]

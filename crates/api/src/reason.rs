@@ -11,8 +11,10 @@ pub const EVENT_REASONS: &[(EventType, &str)] = &[
     (EventType::Normal, "Recovered"),
     (EventType::Warning, "ServingPrevious"),
     (EventType::Warning, "DigestDivergence"),
+    (EventType::Warning, "WaitingForReplicas"),
     (EventType::Warning, "WebhookRepaired"),
     (EventType::Warning, "CertificateExpiring"),
+    (EventType::Warning, "CertificateInvalid"),
     (EventType::Warning, "StatusSchemaOutdated"),
     (EventType::Warning, "EvaluationFailing"),
 ];

@@ -1,0 +1,32 @@
+//! The metadata section of a module (policy-abi section 2), as far as people want to see it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Name of the custom section.
+pub(super) const SECTION: &str = "io.kubewarden.metadata";
+
+/// The metadata.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Metadata {
+    pub(super) protocol_version: Option<String>,
+    pub(super) execution_mode: Option<String>,
+    pub(super) mutating: bool,
+    pub(super) background_audit: Option<bool>,
+    pub(super) policy_type: Option<String>,
+    pub(super) rules: Vec<Value>,
+    pub(super) context_aware_resources: Vec<Value>,
+    pub(super) host_capabilities: Vec<String>,
+    pub(super) minimum_kubewarden_version: Option<String>,
+    pub(super) annotations: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// An annotation that most policies have.
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.get(&format!("io.kubewarden.policy.{name}")).map(String::as_str)
+    }
+}

@@ -1,0 +1,179 @@
+//! Modules and where they are kept: `pull`, `push`, `inspect` and `verify`.
+//!
+//! They ask registries as the loader does, with the same checks of sizes, digests and redirects. Whom to trust and where to go
+//! is the user's own business here, so that no address is refused.
+
+pub mod args;
+mod inspect;
+mod metadata;
+mod policy;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use portcullis_contract::Digest;
+use portcullis_process::SettingError;
+use portcullis_process::files;
+use portcullis_registry::oci::{Image, Manifest, Registry};
+use portcullis_registry::signature::{self, Requirement};
+use portcullis_registry::{Allowed, DockerConfig, FetchError, Guard, Web, WebSettings, Whole, host_of};
+use url::Url;
+
+use self::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, VerifyArgs};
+use self::inspect::Inspected;
+use crate::args::ResultForm;
+
+/// Largest module, in bytes.
+const MAX_MODULE: u64 = 256 << 20;
+
+/// A module and what it was named by.
+struct Module {
+    bytes: Vec<u8>,
+    digest: Digest,
+    /// Its manifest's digest, where it has one.
+    manifest: Option<Digest>,
+}
+
+/// Fetches a module to a file, and says which.
+pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
+    let module = bring(&args.access, &args.module).await?;
+    let path = match &args.output_file {
+        Some(path) => path.clone(),
+        None => PathBuf::from(file_name(&args.module)),
+    };
+    files::publish(&path, &module.bytes)?;
+    let bytes = module.bytes.len();
+    Ok(format!("{}: {bytes} bytes, {}\n", path.display(), module.digest))
+}
+
+/// Pushes a module with its metadata, and gives its name with its digest.
+pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
+    let image = image(&args.image)?;
+    let bytes = files::read_regular(&args.file, MAX_MODULE)?;
+    let inspected = Inspected::of(&bytes).with_context(|| format!("{} is no module", args.file.display()))?;
+    let metadata = inspected.metadata.context("the module has no policy metadata; `kwctl annotate` adds some")?;
+    let manifest = Manifest::of_module(&bytes, metadata.annotations);
+    let digest = registry(&args.access)?.push(&image, bytes, &manifest).await.map_err(explain)?;
+    Ok(format!("{}@{digest}\n", Image { digest: None, ..image }.address_with_tag()))
+}
+
+/// Tells what a module is.
+pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
+    let module = bring(&args.access, &args.module).await?;
+    let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is no module", args.module))?;
+    if args.manifest {
+        let metadata = inspected.metadata.context("the module has no policy metadata to make a policy of")?;
+        return policy::manifest(&args.module, &metadata);
+    }
+    match args.output {
+        ResultForm::Text => Ok(inspected.text(&args.module, &module.digest, module.manifest.as_ref())),
+        ResultForm::Json => {
+            let json = inspected.json(&args.module, &module.digest, module.manifest.as_ref());
+            Ok(format!("{}\n", serde_json::to_string_pretty(&json)?))
+        }
+    }
+}
+
+/// Checks who signed an artifact, and gives its name with the digest that was signed.
+pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
+    let image = image(&args.image)?;
+    let requirement = match (&args.key, &args.verification) {
+        (Some(path), _) => {
+            let pem = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+            signature::PublicKey::from_pem(&pem).map_err(|error| SettingError::new("--key", error.to_string()))?;
+            Requirement::key(pem)
+        }
+        (None, Some(path)) => {
+            Requirement::read(path).map_err(|error| SettingError::new("--verification", error.to_string()))?
+        }
+        (None, None) => bail!(SettingError::new("--key", "want a public key, or --verification with a file")),
+    };
+    let registry = registry(&args.access)?;
+    let manifest = registry.manifest(&image).await.map_err(explain)?;
+    manifest.module().map_err(explain)?;
+    signature::verify(&registry, &image, &manifest.digest, &requirement).await.map_err(explain)?;
+    Ok(format!("{}@{} is signed as wanted\n", Image { digest: None, ..image }.address_with_tag(), manifest.digest))
+}
+
+/// Brings a module from a file, a web address or a registry.
+async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
+    let of = |bytes: Vec<u8>| Module { digest: Digest::of(&bytes), bytes, manifest: None };
+    if Path::new(module).is_file() {
+        return Ok(of(files::read_regular(&Path::new(module).canonicalize()?, MAX_MODULE)?));
+    }
+    let registry = registry(access)?;
+    let mut body = Whole::new("the module", MAX_MODULE);
+    if module.starts_with("https://") || module.starts_with("http://") {
+        let url = Url::parse(module).context("the address cannot be read")?;
+        let web = registry.web();
+        web.in_time(&host_of(&url), web.get(&url, &mut body)).await.map_err(explain)?;
+        return Ok(of(body.finish().0));
+    }
+    let looks_like_file = module.ends_with(".wasm") || module.starts_with(['.', '/']);
+    ensure!(!looks_like_file, "there is no file {module}");
+    let image = image(module)?;
+    let manifest = registry.manifest(&image).await.map_err(explain)?;
+    let layer = manifest.module().map_err(explain)?;
+    registry.blob(&image, &layer.digest, &mut body).await.map_err(explain)?;
+    let (bytes, digest) = body.finish();
+    ensure!(digest == layer.digest, "{} gave bytes with the digest {digest} for {}", image.host, layer.digest);
+    Ok(Module { bytes, digest, manifest: Some(manifest.digest) })
+}
+
+fn image(text: &str) -> anyhow::Result<Image> {
+    text.parse().map_err(|error| SettingError::new(text, format!("{error}: want registry://host/repository:tag")).into())
+}
+
+/// The name of a file for a module.
+fn file_name(module: &str) -> String {
+    let last = module.rsplit('/').next().unwrap_or(module);
+    let last = last.split(['@', ':', '?', '#']).next().unwrap_or(last);
+    let last = last.strip_suffix(".wasm").unwrap_or(last);
+    format!("{}.wasm", if last.is_empty() { "module" } else { last })
+}
+
+fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
+    if let Some(path) = &access.sources {
+        portcullis_registry::Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
+    }
+    let everywhere = ["0.0.0.0/0", "::/0"].into_iter().map(|net| net.parse::<Allowed>().expect("is a network"));
+    let web = WebSettings {
+        header: Duration::from_secs(30),
+        total: Duration::from_secs(600),
+        lowest_rate: 1024,
+        authorities: access.source_ca.clone(),
+        plain_hosts: access.allow_http_host.iter().cloned().collect(),
+        allowed: Vec::new(),
+        guard: Guard::new(everywhere.collect()),
+        sources: access.sources.clone(),
+        name_server: None,
+        user_agent: concat!("portcullis/", env!("CARGO_PKG_VERSION")),
+    };
+    let own = std::env::home_dir().map(|home| home.join(".docker")).filter(|folder| folder.join("config.json").exists());
+    let docker = access.docker_config.clone().or(own).map(DockerConfig::new);
+    Ok(Registry::new(Web::new(web), docker))
+}
+
+/// The reason is a word for machines; who types a command reads the sentence.
+fn explain(error: FetchError) -> anyhow::Error {
+    anyhow::anyhow!("{} ({})", error.message, error.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_after_the_module() {
+        for (module, name) in [
+            ("registry://ghcr.io/a/safe-labels:v1.0.0", "safe-labels.wasm"),
+            ("registry://localhost:5000/a@sha256:00", "a.wasm"),
+            ("https://example.com/x/policy.wasm?token=1", "policy.wasm"),
+            ("https://example.com/", "module.wasm"),
+        ] {
+            assert_eq!(file_name(module), name, "{module}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A policy made from a module's metadata, ready to apply.
+
+use serde_json::{Map, Value, json};
+
+use super::metadata::Metadata;
+
+/// Longest name of a policy, in characters.
+const LONGEST: usize = 63;
+
+/// The manifest, as YAML.
+pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<String> {
+    let mut spec = Map::new();
+    spec.insert("module".into(), module.into());
+    spec.insert("rules".into(), metadata.rules.clone().into());
+    if metadata.mutating {
+        spec.insert("mutating".into(), true.into());
+    }
+    if !metadata.context_aware_resources.is_empty() {
+        spec.insert("contextAwareResources".into(), metadata.context_aware_resources.clone().into());
+    }
+    if !metadata.host_capabilities.is_empty() {
+        spec.insert("hostCapabilities".into(), metadata.host_capabilities.clone().into());
+    }
+    spec.insert("settings".into(), json!({}));
+    let policy = json!({
+        "apiVersion": portcullis_api::API_VERSION,
+        "kind": "ClusterPolicy",
+        "metadata": {"name": name(module, metadata)},
+        "spec": Value::Object(spec),
+    });
+    let mut text = String::new();
+    if let Some(description) = metadata.annotation("description") {
+        text.push_str(&format!("# {}\n", portcullis_contract::clean(description, 300)));
+    }
+    if metadata.rules.is_empty() {
+        text.push_str("# The module suggests no rules: say what it should be asked about.\n");
+    }
+    if !metadata.context_aware_resources.is_empty() || !metadata.host_capabilities.is_empty() {
+        text.push_str("# The module asks for what contextAwareResources and hostCapabilities grant; take away what it should not have.\n");
+    }
+    Ok(text + &serde_yaml_ng::to_string(&policy)?)
+}
+
+/// A name by the module's title, or by its file.
+fn name(module: &str, metadata: &Metadata) -> String {
+    let file = super::file_name(module);
+    let title = metadata.annotation("title").unwrap_or_else(|| file.trim_end_matches(".wasm"));
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = title.chars().map(plain).take(LONGEST).collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() { "policy".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_made_from_the_metadata() {
+        let metadata: Metadata = serde_json::from_value(json!({
+            "mutating": true, "hostCapabilities": ["oci/*"],
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            "annotations": {"io.kubewarden.policy.title": "Safe Labels", "io.kubewarden.policy.description": "labels\nthat are safe"},
+        }))
+        .expect("metadata");
+        let text = manifest("registry://ghcr.io/a/b:v1", &metadata).expect("a manifest");
+        assert!(text.starts_with("# labels that are safe\n"), "{text}");
+        let policy: Value = serde_yaml_ng::from_str(&text).expect("YAML");
+        assert_eq!(policy["metadata"]["name"], "safe-labels");
+        assert_eq!(policy["spec"]["mutating"], true);
+        assert_eq!(policy["spec"]["rules"][0]["resources"][0], "pods");
+        assert_eq!(name("registry://ghcr.io/a/b:v1", &Metadata::default()), "b");
+    }
+}
