@@ -223,6 +223,8 @@ impl Own<'_> {
                 ("--service", SERVICE.into()),
                 ("--pod-name", self.name.into()),
                 ("--owner-cluster-role", format!("portcullis-{server}-controller")),
+                ("--webhook-pause", "1s".into()),
+                ("--revision-pause", "500ms".into()),
             ],
         };
         let probes = SocketAddr::from((self.address, probe_port(program))).to_string();

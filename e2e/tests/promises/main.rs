@@ -1,0 +1,36 @@
+//! `kubectl apply` enforces: what a user sees, in kubectl's own output, with the real programs behind a real API server.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod edits;
+mod first_apply;
+mod groups;
+mod lifecycle;
+mod modes;
+
+use std::sync::LazyLock;
+
+use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Output};
+use serde_json::json;
+
+/// An installation with a controller and so many replicas, in the cluster of all tests of this binary.
+fn installation(name: &str, replicas: usize) -> Installation<'static> {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    Installation::start(&CLUSTER, InstallationOptions::named(name)).with(replicas)
+}
+
+/// Asserts that a request was refused with this text among kubectl's words.
+fn assert_denied(output: &Output, text: &str) {
+    assert!(!output.is_ok() && output.stderr.contains("denied the request: "), "{output:?}");
+    assert!(output.stderr.contains(text), "{output:?}");
+}
+
+/// Tries to create a pod without creating it: the status and the message of the API server.
+fn try_pod(installation: &Installation<'_>, namespace: &str) -> (u16, String) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": namespace },
+        "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
+    });
+    let reply = installation.api().create(&format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), &pod).unwrap();
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+}
