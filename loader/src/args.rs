@@ -217,6 +217,7 @@ impl Args {
                     user_agent: concat!("portcullis-loader/", env!("CARGO_PKG_VERSION")),
                 },
                 docker: self.registry.docker(),
+                verification: self.registry.verification.clone(),
                 attempts: self.registry.fetch_attempts,
             },
             plan: PlanSettings {
@@ -348,6 +349,7 @@ mod tests {
             ("--allow-source", "https://example.com*"),
             ("--sources", "/nowhere"),
             ("--fetch-attempts", "0"),
+            ("--verification", "/nowhere"),
         ] {
             let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };
             let error = args(&extra).settings().expect_err(setting).to_string();

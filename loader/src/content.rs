@@ -131,7 +131,9 @@ pub(crate) fn hash(head: &Head, body: &Body) -> Digest {
         &body.host_capabilities,
         &body.context_aware_resources,
     );
-    Digest::of(&serde_json::to_vec(&parts).expect("has text keys only"))
+    let mut bytes = serde_json::to_vec(&parts).expect("has text keys only");
+    bytes.extend(body.reference.as_ref().and_then(Reference::signatures).unwrap_or_default().into_bytes());
+    Digest::of(&bytes)
 }
 
 impl Head {

@@ -107,7 +107,8 @@ impl Workshop {
     /// Runs a job. Dropping the future ends it. `pins` are the digests that a module is wanted by, where that is known.
     pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, gauge: Arc<Gauge>) -> Outcome {
         match job {
-            Job::Fetch(Reference::Registry(image)) if !pins.is_empty() => {
+            // A digest alone does not tell the manifest that was signed.
+            Job::Fetch(Reference::Registry(image)) if !pins.is_empty() && !self.sources.wants_signatures() => {
                 let _turn = self.hosts.turn(image.host.clone()).await;
                 gauge.runs.store(true, Ordering::Relaxed);
                 let result = self.fetch_pinned(&image, &pins, &gauge).await;
@@ -129,8 +130,12 @@ impl Workshop {
             None => None,
         };
         gauge.runs.store(true, Ordering::Relaxed);
-        if let Reference::Registry(image) = reference {
-            return self.fetch_artifact(image, gauge).await;
+        match reference {
+            Reference::Registry(image) => return self.fetch_artifact(image, None, gauge).await,
+            Reference::Signed { image, signatures } => {
+                return self.fetch_artifact(image, Some(signatures), gauge).await;
+            }
+            Reference::File(_) | Reference::Web(_) => {}
         }
         if let Reference::File(_) = reference {
             // A local file costs little to read twice, and a copy of what is on the volume already more.

@@ -157,6 +157,11 @@ impl<'a> Plan<'a> {
         for program in PROGRAMS {
             self.build("black-box", program);
         }
+        if let Err(missing) = if self.wanted.list { Ok(()) } else { tools::registry() } {
+            let separator = (!self.wanted.args.iter().any(|arg| arg == "--")).then_some("--");
+            test.args(separator).args(["--skip", "registries::"]);
+            self.add(Step::skip("black-box: registries", format!("nothing was tested with a registry: {missing:#}")));
+        }
         self.add(Step::command("black-box: tests", test));
         Ok(())
     }

@@ -35,6 +35,26 @@ pub(crate) fn wasm_toolchain() -> Result<()> {
     guests::find_toolchain()
 }
 
+/// The package of Debian that is a registry.
+const REGISTRY_PACKAGE: &str = "docker-registry";
+
+/// Sees to it that tests can start a registry.
+///
+/// # Errors
+/// When they cannot: the reason with the next step, for the line that tells of the skipped tests.
+pub(crate) fn registry() -> Result<()> {
+    if on_path(REGISTRY_PACKAGE) {
+        return Ok(());
+    }
+    let words = "there is no docker-registry; on Debian: `apt-get install --no-install-recommends docker-registry`";
+    ensure!(may_install(), words);
+    println!("installing {REGISTRY_PACKAGE} with apt-get");
+    apt_get(&["update", "--quiet", "--quiet"])?;
+    apt_get(&["install", "--quiet", "--quiet", "--yes", "--no-install-recommends", REGISTRY_PACKAGE])?;
+    ensure!(on_path(REGISTRY_PACKAGE), words);
+    Ok(())
+}
+
 fn may_install() -> bool {
     Path::new("/etc/debian_version").exists() && on_path("apt-get") && is_root()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -98,6 +99,12 @@ impl DockerConfig {
         let names = NAMES.map(|name| self.folder.join(name));
         let [first, _] = &names;
         names.iter().find(|path| path.exists()).unwrap_or(first).clone()
+    }
+
+    /// What tells the file from one of another time; nothing where there is none.
+    pub(crate) fn stamp(&self) -> Option<(u64, u64, i64, i64)> {
+        let metadata = self.path().metadata().ok()?;
+        Some((metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()))
     }
 
     /// The login for a registry (`host` or `host:port`); nothing when the file has none.

@@ -16,6 +16,7 @@ mod error;
 pub mod oci;
 mod receive;
 mod resolve;
+pub mod signature;
 mod sources;
 mod tls;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use portcullis_process::SettingError;
+use portcullis_registry::signature::Requirement;
 use portcullis_registry::{Allowed, DockerConfig, Guard, Sources};
 
 /// Registries, logins and addresses.
@@ -17,6 +18,10 @@ pub struct RegistryArgs {
     /// A sources.yml: insecure hosts, authorities of hosts, proxies, allowed addresses. Read again before each attempt.
     #[arg(long, env = "PORTCULLIS_SOURCES", value_name = "FILE")]
     pub sources: Option<PathBuf>,
+
+    /// A verification.yml: who must have signed every module. Read again for each module. What cannot be checked is not loaded.
+    #[arg(long, env = "PORTCULLIS_VERIFICATION", value_name = "FILE")]
+    pub verification: Option<PathBuf>,
 
     /// A network, address or host that sources may have although it is not public (10.0.0.0/8, registry.internal). May be
     /// given several times. Loopback, link-local, private and special addresses are refused otherwise, at every redirect too.
@@ -48,6 +53,9 @@ impl RegistryArgs {
     pub(super) fn check(&self) -> Result<(), SettingError> {
         if let Some(path) = &self.sources {
             Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
+        }
+        if let Some(path) = &self.verification {
+            Requirement::read(path).map_err(|error| SettingError::new("--verification", error.to_string()))?;
         }
         if self.fetch_attempts == 0 {
             return Err(SettingError::new("--fetch-attempts", "want at least 1"));

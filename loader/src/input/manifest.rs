@@ -4,6 +4,7 @@ use std::path::Path;
 
 use portcullis_api::{API_VERSION, Kind, Policy};
 use portcullis_contract::{Digest, FailurePolicy, Mode, PolicyId, Reason, group_id};
+use portcullis_registry::signature::Requirement;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -122,12 +123,8 @@ pub(super) fn judge(
         let Some(module) = spec.module else {
             return Err(invalid("spec.policies: groups come with a later release; use `module`".to_owned()));
         };
-        if spec.signatures.is_some() {
-            return Err(invalid(
-                "spec.signatures: this release cannot check signatures, so it loads nothing that asks for them"
-                    .to_owned(),
-            ));
-        }
+        let signatures = spec.signatures.map(Requirement::from_value).transpose();
+        let signatures = signatures.map_err(|error| invalid(format!("spec.signatures: {error}")))?;
         // The revision of a cluster holds the content of that generation already.
         if spec.rollback_to.is_some() && matches!(place, Place::Folder(_)) {
             return Err(invalid("spec.rollbackTo: a folder keeps no revisions; restore the file instead".to_owned()));
@@ -137,6 +134,10 @@ pub(super) fn judge(
         let reference = match place {
             Place::Folder(folder) => Reference::parse(&module, folder)?,
             Place::Cluster => address(&module)?,
+        };
+        let reference = match signatures {
+            Some(signatures) => reference.signed(signatures)?,
+            None => reference,
         };
         Ok(Body {
             module,

@@ -87,7 +87,7 @@ impl Scanner {
         let paths =
             snapshot.policies.iter().filter_map(|policy| match policy.body.as_ref().ok()?.reference.as_ref()? {
                 Reference::File(path) => Some(path.clone()),
-                Reference::Web(_) | Reference::Registry(_) => None,
+                _ => None,
             });
         let below_roots = |path: &PathBuf| roots.iter().any(|root| path.starts_with(root));
         let paths: BTreeSet<PathBuf> = paths.filter(below_roots).collect();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest};
+use portcullis_registry::signature::Requirement;
 
 use super::{Gauge, Workshop, blocking};
 use crate::plan::Setback;
@@ -11,10 +12,18 @@ use crate::source::{Fetched, Sink, SourceError};
 
 impl Workshop {
     /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
-    pub(super) async fn fetch_artifact(&self, image: &Image, gauge: &Gauge) -> Result<Digest, Setback> {
+    ///
+    /// Who must have signed it is asked before its bytes are, also when they are on the volume.
+    pub(super) async fn fetch_artifact(
+        &self,
+        image: &Image,
+        signatures: Option<&Requirement>,
+        gauge: &Gauge,
+    ) -> Result<Digest, Setback> {
         self.sources.check_allowed(image)?;
         let manifest = self.manifest(image).await?;
         let layer = manifest.module()?;
+        self.sources.verify(image, &manifest.digest, signatures).await?;
         if layer.size > self.max_module_size {
             let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.max_module_size);
             return Err(SourceError::new(Reason::ModuleTooLarge, text).into());

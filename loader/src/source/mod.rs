@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest, Registry};
+use portcullis_registry::signature::{self, Requirement, RequirementError};
 use portcullis_registry::{DockerConfig, Web, WebSettings, host_of};
 use url::Url;
 
@@ -25,6 +26,8 @@ pub struct Fetching {
     pub web: WebSettings,
     /// Logins.
     pub docker: Option<DockerConfig>,
+    /// `verification.yml`: who must have signed every module. Read again for each module.
+    pub verification: Option<PathBuf>,
     /// Most attempts a second at one host.
     pub attempts: u32,
 }
@@ -34,6 +37,7 @@ pub(crate) struct Sources {
     /// For [`Reference::File`].
     pub file: FileSource,
     registry: Registry,
+    verification: Option<PathBuf>,
     /// Most attempts a second at one host.
     pub attempts: u32,
 }
@@ -42,15 +46,16 @@ impl Fetching {
     /// The files whose change may help what failed.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let docker = self.docker.as_ref().map(DockerConfig::path);
-        self.web.authorities.iter().chain(&self.web.sources).cloned().chain(docker).collect()
+        let files = [&self.web.authorities, &self.web.sources, &self.verification];
+        files.into_iter().flatten().cloned().chain(docker).collect()
     }
 }
 
 impl Sources {
     /// Sources below `roots`, which are canonical, and on the network.
     pub(crate) fn new(roots: Vec<PathBuf>, fetching: Fetching) -> Self {
-        let registry = Registry::new(Web::new(fetching.web), fetching.docker);
-        Self { file: FileSource::new(roots), registry, attempts: fetching.attempts }
+        let Fetching { web, docker, verification, attempts } = fetching;
+        Self { file: FileSource::new(roots), registry: Registry::new(Web::new(web), docker), verification, attempts }
     }
 
     /// Brings a file or the content of an address.
@@ -59,9 +64,13 @@ impl Sources {
     /// When it cannot be had whole.
     pub(crate) async fn fetch(&self, reference: &Reference, sink: &mut Sink) -> Result<(), SourceError> {
         match reference {
+            Reference::File(_) | Reference::Web(_) if self.verification.is_some() => {
+                let text = "--verification wants signatures, and only a module in a registry can be signed";
+                Err(SourceError::new(Reason::SignatureInvalid, text))
+            }
             Reference::File(path) => self.file.fetch(path, sink).await,
             Reference::Web(url) => self.web(url, sink).await,
-            Reference::Registry(_) => {
+            Reference::Registry(_) | Reference::Signed { .. } => {
                 Err(SourceError::new(Reason::InternalError, "an artifact is brought by its parts"))
             }
         }
@@ -87,6 +96,32 @@ impl Sources {
     /// When it cannot be had whole.
     pub(crate) async fn blob(&self, image: &Image, digest: &Digest, sink: &mut Sink) -> Result<(), SourceError> {
         self.registry.web().in_time(&image.host, self.registry.blob(image, digest, sink)).await
+    }
+
+    /// Checks that a manifest is signed by whom the installation and the policy name.
+    ///
+    /// # Errors
+    /// `SignatureInvalid`, or `SignatureUnavailable` where that cannot be known: what cannot be checked is refused.
+    pub(crate) async fn verify(
+        &self,
+        image: &Image,
+        manifest: &Digest,
+        wanted: Option<&Requirement>,
+    ) -> Result<(), SourceError> {
+        let unusable = |error: RequirementError| {
+            SourceError::new(Reason::SignatureUnavailable, format!("--verification: {error}"))
+        };
+        let everybody = self.verification.as_deref().map(Requirement::read).transpose().map_err(unusable)?;
+        for requirement in everybody.as_ref().into_iter().chain(wanted) {
+            let check = signature::verify(&self.registry, image, manifest, requirement);
+            self.registry.web().in_time(&image.host, check).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether anything must be signed, whatever a policy says.
+    pub(crate) fn wants_signatures(&self) -> bool {
+        self.verification.is_some()
     }
 
     /// Whether modules may come from where a reference names, which is judged also for what is on the volume already.

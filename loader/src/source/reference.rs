@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use portcullis_contract::Reason;
 use portcullis_registry::host_of;
 use portcullis_registry::oci::Image;
+use portcullis_registry::signature::Requirement;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -20,6 +21,13 @@ pub(crate) enum Reference {
     Web(Url),
     /// An OCI artifact.
     Registry(Image),
+    /// An OCI artifact that somebody must have signed.
+    Signed {
+        /// The artifact.
+        image: Image,
+        /// By whom.
+        signatures: Box<Requirement>,
+    },
 }
 
 impl Reference {
@@ -59,8 +67,28 @@ impl Reference {
         match self {
             Self::File(_) => None,
             Self::Web(url) => Some(host_of(url)),
-            Self::Registry(image) => Some(image.host.clone()),
+            Self::Registry(image) | Self::Signed { image, .. } => Some(image.host.clone()),
         }
+    }
+
+    /// The same, signed as a policy wants it.
+    ///
+    /// # Errors
+    /// When it is something that nobody can sign.
+    pub(crate) fn signed(self, signatures: Requirement) -> Result<Self, Problem> {
+        match self {
+            Self::Registry(image) => Ok(Self::Signed { image, signatures: Box::new(signatures) }),
+            _ => Err(Problem::new(
+                Reason::SpecInvalid,
+                "spec.signatures: only a module in a registry can be signed: want spec.module: registry://…",
+            )),
+        }
+    }
+
+    /// Who must have signed it, as text.
+    pub(crate) fn signatures(&self) -> Option<String> {
+        let Self::Signed { signatures, .. } = self else { return None };
+        Some(serde_json::to_string(signatures).expect("has text keys only"))
     }
 }
 

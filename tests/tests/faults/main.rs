@@ -20,6 +20,7 @@ mod process_swaps;
 mod registries;
 mod resolving;
 mod settings;
+mod signatures;
 mod volume_evaluator;
 mod volume_loader;
 

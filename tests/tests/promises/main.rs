@@ -7,6 +7,7 @@ mod eval;
 mod examples;
 mod groups;
 mod policies_yml;
+mod registries;
 mod run;
 mod swaps;
 mod tool;

@@ -46,6 +46,14 @@ impl Image {
         }
     }
 
+    /// As a policy names it, without its digest.
+    pub fn address_with_tag(&self) -> String {
+        match &self.tag {
+            Some(tag) => format!("{}:{tag}", self.address()),
+            None => self.address(),
+        }
+    }
+
     /// Host and repository, for lists of what is allowed.
     pub fn address(&self) -> String {
         format!("registry://{}/{}", self.host, self.repository)

@@ -26,11 +26,19 @@ const MAX_TOKENS: usize = 256;
 /// What a token is for: host, repository, and whether it is for a push.
 type Scope = (String, String, bool);
 
-/// Headers that worked, until they expire.
+/// Headers that worked, until they expire or the file of logins is another.
 #[derive(Default)]
 pub(super) struct Logins {
-    known: Mutex<HashMap<Scope, (HeaderValue, Instant)>>,
+    known: Mutex<HashMap<Scope, Known>>,
 }
+
+struct Known {
+    header: HeaderValue,
+    until: Instant,
+    file: Option<Stamp>,
+}
+
+type Stamp = (u64, u64, i64, i64);
 
 #[derive(Deserialize)]
 struct TokenAnswer {
@@ -41,10 +49,11 @@ struct TokenAnswer {
 
 impl Logins {
     /// The header that worked last.
-    pub(super) fn known(&self, image: &Image, push: bool) -> Option<HeaderValue> {
+    pub(super) fn known(&self, docker: Option<&DockerConfig>, image: &Image, push: bool) -> Option<HeaderValue> {
+        let file = docker.and_then(DockerConfig::stamp);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (header, until) = known.get(&scope(image, push))?;
-        (*until > Instant::now()).then(|| header.clone())
+        let known = known.get(&scope(image, push))?;
+        (known.until > Instant::now() && known.file == file).then(|| known.header.clone())
     }
 
     /// The header did not work.
@@ -64,6 +73,8 @@ impl Logins {
         push: bool,
         challenge: Option<Challenge>,
     ) -> Result<HeaderValue, FetchError> {
+        // Before it is read: a file that changes meanwhile is read again.
+        let file = docker.and_then(DockerConfig::stamp);
         let login = match docker {
             Some(docker) => docker.credential(&image.host).await,
             None => Ok(None),
@@ -101,7 +112,7 @@ impl Logins {
         if known.len() >= MAX_TOKENS {
             known.clear();
         }
-        known.insert(scope(image, push), (header.clone(), Instant::now() + life));
+        known.insert(scope(image, push), Known { header: header.clone(), until: Instant::now() + life, file });
         Ok(header)
     }
 }

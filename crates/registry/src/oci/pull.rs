@@ -117,7 +117,7 @@ impl Registry {
         mut hop: Hop,
         push: bool,
     ) -> Result<reqwest::Response, FetchError> {
-        if let Some(header) = self.logins.known(image, push) {
+        if let Some(header) = self.logins.known(self.docker.as_ref(), image, push) {
             hop.headers.insert(AUTHORIZATION, header);
         }
         let answer = self.web.send(&hop).await?;

@@ -196,7 +196,7 @@ fn name(job: &Job) -> String {
     match job {
         Job::Fetch(Reference::File(path)) => format!("fetch {}", path.display()),
         Job::Fetch(Reference::Web(url)) => format!("fetch {url}"),
-        Job::Fetch(Reference::Registry(image)) => format!("fetch {image}"),
+        Job::Fetch(Reference::Registry(image) | Reference::Signed { image, .. }) => format!("fetch {image}"),
         Job::Prepare { anew: false, .. } => "prepare".to_owned(),
         Job::Prepare { anew: true, .. } => "prepare anew".to_owned(),
     }

@@ -1,0 +1,112 @@
+//! Public keys of signers.
+
+use ring::signature::{
+    ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ED25519, RSA_PKCS1_2048_8192_SHA256,
+    RSA_PSS_2048_8192_SHA256, UnparsedPublicKey, VerificationAlgorithm,
+};
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, OID_SIG_ED25519,
+};
+use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo};
+
+/// A key that signatures are checked with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    kind: Kind,
+    /// As ring wants it: a point, or the two numbers of RSA.
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    P256,
+    P384,
+    Ed25519,
+    Rsa,
+}
+
+/// A text that is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// It is something else, or damaged.
+    #[error("the key is no PEM of a public key")]
+    NotPem,
+    /// Nobody here can check with it.
+    #[error("the key is none of ECDSA P-256 or P-384, Ed25519 and RSA")]
+    Kind,
+}
+
+impl PublicKey {
+    /// Reads PEM (`BEGIN PUBLIC KEY`).
+    ///
+    /// # Errors
+    /// When it is no key, or none of a known kind.
+    pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).map_err(|_| KeyError::NotPem)?;
+        let (rest, info) = SubjectPublicKeyInfo::from_der(der.as_ref()).map_err(|_| KeyError::NotPem)?;
+        if !rest.is_empty() {
+            return Err(KeyError::NotPem);
+        }
+        let algorithm = &info.algorithm.algorithm;
+        let curve = info.algorithm.parameters.as_ref().and_then(|parameters| parameters.as_oid().ok());
+        let kind = if *algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY && curve == Some(OID_EC_P256) {
+            Kind::P256
+        } else if *algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY && curve == Some(OID_NIST_EC_P384) {
+            Kind::P384
+        } else if *algorithm == OID_SIG_ED25519 {
+            Kind::Ed25519
+        } else if *algorithm == OID_PKCS1_RSAENCRYPTION {
+            Kind::Rsa
+        } else {
+            return Err(KeyError::Kind);
+        };
+        Ok(Self { kind, bytes: info.subject_public_key.data.to_vec() })
+    }
+
+    /// Whether `signature` is this key's, over `message`.
+    pub fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let algorithms: &[&'static dyn VerificationAlgorithm] = match self.kind {
+            Kind::P256 => &[&ECDSA_P256_SHA256_ASN1],
+            Kind::P384 => &[&ECDSA_P384_SHA384_ASN1, &ECDSA_P384_SHA256_ASN1],
+            Kind::Ed25519 => &[&ED25519],
+            Kind::Rsa => &[&RSA_PKCS1_2048_8192_SHA256, &RSA_PSS_2048_8192_SHA256],
+        };
+        let checks = |algorithm: &&'static dyn VerificationAlgorithm| {
+            UnparsedPublicKey::new(*algorithm, &self.bytes).verify(message, signature).is_ok()
+        };
+        algorithms.iter().any(checks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::rand::SystemRandom;
+    use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+
+    use super::*;
+
+    #[test]
+    fn what_a_key_signed_is_known_and_nothing_else() {
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let other = rcgen::KeyPair::generate().expect("a key");
+        let key = |pair: &rcgen::KeyPair| PublicKey::from_pem(&pair.public_key_pem()).expect("a key");
+        let random = SystemRandom::new();
+        let signer = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &pair.serialize_der(), &random);
+        let signature = signer.expect("a key").sign(&random, b"message").expect("signs");
+        assert!(key(&pair).has_signed(b"message", signature.as_ref()));
+        assert!(!key(&pair).has_signed(b"another", signature.as_ref()));
+        assert!(!key(&other).has_signed(b"message", signature.as_ref()));
+        assert!(!key(&pair).has_signed(b"message", b""));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for pem in ["", "key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"] {
+            assert_eq!(PublicKey::from_pem(pem), Err(KeyError::NotPem), "{pem}");
+        }
+        let private = rcgen::KeyPair::generate().expect("a key").serialize_pem();
+        assert_eq!(PublicKey::from_pem(&private), Err(KeyError::NotPem));
+    }
+}

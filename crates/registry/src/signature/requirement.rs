@@ -1,0 +1,316 @@
+//! `verification.yml` and a policy's `signatures`: who must have signed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use portcullis_process::files;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{KeyError, PublicKey};
+
+/// Largest file, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// Most signers of one requirement.
+const MOST: usize = 100;
+
+/// Who must have signed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Requirement {
+    /// `v1`, in a file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    api_version: Option<String>,
+    /// Each of them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub all_of: Option<Vec<Signer>>,
+    /// Some of them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub any_of: Option<AnyOf>,
+}
+
+/// Some of these signers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AnyOf {
+    /// How many.
+    #[serde(default = "one")]
+    pub minimum_matches: u32,
+    /// Of whom.
+    pub signatures: Vec<Signer>,
+}
+
+/// One who signs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
+pub enum Signer {
+    /// The holder of a key.
+    PubKey {
+        /// His name, for messages.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        owner: Option<String>,
+        /// PEM.
+        key: String,
+        /// What the signature must say besides.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        annotations: BTreeMap<String, String>,
+    },
+    /// Whoever an issuer of identities vouches for.
+    GenericIssuer {
+        /// The issuer.
+        issuer: String,
+        /// Whom.
+        subject: Subject,
+        /// What the signature must say besides.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        annotations: BTreeMap<String, String>,
+    },
+    /// A workflow of a repository.
+    GithubAction {
+        /// The repository's owner.
+        owner: String,
+        /// The repository.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        repo: Option<String>,
+        /// What the signature must say besides.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+        annotations: BTreeMap<String, String>,
+    },
+}
+
+/// Whom an issuer vouches for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Subject {
+    /// This one.
+    Equal(String),
+    /// All whose address begins so.
+    UrlPrefix(String),
+}
+
+/// A requirement that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequirementError {
+    /// Not of the form.
+    #[error("{0}")]
+    Form(String),
+    /// Nobody is asked for.
+    #[error("config is missing signatures in both allOf and anyOff list")]
+    Nobody,
+    /// More signatures than signers.
+    #[error("anyOf: minimumMatches is {wanted}, and there are {there} signatures: want 1 to {there}")]
+    Minimum {
+        /// What is asked for.
+        wanted: u32,
+        /// How many there are.
+        there: usize,
+    },
+    /// Too many signers.
+    #[error("more than {MOST} signatures")]
+    TooMany,
+    /// A key that is none.
+    #[error("pubKey {owner}: {error}")]
+    Key {
+        /// Whose.
+        owner: String,
+        /// Why.
+        error: KeyError,
+    },
+}
+
+/// Whether what is asked for is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is.
+    Met,
+    /// It is not, whatever else may be found.
+    Unmet(String),
+    /// It may be; these could not be checked.
+    Unknown(String),
+}
+
+/// What became of one signer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Yes,
+    No,
+    Unknown,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Requirement {
+    /// Takes a policy's `signatures`.
+    ///
+    /// # Errors
+    /// When they make no sense.
+    pub fn from_value(value: Value) -> Result<Self, RequirementError> {
+        let form =
+            |error: serde_json::Error| RequirementError::Form(portcullis_contract::clean(&error.to_string(), 300));
+        serde_json::from_value::<Self>(value).map_err(form)?.checked()
+    }
+
+    /// Takes the text of a file.
+    ///
+    /// # Errors
+    /// When it makes no sense.
+    pub fn from_yaml(text: &str) -> Result<Self, RequirementError> {
+        let form =
+            |error: serde_yaml_ng::Error| RequirementError::Form(portcullis_contract::clean(&error.to_string(), 300));
+        let value: Value = serde_yaml_ng::from_str(text).map_err(form)?;
+        Self::from_value(value)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or makes no sense.
+    pub fn read(path: &Path) -> Result<Self, RequirementError> {
+        let failed = |problem: String| RequirementError::Form(format!("{}: {problem}", path.display()));
+        let real = path.canonicalize().map_err(|error| failed(error.kind().to_string()))?;
+        let bytes = files::read_regular(&real, LARGEST).map_err(|error| failed(error.source.kind().to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))?;
+        Self::from_yaml(&text).map_err(|error| failed(error.to_string()))
+    }
+
+    /// One key.
+    pub fn key(pem: String) -> Self {
+        let signer = Signer::PubKey { owner: None, key: pem, annotations: BTreeMap::new() };
+        Self { api_version: None, all_of: Some(vec![signer]), any_of: None }
+    }
+
+    fn checked(self) -> Result<Self, RequirementError> {
+        if let Some(version) = self.api_version.as_deref().filter(|version| *version != "v1") {
+            return Err(RequirementError::Form(format!("apiVersion: {version:?} is not v1")));
+        }
+        let all = self.all_of.as_deref().unwrap_or_default();
+        let any = self.any_of.as_ref().map(|any| any.signatures.as_slice()).unwrap_or_default();
+        if all.is_empty() && any.is_empty() {
+            return Err(RequirementError::Nobody);
+        }
+        if all.len() + any.len() > MOST {
+            return Err(RequirementError::TooMany);
+        }
+        if let Some(AnyOf { minimum_matches: wanted, .. }) = self.any_of
+            && (wanted == 0 || wanted as usize > any.len())
+        {
+            return Err(RequirementError::Minimum { wanted, there: any.len() });
+        }
+        for signer in all.iter().chain(any) {
+            if let Signer::PubKey { owner, key, .. } = signer {
+                let of = || owner.clone().unwrap_or_else(|| "without owner".to_owned());
+                PublicKey::from_pem(key).map_err(|error| RequirementError::Key { owner: of(), error })?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Decides, given what became of each signer.
+    pub(super) fn decide(&self, found: impl Fn(&Signer) -> Found) -> Verdict {
+        let (mut missing, mut unknown) = (Vec::new(), Vec::new());
+        for signer in self.all_of.iter().flatten() {
+            match found(signer) {
+                Found::Yes => {}
+                Found::No => missing.push(signer.to_string()),
+                Found::Unknown => unknown.push(signer.to_string()),
+            }
+        }
+        if !missing.is_empty() {
+            return Verdict::Unmet(format!("Image verification failed: missing signatures: {}", missing.join(", ")));
+        }
+        if let Some(any) = &self.any_of {
+            let count = |wanted: Found| any.signatures.iter().filter(|signer| found(signer) == wanted).count();
+            let (yes, perhaps, needed) = (count(Found::Yes), count(Found::Unknown), any.minimum_matches as usize);
+            if yes + perhaps < needed {
+                let text = "Image verification failed: minimum number of signatures not reached";
+                return Verdict::Unmet(format!("{text}: needed {needed}, got {yes}"));
+            }
+            if yes < needed {
+                let signers = any.signatures.iter().filter(|signer| found(signer) == Found::Unknown);
+                unknown.extend(signers.map(ToString::to_string));
+            }
+        }
+        if unknown.is_empty() { Verdict::Met } else { Verdict::Unknown(unknown.join(", ")) }
+    }
+}
+
+impl fmt::Display for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PubKey { owner: Some(owner), .. } => write!(f, "pubKey of {owner}"),
+            Self::PubKey { owner: None, .. } => f.write_str("pubKey"),
+            Self::GenericIssuer { issuer, subject: Subject::Equal(subject), .. } => write!(f, "{subject} by {issuer}"),
+            Self::GenericIssuer { issuer, subject: Subject::UrlPrefix(prefix), .. } => {
+                write!(f, "{}/* by {issuer}", prefix.trim_end_matches('/'))
+            }
+            Self::GithubAction { owner, repo: Some(repo), .. } => write!(f, "githubAction of {owner}/{repo}"),
+            Self::GithubAction { owner, repo: None, .. } => write!(f, "githubAction of {owner}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> String {
+        rcgen::KeyPair::generate().expect("a key").public_key_pem().replace('\n', "\\n")
+    }
+
+    fn parse(text: &str) -> Result<Requirement, RequirementError> {
+        Requirement::from_yaml(&text.replace("KEY", &format!("\"{}\"", key())))
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "{}",
+            "apiVersion: v1\nallOf: []",
+            "apiVersion: v2\nallOf: [{kind: pubKey, key: KEY}]",
+            "allOf: [{kind: pubKey, key: x}]",
+            "allOf: [{kind: pubKey}]",
+            "allOf: [{kind: other}]",
+            "allOf: [{kind: githubAction, owner: a, other: b}]",
+            "allOf: [{kind: genericIssuer, issuer: a, subject: {other: b}}]",
+            "anyOf: {minimumMatches: 0, signatures: [{kind: githubAction, owner: a}]}",
+            "anyOf: {minimumMatches: 2, signatures: [{kind: githubAction, owner: a}]}",
+            "other: 1",
+        ] {
+            parse(text).expect_err(text);
+        }
+        parse("apiVersion: v1\nallOf: [{kind: pubKey, key: KEY, annotations: {env: prod}}]").expect("good");
+    }
+
+    #[test]
+    fn all_and_enough_of_some_must_be_found() {
+        let names = |signer: &Signer, name: &str| matches!(signer, Signer::GithubAction { owner, .. } if owner == name);
+        let decide = |text: &str, yes: &str, unknown: &str| {
+            parse(text).expect(text).decide(|signer| {
+                if yes.split(' ').any(|name| names(signer, name)) {
+                    Found::Yes
+                } else if unknown.split(' ').any(|name| names(signer, name)) {
+                    Found::Unknown
+                } else {
+                    Found::No
+                }
+            })
+        };
+        let action = |name: &str| format!("{{kind: githubAction, owner: {name}}}");
+        let (a, b, c) = (action("a"), action("b"), action("c"));
+        let all = format!("allOf: [{a}, {b}]");
+        assert_eq!(decide(&all, "a b", ""), Verdict::Met);
+        assert!(matches!(decide(&all, "a", ""), Verdict::Unmet(text) if text.ends_with("githubAction of b")));
+        assert!(matches!(decide(&all, "a", "b"), Verdict::Unknown(_)));
+        assert!(matches!(decide(&all, "", "b"), Verdict::Unmet(_)), "what is missing for sure comes first");
+        let any = format!("anyOf: {{minimumMatches: 2, signatures: [{a}, {b}, {c}]}}");
+        assert_eq!(decide(&any, "a c", "b"), Verdict::Met);
+        assert!(matches!(decide(&any, "a", ""), Verdict::Unmet(text) if text.ends_with("needed 2, got 1")));
+        assert!(matches!(decide(&any, "a", "b"), Verdict::Unknown(_)));
+        let both = format!("allOf: [{a}]\nanyOf: {{signatures: [{b}]}}");
+        assert!(matches!(decide(&both, "a", ""), Verdict::Unmet(_)));
+        assert_eq!(decide(&both, "a b", ""), Verdict::Met);
+    }
+}

@@ -1,0 +1,280 @@
+//! Section 4: registries that answer what no registry should.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use portcullis_contract::{Digest, Reason};
+use portcullis_tests::{
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Reply, Source, Tls, docker_config, guest, never,
+};
+use serde_json::{Value, json};
+
+const REMOTE: &str = "cluster/remote";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const WASM: &str = "application/vnd.wasm.content.layer.v1+wasm";
+
+/// The manifest of a module with layers of these types.
+fn manifest(module: &[u8], layers: &[&str]) -> Value {
+    let layer = |kind: &&str| json!({"mediaType": kind, "digest": Digest::of(module), "size": module.len()});
+    json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": "application/vnd.wasm.config.v1+json", "digest": Digest::of(b"{}"), "size": 2},
+        "layers": layers.iter().map(layer).collect::<Vec<_>>(),
+    })
+}
+
+/// Answers for `repository:v1` with this manifest and this blob.
+fn serve(source: &Source, repository: &str, manifest: &[u8], named: &[u8], blob: Reply) {
+    source.answer(&format!("/v2/{repository}/manifests/v1"), [Reply::ok(manifest).header("content-type", MANIFEST)]);
+    source.answer(&format!("/v2/{repository}/blobs/{}", Digest::of(named)), [blob]);
+}
+
+fn name(source: &Source, repository: &str) -> String {
+    format!("registry://{}/{repository}:v1", source.host())
+}
+
+fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
+    Pod::on(folder).loader("--source-ca", source.ca_file(folder))
+}
+
+#[test]
+fn fault_l10_bytes_of_another_digest() {
+    let source = Source::https();
+    let good = guest("always_accept");
+    let mut bad = good.clone();
+    *bad.last_mut().expect("it is not empty") ^= 1;
+    serve(&source, "a", manifest(&good, &[WASM]).to_string().as_bytes(), &good, Reply::ok(bad.clone()));
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&name(&source, "a")));
+    // A manifest that is not the one that was asked for.
+    let wanted = Digest::of(b"another manifest");
+    source.answer(
+        &format!("/v2/b/manifests/{wanted}"),
+        [Reply::ok(manifest(&good, &[WASM]).to_string()).header("content-type", MANIFEST)],
+    );
+    folder.put(&Policy::cluster("pinned").module(&format!("registry://{}/b@{wanted}", source.host())));
+    let pod = pod_with(&folder, &source).start();
+    let canary = Canary::on(&pod);
+    let artifacts = pod.volume().artifacts();
+
+    let failure = pod.assert_unserved(REMOTE, Reason::DigestMismatch);
+    for digest in [Digest::of(&good), Digest::of(&bad)] {
+        assert!(failure.message.contains(&digest.to_string()), "{}", failure.message);
+    }
+    let failure = pod.assert_unserved("cluster/pinned", Reason::DigestMismatch);
+    assert!(failure.message.contains(&wanted.to_string()), "{}", failure.message);
+    assert_eq!(pod.volume().artifacts(), artifacts, "nothing was compiled");
+    serve(&source, "a", manifest(&good, &[WASM]).to_string().as_bytes(), &good, Reply::ok(good.clone()));
+    pod.assert_recovered(REMOTE, 1);
+    canary.finish(&pod);
+}
+
+/// Layers that would have to be unpacked are not taken at all, and bodies are never decoded: nothing expands.
+#[test]
+fn fault_l13_compressed_layers_are_never_expanded() {
+    let source = Source::https();
+    // A thousand times as much, if somebody would unpack it: gzip of zeros repeats one short block.
+    let packed = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03".repeat(1000);
+    let folder = Folder::with_canary();
+    for (repository, kind) in [
+        ("gzip", "application/vnd.oci.image.layer.v1.tar+gzip"),
+        ("zstd", "application/vnd.oci.image.layer.v1.tar+zstd"),
+        ("wasm", WASM),
+    ] {
+        let reply = Reply::ok(packed.clone()).header("content-encoding", "gzip");
+        serve(&source, repository, manifest(&packed, &[kind]).to_string().as_bytes(), &packed, reply);
+        folder.put(&Policy::cluster(repository).module(&name(&source, repository)));
+    }
+    let pod = pod_with(&folder, &source).start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved("cluster/gzip", Reason::ManifestUnsupported);
+    pod.assert_unserved("cluster/zstd", Reason::ManifestUnsupported);
+    pod.assert_unserved("cluster/wasm", Reason::ModuleInvalid);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l19_manifests_of_other_things() {
+    let source = Source::https();
+    let module = guest("always_accept");
+    let good = manifest(&module, &[WASM]);
+    let mut unknown = good.clone();
+    unknown["mediaType"] = "application/x".into();
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [{"mediaType": INDEX, "size": 1, "digest": Digest::of(b"")}]});
+    let forms = [
+        ("not-json", "<html>".to_owned()),
+        ("unknown", unknown.to_string()),
+        ("no-layer", manifest(&module, &[]).to_string()),
+        ("two-layers", manifest(&module, &[WASM, WASM]).to_string()),
+        ("index", index.to_string()),
+    ];
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    for (repository, manifest) in &forms {
+        serve(&source, repository, manifest.as_bytes(), &module, Reply::ok(module.clone()));
+        folder.put(&Policy::cluster(repository).module(&name(&source, repository)));
+    }
+    let pod = pod_with(&folder, &source).start();
+    let canary = Canary::on(&pod);
+    for (repository, _) in &forms {
+        pod.assert_unserved(&format!("cluster/{repository}"), Reason::ManifestUnsupported);
+    }
+    folder.put(&Policy::cluster("updated").module(&name(&source, "index")));
+    pod.assert_kept("cluster/updated", Reason::ManifestUnsupported, 1, |verdict| verdict.message == "generation one");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l20_manifest_without_end() {
+    let source = Source::https();
+    source.answer("/v2/a/manifests/v1", [Reply::endless()]);
+    source.answer("/v2/b/manifests/v1", [Reply::ok(b" ".repeat(100 << 20)).header("content-type", MANIFEST)]);
+    let folder = Folder::with_canary();
+    let pod = pod_with(&folder, &source).start();
+    let canary = Canary::on(&pod);
+    let before = pod.loader().usage();
+    for repository in ["a", "b"] {
+        folder.put(&Policy::cluster(repository).module(&name(&source, repository)));
+        pod.assert_unserved(&format!("cluster/{repository}"), Reason::ModuleTooLarge);
+    }
+    let after = pod.loader().usage();
+    assert!(after.peak < before.peak + (32 << 20), "{before} became {after}");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l07_token_service_down_or_no_token() {
+    let (source, tokens) = (Source::https(), Source::https());
+    let challenge = format!("Bearer realm=\"{}\",service=\"tests\"", tokens.url("/token"));
+    source.answer("/v2/a/manifests/v1", [Reply::status(401).header("www-authenticate", &challenge)]);
+    let folder = Folder::with_canary();
+    fs::create_dir(folder.path("docker")).expect("a folder");
+    folder.write("docker/config.json", docker_config(&source.host(), "x"));
+    folder.put(&Policy::cluster("remote").module(&name(&source, "a")));
+    let path = "/token?service=tests&scope=repository%3Aa%3Apull";
+    tokens.answer(path, [Reply::status(500)]);
+    let pod = pod_with(&folder, &source).loader("--docker-config", folder.path("docker").display()).start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::RegistryServerError);
+    for no_token in ["<html>", "{}", "{\"token\": \"\"}", "[]"] {
+        tokens.answer(path, [Reply::ok(no_token)]);
+        pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    }
+    tokens.close();
+    pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l17_authorities_replaced_while_running() {
+    let source = Source::https();
+    source.answer("/m.wasm", [Reply::module()]);
+    let folder = Folder::with_canary();
+    // As a kubelet mounts it: the file is a link into a folder that is exchanged.
+    for (version, pem) in [("1", Authority::new("another").pem), ("2", Authority::shared().pem.clone())] {
+        fs::create_dir(folder.path(version)).expect("a folder");
+        folder.write(&format!("{version}/ca.pem"), pem);
+    }
+    symlink("1", folder.path("data")).expect("links");
+    symlink("data/ca.pem", folder.path("ca.pem")).expect("links");
+    folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
+    let setup =
+        Pod::on(&folder).loader("--source-ca", folder.path("ca.pem").display()).loader("--retry-outside", "10m");
+    let pod = setup.start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::TLSFailed);
+    symlink("2", folder.path("data.new")).expect("links");
+    fs::rename(folder.path("data.new"), folder.path("data")).expect("renames");
+    pod.assert_recovered(REMOTE, 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l15_redirects_to_inside() {
+    let (source, target) = (Source::https(), Source::https());
+    target.answer("/m.wasm", [Reply::module()]);
+    let host = target.host();
+    let port = host.rsplit(':').next().expect("a port").to_owned();
+    // The source's own address is allowed, and no other.
+    let own = source.host().rsplit_once(':').expect("a port").0.to_owned();
+    let targets = [
+        ("scheme", "ftp://example.com/m.wasm".to_owned()),
+        ("plain", format!("http://{host}/m.wasm")),
+        ("loopback", format!("https://127.0.0.1:{port}/m.wasm")),
+        ("mapped", format!("https://[::ffff:127.0.0.1]:{port}/m.wasm")),
+        ("metadata", "https://169.254.169.254/latest/meta-data".to_owned()),
+        ("private", "https://10.0.0.1/m.wasm".to_owned()),
+        ("name", format!("https://localhost:{port}/m.wasm")),
+    ];
+    let folder = Folder::with_canary();
+    for (name, to) in &targets {
+        source.answer(&format!("/{name}.wasm"), [Reply::redirect(to)]);
+        folder.put(&Policy::cluster(name).module(&source.url(&format!("/{name}.wasm"))));
+    }
+    let pod = pod_with(&folder, &source).loader("--allow-private", own).start();
+    let canary = Canary::on(&pod);
+    for (name, _) in &targets {
+        pod.assert_unserved(&format!("cluster/{name}"), Reason::RedirectRefused);
+    }
+    assert_eq!(target.connections(), 0);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_x05_addresses_of_the_inside() {
+    let target = Source::new(Tls::Trusted);
+    target.answer("/m.wasm", [Reply::module()]);
+    let host = target.host();
+    let (ip, port) = host.rsplit_once(':').expect("a port");
+    let number = ip.parse::<std::net::Ipv4Addr>().expect("an address").to_bits();
+    let folder = Folder::with_canary();
+    let addresses = [
+        ("plain", format!("https://{host}/m.wasm")),
+        ("decimal", format!("https://{number}:{port}/m.wasm")),
+        ("hex", format!("https://0x{number:x}:{port}/m.wasm")),
+        ("octal", format!("https://0{number:o}:{port}/m.wasm")),
+        ("mapped", format!("https://[::ffff:{ip}]:{port}/m.wasm")),
+        ("loopback6", format!("https://[::1]:{port}/m.wasm")),
+        ("name", format!("https://localhost:{port}/m.wasm")),
+        ("metadata", "https://169.254.169.254/m.wasm".to_owned()),
+        ("private", "https://192.168.0.1/m.wasm".to_owned()),
+        ("unspecified", format!("https://0.0.0.0:{port}/m.wasm")),
+        ("artifact", format!("registry://{host}/a:v1")),
+    ];
+    for (name, address) in &addresses {
+        folder.put(&Policy::cluster(name).module(address));
+    }
+    let pod = pod_with(&folder, &target).loader("--allow-private", "192.0.2.0/24").start();
+    let canary = Canary::on(&pod);
+    for (name, _) in &addresses {
+        pod.assert_unserved(&format!("cluster/{name}"), Reason::SourceNotAllowed);
+    }
+    never(Duration::from_secs(1), "a connection", || (target.connections() > 0).then_some(()));
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l26_proxy_down_or_wanting_a_password() {
+    let proxy = Source::new(Tls::Off);
+    let folder = Folder::with_canary();
+    let sources = |scheme: &str| format!("proxies: {{{scheme}_proxy: 'http://{}'}}\n", proxy.host());
+    folder.write("sources.yml", sources("http"));
+    // What is asked through the proxy is not resolved here.
+    let address = "http://modules.example/m.wasm";
+    proxy.answer(address, [Reply::status(407)]);
+    folder.put(&Policy::cluster("remote").module(address));
+    let setup = Pod::on(&folder).loader("--sources", folder.path("sources.yml").display());
+    let pod = setup.loader("--allow-http-host", "modules.example").start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    proxy.close();
+    folder.put(&Policy::cluster("second").module("http://modules.example/second.wasm"));
+    pod.assert_unserved("cluster/second", Reason::RegistryUnreachable);
+    proxy.open();
+    proxy.answer(address, [Reply::module()]);
+    pod.assert_recovered(REMOTE, 1);
+    canary.finish(&pod);
+}

@@ -1,0 +1,188 @@
+//! Section 4: modules in a real registry, with and without a login.
+
+use std::fs;
+use std::time::Duration;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{
+    Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Review, Secret, docker_config, eventually,
+    eventually_within, guest, never, password, wat, write_docker_config,
+};
+
+const REMOTE: &str = "cluster/remote";
+const UPDATED: &str = "cluster/updated";
+
+/// A small module that no other test has.
+fn module(name: &str) -> Vec<u8> {
+    wat(&format!(
+        r#"(module (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+             (memory (export "memory") 1)
+             (data (i32.const 0) "{{\"valid\":true,\"accepted\":true}}") (data (i32.const 64) "\"v1\"")
+             (data (i32.const 128) "{name}")
+             (func (export "__guest_call") (param $op_len i32) (param i32) (result i32)
+               (if (i32.eq (local.get $op_len) (i32.const 16))
+                 (then (call $respond (i32.const 64) (i32.const 4)))
+                 (else (call $respond (i32.const 0) (i32.const 30))))
+               (i32.const 1)))"#
+    ))
+}
+
+fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
+    Pod::on(folder).loader("--source-ca", registry.ca_file())
+}
+
+#[test]
+fn fault_l06_wrong_password() {
+    let registry = Registry::with_login();
+    registry.push("policies/a:v1", &module("l06"));
+    let folder = Folder::with_canary();
+    let wrong = Secret::planted_in("password");
+    let docker = write_docker_config(&folder, registry.host(), wrong.text());
+    folder.put(&Policy::cluster("updated").denying("generation one"));
+    // A retry alone would take minutes.
+    let setup = pod_with(&folder, &registry).loader("--docker-config", docker).loader("--retry-outside", "10m");
+    let pod = setup.start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(UPDATED, 1);
+
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    folder.put(&Policy::cluster("updated").module(&registry.module("policies/a:v1")));
+    pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    pod.assert_kept(UPDATED, Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
+    let health = pod.probe(Program::Loader, &format!("/healthz/sources/{}", registry.host())).expect("answers");
+    assert_eq!(health.status, 500, "{health:?}");
+    assert!(health.body.contains(registry.host()) && health.body.contains("policy cluster/"), "{}", health.body);
+
+    write_docker_config(&folder, registry.host(), password());
+    pod.assert_recovered(REMOTE, 1);
+    pod.assert_recovered(UPDATED, 2);
+    wrong.assert_nowhere(&pod);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l25_pull_secret_absent_malformed_gone() {
+    let registry = Registry::with_login();
+    registry.push("policies/a:v1", &module("l25 one"));
+    registry.push("policies/a:v2", &module("l25 two"));
+    let folder = Folder::with_canary();
+    let docker = folder.path("docker");
+    fs::create_dir(&docker).expect("a folder");
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    let setup = pod_with(&folder, &registry).loader("--docker-config", docker.display());
+    let pod = setup.start();
+    let canary = Canary::on(&pod);
+    let names_the_file = |message: &str| assert!(message.contains("docker/config.json"), "{message}");
+
+    names_the_file(&pod.assert_unserved(REMOTE, Reason::CredentialsMissing).message);
+    let marker = Secret::planted_in("malformed");
+    folder.write("docker/config.json", format!("{{\"auths\": {}", marker.text()));
+    eventually("the file to be called malformed", || {
+        let state = pod.loader_state()?;
+        let policy = state.policies.into_iter().find(|policy| policy.id.as_str() == REMOTE)?;
+        policy.failure.filter(|failure| failure.message.contains("JSON"))
+    });
+    names_the_file(&pod.assert_unserved(REMOTE, Reason::CredentialsMissing).message);
+    folder.write("docker/config.json", docker_config("other.example", "x"));
+    pod.assert_unserved(REMOTE, Reason::CredentialsMissing);
+    folder.write("docker/config.json", docker_config(registry.host(), password()));
+    pod.assert_recovered(REMOTE, 1);
+
+    fs::remove_file(docker.join("config.json")).expect("removes");
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v2")));
+    let failure = pod.assert_kept(REMOTE, Reason::CredentialsMissing, 1, |verdict| verdict.allowed);
+    names_the_file(&failure.message);
+    folder.write("docker/config.json", docker_config(registry.host(), password()));
+    pod.assert_recovered(REMOTE, 2);
+    marker.assert_nowhere(&pod);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l27_a_digest_on_the_volume_needs_no_network() {
+    let registry = Registry::tls();
+    let (manifest, _) = registry.push("policies/a:v1", &module("l27"));
+    let pinned = registry.module(&format!("policies/a@{manifest}"));
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&pinned));
+    let pod = pod_with(&folder, &registry).start();
+    let canary = Canary::on(&pod);
+    pod.assert_recovered(REMOTE, 1);
+    registry.stop();
+    folder.put(&Policy::cluster("second").module(&pinned));
+    pod.assert_recovered("cluster/second", 1);
+    // Also one that starts now.
+    pod.loader().restart_with(None);
+    folder.put(&Policy::cluster("third").module(&pinned));
+    pod.assert_recovered("cluster/third", 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l24_two_hundred_policies_of_a_source_that_is_away() {
+    let registry = Registry::tls();
+    for number in 0..20 {
+        registry.push(&format!("policies/m{number}:v1"), &module(&format!("l24 {number}")));
+    }
+    registry.stop();
+    let before = registry.blobs_given();
+    let folder = Folder::with_canary();
+    for number in 0..200 {
+        let name = registry.module(&format!("policies/m{}:v1", number % 20));
+        folder.put(&Policy::cluster(&format!("p{number}")).module(&name));
+    }
+    let pod = pod_with(&folder, &registry).start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved("cluster/p199", Reason::RegistryUnreachable);
+    registry.start_again();
+    let state = eventually_within(Duration::from_secs(60), "all policies to serve", || {
+        pod.evaluator_state().filter(|state| state.current.len() == 201)
+    });
+    assert!(state.deviations.is_empty(), "{:?}", state.deviations);
+    assert_eq!(registry.blobs_given() - before, 20, "each module was fetched once");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_v22_volume_empty_and_source_away() {
+    let registry = Registry::tls();
+    registry.push("policies/a:v1", &module("v22"));
+    registry.stop();
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    let pod = pod_with(&folder, &registry).evaluator("--start-gate", "3s").begin();
+    let ready = |pod: &Pod| pod.probe(Program::Evaluator, "/readyz").is_ok_and(|answer| answer.status == 200);
+    never(Duration::from_secs(2), "a pod with nothing to serve is ready", || ready(&pod).then_some(()));
+    eventually("the start gate to end", || ready(&pod).then_some(()));
+    pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
+    registry.start_again();
+    pod.assert_recovered(REMOTE, 1);
+}
+
+/// What a tag was when a policy was loaded is what the policy stays.
+#[test]
+fn fault_l11_a_tag_that_moves_changes_no_policy() {
+    let registry = Registry::plain();
+    registry.push("policies/a:v1", &guest("always_accept"));
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    let setup = pod_with(&folder, &registry).loader("--allow-http-host", registry.host());
+    let pod = setup.start();
+    pod.assert_recovered(REMOTE, 1);
+    let digest = pod.wait_current(REMOTE, 1).digest;
+
+    registry.push("policies/a:v1", &module("l11"));
+    // Everything is gone but the record of what it was.
+    for module in fs::read_dir(folder.volume().join("modules")).expect("lists").flatten() {
+        fs::remove_file(module.path()).expect("removes");
+    }
+    for artifact in fs::read_dir(folder.volume().join("artifacts")).expect("lists").flatten() {
+        fs::remove_file(artifact.path()).expect("removes");
+    }
+    pod.loader().restart_with(None);
+    eventually("the module to be fetched again", || {
+        folder.volume().join("modules").join(format!("{}.wasm", digest.hex())).exists().then_some(())
+    });
+    assert_eq!(pod.wait_current(REMOTE, 1).digest, digest);
+    assert!(pod.ask(REMOTE, &Review::pod()).verdict().allowed);
+}

@@ -1,0 +1,112 @@
+//! Section 4: names of sources.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Source, Tls};
+
+/// A name server that knows one address for every name, or none.
+struct NameServer {
+    address: SocketAddr,
+    /// Of so many questions for one name, one is answered.
+    answers_one_of: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+}
+
+impl NameServer {
+    fn new(ip: [u8; 4]) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("binds");
+        socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a limit");
+        let address = socket.local_addr().expect("an address");
+        let (answers_one_of, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (one_of, stopped) = (Arc::clone(&answers_one_of), Arc::clone(&stop));
+        thread::spawn(move || {
+            let (mut question, mut asked) = ([0; 512], 0);
+            while !stopped.load(Ordering::SeqCst) {
+                let Ok((length, from)) = socket.recv_from(&mut question) else { continue };
+                asked += 1;
+                let one_of = one_of.load(Ordering::SeqCst);
+                let reply = reply(&question[..length], (one_of > 0 && asked % one_of == 0).then_some(ip));
+                // A client that is gone wants no answer.
+                let _ = socket.send_to(&reply, from);
+            }
+        });
+        Self { address, answers_one_of, stop }
+    }
+
+    fn answer_one_of(&self, questions: usize) {
+        self.answers_one_of.store(questions, Ordering::SeqCst);
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The address for a question of type A, nothing for others, SERVFAIL without an address.
+fn reply(question: &[u8], ip: Option<[u8; 4]>) -> Vec<u8> {
+    // Header, then the name, its type and its class.
+    let end = 12 + question[12..].iter().position(|byte| *byte == 0).expect("a name ends") + 5;
+    let is_a = question[end - 4..end - 2] == [0, 1];
+    let mut reply = question[..2].to_vec();
+    let (code, answers) = match ip {
+        None => (2, 0),
+        Some(_) if is_a => (0, 1),
+        Some(_) => (0, 0),
+    };
+    reply.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
+    reply.extend(&question[12..end]);
+    if let (Some(ip), true) = (ip, is_a) {
+        reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        reply.extend(ip);
+    }
+    reply
+}
+
+fn ip_and_port(source: &Source) -> ([u8; 4], String) {
+    let address: SocketAddr = source.host().parse().expect("an address");
+    let SocketAddr::V4(address) = address else { panic!("{address} is no IPv4 address") };
+    (address.ip().octets(), address.port().to_string())
+}
+
+#[test]
+fn fault_l18_name_that_does_not_resolve() {
+    let source = Source::new(Tls::Off);
+    source.answer("/m.wasm", [Reply::module()]);
+    let (ip, port) = ip_and_port(&source);
+    let names = NameServer::new(ip);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&format!("http://modules.example:{port}/m.wasm")));
+    let setup = Pod::on(&folder).loader("--name-server", names.address);
+    let pod = setup.loader("--allow-http-host", format!("modules.example:{port}")).start();
+    let canary = Canary::on(&pod);
+    pod.assert_unserved("cluster/remote", Reason::RegistryUnreachable);
+    assert_eq!(source.connections(), 0);
+    names.answer_one_of(3);
+    pod.assert_recovered("cluster/remote", 1);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_x05_name_that_leads_inside() {
+    let source = Source::new(Tls::Off);
+    source.answer("/m.wasm", [Reply::module()]);
+    let (ip, port) = ip_and_port(&source);
+    let names = NameServer::new(ip);
+    names.answer_one_of(1);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&format!("http://modules.example:{port}/m.wasm")));
+    let setup = Pod::on(&folder).loader("--name-server", names.address).loader("--allow-private", "192.0.2.0/24");
+    let pod = setup.loader("--allow-http-host", format!("modules.example:{port}")).start();
+    let canary = Canary::on(&pod);
+    let failure = pod.assert_unserved("cluster/remote", Reason::SourceNotAllowed);
+    assert!(failure.message.contains("--allow-private"), "{}", failure.message);
+    assert_eq!(source.connections(), 0);
+    canary.finish(&pod);
+}

@@ -1,0 +1,134 @@
+//! Section 4: modules that somebody must have signed.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_contract::{Digest, Reason};
+use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Reply, Source, guest};
+use rcgen::{KeyPair, SigningKey as _};
+use serde_json::{Value, json};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const WASM: &str = "application/vnd.wasm.content.layer.v1+wasm";
+
+fn manifest(kind: &str, blob: &[u8], annotations: Value) -> String {
+    json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": "application/vnd.wasm.config.v1+json", "digest": Digest::of(b"{}"), "size": 2},
+        "layers": [{"mediaType": kind, "digest": Digest::of(blob), "size": blob.len(), "annotations": annotations}],
+    })
+    .to_string()
+}
+
+/// Puts a module at `repository:v1`, and gives its manifest's digest.
+fn publish(source: &Source, repository: &str) -> Digest {
+    let module = guest("always_accept");
+    let manifest = manifest(WASM, &module, json!({"name": repository}));
+    source.answer(&format!("/v2/{repository}/blobs/{}", Digest::of(&module)), [Reply::ok(module)]);
+    let digest = Digest::of(manifest.as_bytes());
+    source.answer(&format!("/v2/{repository}/manifests/v1"), [Reply::ok(manifest).header("content-type", MANIFEST)]);
+    digest
+}
+
+fn signatures_at(repository: &str, digest: &Digest) -> String {
+    format!("/v2/{repository}/manifests/sha256-{}.sig", digest.hex())
+}
+
+/// Signs as cosign does: a statement about `said`, beside the manifest `digest`.
+fn sign(source: &Source, repository: &str, digest: &Digest, said: &Digest, key: &KeyPair) {
+    let statement = json!({
+        "critical": {
+            "identity": {"docker-reference": repository},
+            "image": {"docker-manifest-digest": said},
+            "type": "cosign container image signature",
+        },
+        "optional": null,
+    });
+    let statement = statement.to_string().into_bytes();
+    let signature = STANDARD.encode(key.sign(&statement).expect("signs"));
+    let annotations = json!({"dev.cosignproject.cosign/signature": signature});
+    let list = manifest("application/vnd.dev.cosign.simplesigning.v1+json", &statement, annotations);
+    source.answer(&format!("/v2/{repository}/blobs/{}", Digest::of(&statement)), [Reply::ok(statement)]);
+    source.answer(&signatures_at(repository, digest), [Reply::ok(list).header("content-type", MANIFEST)]);
+}
+
+fn policy(source: &Source, name: &str, signatures: Value) -> Policy {
+    Policy::cluster(name).module(&format!("registry://{}/{name}:v1", source.host())).spec("signatures", signatures)
+}
+
+fn by(key: &KeyPair) -> Value {
+    json!({"allOf": [{"kind": "pubKey", "owner": "us", "key": key.public_key_pem()}]})
+}
+
+fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
+    Pod::on(folder).loader("--source-ca", source.ca_file(folder))
+}
+
+#[test]
+fn fault_l21_signature_absent_by_another_or_over_another_digest() {
+    let source = Source::https();
+    let (ours, theirs) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+    let folder = Folder::with_canary();
+    let names = ["good", "absent", "theirs", "another"];
+    let digests = names.map(|name| publish(&source, name));
+    sign(&source, "good", &digests[0], &digests[0], &ours);
+    sign(&source, "theirs", &digests[2], &digests[2], &theirs);
+    sign(&source, "another", &digests[3], &digests[0], &ours);
+    for name in names {
+        folder.put(&policy(&source, name, by(&ours)));
+    }
+    let pod = pod_with(&folder, &source).start();
+    let canary = Canary::on(&pod);
+    // The same bytes are on the volume by now: what is not signed is refused all the same.
+    pod.assert_recovered("cluster/good", 1);
+    for name in &names[1..] {
+        pod.assert_unserved(&format!("cluster/{name}"), Reason::SignatureInvalid);
+    }
+    folder.put(&policy(&source, "good", by(&theirs)));
+    pod.assert_kept("cluster/good", Reason::SignatureInvalid, 1, |verdict| verdict.allowed);
+    sign(&source, "absent", &digests[1], &digests[1], &ours);
+    pod.assert_recovered("cluster/absent", 1);
+    canary.finish(&pod);
+}
+
+/// The installation's own list counts for every policy, and a file cannot be signed.
+#[test]
+fn fault_l21_signatures_that_the_installation_wants() {
+    let source = Source::https();
+    let ours = KeyPair::generate().expect("a key");
+    let folder = Folder::empty();
+    let digests = ["good", "absent"].map(|name| publish(&source, name));
+    sign(&source, "good", &digests[0], &digests[0], &ours);
+    let mut list = by(&ours);
+    list["apiVersion"] = "v1".into();
+    folder.write("verification.yml", list.to_string());
+    for name in ["good", "absent"] {
+        folder.put(&Policy::cluster(name).module(&format!("registry://{}/{name}:v1", source.host())));
+    }
+    folder.put(&Policy::cluster("file").denying("never"));
+    let pod = pod_with(&folder, &source).loader("--verification", folder.path("verification.yml").display()).start();
+    pod.assert_recovered("cluster/good", 1);
+    pod.assert_unserved("cluster/absent", Reason::SignatureInvalid);
+    pod.assert_unserved("cluster/file", Reason::SignatureInvalid);
+}
+
+#[test]
+fn fault_l22_signature_that_cannot_be_checked() {
+    let source = Source::https();
+    let ours = KeyPair::generate().expect("a key");
+    let folder = Folder::with_canary();
+    let digests = ["away", "keyless"].map(|name| publish(&source, name));
+    source.answer(&signatures_at("away", &digests[0]), [Reply::status(503)]);
+    sign(&source, "keyless", &digests[1], &digests[1], &ours);
+    folder.put(&policy(&source, "away", by(&ours)));
+    // There is no trust root for certificates: they never count as checked.
+    folder.put(&policy(&source, "keyless", json!({"allOf": [{"kind": "githubAction", "owner": "us"}]})));
+    let pod = pod_with(&folder, &source).start();
+    let canary = Canary::on(&pod);
+    for name in ["away", "keyless"] {
+        pod.assert_unserved(&format!("cluster/{name}"), Reason::SignatureUnavailable);
+    }
+    sign(&source, "away", &digests[0], &digests[0], &ours);
+    pod.assert_recovered("cluster/away", 1);
+    canary.finish(&pod);
+}
