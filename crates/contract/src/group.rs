@@ -19,20 +19,22 @@ pub enum WebhookKind {
     Mutating,
 }
 
-/// Which requests a webhook is asked about (`admissionregistration.k8s.io/v1` RuleWithOperations).
+/// Which requests are judged: those with an operation, a group, a version and a resource of these lists
+/// (`admissionregistration.k8s.io/v1` RuleWithOperations).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RuleWithOperations {
-    /// API groups; `""` is the core group, `*` all.
+    /// API groups of the resources; `""` is the core group, `*` stands for all and stands alone.
     pub api_groups: Vec<String>,
-    /// API versions; `*` all.
+    /// API versions of the resources; `*` stands for all and stands alone.
     pub api_versions: Vec<String>,
-    /// Resources, for instance `pods`, `pods/status`, `*`, `*/*`.
+    /// Resources by their plural, for instance `pods` or `pods/status`; `*` stands for all without subresources, `*/*` for all with them.
     pub resources: Vec<String>,
-    /// `CREATE`, `UPDATE`, `DELETE`, `CONNECT`, `*`.
+    /// What is done to the resource: `CREATE`, `UPDATE`, `DELETE` or `CONNECT`; `*` stands for all and stands alone.
     pub operations: Vec<String>,
-    /// `Cluster`, `Namespaced` or `*`, the default.
+    /// `Namespaced` for objects in namespaces, `Cluster` for objects in none, `*` for both. Where absent `*`, in a Policy `Namespaced`,
+    /// which is all that it may be there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scope: Option<String>,
 }
@@ -42,9 +44,9 @@ pub struct RuleWithOperations {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MatchCondition {
-    /// A name for messages.
+    /// A name for messages, each one once.
     pub name: String,
-    /// The expression.
+    /// CEL over `object`, `oldObject`, `request` and `authorizer`; where it is false the policy is not asked.
     pub expression: String,
 }
 

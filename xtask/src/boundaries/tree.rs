@@ -36,6 +36,7 @@ const RULES: [Rule; 6] = [
             Package("k8s-openapi"),
             Package("reqwest"),
             Package("portcullis-api"),
+            Package("schemars"),
         ],
         why: "no compiler, no client and no API type may be where requests arrive",
     },
