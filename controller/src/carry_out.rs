@@ -1,5 +1,6 @@
 //! Doing what was decided: one write, or one question, each.
 
+mod revision;
 mod webhook;
 
 use std::time::{Duration, Instant};
@@ -97,9 +98,7 @@ impl Hands {
                 Ok(if finalizers.is_empty() { deleted(source, &policy.uid) } else { applied(source, written) })
             }
             Action::CreateRevision { object, .. } => {
-                let object = serde_json::from_value(object.clone())
-                    .map_err(|error| Failed::other(format!("cannot make an object: {error}")))?;
-                let written = self.api(Source::Revisions).create(&posts(), &object).await?;
+                let written = self.create_revision(object).await?;
                 passes("controller.after_revision_create").await?;
                 Ok(applied(Source::Revisions, written))
             }

@@ -49,7 +49,12 @@ pub struct Desired {
 
 /// The name of a group's webhook configuration.
 pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
-    format!("portcullis-{policy_server}-{group}")
+    format!("{}{group}", webhook_prefix(policy_server))
+}
+
+/// What the names of a policy server's webhook configurations begin with; their group follows.
+pub fn webhook_prefix(policy_server: &str) -> String {
+    format!("portcullis-{policy_server}-")
 }
 
 /// The webhook configuration of a group whose members wait for this many seconds at most.

@@ -27,6 +27,8 @@ pub struct Memory {
 /// What is remembered of a match group.
 #[derive(Debug, Default, Clone)]
 pub struct GroupMemory {
+    /// Whether there was a webhook when it was looked last.
+    pub was_found: bool,
     /// The entries that were last seen to be as they should.
     pub right: Option<Entries>,
     /// Since when there is no webhook, after there was one.

@@ -56,13 +56,9 @@ impl Troubles {
     /// What is not to be done any more fails no longer. These are the objects with something to do.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Key>, now: Instant) -> Vec<&'static str> {
         self.failing.retain(|key, failing| wanted.contains(key) || failing.until > now);
-        let ended: Vec<_> = self
-            .told
-            .iter()
-            .copied()
-            .filter(|verb| !self.failing.values().any(|failing| failing.verb == *verb))
-            .collect();
-        ended.iter().for_each(|verb| drop(self.told.remove(verb)));
+        let is_over = |verb: &&str| !self.failing.values().any(|failing| failing.verb == *verb);
+        let ended: Vec<_> = self.told.iter().copied().filter(is_over).collect();
+        self.told.retain(|verb| !ended.contains(verb));
         ended
     }
 }

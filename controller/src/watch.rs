@@ -50,9 +50,9 @@ pub(crate) async fn watch(
     let selector = format!("{POLICY_SERVER_LABEL}={policy_server}");
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
     let (api, config): (Api<DynamicObject>, _) = match source {
-        Source::Policies(_) => (Api::all_with(client, &resource), config),
         Source::Revisions => (Api::namespaced_with(client, &namespace, &resource), config.labels(&selector)),
-        Source::Webhooks(_) => (Api::all_with(client, &resource), config.labels(&selector)),
+        // All webhooks: one whose labels somebody changed is to be found by its name.
+        Source::Policies(_) | Source::Webhooks(_) => (Api::all_with(client, &resource), config),
     };
     let mut events = pin!(follow(api, config).default_backoff());
     let (mut listing, mut is_troubled) = (Vec::new(), false);

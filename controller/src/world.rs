@@ -22,7 +22,7 @@ pub enum Source {
     Policies(Kind),
     /// Revisions of the installation's namespace.
     Revisions,
-    /// Webhook configurations with the label of this policy server.
+    /// Webhook configurations; those with the labels or the name of this policy server's are kept.
     Webhooks(WebhookKind),
 }
 
@@ -126,7 +126,8 @@ impl World {
                 }
             }
             Source::Webhooks(kind) => {
-                let Some(webhook) = WebhookView::read(kind, &object) else { return };
+                let webhook = WebhookView::read(kind, &object).filter(|webhook| webhook.concerns(&self.policy_server));
+                let Some(webhook) = webhook else { return };
                 let key = (kind, webhook.name.clone());
                 let known = self.webhooks.get(&key);
                 if known.is_none_or(|known| known.uid != webhook.uid || is_newer(&webhook.version, &known.version)) {

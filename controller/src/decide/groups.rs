@@ -194,16 +194,18 @@ impl<'w> Group<'w> {
     }
 
     fn remember(&self, remembered: &mut GroupMemory, now: Now) {
-        match (self.found, self.is_right) {
-            (Some(found), true) => {
-                remembered.right = Some(Arc::clone(&found.entries));
+        let was_found = std::mem::replace(&mut remembered.was_found, self.found.is_some());
+        match self.found {
+            Some(found) => {
                 remembered.gone = None;
-                remembered.refused = None;
+                if self.is_right {
+                    remembered.right = Some(Arc::clone(&found.entries));
+                    remembered.refused = None;
+                }
             }
-            (Some(_), false) => remembered.gone = None,
-            (None, _) => {
-                if remembered.right.is_some() {
-                    remembered.gone.get_or_insert(now.instant);
+            None => {
+                if was_found {
+                    remembered.gone = Some(now.instant);
                 }
                 if self.claims.is_empty() {
                     // Whoever joins it later registers it anew.

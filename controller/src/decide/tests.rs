@@ -1,1 +1,230 @@
-//! Cases.
+//! Objects in, exact actions out.
+
+mod groups;
+mod policies;
+mod revisions;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis_api::{Kind, Truth};
+use portcullis_contract::{GroupId, WebhookKind};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::memory::Verdict;
+use crate::world::{News, Source};
+
+const POLICIES: Source = Source::Policies(Kind::ClusterPolicy);
+const WEBHOOKS: Source = Source::Webhooks(WebhookKind::Validating);
+
+/// A world in the making, with its memory and its time.
+struct Stage {
+    world: World,
+    memory: Memory,
+    rules: Rules,
+    start: Instant,
+    elapsed: Duration,
+    version: u64,
+}
+
+/// A ClusterPolicy in the making: generation 1, on pods, held by our finalizer.
+#[derive(Clone)]
+struct P(Value);
+
+fn policy(name: &str) -> P {
+    P(json!({
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": 1,
+                     "finalizers": ["policies.portcullis.dev/webhooks"]},
+        "spec": {"policyServer": "default", "module": "m",
+                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]},
+    }))
+}
+
+impl P {
+    fn generation(mut self, generation: i64) -> Self {
+        self.0["metadata"]["generation"] = json!(generation);
+        self
+    }
+
+    fn spec(mut self, field: &str, value: Value) -> Self {
+        self.0["spec"][field] = value;
+        self
+    }
+
+    fn on(mut self, resource: &str) -> Self {
+        self.0["spec"]["rules"][0]["resources"] = json!([resource]);
+        self
+    }
+
+    fn new(mut self) -> Self {
+        self.0["metadata"]["finalizers"] = json!([]);
+        self
+    }
+
+    fn deleting(mut self) -> Self {
+        self.0["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        self
+    }
+
+    /// Every replica serves this generation and knows the newest one.
+    fn everywhere(mut self) -> Self {
+        let generation = self.0["metadata"]["generation"].clone();
+        self.0["status"]["observedGeneration"] = generation;
+        self.0["status"]["replicaCounts"] = json!({"expected": 2, "current": 2});
+        self
+    }
+
+    fn status(mut self, field: &str, value: Value) -> Self {
+        self.0["status"][field] = value;
+        self
+    }
+
+    fn condition(self, status: &str, reason: &str, generation: i64) -> Self {
+        let condition = json!({"type": "WebhookConfigured", "status": status, "reason": reason, "message": "",
+                               "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        self.status("conditions", json!([condition]))
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut world = World::new("default");
+        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, Vec::new())));
+        let start = Instant::now();
+        let rules = Rules {
+            policy_server: "default".into(),
+            namespace: "portcullis".into(),
+            site: Ok(Site {
+                namespace: "portcullis".into(),
+                policy_server: "default".into(),
+                service: "policy-server".into(),
+                service_port: 443,
+                username: "controller".into(),
+                owner: None,
+                ca_bundle: Arc::new("PEM".into()),
+            }),
+            webhook_pause: Duration::from_secs(5),
+            revision_pause: Duration::from_secs(2),
+            waiting_event: Duration::from_secs(300),
+        };
+        // Long enough ago for every pause that began with it.
+        let memory = Memory::new(start);
+        Self { world, memory, rules, start, elapsed: Duration::from_secs(60), version: 0 }
+    }
+
+    fn take(&mut self, source: Source, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let object = serde_json::from_value(object).expect("an object");
+        self.world.take(News::Applied(source, Box::new(object)));
+    }
+
+    fn put(&mut self, policy: P) {
+        self.take(POLICIES, policy.0);
+    }
+
+    /// The revision of this policy at its generation, with these marks.
+    fn revision(&mut self, policy: &P, marks: &[&str]) {
+        let metadata = &policy.0["metadata"];
+        let reference = json!({"kind": "ClusterPolicy", "name": metadata["name"], "uid": metadata["uid"]});
+        let name = format!("{}-{}", metadata["name"].as_str().unwrap_or_default(), metadata["generation"]);
+        let annotations: serde_json::Map<String, Value> =
+            marks.iter().map(|mark| (format!("policies.portcullis.dev/{mark}"), json!("true"))).collect();
+        self.take(
+            Source::Revisions,
+            json!({
+                "metadata": {"name": name, "uid": format!("uid-of-{name}"), "annotations": annotations},
+                "data": {"policy": reference, "generation": metadata["generation"], "spec": policy.0["spec"]},
+                "revision": metadata["generation"],
+            }),
+        );
+    }
+
+    fn group(&self, policy: &P) -> GroupId {
+        let object = serde_json::from_value(policy.0.clone()).expect("an object");
+        let view = crate::world::PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy");
+        view.content.expect("a content").group
+    }
+
+    /// The webhook that this policy's group should have.
+    fn webhook(&mut self, policy: &P) -> String {
+        let object = serde_json::from_value(policy.0.clone()).expect("an object");
+        let view = crate::world::PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy");
+        let content = view.content.expect("a content");
+        let site = self.rules.site.clone().expect("a site");
+        let desired = crate::desired::desired(&site, &content.group, &content.part, content.timeout_seconds);
+        let mut object = desired.object.clone();
+        object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
+        self.take(WEBHOOKS, object);
+        desired.name
+    }
+
+    /// The webhook of this policy's group, there and proven.
+    fn proven(&mut self, policy: &P) {
+        self.webhook(policy);
+        let group = self.group(policy);
+        self.decide();
+        let webhook = self.world.webhooks.values().find(|one| one.name.ends_with(group.as_str())).expect("a webhook");
+        let proven = (webhook.uid.clone(), Arc::clone(&webhook.entries));
+        self.memory.groups.entry(group).or_default().proven = Some(proven);
+    }
+
+    fn decide(&mut self) -> Vec<Action> {
+        let clock = "2026-01-02T00:00:00Z".parse().expect("a time");
+        let now = Now { instant: self.start + self.elapsed, clock };
+        decide(&self.world, &mut self.memory, &self.rules, now).actions
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        self.elapsed += Duration::from_secs(seconds);
+    }
+
+    /// What is done, in short: `verb object`, and for conditions and marks what they say.
+    fn told(&mut self) -> Vec<String> {
+        self.decide().iter().map(short).collect()
+    }
+
+    /// An API server has nothing against the webhook of this policy.
+    fn tried(&mut self, policy: &P) {
+        let group = self.group(policy);
+        self.memory.groups.entry(group).or_default().tried = Some(Ok(()));
+    }
+}
+
+fn short(action: &Action) -> String {
+    match action {
+        Action::Hold(policy) => format!("hold {}", policy.name),
+        Action::Release { policy, finalizers, .. } => format!("release {} {finalizers:?}", policy.name),
+        Action::CreateRevision { object, .. } => format!("revision {}", object["revision"]),
+        Action::Mark { name, annotations } => {
+            let marks: Vec<_> = annotations
+                .iter()
+                .map(|(key, value)| format!("{}={value}", key.trim_start_matches("policies.portcullis.dev/")))
+                .collect();
+            format!("mark {name} {}", marks.join(" "))
+        }
+        Action::DeleteRevision { name, .. } => format!("remove {name}"),
+        Action::TryWebhook { .. } => "try".to_owned(),
+        Action::CreateWebhook { repaired, .. } => {
+            format!("register{}", if repaired.is_some() { " again" } else { "" })
+        }
+        Action::ChangeWebhook { repaired, .. } => format!("change{}", if repaired.is_some() { " back" } else { "" }),
+        Action::DeleteWebhook { .. } => "unregister".to_owned(),
+        Action::Prove { revision, .. } => format!("prove with {revision}"),
+        Action::SetCondition { policy, condition, .. } => {
+            format!("{} {:?} {} at {}", policy.name, condition.status, condition.reason, condition.observed_generation)
+        }
+        Action::Tell(told) => format!("tell {} {}", told.policy.name, told.reason),
+    }
+}
+
+const NOTHING: [&str; 0] = [];
+
+#[test]
+fn nothing_is_decided_before_every_list_is_whole() {
+    let mut stage = Stage::new();
+    stage.world = World::new("default");
+    stage.put(policy("a").new());
+    assert_eq!(stage.told(), NOTHING);
+}

@@ -7,9 +7,11 @@ use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWeb
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::DynamicObject;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_contract::WebhookKind;
+use portcullis_contract::{GroupId, WebhookKind};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 use serde_json::Value;
+
+use crate::desired::webhook_prefix;
 
 /// The entries of a webhook configuration in one canonical form, so that equal means equal.
 pub type Entries = Arc<Value>;
@@ -48,6 +50,12 @@ impl WebhookView {
         })
     }
 
+    /// Whether it has the labels or the name of this policy server's: who loses one of both is found by the other.
+    pub fn concerns(&self, policy_server: &str) -> bool {
+        let group = self.name.strip_prefix(&webhook_prefix(policy_server));
+        self.is_ours(policy_server) || group.is_some_and(|group| group.parse::<GroupId>().is_ok())
+    }
+
     /// Whether a controller of this policy server made it.
     pub fn is_ours(&self, policy_server: &str) -> bool {
         let is = |label: &str, value: &str| self.labels.get(label).is_some_and(|found| found == value);
@@ -66,4 +74,27 @@ pub(crate) fn canonical(kind: WebhookKind, entries: Value) -> Entries {
         WebhookKind::Mutating => through::<MutatingWebhook>(&entries),
     };
     Arc::new(typed.unwrap_or(entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn webhook(name: &str, labels: Value) -> WebhookView {
+        let object = json!({"metadata": {"name": name, "uid": "u", "labels": labels}, "webhooks": []});
+        let object = serde_json::from_value(object).expect("an object");
+        WebhookView::read(WebhookKind::Validating, &object).expect("a webhook")
+    }
+
+    #[test]
+    fn who_loses_labels_or_name_is_found_by_the_other() {
+        let ours = json!({MANAGED_BY_LABEL: CONTROLLER_MANAGER, POLICY_SERVER_LABEL: "one"});
+        assert!(webhook("portcullis-one-0123456789abcdef", json!({})).concerns("one"));
+        assert!(webhook("renamed", ours.clone()).concerns("one"));
+        assert!(webhook("renamed", ours).is_ours("one"));
+        assert!(!webhook("portcullis-one-two-0123456789abcdef", json!({})).concerns("one"));
+        assert!(!webhook("theirs", json!({POLICY_SERVER_LABEL: "one"})).concerns("one"));
+    }
 }

@@ -8,6 +8,7 @@ mod deleted;
 mod first;
 mod locked_out;
 mod many;
+mod mutating;
 mod repaired;
 mod restarted;
 mod scene;

@@ -1,42 +1,54 @@
 //! Controllers that are killed in the middle, and two of them.
 
-use portcullis_e2e::{Program, eventually};
+use portcullis_e2e::{Policy, Program, eventually};
 
 use crate::scene::{Scene, quick, rules};
-
-/// Each step of making, moving and deleting a policy.
-const POINTS: [&str; 7] = [
-    "controller.after_revision_create",
-    "controller.before_webhook_write",
-    "controller.after_webhook_write",
-    "controller.after_webhook_delete",
-    "controller.after_mark_withdrawn",
-    "controller.after_mark_deleted",
-    "controller.before_finalizer_removal",
-];
 
 #[test]
 #[ignore = "starts a cluster"]
 fn a_controller_that_is_killed_in_any_step_goes_on_when_it_starts_again() {
-    let points = POINTS.map(|point| format!("{point}=1*exit")).join(";");
-    // Each start of the program dies at each point once, until the test takes the points away.
-    let scene = Scene::with("killed", 1, quick().fail_points(Program::Controller, &points));
+    let scene = Scene::new("killed", 1);
     let policy = scene.installation.cluster_policy("killed-deny").denying("no");
-    scene.installation.apply(&policy).expect("the policy");
-    eventually("a death", || (scene.controller.restarts(Program::Controller) > 0).then_some(()));
-    scene.controller.program(Program::Controller).set_env("PORTCULLIS_FAILPOINTS", None);
-    scene.controller.kill(Program::Controller);
-    scene.installation.wait_for(&policy, "Ready", "True");
-
-    let later = POINTS[3..].iter().map(|point| format!("{point}=1*exit")).collect::<Vec<_>>().join(";");
-    scene.controller.program(Program::Controller).set_env("PORTCULLIS_FAILPOINTS", Some(&later));
-    scene.controller.kill(Program::Controller);
     let moved = policy.clone().field("rules", rules(&["pods", "secrets"]));
-    scene.installation.apply_ready(std::slice::from_ref(&moved));
+    let apply = |policy: &Policy| drop(scene.installation.apply(policy).expect("the policy").to_owned());
+    dies_at(&scene, "controller.after_revision_create", || apply(&policy));
+    dies_at(&scene, "controller.before_webhook_write", || ());
+    runs(&scene);
+    scene.installation.wait_for(&policy, "Ready", "True");
+    scene.create("first").expect_err("denied");
+    dies_at(&scene, "controller.after_webhook_write", || apply(&moved));
+    dies_at(&scene, "controller.after_webhook_delete", || ());
+    dies_at(&scene, "controller.after_mark_withdrawn", || ());
+    runs(&scene);
+    scene.installation.wait_for(&moved, "Ready", "True");
+    scene.webhooks(1);
     scene.create("moved").expect_err("denied");
-    scene.delete(&moved);
+    let delete = || drop(scene.installation.api().delete(&moved.path(), None).expect("an answer"));
+    dies_at(&scene, "controller.after_webhook_delete", delete);
+    dies_at(&scene, "controller.after_mark_deleted", || ());
+    dies_at(&scene, "controller.before_finalizer_removal", || ());
+    runs(&scene);
+    eventually("the end of the policy", || scene.installation.object(&moved).is_none().then_some(()));
     assert!(scene.installation.webhooks().is_empty() && scene.installation.revisions().is_empty());
-    assert!(scene.controller.restarts(Program::Controller) > 2);
+}
+
+/// Does something, and lets a new controller die at the first step of this name that follows. Then there is none, until [`runs`].
+fn dies_at(scene: &Scene, point: &str, act: impl FnOnce()) {
+    let process = scene.controller.program(Program::Controller);
+    let deaths = || process.lines().iter().filter(|line| line.contains("exit status: 86")).count();
+    let before = deaths();
+    scene.controller.stop(Program::Controller);
+    process.set_env("PORTCULLIS_FAILPOINTS", Some(&format!("{point}=exit")));
+    act();
+    scene.controller.start(Program::Controller);
+    eventually(&format!("a death at {point}"), || (deaths() > before).then_some(()));
+    scene.controller.stop(Program::Controller);
+}
+
+/// A controller runs as it should.
+fn runs(scene: &Scene) {
+    scene.controller.program(Program::Controller).set_env("PORTCULLIS_FAILPOINTS", None);
+    scene.controller.start(Program::Controller);
 }
 
 #[test]

@@ -1,0 +1,49 @@
+//! Making revisions.
+
+use kube::api::{DynamicObject, Patch, Request, Resource as _};
+use serde_json::{Value, json};
+
+use super::{Failed, Hands, manager, posts};
+use crate::watch::resource;
+use crate::world::Source;
+
+impl Hands {
+    /// Makes a revision of exactly the bytes that [`stable`] gives.
+    pub(super) async fn create_revision(&self, object: &Value) -> Result<DynamicObject, Failed> {
+        let resource = resource(Source::Revisions);
+        let path = DynamicObject::url_path(&resource, Some(&self.namespace));
+        let request = Request::new(path).create(&posts(), stable(object)).map_err(kube::Error::BuildRequest)?;
+        match self.client.request(request).await {
+            // It is there and has not been seen: a watch lags, or somebody took its labels away.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                let patch = Patch::Merge(json!({"metadata": {"labels": object["metadata"]["labels"]}}));
+                Ok(self.api(Source::Revisions).patch(name, &manager(), &patch).await?)
+            }
+            created => Ok(created?),
+        }
+    }
+}
+
+/// An object as JSON in the form that an API server writes itself. `data` of a revision can never change, which is judged by its bytes,
+/// and every patch of its annotations writes it anew: what is escaped then must have been so from the beginning.
+fn stable(object: &Value) -> Vec<u8> {
+    // Outside of strings none of these can stand.
+    let escapes =
+        [('&', "\\u0026"), ('<', "\\u003c"), ('>', "\\u003e"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    let text = escapes.iter().fold(object.to_string(), |text, (letter, escape)| text.replace(*letter, escape));
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_api_server_escapes_is_escaped() {
+        let object = json!({"expression": "a && b < c > d", "text": "\u{2028}\"\\\u{2029}"});
+        let bytes = stable(&object);
+        assert!(bytes.is_ascii() && !bytes.iter().any(|byte| b"&<>".contains(byte)));
+        assert_eq!(serde_json::from_slice::<Value>(&bytes).ok(), Some(object));
+    }
+}

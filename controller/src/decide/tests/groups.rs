@@ -1,0 +1,148 @@
+//! Webhooks of match groups.
+
+use super::*;
+
+#[test]
+fn a_policy_that_moves_is_called_in_both_groups_until_the_new_one_is_proven() {
+    let mut stage = Stage::new();
+    let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
+    stage.put(new.clone());
+    stage.revision(&old, &["served"]);
+    stage.revision(&new, &[]);
+    stage.proven(&old);
+    stage.tried(&new);
+    assert_eq!(stage.told(), ["a False WaitingForReplicas at 2"]);
+    stage.put(new.clone().everywhere().condition("False", "WaitingForReplicas", 2));
+    assert_eq!(stage.told()[..1], ["register"]);
+    stage.webhook(&new);
+    assert_eq!(stage.told(), ["prove with a-2"], "the old one stays");
+    stage.proven(&new);
+    assert_eq!(stage.told(), ["unregister", "a True Registered at 2"]);
+    let name = crate::desired::webhook_name("default", &stage.group(&old));
+    stage.put(new.clone().everywhere().condition("True", "Registered", 2));
+    stage.world.webhooks.retain(|(_, found), _| *found != name);
+    assert!(!stage.told().iter().any(|told| told.starts_with("mark")), "API servers may call it still");
+    stage.pass(5);
+    assert!(stage.told().contains(&"mark a-1 withdrawn=true".to_owned()));
+}
+
+#[test]
+fn nobody_leaves_a_group_before_every_replica_knows_the_other() {
+    let mut stage = Stage::new();
+    let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
+    stage.revision(&old, &["served"]);
+    stage.revision(&new, &[]);
+    // The new group is registered and proven already, by somebody else.
+    stage.put(policy("b").on("secrets").everywhere());
+    stage.revision(&policy("b").on("secrets"), &[]);
+    let previous = json!([{"pod": "x", "podUID": "u", "state": "Previous", "generation": 1}]);
+    let lagging = new.clone().everywhere().status("replicas", previous);
+    stage.put(lagging.status("replicaCounts", json!({"expected": 1, "previous": 1})));
+    stage.proven(&old);
+    stage.proven(&new);
+    assert!(!stage.told().contains(&"unregister".to_owned()));
+    stage.put(new.everywhere());
+    assert!(stage.told().contains(&"unregister".to_owned()));
+}
+
+#[test]
+fn a_webhook_that_somebody_deletes_comes_back_without_waiting() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    stage.decide();
+    stage.put(policy("a").status("replicaCounts", json!({"expected": 2})));
+    stage.world.webhooks.clear();
+    assert_eq!(stage.told(), ["register again"], "replicas that fail open no door");
+}
+
+#[test]
+fn a_new_controller_knows_from_the_status_what_was_registered() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    assert_eq!(stage.told()[0], "register again");
+}
+
+#[test]
+fn an_edit_is_undone_and_told_and_a_change_of_our_own_is_not() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    stage.decide();
+    let right = stage.world.webhooks.clone();
+    if let Some(webhook) = stage.world.webhooks.values_mut().next() {
+        webhook.entries = Arc::new(json!([]));
+    }
+    assert_eq!(stage.told(), ["change back"]);
+    stage.world.webhooks = right;
+    stage.decide();
+    if let Ok(site) = &mut stage.rules.site {
+        site.ca_bundle = Arc::new("another".into());
+    }
+    assert_eq!(stage.told()[0], "change");
+}
+
+#[test]
+fn a_bundle_that_trusts_nobody_is_told() {
+    let mut stage = Stage::new();
+    let authority = || rcgen::generate_simple_self_signed(["a.example".to_owned()]).expect("a certificate").cert.pem();
+    let (ours, theirs) = (authority(), authority());
+    if let Ok(site) = &mut stage.rules.site {
+        site.ca_bundle = Arc::new(theirs);
+    }
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    if let Ok(site) = &mut stage.rules.site {
+        site.ca_bundle = Arc::new(ours);
+    }
+    assert_eq!(stage.told(), ["change", "a False CABundleInvalid at 1"]);
+}
+
+#[test]
+fn webhooks_of_unknown_groups_and_of_nobody_go() {
+    let mut stage = Stage::new();
+    stage.webhook(&policy("a"));
+    assert_eq!(stage.told(), ["unregister"]);
+    if let Some(webhook) = stage.world.webhooks.values_mut().next() {
+        webhook.labels.clear();
+    }
+    assert_eq!(stage.told(), NOTHING, "not ours");
+}
+
+#[test]
+fn a_group_waits_as_long_as_its_most_patient_member() {
+    let mut stage = Stage::new();
+    let slow = policy("b").spec("timeoutSeconds", json!(25));
+    stage.put(policy("a").everywhere());
+    stage.put(slow.clone().everywhere());
+    stage.revision(&policy("a"), &[]);
+    stage.revision(&slow, &[]);
+    stage.tried(&slow);
+    let actions = stage.decide();
+    let Action::CreateWebhook { desired, .. } = &actions[0] else { panic!("{actions:?}") };
+    assert_eq!(desired.entries[0]["timeoutSeconds"], 25);
+}
+
+#[test]
+fn a_revision_that_somebody_deletes_takes_no_webhook_away() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    stage.world.revisions.clear();
+    assert_eq!(stage.told(), ["revision 1"]);
+}
+
+#[test]
+fn before_authority_and_owner_are_known_nothing_is_registered() {
+    let mut stage = Stage::new();
+    let missing = Verdict { status: Truth::False, reason: "CABundleInvalid", message: "none yet".into() };
+    stage.rules.site = Err(missing);
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &[]);
+    assert_eq!(stage.told(), ["a False CABundleInvalid at 1"]);
+}

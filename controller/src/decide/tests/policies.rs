@@ -1,0 +1,133 @@
+//! The life of one policy.
+
+use super::*;
+
+#[test]
+fn a_new_policy_is_held_then_it_has_a_revision() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").new());
+    assert_eq!(stage.told(), ["try", "hold a"]);
+    stage.put(policy("a"));
+    assert_eq!(stage.told(), ["try", "revision 1"]);
+}
+
+#[test]
+fn no_webhook_is_registered_before_every_replica_serves() {
+    let mut stage = Stage::new();
+    stage.put(policy("a"));
+    stage.revision(&policy("a"), &[]);
+    assert_eq!(stage.told(), ["try", "a False WaitingForReplicas at 1"]);
+    stage.tried(&policy("a"));
+    stage.put(policy("a").condition("False", "WaitingForReplicas", 1));
+    assert_eq!(stage.told(), ["a False WaitingForReplicas at 1"], "the message is another");
+    stage.put(policy("a").everywhere());
+    assert_eq!(stage.told(), ["register", "a False WaitingForReplicas at 1"]);
+}
+
+#[test]
+fn a_registered_policy_says_so_only_after_the_proof() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &[]);
+    stage.webhook(&policy("a"));
+    assert_eq!(stage.told(), ["prove with a-1"]);
+    stage.proven(&policy("a"));
+    assert_eq!(stage.told(), ["a True Registered at 1"]);
+    let unproven = Verdict { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
+    let group = stage.group(&policy("a"));
+    stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
+    assert_eq!(stage.told(), ["prove with a-1", "a Unknown Unknown at 1"]);
+}
+
+#[test]
+fn what_waits_for_long_is_told_again_and_again() {
+    let mut stage = Stage::new();
+    stage.put(policy("a"));
+    stage.revision(&policy("a"), &[]);
+    stage.tried(&policy("a"));
+    stage.decide();
+    stage.pass(299);
+    assert!(!stage.told().contains(&"tell a WaitingForReplicas".to_owned()));
+    for _ in 0..2 {
+        stage.pass(300);
+        assert!(stage.told().contains(&"tell a WaitingForReplicas".to_owned()));
+        assert!(!stage.told().contains(&"tell a WaitingForReplicas".to_owned()));
+    }
+}
+
+#[test]
+fn a_match_expression_that_is_refused_is_told_in_the_api_servers_words() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &[]);
+    let (group, at) = (stage.group(&policy("a")), stage.start + stage.elapsed);
+    let refusal = crate::memory::Refusal { message: "compilation failed".into(), at };
+    stage.memory.groups.entry(group).or_default().tried = Some(Err(refusal));
+    assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
+    stage.pass(600);
+    assert_eq!(stage.told(), ["try", "a False SpecInvalid at 1"]);
+}
+
+#[test]
+fn a_suspended_policy_registers_nothing_and_removes_nothing() {
+    let mut stage = Stage::new();
+    let suspended = policy("a").spec("suspend", json!(true)).everywhere();
+    stage.put(suspended.clone());
+    stage.revision(&suspended, &[]);
+    stage.tried(&suspended);
+    assert_eq!(stage.told(), ["a False Suspended at 1"]);
+    stage.proven(&suspended);
+    assert_eq!(stage.told(), ["a True Registered at 1"]);
+}
+
+#[test]
+fn a_spec_that_cannot_be_read_has_a_revision_and_says_so() {
+    let mut stage = Stage::new();
+    let odd = policy("a").spec("mode", json!("quarantine"));
+    stage.put(odd.clone());
+    assert_eq!(stage.told(), ["revision 1"]);
+    stage.revision(&odd, &[]);
+    assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
+}
+
+#[test]
+fn a_deleted_policy_goes_in_steps() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").deleting());
+    stage.revision(&policy("a"), &[]);
+    let name = stage.webhook(&policy("a"));
+    assert_eq!(stage.told(), ["unregister"]);
+    stage.world.webhooks.retain(|(_, found), _| *found != name);
+    assert_eq!(stage.told(), NOTHING, "API servers may call it still");
+    stage.pass(5);
+    assert_eq!(stage.told(), ["mark a-1 deleted=true"]);
+    stage.revision(&policy("a"), &["deleted"]);
+    assert_eq!(stage.told(), NOTHING, "replicas forget it");
+    stage.pass(2);
+    assert_eq!(stage.told(), ["remove a-1"]);
+    stage.world.revisions.clear();
+    assert_eq!(stage.told(), ["release a []"]);
+}
+
+#[test]
+fn a_deleted_policy_leaves_its_webhook_to_the_others() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").deleting());
+    stage.revision(&policy("a"), &[]);
+    stage.put(policy("b").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("b"), &[]);
+    stage.proven(&policy("b"));
+    assert_eq!(stage.told(), ["b True Registered at 1", "mark a-1 deleted=true"]);
+}
+
+#[test]
+fn revisions_of_nobody_go_after_a_while() {
+    let mut stage = Stage::new();
+    stage.revision(&policy("a"), &[]);
+    assert_eq!(stage.told(), NOTHING, "a watch may lag");
+    stage.pass(30);
+    assert_eq!(stage.told(), ["mark a-1 deleted=true"]);
+    stage.put(policy("a"));
+    stage.revision(&policy("a"), &["deleted"]);
+    assert!(stage.told().contains(&"mark a-1 deleted=false".to_owned()), "it is there after all");
+}

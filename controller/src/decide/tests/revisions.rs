@@ -1,0 +1,76 @@
+//! Revisions: marks, pruning, rollback.
+
+use super::*;
+
+fn digest(letter: &str) -> String {
+    format!("sha256:{}", letter.repeat(64))
+}
+
+#[test]
+fn what_becomes_known_is_marked() {
+    let mut stage = Stage::new();
+    let resolved = json!({"digest": digest("a"), "generation": 1});
+    let known = policy("a").everywhere().status("resolved", resolved.clone()).status("lastServed", resolved);
+    stage.put(known.condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    let told = stage.told();
+    assert!(told.contains(&format!("mark a-1 pinned-digest={} served=true", digest("a"))), "{told:?}");
+}
+
+#[test]
+fn older_revisions_of_the_same_match_part_add_nothing() {
+    let mut stage = Stage::new();
+    let new = policy("a").generation(2).spec("settings", json!({"a": 1}));
+    stage.put(new.clone());
+    stage.revision(&policy("a"), &["served"]);
+    stage.revision(&new, &[]);
+    stage.tried(&new);
+    assert!(stage.told().contains(&"mark a-1 withdrawn=true".to_owned()));
+}
+
+#[test]
+fn old_revisions_go_but_not_the_one_that_served() {
+    let mut stage = Stage::new();
+    let at = |generation| policy("a").generation(generation).spec("revisionHistoryLimit", json!(1));
+    stage.put(at(5));
+    stage.revision(&at(1), &["withdrawn"]);
+    stage.revision(&at(2), &["withdrawn", "served"]);
+    stage.revision(&at(3), &["withdrawn"]);
+    stage.revision(&at(4), &["withdrawn"]);
+    stage.revision(&at(5), &[]);
+    let removed: Vec<_> = stage.told().into_iter().filter(|told| told.starts_with("remove")).collect();
+    assert_eq!(removed, ["remove a-3", "remove a-1"]);
+}
+
+#[test]
+fn a_rollback_has_the_old_content_and_the_new_switches() {
+    let mut stage = Stage::new();
+    let first = policy("a").spec("module", json!("first")).spec("mode", json!("protect"));
+    let back = policy("a").generation(3).spec("rollbackTo", json!(1)).spec("mode", json!("monitor"));
+    stage.put(back.clone());
+    stage.revision(&first, &["served", "withdrawn"]);
+    let actions = stage.decide();
+    let created = actions.iter().find_map(|action| match action {
+        Action::CreateRevision { object, .. } => Some(object),
+        _ => None,
+    });
+    let created = created.expect("a revision");
+    assert_eq!(created["data"]["spec"]["module"], "first");
+    assert_eq!(created["data"]["spec"]["mode"], "monitor");
+    assert_eq!(created["metadata"]["annotations"]["policies.portcullis.dev/rolled-back-to"], "1");
+}
+
+#[test]
+fn a_rollback_to_nowhere_is_told_once_and_what_serves_goes_on() {
+    let mut stage = Stage::new();
+    let nowhere = policy("a").generation(3).spec("rollbackTo", json!(9));
+    stage.put(nowhere.clone());
+    stage.revision(&policy("a"), &["served"]);
+    stage.tried(&policy("a"));
+    let actions = stage.decide();
+    let told: Vec<_> = actions.iter().map(short).collect();
+    assert_eq!(told, ["tell a SpecInvalid", "a False SpecInvalid at 3"]);
+    let Some(Action::SetCondition { condition, .. }) = actions.last() else { panic!("{told:?}") };
+    assert!(condition.message.contains("no revision of generation 9") && condition.message.contains("(1)"));
+}
