@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_a_report_are_cleaned() {
+    fn fault_x09_texts_of_a_report_are_cleaned() {
         let forged = ReportDeviation {
             message: Some("\u{1b}[31mred\nlevel=info".into()),
             ..deviation(7, 0, ReplicaState::Failed, Some("No Reason\n"))

@@ -1,79 +1,26 @@
 //! The API server goes away, refuses, and comes back.
 
-use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, PodSetup, Program, eventually_within};
+use portcullis_e2e::{POLICY_SERVER_ACCOUNT, PodSetup, Program, Proxy, eventually_within};
 use serde_json::json;
 
 use crate::cluster;
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, unreachable};
 
-/// The way to the API server, which can be closed: then nothing that was sent comes through, and new connections are refused.
-struct Gate {
-    address: SocketAddr,
-    open: Arc<AtomicBool>,
-}
-
-impl Gate {
-    fn new(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let open = Arc::new(AtomicBool::new(true));
-        let is_open = Arc::clone(&open);
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let Some(server) = is_open.load(Ordering::SeqCst).then(|| TcpStream::connect(server).ok()).flatten()
-                else {
-                    continue;
-                };
-                for (mut from, mut to) in [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
-                {
-                    let is_open = Arc::clone(&is_open);
-                    thread::spawn(move || pass(&mut from, &mut to, &is_open));
-                }
-            }
-        });
-        Self { address, open }
-    }
-
-    fn set(&self, open: bool) {
-        self.open.store(open, Ordering::SeqCst);
-    }
-}
-
-fn pass(from: &mut TcpStream, to: &mut TcpStream, is_open: &AtomicBool) -> Option<()> {
-    from.set_read_timeout(Some(Duration::from_millis(100))).ok()?;
-    let mut bytes = [0; 16 << 10];
-    while is_open.load(Ordering::SeqCst) {
-        match std::io::Read::read(from, &mut bytes) {
-            Ok(0) => break,
-            Ok(count) => to.write_all(&bytes[..count]).ok()?,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
-            Err(_) => break,
-        }
-    }
-    let _ = from.shutdown(std::net::Shutdown::Both);
-    let _ = to.shutdown(std::net::Shutdown::Both);
-    None
-}
-
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
     let stage = Stage::new(cluster(), "away");
-    let gate = Gate::new(cluster().api_servers()[0]);
-    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, gate.address));
+    let proxy = Proxy::start(cluster());
+    let replica = stage.replica_with(PodSetup::default().through(Program::Reporter, proxy.address()));
     stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
     stage.word(&policy, "Active");
-    gate.set(false);
+    proxy.close();
     thread::sleep(Duration::from_secs(1));
     replica.says(&object, unreachable());
     // Longer than the Lease, so that all begins anew.
@@ -83,7 +30,7 @@ fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
         replica.logs("WARN").len(),
         replica.logs("WARN").iter().collect::<std::collections::BTreeSet<_>>().len()
     );
-    gate.set(true);
+    proxy.open();
     let found = stage.word_within(Duration::from_secs(10), &policy, "Error");
     assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
 }

@@ -44,12 +44,15 @@ fn only_the_holder_of_the_lease_writes_status_and_events_and_removes_reports() {
         let leads = replica.name() == holder;
         let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod));
         let run = |args: &[&str], input: &str| cluster().kubectl_as(&kubeconfig, args.iter().copied(), input);
-        let team = format!("--namespace={}", stage.namespace);
         let home = format!("--namespace={}", stage.installation.namespace());
-        let status =
-            ["patch", "policies.policies.portcullis.dev", "labels", &team, "--subresource=status", "--type=merge"];
-        let status = run(&[&status[..], &["--patch", r#"{"status":{"replicasOmitted":0}}"#]].concat(), "");
-        assert_eq!(status.is_ok(), leads, "{}", status.stderr);
+        let generation = json!({
+            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "Policy",
+            "metadata": { "name": policy.name(), "namespace": stage.namespace },
+            "status": { "observedGeneration": 1 },
+        });
+        let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "--filename=-"];
+        let status = run(&[&apply[..], &["--field-manager=portcullis-test"]].concat(), &generation.to_string());
+        assert_eq!(status.stderr.contains("does not hold the Lease"), !leads, "{}", status.stderr);
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": { "name": format!("by-{}", replica.name()), "namespace": stage.namespace },

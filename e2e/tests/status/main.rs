@@ -7,6 +7,7 @@
 
 mod access;
 mod alone;
+mod calls;
 mod fences;
 mod leader;
 mod objects;

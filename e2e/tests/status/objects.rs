@@ -150,9 +150,9 @@ fn fault_r31_a_terminating_namespace_ends() {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn an_object_that_cannot_be_read_stops_no_other() {
+fn a_status_that_cannot_be_read_stops_nothing() {
     let (stage, replicas) = Stage::with(cluster(), "odd", 1);
-    // A status that this release cannot read, by a newer one that has been taken back.
+    // By a newer release that has been taken back, or by another program.
     let (odd, object) = stage.policy("odd");
     let conditions = json!([{
         "type": "Novelty", "status": "True", "reason": "New", "message": "", "observedGeneration": 1,

@@ -330,7 +330,7 @@ fn accepted_stands_until_the_new_generation_is_judged() {
 }
 
 #[test]
-fn two_thousand_failing_replicas_fit() {
+fn fault_r13_two_thousand_failing_replicas_fit() {
     let long = "x".repeat(5000);
     let names: Vec<String> = (0..2000).map(|n| format!("pod-{n:04}")).collect();
     let mut failing = report("", Failed(Reason::NotFound));

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_lease_is_left_alone_whatever_the_times_in_it_say() {
+    fn fault_r16_a_live_lease_is_left_alone_whatever_the_times_in_it_say() {
         let start = Instant::now();
         let mut candidate = candidate();
         for second in 0..120 {

@@ -89,7 +89,7 @@ fn one_policy_has_a_few_events_at_once_and_then_one_a_minute() {
 }
 
 #[test]
-fn a_thousand_failing_policies_stay_below_the_limit() {
+fn fault_r29_a_thousand_failing_policies_stay_below_the_limit() {
     let start = Instant::now();
     let mut announcer = Announcer::new("pod-a");
     let mut writes = Vec::new();

@@ -1,0 +1,162 @@
+//! Single calls to the API server that are refused, slow, or cut.
+
+use std::time::Duration;
+
+use portcullis_e2e::{PodSetup, Program, Proxy, Rule, eventually_within, never};
+use serde_json::json;
+
+use crate::cluster;
+use crate::stage::{SOON, Stage, told};
+use crate::states::{Says, unreachable};
+
+/// A stage with one replica, whose reporter goes through a proxy, and a policy that is Active.
+macro_rules! stage {
+    ($name:literal, $proxy:ident, $stage:ident, $replica:ident, $policy:ident, $object:ident, $setup:expr) => {
+        let $proxy = Proxy::start(cluster());
+        let $stage = Stage::new(cluster(), $name);
+        let setup: PodSetup = $setup;
+        let $replica = $stage.replica_with(setup.through(Program::Reporter, $proxy.address()));
+        $stage.wait_ready();
+        let ($policy, $object) = $stage.policy("labels");
+        $replica.says(&$object, Says::Current);
+        $stage.word(&$policy, "Active");
+    };
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_state_wins() {
+    stage!("busy", proxy, stage, replica, policy, object, PodSetup::default());
+    proxy.rule(
+        Rule::on("PATCH", "/replicareports/").times(1).answer(429, "too many requests").header("retry-after", "4"),
+    );
+    let before = proxy.requests_of("PATCH", "/replicareports/").len();
+    replica.says(&object, unreachable());
+    std::thread::sleep(Duration::from_millis(1500));
+    replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
+    let found = stage.word(&policy, "Error");
+    assert_eq!(told(&found, "Degraded"), "True/NotFound");
+    let writes = proxy.requests_of("PATCH", "/replicareports/").split_off(before);
+    assert!(writes[1].at - writes[0].at >= Duration::from_secs(4), "{writes:?}");
+    assert!(writes[0].body.contains("RegistryUnreachable") && writes[1].body.contains("NotFound"));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r04_a_failed_or_cut_answer_is_tried_again_and_no_event_is_doubled() {
+    stage!("cut", proxy, stage, replica, policy, object, PodSetup::default());
+    let active = |events: &[(String, i64)]| events.iter().any(|(reason, count)| reason == "Active" && *count == 1);
+    eventually_within(SOON, "the first events", || active(&stage.events(&object)).then_some(()));
+    for part in ["/replicareports/", "/status?", "/events"] {
+        let method = if part == "/events" { "POST" } else { "PATCH" };
+        proxy.rule(Rule::on(method, part).times(1).answer(500, "broken"));
+        proxy.rule(Rule::on(method, part).times(1).answer(503, "not now"));
+        proxy.rule(Rule::on(method, part).times(1).cut_answer());
+    }
+    replica.says(&object, unreachable());
+    stage.word(&policy, "Error");
+    let count = || {
+        let events = stage.events(&object);
+        events.iter().filter(|(reason, _)| reason == "RegistryUnreachable").map(|(_, count)| *count).collect::<Vec<_>>()
+    };
+    eventually_within(SOON, "the event", || (!count().is_empty()).then_some(()));
+    eventually_within(SOON, "all tries", || (proxy.requests_of("POST", "/events").len() >= 4).then_some(()));
+    never(Duration::from_secs(1), "a second event", || (count() != [1]).then(count));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r05_a_slow_api_server_makes_no_queue() {
+    stage!("slow", proxy, stage, replica, policy, object, PodSetup::default());
+    // The Lease is out of this, so that the leader goes on.
+    proxy.rule(Rule::on("PATCH", "/replicareports/").after(Duration::from_secs(30)));
+    let before = proxy.requests_of("PATCH", "/replicareports/").len();
+    for round in 0..100 {
+        replica.says(&object, if round % 2 == 0 { unreachable() } else { Says::Current });
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(
+        proxy.requests_of("PATCH", "/replicareports/").len(),
+        before + 1,
+        "one is on its way, the rest is one slot"
+    );
+    eventually_within(SOON, "the slow one's end", || {
+        (proxy.requests_of("PATCH", "/replicareports/").len() == before + 2).then_some(())
+    });
+    let last = proxy.requests_of("PATCH", "/replicareports/").pop().unwrap();
+    assert!(last.body.contains("NotFound"), "the last state wins");
+    drop(policy);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r06_a_watch_that_is_cut_or_too_old_loses_nothing_and_flaps_nothing() {
+    stage!("gone", proxy, stage, replica, policy, object, PodSetup::default());
+    let version = || stage.installation.object(&policy).unwrap()["metadata"]["resourceVersion"].clone();
+    let before = version();
+    let error = json!({ "type": "ERROR", "object": {
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old",
+    } });
+    for watched in ["/policies?", "/clusterpolicies?", "/replicareports?", "/endpointslices?"] {
+        eventually_within(SOON, "a watch", || (proxy.watches(watched) > 0).then_some(()));
+        let lists = proxy.requests_of("GET", &format!("{watched}limit=")).len();
+        proxy.inject(watched, &error);
+        eventually_within(SOON, "a list", || {
+            (proxy.requests_of("GET", &format!("{watched}limit=")).len() > lists).then_some(())
+        });
+        eventually_within(SOON, "a watch", || (proxy.watches(watched) > 0).then_some(()));
+        proxy.cut(watched);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(version(), before, "no flap");
+    replica.says(&object, unreachable());
+    stage.word(&policy, "Error");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
+    stage!(
+        "mute",
+        proxy,
+        stage,
+        replica,
+        policy,
+        object,
+        PodSetup::default().flag(Program::Reporter, "--watch-limit", "8s")
+    );
+    for part in ["/replicareports?", "/policies?"] {
+        proxy.hold(part);
+    }
+    // Those that are open now are held; the ones that follow are not.
+    std::thread::sleep(Duration::from_millis(500));
+    replica.says(&object, unreachable());
+    never(Duration::from_secs(1), "a status", || {
+        (told(&stage.installation.object(&policy)?, "Ready") == "False/Error").then_some(())
+    });
+    let watches = proxy.requests_of("GET", "/replicareports?watch").len();
+    eventually_within(SOON, "another watch", || {
+        (proxy.requests_of("GET", "/replicareports?watch").len() > watches).then_some(())
+    });
+    proxy.clear();
+    stage.word(&policy, "Error");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r30_an_older_object_from_a_cache_takes_no_generation_back() {
+    stage!("stale", proxy, stage, replica, policy, object, PodSetup::default());
+    let older = stage.installation.object(&policy).unwrap();
+    let newer = stage.edit(&policy, "monitor");
+    replica.says(&newer, Says::Current);
+    stage.word(&policy, "Active");
+    eventually_within(SOON, "a watch", || (proxy.watches("/v1alpha1/policies?") > 0).then_some(()));
+    proxy.inject("/v1alpha1/policies?", &json!({ "type": "MODIFIED", "object": older }));
+    never(Duration::from_secs(2), "a step back", || {
+        let found = stage.installation.object(&policy)?;
+        (found["status"]["observedGeneration"] != 2 || told(&found, "Ready") != "True/Active").then_some(found)
+    });
+    drop(object);
+}
