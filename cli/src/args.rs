@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::registry::args::{InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
+
 pub use policies::{
     DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
 };
@@ -72,6 +74,26 @@ pub enum Command {
     ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
     Eval(EvalArgs),
+    /// Fetch a module from a registry or a web address to a file.
+    Pull(PullArgs),
+    /// Push a module to a registry, with its metadata.
+    ///
+    /// Prints the name with the digest that the registry now knows it by.
+    Push(PushArgs),
+    /// Show what a module is: metadata, digest, imports, exports, rules.
+    ///
+    /// With --manifest it prints a policy that is ready to apply.
+    Inspect(InspectArgs),
+    /// Check who signed a module in a registry.
+    ///
+    /// Exit status: 0 signed as wanted, 1 not, or not known.
+    Verify(VerifyArgs),
+    /// Write modules from registries into one archive, for a place without network.
+    ///
+    /// An OCI image layout, with the signatures that are beside the modules.
+    Save(SaveArgs),
+    /// Push the modules of an archive to a registry.
+    Load(LoadArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Examples:\n  \
         source <(portcullis completion bash)\n  \

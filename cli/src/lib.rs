@@ -24,6 +24,7 @@ pub mod moment;
 pub mod name;
 pub mod plugin;
 pub mod program;
+pub mod registry;
 pub mod rollback;
 mod run;
 pub mod source;
@@ -51,6 +52,12 @@ pub fn run(args: Args) -> ExitCode {
         Command::Diff(args) => asynchronous(diff(&args)),
         Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),
+        Command::Pull(args) => asynchronous(async { print(registry::pull(&args).await?.as_bytes()) }),
+        Command::Push(args) => asynchronous(async { print(registry::push(&args).await?.as_bytes()) }),
+        Command::Inspect(args) => asynchronous(async { print(registry::inspect(&args).await?.as_bytes()) }),
+        Command::Verify(args) => asynchronous(async { print(registry::verify(&args).await?.as_bytes()) }),
+        Command::Save(args) => asynchronous(async { print(registry::save(&args).await?.as_bytes()) }),
+        Command::Load(args) => asynchronous(async { print(registry::load(&args).await?.as_bytes()) }),
         Command::Completion { shell } => portcullis_process::run(|| print(&script(shell))),
         Command::Complete { words } => asynchronous(async move { print(complete::complete(&words).await.as_bytes()) }),
         Command::Version => {

@@ -107,3 +107,39 @@ pub struct VerifyArgs {
     #[command(flatten)]
     pub access: AccessArgs,
 }
+
+/// The arguments of `portcullis save`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    portcullis save policies --output-file modules.tar\n  \
+    portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --output-file modules.tar")]
+pub struct SaveArgs {
+    /// Artifacts (registry://host/repository:tag), or files or folders of policies that name some.
+    #[arg(value_name = "MODULE|FILE|DIR", required = true)]
+    pub items: Vec<String>,
+
+    /// The archive.
+    #[arg(long, short = 'f', value_name = "FILE")]
+    pub output_file: PathBuf,
+
+    /// Registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// The arguments of `portcullis load`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  portcullis load modules.tar registry.example:5000/mirror")]
+pub struct LoadArgs {
+    /// The archive.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The registry, with a prefix before the repositories or without: host[:port][/prefix]
+    #[arg(value_name = "REGISTRY")]
+    pub registry: String,
+
+    /// Registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}

@@ -49,7 +49,8 @@ impl Inspected {
                 }
                 Payload::CustomSection(section) if section.name() == SECTION && inspected.metadata.is_none() => {
                     let metadata = serde_json::from_slice(section.data());
-                    inspected.metadata = Some(metadata.map_err(|error| anyhow::anyhow!("the metadata cannot be read: {error}"))?);
+                    inspected.metadata =
+                        Some(metadata.map_err(|error| anyhow::anyhow!("the metadata cannot be read: {error}"))?);
                 }
                 _ => {}
             }
@@ -61,7 +62,8 @@ impl Inspected {
     pub(super) fn text(&self, module: &str, digest: &Digest, manifest: Option<&Digest>) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {
-            writeln!(text, "{:<18}{}", format!("{name}:"), clean(value, LONGEST)).expect("writing to a String never fails");
+            writeln!(text, "{:<18}{}", format!("{name}:"), clean(value, LONGEST))
+                .expect("writing to a String never fails");
         };
         line("Module", module);
         line("Digest", &digest.to_string());

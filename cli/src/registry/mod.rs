@@ -1,12 +1,14 @@
-//! Modules and where they are kept: `pull`, `push`, `inspect` and `verify`.
+//! Modules and where they are kept: `pull`, `push`, `inspect`, `verify`, `save` and `load`.
 //!
 //! They ask registries as the loader does, with the same checks of sizes, digests and redirects. Whom to trust and where to go
 //! is the user's own business here, so that no address is refused.
 
+mod archive;
 pub mod args;
 mod inspect;
 mod metadata;
 mod policy;
+mod transfer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,7 @@ use url::Url;
 
 use self::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, VerifyArgs};
 use self::inspect::Inspected;
+pub(crate) use self::transfer::{load, save};
 use crate::args::ResultForm;
 
 /// Largest module, in bytes.
@@ -56,7 +59,7 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
     let metadata = inspected.metadata.context("the module has no policy metadata; `kwctl annotate` adds some")?;
     let manifest = Manifest::of_module(&bytes, metadata.annotations);
     let digest = registry(&args.access)?.push(&image, bytes, &manifest).await.map_err(explain)?;
-    Ok(format!("{}@{digest}\n", Image { digest: None, ..image }.address_with_tag()))
+    Ok(format!("{}@{digest}\n", image.address_with_tag()))
 }
 
 /// Tells what a module is.
@@ -94,7 +97,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let manifest = registry.manifest(&image).await.map_err(explain)?;
     manifest.module().map_err(explain)?;
     signature::verify(&registry, &image, &manifest.digest, &requirement).await.map_err(explain)?;
-    Ok(format!("{}@{} is signed as wanted\n", Image { digest: None, ..image }.address_with_tag(), manifest.digest))
+    Ok(format!("{}@{} is signed as wanted\n", image.address_with_tag(), manifest.digest))
 }
 
 /// Brings a module from a file, a web address or a registry.
@@ -123,7 +126,8 @@ async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
 }
 
 fn image(text: &str) -> anyhow::Result<Image> {
-    text.parse().map_err(|error| SettingError::new(text, format!("{error}: want registry://host/repository:tag")).into())
+    text.parse()
+        .map_err(|error| SettingError::new(text, format!("{error}: want registry://host/repository:tag")).into())
 }
 
 /// The name of a file for a module.
@@ -151,7 +155,8 @@ fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
         name_server: None,
         user_agent: concat!("portcullis/", env!("CARGO_PKG_VERSION")),
     };
-    let own = std::env::home_dir().map(|home| home.join(".docker")).filter(|folder| folder.join("config.json").exists());
+    let own =
+        std::env::home_dir().map(|home| home.join(".docker")).filter(|folder| folder.join("config.json").exists());
     let docker = access.docker_config.clone().or(own).map(DockerConfig::new);
     Ok(Registry::new(Web::new(web), docker))
 }

@@ -94,9 +94,14 @@ impl DockerConfig {
         Self { folder }
     }
 
-    /// The file, for messages and for watching.
+    /// Where the file may be, for watching.
+    pub fn paths(&self) -> [PathBuf; 2] {
+        NAMES.map(|name| self.folder.join(name))
+    }
+
+    /// The file, for messages.
     pub fn path(&self) -> PathBuf {
-        let names = NAMES.map(|name| self.folder.join(name));
+        let names = self.paths();
         let [first, _] = &names;
         names.iter().find(|path| path.exists()).unwrap_or(first).clone()
     }

@@ -45,7 +45,7 @@ pub(crate) struct Sources {
 impl Fetching {
     /// The files whose change may help what failed.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let docker = self.docker.as_ref().map(DockerConfig::path);
+        let docker = self.docker.iter().flat_map(DockerConfig::paths);
         let files = [&self.web.authorities, &self.web.sources, &self.verification];
         files.into_iter().flatten().cloned().chain(docker).collect()
     }

@@ -52,6 +52,18 @@ fn a_pushed_module_is_named_by_its_tag_and_stays_what_it_was() {
         pod.loader_state()?.policies.into_iter().find(|policy| policy.id.as_str() == id)?.digest
     });
     assert_eq!(digest, Digest::of(&bytes));
+    // Into a place without network, and out of it.
+    let archive = folder.path("modules.tar");
+    let archive = archive.to_str().expect("text");
+    let saved = tool(&["save", &pinned, "--output-file", archive]);
+    assert!(saved.status.success(), "{}", written(&saved));
+    let other_place = format!("{}/mirror", registry.host());
+    let loaded = tool(&["load", archive, &other_place]);
+    assert!(loaded.status.success(), "{}", written(&loaded));
+    let there = tool(&["inspect", &format!("{other_place}/policies/no-privileged:v1"), "--output", "json"]);
+    let there: serde_json::Value = serde_json::from_slice(&there.stdout).expect("JSON");
+    assert_eq!(there["digest"], Digest::of(&bytes).to_string());
+
     let unsigned = tool(&["verify", &name, "--verification", "/nowhere"]);
     assert_eq!(unsigned.status.code(), Some(64), "{}", written(&unsigned));
 }
