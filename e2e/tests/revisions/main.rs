@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod faults;
-mod relay;
 mod serving;
 mod watch;
 
@@ -93,7 +92,7 @@ impl<'i> Policy<'i> {
         for (key, value) in extra.as_object().into_iter().flatten() {
             spec[key] = value.clone();
         }
-        let uid = format!("01234567-89ab-cdef-0000-{server:0>12.12}");
+        let uid = format!("{server}-{}", self.name);
         let of = |key: &str| format!("policies.portcullis.dev/{key}");
         let revision = json!({
             "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": generation,

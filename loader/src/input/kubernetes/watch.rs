@@ -106,7 +106,8 @@ impl Follow {
                     heard = Instant::now();
                     match event {
                         Some(Ok(event)) => {
-                            if self.told.take().is_some() {
+                            // A list that begins has not worked yet.
+                            if !matches!(event, watcher::Event::Init) && self.told.take().is_some() {
                                 tracing::info!("the API server tells of the revisions again");
                             }
                             if store.take(event) {
@@ -129,7 +130,7 @@ impl Follow {
 
     fn failed(&mut self, error: &watcher::Error) {
         self.errors.inc();
-        let text = portcullis_contract::clean(&error.to_string(), TEXT);
+        let text = portcullis_contract::clean(&whole(error), TEXT);
         if self.told.as_ref() != Some(&text) {
             tracing::warn!(
                 problem = text,
@@ -138,4 +139,18 @@ impl Follow {
             self.told = Some(text);
         }
     }
+}
+
+/// An error with its causes, as far as they say more.
+fn whole(error: &watcher::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
