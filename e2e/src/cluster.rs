@@ -27,7 +27,7 @@ pub const MAX_API_SERVERS: u8 = 8;
 const FIRST_POD: u8 = 32;
 
 /// How long kubectl may take. It repeats calls that were answered with a Retry-After, and waits for what it deletes.
-const KUBECTL_LIMIT: Duration = Duration::from_secs(120);
+const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 
 /// What kind of cluster to start.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -15,8 +15,11 @@ use super::kubelet;
 use super::mount::Mount;
 use crate::api::Api;
 use crate::program::{Process, Program};
-use crate::wait::eventually;
+use crate::wait::{LIMIT, eventually};
 use crate::{files, stand_in};
+
+/// The exit status of a program that cannot use its settings.
+const BAD_SETTING: i32 = 64;
 
 /// How long containers have to end after they were asked to, before they are killed.
 const GRACE: Duration = Duration::from_secs(30);
@@ -145,14 +148,30 @@ impl Pod {
     /// Waits until it is ready.
     ///
     /// # Panics
-    /// When it is not in time; tells what the probes said.
+    /// When it is not in time, or a program refuses its settings; tells what the probes said.
     pub fn wait_ready(&self) {
-        eventually(&format!("pod {} to be ready{}", self.name, self.probes_say()), || self.is_ready().then_some(()));
+        let start = Instant::now();
+        while !self.is_ready() {
+            for container in &self.containers {
+                let refused = container.process.ended().and_then(|status| status.code()) == Some(BAD_SETTING);
+                assert!(!refused, "{} refuses its settings:\n{}", container.program, container.process.last_words(10));
+            }
+            assert!(
+                start.elapsed() < LIMIT,
+                "waited in vain for pod {} to be ready:\n{}",
+                self.name,
+                self.probes_say()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn probes_say(&self) -> String {
-        let all = self.containers.iter().map(|container| container.probes.to_string()).collect::<Vec<_>>();
-        format!(" (probes at {})", all.join(", "))
+        let said = |container: &Container| match kubelet::get(container.probes, "/readyz?verbose") {
+            Ok((code, text)) => format!("{}: {code} {text}\n", container.program),
+            Err(error) => format!("{}: {error}\n", container.program),
+        };
+        self.containers.iter().map(said).collect()
     }
 
     /// Kills a program. It is started again, as by a kubelet.

@@ -6,7 +6,9 @@ mod edits;
 mod first_apply;
 mod groups;
 mod lifecycle;
+mod load;
 mod modes;
+mod requests;
 
 use std::sync::LazyLock;
 
