@@ -154,6 +154,19 @@ impl fmt::Display for Cause {
     }
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MakeAuthority { cause, previous } if previous.is_empty() => write!(f, "a new authority: {cause}"),
+            Self::MakeAuthority { cause, .. } => write!(f, "a new authority beside the old one: {cause}"),
+            Self::Trust { previous } if previous.is_empty() => f.write_str("the old authority is trusted no more"),
+            Self::Trust { .. } => f.write_str("another authority is trusted beside the stored one"),
+            Self::IssueServing { cause } => write!(f, "a new serving certificate: {cause}"),
+            Self::Show => f.write_str("`ca.crt` has all authorities that are in use"),
+        }
+    }
+}
+
 /// Decides.
 pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &StoredServing, rules: &Rules) -> Decision {
     let mut decision = Decision::new(CaBundle::default());

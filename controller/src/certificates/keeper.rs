@@ -1,12 +1,11 @@
 //! Reads the Secrets, does what was decided, and says what webhooks are to trust.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
-use portcullis_contract::{Digest, Hasher};
 use tokio::sync::watch;
 
 use super::args::Form;
@@ -16,9 +15,10 @@ use super::decide::{Decision, Moment, Step, Which, next};
 use super::event::{Events, Reason};
 use super::external;
 use super::metrics::CertificateMetrics;
+use super::quiet::{Quiet, digest};
 use super::rules::Rules;
 use super::spread::Registered;
-use super::store::{Store, StoreError};
+use super::store::{Read, Store, StoreError};
 use super::stored::{Data, StoredAuthority, StoredServing};
 
 /// How often the Secrets are looked at. Two small objects are read faster than all ways in which a watch ends are told apart.
@@ -61,6 +61,8 @@ pub struct Keeper {
     quiet: Quiet,
     /// What was told last, so that it is logged once.
     told: Option<String>,
+    /// Whether what is stored has problems.
+    is_troubled: bool,
     /// Whether it was told that two clocks differ.
     is_skewed: bool,
 }
@@ -86,23 +88,6 @@ enum Turn {
     Rest(Duration),
 }
 
-/// For how long all has been as it is. Counted by a clock that does not jump.
-struct Quiet {
-    seen: Option<(Digest, Instant)>,
-}
-
-impl Quiet {
-    fn since(&mut self, state: Digest) -> Duration {
-        match self.seen {
-            Some((seen, when)) if seen == state => when.elapsed(),
-            _ => {
-                self.seen = Some((state, Instant::now()));
-                Duration::ZERO
-            }
-        }
-    }
-}
-
 impl Keeper {
     /// A keeper, and where to learn what webhooks are to trust: nothing until the Secrets have been read.
     pub fn new(parts: KeeperParts) -> (Self, watch::Receiver<Option<Arc<CaBundle>>>) {
@@ -110,8 +95,9 @@ impl Keeper {
         let keeper = Self {
             store: Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
             events: Events::new(parts.client.clone(), &parts.instance),
-            quiet: Quiet { seen: None },
+            quiet: Quiet::default(),
             told: None,
+            is_troubled: false,
             is_skewed: false,
             bundle,
             parts,
@@ -125,8 +111,13 @@ impl Keeper {
         loop {
             let turn = tokio::time::timeout(LONGEST, self.turn()).await.unwrap_or(Err(TurnError::TimedOut));
             let pause = match turn {
-                Ok(Turn::Again) => BREATH,
-                Ok(Turn::Rest(pause)) => pause,
+                Ok(turn) => {
+                    self.mend();
+                    match turn {
+                        Turn::Again => BREATH,
+                        Turn::Rest(pause) => pause,
+                    }
+                }
                 Err(error) => {
                     failed += 1;
                     self.fail(&error).await;
@@ -140,59 +131,74 @@ impl Keeper {
     }
 
     async fn turn(&mut self) -> Result<Turn, TurnError> {
-        let (ca_secret, tls_secret) = (self.parts.ca_secret.clone(), self.parts.tls_secret.clone());
-        let failed = |name: &str, which| {
-            let name = name.to_owned();
-            move |source| TurnError::Store { name, which, source }
-        };
-        let tls = self.store.read(&tls_secret).await.map_err(failed(&tls_secret, Which::Serving))?;
+        let tls = self.read(Which::Serving).await?;
         let now = self.time(tls.time);
         let serving = StoredServing::read(tls.secret.as_ref().map(data).as_ref());
-        let registered = Registered::list(&self.parts.client, &self.parts.policy_server).await?;
-        let remembered = self.bundle.borrow().clone();
-
-        if self.parts.form == Form::External {
-            let remembered = remembered.map_or_else(|| registered.any(), |bundle| CaBundle::clone(&bundle));
-            let quiet = self.quiet.since(digest(&[tls.secret.as_ref()], true));
-            let moment = Moment { now, quiet, is_spread: true, remembered: &remembered };
-            let decision = external::follow(&moment, &serving, &self.parts.rules);
-            self.publish(&decision, now).await;
-            self.expiring(&decision).await;
-            return Ok(Turn::Rest(rest(&decision)));
+        match self.parts.form {
+            Form::Own => self.keep(now, tls.secret.as_ref(), &serving).await,
+            Form::External => {
+                let remembered = self.remembered().await?;
+                let quiet = self.quiet.since(digest(&[tls.secret.as_ref()], true));
+                let moment = Moment { now, quiet, is_spread: true, remembered: &remembered };
+                let decision = external::follow(&moment, &serving, &self.parts.rules);
+                self.publish(&decision, now).await;
+                self.expiring(&decision).await;
+                Ok(Turn::Rest(rest(&decision)))
+            }
         }
+    }
 
-        let ca = self.store.read(&ca_secret).await.map_err(failed(&ca_secret, Which::Ca))?;
-        let stored = StoredAuthority::read(ca.secret.as_ref().map(data).as_ref());
-        let remembered = remembered.map(|bundle| CaBundle::clone(&bundle)).unwrap_or_default();
+    /// A turn with certificates of our own.
+    async fn keep(&mut self, now: Timestamp, tls: Option<&Secret>, serving: &StoredServing) -> Result<Turn, TurnError> {
+        let ca = self.read(Which::Ca).await?.secret;
+        let stored = StoredAuthority::read(ca.as_ref().map(data).as_ref());
+        let remembered = self.remembered().await?;
         let is_spread = match &stored.pair {
-            Some(Ok(authority)) => registered.trust(&authority.bundle().and(&stored.previous)),
-            _ => false,
+            // Asked only during a change, as it counts only then.
+            Some(Ok(authority)) if !stored.previous.is_empty() => {
+                self.registered().await?.trust(&authority.bundle().and(&stored.previous))
+            }
+            _ => true,
         };
-        let quiet = self.quiet.since(digest(&[ca.secret.as_ref(), tls.secret.as_ref()], is_spread));
+        let quiet = self.quiet.since(digest(&[ca.as_ref(), tls], is_spread));
         let moment = Moment { now, quiet, is_spread, remembered: &remembered };
-        let decision = next(&moment, &stored, &serving, &self.parts.rules);
+        let decision = next(&moment, &stored, serving, &self.parts.rules);
         self.publish(&decision, now).await;
         let Some(step) = &decision.step else { return Ok(Turn::Rest(rest(&decision))) };
 
-        let (which, read) = match step {
-            Step::MakeAuthority { .. } | Step::Trust { .. } => (Which::Ca, ca.secret.as_ref()),
-            Step::IssueServing { .. } | Step::Show => (Which::Serving, tls.secret.as_ref()),
+        let (which, kind, read) = match step {
+            Step::MakeAuthority { .. } | Step::Trust { .. } => (Which::Ca, "Opaque", ca.as_ref()),
+            Step::IssueServing { .. } | Step::Show => (Which::Serving, "kubernetes.io/tls", tls),
         };
-        let (name, kind) = match which {
-            Which::Ca => (&ca_secret, "Opaque"),
-            Which::Serving => (&tls_secret, "kubernetes.io/tls"),
-        };
-        let Some(data) = self.made(&decision, step, &stored, &serving, now)? else { return Ok(Turn::Rest(POLL)) };
-        match self.store.write(name, kind, read, data).await {
+        let Some(data) = self.made(&decision, step, &stored, serving, now)? else { return Ok(Turn::Rest(POLL)) };
+        match self.store.write(self.name(which), kind, read, data).await {
             Ok(()) => {
-                tracing::info!(secret = name, step = %told(step), "certificates changed");
+                tracing::info!(secret = self.name(which), step = %step, "certificates changed");
                 Ok(Turn::Again)
             }
             Err(StoreError::Conflict) => Ok(Turn::Again),
             Err(source) => {
                 self.expiring(&decision).await;
-                Err(TurnError::Store { name: name.clone(), which, source })
+                Err(TurnError::Store { name: self.name(which).to_owned(), which, source })
             }
+        }
+    }
+
+    async fn read(&self, which: Which) -> Result<Read, TurnError> {
+        let name = self.name(which);
+        self.store.read(name).await.map_err(|source| TurnError::Store { name: name.to_owned(), which, source })
+    }
+
+    async fn registered(&self) -> Result<Registered, TurnError> {
+        Ok(Registered::list(&self.parts.client, &self.parts.policy_server).await?)
+    }
+
+    /// What webhooks were to trust until now. A controller that has just started asks what they do trust.
+    async fn remembered(&self) -> Result<CaBundle, TurnError> {
+        let said = self.bundle.borrow().clone();
+        match said {
+            Some(bundle) => Ok(CaBundle::clone(&bundle)),
+            None => Ok(self.registered().await?.any()),
         }
     }
 
@@ -239,9 +245,8 @@ impl Keeper {
             let text = format!("Secret {}: {problem}", self.name(*which));
             self.events.warn(Reason::CertificateInvalid, *which, &self.reference(*which), &text).await;
         }
-        if problems.is_empty() {
-            self.told = None;
-        } else {
+        self.is_troubled = !problems.is_empty();
+        if self.is_troubled {
             self.parts.metrics.errors.inc();
             let text = problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.name(*which)));
             self.tell(text.collect::<Vec<_>>().join("; "));
@@ -265,6 +270,13 @@ impl Keeper {
         self.tell(error.to_string());
         if let TurnError::Store { which, source: StoreError::NotOurs, .. } = error {
             self.events.warn(Reason::CertificateInvalid, *which, &self.reference(*which), &error.to_string()).await;
+        }
+    }
+
+    /// One line when a failure ends.
+    fn mend(&mut self) {
+        if !self.is_troubled && self.told.take().is_some() {
+            tracing::info!("certificates are kept as they should again");
         }
     }
 
@@ -321,54 +333,4 @@ fn rest(decision: &Decision) -> Duration {
 
 fn data(secret: &Secret) -> Data {
     secret.data.clone().unwrap_or_default()
-}
-
-/// Of everything that makes a pause begin anew.
-fn digest(secrets: &[Option<&Secret>], is_spread: bool) -> Digest {
-    let mut hasher = Hasher::default();
-    for secret in secrets {
-        // Lengths go along, so that no two states are written alike.
-        let entries = secret.iter().flat_map(|secret| secret.data.iter().flatten());
-        for (key, value) in entries {
-            hasher.update(format!("{key} {} ", value.0.len()).as_bytes());
-            hasher.update(&value.0);
-        }
-        hasher.update(b"/");
-    }
-    hasher.update(&[u8::from(is_spread)]);
-    hasher.finish()
-}
-
-fn told(step: &Step) -> String {
-    match step {
-        Step::MakeAuthority { cause, previous } if previous.is_empty() => format!("a new authority: {cause}"),
-        Step::MakeAuthority { cause, .. } => format!("a new authority beside the old one: {cause}"),
-        Step::Trust { previous } if previous.is_empty() => "the old authority is trusted no more".to_owned(),
-        Step::Trust { .. } => "another authority is trusted beside the stored one".to_owned(),
-        Step::IssueServing { cause } => format!("a new serving certificate: {cause}"),
-        Step::Show => "`ca.crt` has all authorities that are in use".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_begins_the_pause_anew() {
-        let secret = |text: &str| {
-            let data = [("ca.crt".to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec()))];
-            Secret { data: Some(data.into()), ..Secret::default() }
-        };
-        let (a, b) = (secret("a"), secret("b"));
-        let mut quiet = Quiet { seen: None };
-        assert_eq!(quiet.since(digest(&[Some(&a), None], true)), Duration::ZERO);
-        std::thread::sleep(Duration::from_millis(2));
-        assert!(quiet.since(digest(&[Some(&a), None], true)) > Duration::ZERO);
-        for changed in
-            [digest(&[Some(&b), None], true), digest(&[None, Some(&b)], true), digest(&[None, Some(&b)], false)]
-        {
-            assert_eq!(quiet.since(changed), Duration::ZERO);
-        }
-    }
 }

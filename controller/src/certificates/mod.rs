@@ -27,6 +27,7 @@ mod event;
 mod external;
 mod keeper;
 mod metrics;
+mod quiet;
 mod rules;
 mod serving;
 mod spread;

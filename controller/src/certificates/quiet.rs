@@ -1,0 +1,64 @@
+//! For how long all has been as it is, counted by a clock that does not jump.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Secret;
+use portcullis_contract::{Digest, Hasher};
+
+/// When the state of now was first seen.
+#[derive(Default)]
+pub(crate) struct Quiet {
+    seen: Option<(Digest, Instant)>,
+}
+
+impl Quiet {
+    /// For how long this state has been seen; not at all when it is another one than before.
+    pub(crate) fn since(&mut self, state: Digest) -> Duration {
+        match self.seen {
+            Some((seen, when)) if seen == state => when.elapsed(),
+            _ => {
+                self.seen = Some((state, Instant::now()));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// Of everything that makes a pause begin anew.
+pub(crate) fn digest(secrets: &[Option<&Secret>], is_spread: bool) -> Digest {
+    let mut hasher = Hasher::default();
+    for secret in secrets {
+        // Lengths go along, so that no two states are written alike.
+        let entries = secret.iter().flat_map(|secret| secret.data.iter().flatten());
+        for (key, value) in entries {
+            hasher.update(format!("{key} {} ", value.0.len()).as_bytes());
+            hasher.update(&value.0);
+        }
+        hasher.update(b"/");
+    }
+    hasher.update(&[u8::from(is_spread)]);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_begins_the_pause_anew() {
+        let secret = |text: &str| {
+            let data = [("ca.crt".to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec()))];
+            Secret { data: Some(data.into()), ..Secret::default() }
+        };
+        let (a, b) = (secret("a"), secret("b"));
+        let mut quiet = Quiet::default();
+        assert_eq!(quiet.since(digest(&[Some(&a), None], true)), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(quiet.since(digest(&[Some(&a), None], true)) > Duration::ZERO);
+        for changed in
+            [digest(&[Some(&b), None], true), digest(&[None, Some(&b)], true), digest(&[None, Some(&b)], false)]
+        {
+            assert_eq!(quiet.since(changed), Duration::ZERO);
+        }
+    }
+}
