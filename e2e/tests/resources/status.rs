@@ -25,7 +25,7 @@ fn a_status_has_limits() {
     let entry = json!({ "generation": 1, "time": "2026-01-01T00:00:00Z", "served": true });
     let full = json!({
         "observedGeneration": 1,
-        "conditions": [condition("Ready", &"m".repeat(1024)), condition("Accepted", "")],
+        "conditions": [condition("Ready", &"m".repeat(1024)), condition("OfAnotherProgram", "")],
         "replicas": (0..16).map(|number| replica(&format!("pod-{number}"))).collect::<Vec<_>>(),
         "history": vec![&entry; 10],
         "resolved": { "generation": 1, "digest": format!("sha256:{}", "0".repeat(64)),
@@ -40,7 +40,7 @@ fn a_status_has_limits() {
     let refused = [
         (json!({ "conditions": [condition("Ready", &"m".repeat(1025))] }), "status.conditions[0].message"),
         (json!({ "conditions": [condition("Ready", ""), condition("Ready", "")] }), "Duplicate value"),
-        (json!({ "conditions": [condition("Happy", "")] }), "status.conditions[0].type"),
+        (json!({ "conditions": [condition("", "")] }), "status.conditions[0].type"),
         (json!({ "replicas": (0..17).map(|n| replica(&n.to_string())).collect::<Vec<_>>() }), "status.replicas"),
         (json!({ "replicas": [replica("a"), replica("a")] }), "Duplicate value"),
         (json!({ "history": vec![&entry; 11] }), "status.history"),
