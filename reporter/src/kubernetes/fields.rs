@@ -1,8 +1,9 @@
 //! The fields of a policy's status that are ours: what is applied, what is found, and whether the two are the same (status-api
 //! section 10). Pure.
 //!
-//! An apply carries the complete set, as what is left out is removed. It removes nothing that another manager owns, and an API
-//! server with an older schema drops what it does not know; both show in what comes back.
+//! An apply carries the complete set, as what is left out is removed. It removes nothing that another manager owns, which shows in
+//! what comes back. An API server with an older schema refuses an apply with fields that it does not know; a merge it takes and
+//! drops them.
 
 use portcullis_api::{API_VERSION, ConditionType, PolicyStatus};
 use serde_json::{Map, Value, json};
@@ -60,6 +61,37 @@ pub(crate) fn sweep(object: &PolicyObject, status: &PolicyStatus) -> Value {
     let wanted = json!(status);
     let fields: Map<String, Value> = FIELDS.iter().map(|field| ((*field).to_owned(), wanted[*field].clone())).collect();
     json!({ "metadata": metadata(object), "status": fields })
+}
+
+/// The body of a trial merge with everything of ours. Other than an apply, which an API server with an older schema refuses as a
+/// whole, it is taken with what that schema knows.
+pub(crate) fn trial(object: &PolicyObject, status: &PolicyStatus) -> Value {
+    json!({ "metadata": metadata(object), "status": status })
+}
+
+/// [`apply`] of what was kept of a [`trial`].
+pub(crate) fn apply_known(object: &PolicyObject, status: &PolicyStatus, kept: &Value) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": kind(&object.id),
+        "metadata": metadata(object),
+        "status": known(&json!(status), kept),
+    })
+}
+
+/// `wanted` without the fields that `kept` lacks.
+fn known(wanted: &Value, kept: &Value) -> Value {
+    match (wanted, kept) {
+        (Value::Object(wanted), Value::Object(kept)) => {
+            let fields = wanted.iter().filter_map(|(name, value)| Some((name.clone(), known(value, kept.get(name)?))));
+            Value::Object(fields.collect())
+        }
+        // A merge takes a list as a whole, so that entries stand where they stood.
+        (Value::Array(wanted), Value::Array(kept)) if wanted.len() == kept.len() => {
+            Value::Array(wanted.iter().zip(kept).map(|(wanted, kept)| known(wanted, kept)).collect())
+        }
+        _ => wanted.clone(),
+    }
 }
 
 fn metadata(object: &PolicyObject) -> Value {
@@ -163,6 +195,16 @@ mod tests {
         let Fit::Dropped(mut found) = fit(&ours(&status()), &ours(&found)) else { panic!("dropped") };
         found.sort();
         assert_eq!(found, dropped);
+    }
+
+    #[test]
+    fn what_an_older_schema_does_not_know_is_left_out_of_an_apply() {
+        let mut kept = status();
+        kept.as_object_mut().expect("an object").remove("summary");
+        kept["replicas"][0].as_object_mut().expect("an object").remove("generation");
+        let known = known(&status(), &kept);
+        assert_eq!(known, kept);
+        assert_eq!(known["conditions"], status()["conditions"]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ mod tests {
             "status": {"conditions": conditions},
         });
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        Record { object, last: None, given_up: None }
+        Record { object, last: None, tried: None, given_up: None }
     }
 
     fn now() -> Timestamp {

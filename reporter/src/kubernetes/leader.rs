@@ -185,6 +185,7 @@ impl<'a> Leader<'a> {
         let now = Instant::now();
         let dirty = self.store.take_dirty();
         if !dirty.is_empty() {
+            dirty.iter().for_each(|id| self.find_tried(id));
             let replicas = self.store.replicas();
             for id in dirty {
                 let record = self.store.policy(&id);
@@ -224,7 +225,31 @@ impl<'a> Leader<'a> {
                 self.pace.done(&id, None);
                 continue;
             };
-            self.writes.spawn(write::status(Arc::clone(&self.server), record.object.clone(), status));
+            let object = record.object.clone();
+            if let Some(record) = self.store.policy_mut(&id) {
+                record.tried = Some(status.clone());
+            }
+            self.writes.spawn(write::status(Arc::clone(&self.server), object, status));
+        }
+    }
+
+    /// A write whose answer was lost is found by the watch: it counts like any other.
+    fn find_tried(&mut self, id: &PolicyId) {
+        let Some(record) = self.store.policy_mut(id) else { return };
+        let is_there = |tried: &PolicyStatus| fields::ours(&json!(tried)) == fields::ours(&record.object.raw_status);
+        if record.tried.as_ref().is_some_and(is_there)
+            && let Some(status) = record.tried.take()
+        {
+            let (object, before) = (record.object.clone(), record.last.replace(status.clone()));
+            self.announce(&object, before.as_ref(), &status);
+        }
+    }
+
+    /// The events of one change of status.
+    fn announce(&mut self, object: &PolicyObject, before: Option<&PolicyStatus>, after: &PolicyStatus) {
+        for (r#type, reason, note) in event::events(before, after) {
+            let notice = Notice { policy: object.id.clone(), uid: object.meta.uid.clone(), r#type, reason, note };
+            self.announcer.add(notice, Timestamp::now(), Instant::now());
         }
     }
 
@@ -286,12 +311,9 @@ impl<'a> Leader<'a> {
             record.object.meta = meta;
             record.object.raw_status = found["status"].clone();
         }
+        record.tried = None;
         let before = record.last.replace(status.clone());
-        let now = Instant::now();
-        for (r#type, reason, note) in event::events(before.as_ref(), &status) {
-            let notice = Notice { policy: object.id.clone(), uid: object.meta.uid.clone(), r#type, reason, note };
-            self.announcer.add(notice, Timestamp::now(), now);
-        }
+        self.announce(object, before.as_ref(), &status);
         if let Fit::Dropped(fields) = fit {
             self.tell_outdated(object, &fields);
         }

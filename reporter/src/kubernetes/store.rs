@@ -26,6 +26,8 @@ pub(crate) struct Record {
     pub(crate) object: PolicyObject,
     /// The status that was written or found last, if it makes sense: the next is decided from it.
     pub(crate) last: Option<PolicyStatus>,
+    /// The status of a write whose answer has not come: it may have been written all the same.
+    pub(crate) tried: Option<PolicyStatus>,
     /// What was wanted and what came of it when it could not be written as wanted: not tried again while both are the same.
     pub(crate) given_up: Option<(Value, Value)>,
 }
@@ -211,7 +213,7 @@ impl Store {
                 // A generation that the object does not have yet was written by somebody who did not know.
                 let sane = |status: &PolicyStatus| status.observed_generation <= object.meta.generation;
                 let last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
-                self.policies.insert(id.clone(), Record { object, last, given_up: None });
+                self.policies.insert(id.clone(), Record { object, last, tried: None, given_up: None });
             }
         }
         self.dirty.insert(id);

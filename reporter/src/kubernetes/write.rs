@@ -30,7 +30,14 @@ pub(crate) async fn status(server: Arc<Server>, object: PolicyObject, status: Po
 async fn write(server: &Server, object: &PolicyObject, status: &PolicyStatus) -> Result<Value, CallError> {
     let path = status_path(&object.id);
     let apply = format!("{path}?fieldManager={MANAGER}&force=true");
-    let found = server.send(Method::PATCH, &apply, Content::Apply, &fields::apply(object, status)).await?;
+    let found = match server.send(Method::PATCH, &apply, Content::Apply, &fields::apply(object, status)).await {
+        Ok(found) => found,
+        Err(error) if error.code() == Some(500) => {
+            let Some(body) = without_unknown(server, object, status).await else { return Err(error) };
+            server.send(Method::PATCH, &apply, Content::Apply, &body).await?
+        }
+        Err(error) => return Err(error),
+    };
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&found["status"]));
     let (Fit::Foreign, Some(meta)) = (fit, Meta::of(&found)) else { return Ok(found) };
     let object = PolicyObject { meta, ..object.clone() };
@@ -41,6 +48,15 @@ async fn write(server: &Server, object: &PolicyObject, status: &PolicyStatus) ->
         Err(error) if error.code() == Some(409) => Ok(found),
         Err(error) => Err(error),
     }
+}
+
+/// The apply with what the API server's schema knows; nothing where it knows all. An apply with other fields is refused with 500, so
+/// a trial that changes nothing tells which they are.
+async fn without_unknown(server: &Server, object: &PolicyObject, status: &PolicyStatus) -> Option<Value> {
+    let path = format!("{}?fieldManager={MANAGER}&dryRun=All", status_path(&object.id));
+    let kept = server.send(Method::PATCH, &path, Content::Merge, &fields::trial(object, status)).await.ok()?;
+    let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&kept["status"]));
+    matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"]))
 }
 
 /// Removes the report of a pod that is gone, unless it has changed meanwhile.
