@@ -10,10 +10,12 @@ const ROWS: &str = "L01-L27 \
     M01-M09 M11-M13 M15-M18 M20-M26 M28 \
     S01 S02 S04-S06 \
     V01-V22 \
-    E01-E04 E07-E18 \
+    E01-E18 \
     H01-H13 H16 H17 H19-H22 \
-    W11 W13 W15 \
-    X01 X02 X05 X06";
+    W01-W16 \
+    K09 \
+    R01-R32 \
+    X01-X06 X09";
 
 const UNTESTED: &str = "tests/faults/untested.txt";
 
@@ -97,7 +99,7 @@ mod tests {
     #[test]
     fn ranges_stand_for_their_rows() {
         assert_eq!(expand("L09 M01-M03"), ["L09", "M01", "M02", "M03"]);
-        assert_eq!(expand(ROWS).len(), 93);
+        assert_eq!(expand(ROWS).len(), 171);
     }
 
     #[test]
