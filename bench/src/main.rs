@@ -4,16 +4,19 @@
 //! programs measured are the real ones, built for release, over loopback.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod evaluate;
 mod floor;
 mod isolation;
 mod load;
 mod pod;
+mod propagate;
 mod report;
 mod review;
 mod scale;
 mod start;
 mod swap;
+mod usage;
 mod variant;
 
 use std::process::ExitCode;
@@ -49,6 +52,10 @@ enum Benchmark {
     Start(start::Args),
     /// Other policies' latency while some callers run an endless loop.
     Isolation(isolation::Args),
+    /// Creating pods through a real API server, with policies in one webhook or in one each.
+    Admission(admission::Args),
+    /// From `kubectl apply` to enforced on all replicas and to Ready=True.
+    Propagate(propagate::Args),
     /// Reports of many replicas on many policies, against a real API server and the real leader.
     Scale(scale::Args),
 }
@@ -64,6 +71,8 @@ fn main() -> ExitCode {
                 Benchmark::Swap(swap) => swap.run(args.output).await,
                 Benchmark::Start(start) => start.run(args.output).await,
                 Benchmark::Isolation(isolation) => isolation.run(args.output).await,
+                Benchmark::Admission(admission) => admission.run(args.output).await,
+                Benchmark::Propagate(propagate) => tokio::task::block_in_place(|| propagate.run(args.output)),
                 Benchmark::Scale(scale) => scale.run(args.output).await,
             }
         })

@@ -170,7 +170,7 @@ fn uid(object: &Value) -> anyhow::Result<String> {
 }
 
 /// One call of the API.
-pub(super) async fn send(
+pub(crate) async fn send(
     client: &Client,
     method: Method,
     path: &str,

@@ -1,0 +1,59 @@
+//! What a process used so far.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+/// What a process used so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    /// Processor time, all threads, user and system.
+    pub(crate) cpu: Duration,
+}
+
+impl Usage {
+    /// Of a process of this machine.
+    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).context("a process that is measured has ended")?;
+        Self::parse(&text).context("the kernel tells a process' times in an unknown form")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let number = |field: usize| fields(text)?.get(field - 3)?.parse::<u64>().ok();
+        let ticks = number(14)? + number(15)?;
+        Some(Self { cpu: Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()) })
+    }
+}
+
+/// The fields after the name, which is in parentheses; the first is number 3.
+fn fields(text: &str) -> Option<Vec<&str>> {
+    Some(text.rsplit_once(')')?.1.split_whitespace().collect())
+}
+
+/// The child of this process whose program has this name.
+pub(crate) fn child_named(name: &str) -> anyhow::Result<u32> {
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
+        // Processes come and go.
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let is_child = fields(&text).and_then(|fields| fields.get(1)?.parse::<u32>().ok()) == Some(std::process::id());
+        if is_child && text.contains(&format!("({name})")) {
+            return Ok(pid);
+        }
+    }
+    bail!("no child of this process is called {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_time() {
+        let text = "7 (a (b) c) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 1 1 1";
+        let usage = Usage::parse(text).expect("reads");
+        assert_eq!(usage.cpu.as_millis() * u128::from(rustix::param::clock_ticks_per_second()), 300_000);
+        assert!(Usage::of(std::process::id()).is_ok());
+    }
+}
