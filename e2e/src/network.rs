@@ -27,6 +27,9 @@ pub(crate) struct Network {
     /// or are taken away by who starts a cluster there.
     #[serde(default = "own_namespace")]
     pub(crate) namespace: u64,
+    /// Whether that namespace has no interface but the loopback, as a test's own has.
+    #[serde(default)]
+    is_cut_off: bool,
 }
 
 /// Where its addresses are.
@@ -66,7 +69,7 @@ fn has_only_loopback(devices: &str) -> bool {
 impl Network {
     /// A block for a cluster of this process.
     pub(crate) fn new(slot: u8, kind: Kind) -> Self {
-        Self { slot, kind, namespace: own_namespace() }
+        Self { slot, kind, namespace: own_namespace(), is_cut_off: is_cut_off() }
     }
 
     /// Whether it was made in another network namespace.
@@ -74,11 +77,10 @@ impl Network {
         self.namespace != own_namespace()
     }
 
-    /// Whether its routes are in the machine's own network namespace, which this process is not in. They can be taken away there
-    /// only.
+    /// Whether its routes are in a network namespace that is the machine's and not this process's: only there can they be taken
+    /// away. Those of a test's own namespace have gone with it.
     pub(crate) fn is_out_of_reach(self) -> bool {
-        let machine = fs::metadata("/proc/1/ns/net").map(|namespace| namespace.ino());
-        self.kind == Kind::Routed && self.is_elsewhere() && machine.is_ok_and(|machine| machine == self.namespace)
+        self.kind == Kind::Routed && !self.is_cut_off && self.is_elsewhere()
     }
 
     /// The address of an API server, of other parts of the cluster, or of a process that stands in for a pod.
@@ -213,9 +215,11 @@ mod tests {
 
     #[test]
     fn routes_of_another_namespace_are_left_alone() {
-        let network = Network { namespace: 1, ..Network::new(3, Kind::Routed) };
-        assert!(network.is_elsewhere() && !Network::new(3, Kind::Routed).is_elsewhere());
-        network.down().unwrap();
+        let of_machine = Network { namespace: 1, is_cut_off: false, ..Network::new(3, Kind::Routed) };
+        let of_test = Network { is_cut_off: true, ..of_machine };
+        assert!(of_machine.is_out_of_reach() && !of_test.is_out_of_reach());
+        assert!(!Network::new(3, Kind::Routed).is_out_of_reach());
+        of_machine.down().unwrap();
     }
 
     #[test]
