@@ -8,12 +8,12 @@ use crate::files::TextFile;
 /// Rows that this version answers for.
 const ROWS: &str = "L01-L27 \
     M01-M09 M11-M13 M15-M18 M20-M26 M28 \
-    S01 S02 S04-S06 \
+    S01-S06 \
     V01-V22 \
     E01-E18 \
     H01-H13 H16 H17 H19-H22 \
     W01-W16 \
-    K09 \
+    K05 K09 \
     R01-R32 \
     X01-X06 X09";
 
