@@ -15,7 +15,6 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, Output, Program};
-use serde_json::json;
 
 /// The cluster of all tests of this binary.
 fn cluster() -> &'static Cluster {
@@ -23,15 +22,9 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// An installation without pods: definitions and a namespace. Nobody may write a status before there is a leader's Lease.
+/// An installation without pods: definitions and a namespace.
 fn install(name: &str) -> Installation<'static> {
-    let installation = Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test());
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": { "holderIdentity": "nobody" },
-        "metadata": { "name": format!("portcullis-{name}-reporter"), "namespace": name },
-    });
-    cluster().apply(&lease.to_string()).expect("a lease");
-    installation
+    Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test())
 }
 
 /// The tool for who a kubeconfig says, without settings of who runs the test.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use portcullis_e2e::{Installation, eventually};
+use portcullis_e2e::Installation;
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -81,11 +81,8 @@ impl<'i> Scene<'i> {
             "metadata": { "name": "labels", "namespace": self.namespace }, "status": status,
         });
         let path = format!("{}/status", self.path());
-        // The API server learns of the Lease a moment after it was made.
-        eventually("the API server to take a status", || {
-            let applied = self.installation.api().apply(&path, "portcullis-status", &object).ok()?;
-            if applied.is_ok() { Some(()) } else { (applied.code != 422).then(|| drop(applied.expect("a status"))) }
-        });
+        let applied = self.installation.api().apply(&path, "portcullis-status", &object);
+        applied.expect("an API server answers").expect("a status");
     }
 
     /// The fourth generation failed, and the third answers.
