@@ -17,6 +17,7 @@ pub(crate) use self::registry::RegistryArgs;
 use crate::compile::CompileLimits;
 use crate::plan::PlanSettings;
 use crate::retry::Retry;
+use crate::siblings::SiblingArgs;
 use crate::source::Fetching;
 
 /// Fetches, verifies and precompiles policy modules onto the shared volume.
@@ -115,6 +116,10 @@ pub struct Args {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
+    /// Other loaders.
+    #[command(flatten)]
+    pub siblings: SiblingArgs,
+
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -185,6 +190,7 @@ impl Args {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
         self.registry.check()?;
+        self.siblings.check()?;
         let mut allowed = self.allow_source.clone();
         allowed.retain(|pattern| !pattern.is_empty());
         let bare = |pattern: &&String| pattern.split_once("://").is_none_or(|(_, rest)| !rest.contains('/'));
@@ -218,6 +224,7 @@ impl Args {
                 },
                 docker: self.registry.docker(),
                 verification: self.registry.verification.clone(),
+                peers: self.siblings.peers(),
                 attempts: self.registry.fetch_attempts,
             },
             plan: PlanSettings {
@@ -350,6 +357,7 @@ mod tests {
             ("--sources", "/nowhere"),
             ("--fetch-attempts", "0"),
             ("--verification", "/nowhere"),
+            ("--siblings-tls-dir", "/nowhere"),
         ] {
             let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };
             let error = args(&extra).settings().expect_err(setting).to_string();

@@ -22,6 +22,7 @@ mod jobs;
 mod metrics;
 mod plan;
 mod retry;
+mod siblings;
 mod source;
 mod store;
 mod supervise;
@@ -95,6 +96,15 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     tracing::info!(port = "probes", address = %probes, "listening");
     tracing::info!(port = "state", address = %state, "listening");
 
+    let siblings = match args.siblings.port() {
+        Some((address, keys)) => {
+            let listener = tokio::net::TcpListener::bind(address).await;
+            let listener = listener.with_context(|| format!("--siblings-address: failed to listen on {address}"))?;
+            tracing::info!(port = "siblings", address = %listener.local_addr()?, "listening");
+            Some((listener, keys))
+        }
+        None => None,
+    };
     let beat = liveness.beat("loader", ALIVE);
     let Some(volume) = open(&settings, &key, &feed, &beat, &shutdown).await else { return Ok(()) };
     started.release();
@@ -111,7 +121,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let watched_files = settings.fetching.files();
     let sources = Sources::new(settings.roots.clone(), settings.fetching.clone());
     let compilers = Compilers::new(settings.compile);
-    let workshop = Arc::new(Workshop::new(Arc::new(volume), sources, compilers, metrics, settings.compile));
+    let volume = Arc::new(volume);
+    if let Some((listener, keys)) = siblings {
+        let limit = settings.compile.max_module_size;
+        tokio::spawn(siblings::serve(listener, keys, Arc::clone(&volume), limit, shutdown.clone()));
+    }
+    let workshop = Arc::new(Workshop::new(volume, sources, compilers, metrics, settings.compile));
     let outside = Outside {
         settings: settings.plan,
         desired,

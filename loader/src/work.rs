@@ -69,7 +69,7 @@ impl Drop for Running {
 }
 
 enum Event {
-    Job(u64, Job, Result<Outcome, Setback>),
+    Job(u64, Job, Box<Result<Outcome, Setback>>),
     Published(Result<u64, Setback>),
 }
 
@@ -194,7 +194,7 @@ impl Work {
                 Some(Ok(outcome)) => Ok(outcome),
                 _ => Err(mistake(Reason::InternalError, "a job")),
             };
-            let _ = events.send(Event::Job(number, key, result));
+            let _ = events.send(Event::Job(number, key, Box::new(result)));
         });
         self.running.insert(job, Running { number, task, gauge });
     }
@@ -217,7 +217,7 @@ impl Work {
                     return;
                 }
                 self.running.remove(&job);
-                match (result, job) {
+                match (*result, job) {
                     (Ok(Outcome::Fetched(reference, result)), _) => self.plan.fetched(&reference, result, now),
                     (Ok(Outcome::Brought(reference, pins, result)), _) => {
                         self.plan.brought(&reference, &pins, result, now)

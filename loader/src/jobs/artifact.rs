@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis_contract::{Digest, Reason};
+use portcullis_contract::{Digest, Reason, Stage};
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::Requirement;
 
@@ -54,7 +54,12 @@ impl Workshop {
         {
             return Ok(manifest);
         }
-        Ok(self.sources.manifest(image).await?)
+        match (self.sources.manifest(image).await, image.digest) {
+            (Err(error), Some(digest)) if error.reason.class().is_retryable() => {
+                Ok(self.sources.manifest_of_others(&digest).await.ok_or(error)?)
+            }
+            (result, _) => Ok(result?),
+        }
     }
 
     async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
@@ -77,9 +82,19 @@ impl Workshop {
 
     async fn layer_onto_volume(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
         let temporary = self.volume.temporary();
-        let file = temporary.open().map_err(|error| super::cannot_write(&error))?;
-        let mut sink = Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes));
-        self.sources.blob(image, digest, &mut sink).await?;
+        let open = || {
+            let file = temporary.open().map_err(|error| {
+                SourceError::new(crate::store::volume_reason(&error), format!("failed to write to the volume: {error}"))
+            })?;
+            Ok(Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes)))
+        };
+        let mut sink: Sink = open()?;
+        if let Err(error) = self.sources.blob(image, digest, &mut sink).await {
+            // What the registry cannot give now, another loader may have.
+            let retryable = error.reason.class().is_retryable() && error.reason.stage() == Stage::Fetch;
+            let others = if retryable { self.sources.blob_of_others(digest, open).await } else { None };
+            sink = others.ok_or(error)?;
+        }
         let fetched: Fetched = sink.finish().await?;
         self.metrics.fetched_bytes.inc_by(fetched.bytes);
         if fetched.digest != *digest {

@@ -14,7 +14,7 @@ impl Plan {
         let is_missing = |digest: &Digest| self.artifacts.get(digest).is_some_and(|making| making.no_module);
         let mut pins: Vec<Digest> = Vec::new();
         for policy in self.policies.values() {
-            let target = policy.target().map(|(body, pin)| (body, pin));
+            let target = policy.target();
             let others = policy.fallbacks().map(|other| (&other.body, other.digest));
             let named = target.into_iter().chain(others).filter(|(body, _)| body.reference.as_ref() == Some(reference));
             pins.extend(named.map(|(_, pin)| pin).filter(is_missing));

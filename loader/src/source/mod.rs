@@ -7,9 +7,9 @@ mod sink;
 use std::path::PathBuf;
 
 use portcullis_contract::{Digest, Reason};
-use portcullis_registry::oci::{Image, Manifest, Registry};
+use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
 use portcullis_registry::signature::{self, Requirement, RequirementError};
-use portcullis_registry::{DockerConfig, Web, WebSettings, host_of};
+use portcullis_registry::{DockerConfig, Peers, Web, WebSettings, Whole, host_of};
 use url::Url;
 
 pub(crate) use self::file::FileSource;
@@ -28,6 +28,8 @@ pub struct Fetching {
     pub docker: Option<DockerConfig>,
     /// `verification.yml`: who must have signed every module. Read again for each module.
     pub verification: Option<PathBuf>,
+    /// Other loaders, for what registries cannot give now.
+    pub peers: Option<Peers>,
     /// Most attempts a second at one host.
     pub attempts: u32,
 }
@@ -38,6 +40,7 @@ pub(crate) struct Sources {
     pub file: FileSource,
     registry: Registry,
     verification: Option<PathBuf>,
+    peers: Option<Peers>,
     /// Most attempts a second at one host.
     pub attempts: u32,
 }
@@ -54,8 +57,14 @@ impl Fetching {
 impl Sources {
     /// Sources below `roots`, which are canonical, and on the network.
     pub(crate) fn new(roots: Vec<PathBuf>, fetching: Fetching) -> Self {
-        let Fetching { web, docker, verification, attempts } = fetching;
-        Self { file: FileSource::new(roots), registry: Registry::new(Web::new(web), docker), verification, attempts }
+        let Fetching { web, docker, verification, peers, attempts } = fetching;
+        Self {
+            file: FileSource::new(roots),
+            registry: Registry::new(Web::new(web), docker),
+            verification,
+            peers,
+            attempts,
+        }
     }
 
     /// Brings a file or the content of an address.
@@ -96,6 +105,23 @@ impl Sources {
     /// When it cannot be had whole.
     pub(crate) async fn blob(&self, image: &Image, digest: &Digest, sink: &mut Sink) -> Result<(), SourceError> {
         self.registry.web().in_time(&image.host, self.registry.blob(image, digest, sink)).await
+    }
+
+    /// The manifest with this digest, from another loader. Nothing without others, or when none has it.
+    pub(crate) async fn manifest_of_others(&self, digest: &Digest) -> Option<Manifest> {
+        let receive = || Ok(Whole::new("the manifest", MAX_MANIFEST));
+        let body = self.peers.as_ref()?.fetch(self.registry.web(), "manifests", digest, receive).await.ok()?;
+        let (bytes, found) = body.finish();
+        if found == *digest { Manifest::parse(bytes).ok() } else { None }
+    }
+
+    /// The module with this digest, from another loader, into a sink that `receive` makes; the caller checks the digest.
+    pub(crate) async fn blob_of_others(
+        &self,
+        digest: &Digest,
+        receive: impl Fn() -> Result<Sink, SourceError>,
+    ) -> Option<Sink> {
+        self.peers.as_ref()?.fetch(self.registry.web(), "modules", digest, receive).await.ok()
     }
 
     /// Checks that a manifest is signed by whom the installation and the policy name.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Review, Secret, docker_config, eventually,
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Review, Secret, docker_config, eventually,
     eventually_within, guest, never, password, wat, write_docker_config,
 };
 
@@ -157,6 +157,35 @@ fn fault_v22_volume_empty_and_source_away() {
     pod.assert_unserved(REMOTE, Reason::RegistryUnreachable);
     registry.start_again();
     pod.assert_recovered(REMOTE, 1);
+}
+
+/// While the registry is away, loaders help each other, and nobody else.
+#[test]
+fn fault_l01_registry_away_and_another_loader_has_it() {
+    let registry = Registry::tls();
+    let (manifest, _) = registry.push("policies/a:v1", &module("siblings"));
+    let pinned = registry.module(&format!("policies/a@{manifest}"));
+    let (loaders, strangers) = (Authority::new("loaders"), Authority::new("strangers"));
+    let pod = |authority: &Authority, more: &dyn Fn(PodSetup) -> PodSetup| {
+        let folder = Folder::empty();
+        folder.put(&Policy::cluster("remote").module(&pinned));
+        let keys = folder.path("siblings");
+        fs::create_dir(&keys).expect("a folder");
+        authority.identity(&["portcullis-sibling"]).write_to(&keys);
+        fs::write(keys.join("ca.crt"), &authority.pem).expect("writes");
+        let setup = pod_with(&folder, &registry).loader("--siblings-tls-dir", keys.display());
+        let pod = more(setup).begin();
+        (pod, folder)
+    };
+    let address = format!("{}:9444", registry.host().rsplit_once(':').expect("a port").0);
+    let (first, _kept) = pod(&loaders, &|setup| setup.loader("--siblings-address", &address));
+    first.assert_recovered(REMOTE, 1);
+    registry.stop();
+    let (second, _kept) = pod(&loaders, &|setup| setup.loader("--siblings", &address));
+    second.assert_recovered(REMOTE, 1);
+    // The keys of another authority open nothing.
+    let (third, _kept) = pod(&strangers, &|setup| setup.loader("--siblings", &address));
+    third.assert_unserved(REMOTE, Reason::RegistryUnreachable);
 }
 
 /// What a tag was when a policy was loaded is what the policy stays.
