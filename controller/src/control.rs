@@ -181,8 +181,17 @@ impl Control {
         }
         match outcome {
             Outcome::Done => {}
-            Outcome::Wrote(news) => self.world.take(news),
-            Outcome::Tried(group, answer) => self.memory.groups.entry(group).or_default().tried = Some(answer),
+            Outcome::Wrote(news) => {
+                if let Action::DeleteWebhook { name, .. } = action {
+                    self.memory.unregistered(name);
+                }
+                self.world.take(news);
+            }
+            Outcome::Tried(group, answer) => {
+                let remembered = self.memory.groups.entry(group).or_default();
+                remembered.tried = Some(answer);
+                remembered.refused = None;
+            }
             Outcome::Proven(group, webhook, verdict) => {
                 let remembered = self.memory.groups.entry(group).or_default();
                 match verdict {

@@ -83,4 +83,13 @@ impl Memory {
             waiting: BTreeMap::new(),
         }
     }
+
+    /// We removed the webhook of this name: whoever joins its group from now on registers it anew, and waits for that.
+    pub fn unregistered(&mut self, name: &str) {
+        for (_, group) in self.groups.iter_mut().filter(|(group, _)| name.ends_with(group.as_str())) {
+            group.right = None;
+            group.proven = None;
+            group.unproven = None;
+        }
+    }
 }

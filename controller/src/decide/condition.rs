@@ -101,6 +101,8 @@ fn no(reason: &'static str, message: String) -> Verdict {
 
 /// The write that brings a policy's condition to this, if it does not say it already.
 pub(super) fn write(policy: &PolicyView, verdict: Verdict, now: Now) -> Option<Action> {
+    let known = ConditionType::WebhookConfigured.reasons();
+    debug_assert!(known.contains(&verdict.reason), "{} is no reason that users can look up", verdict.reason);
     let before = policy.standing.webhook.as_ref();
     let condition = Condition {
         r#type: ConditionType::WebhookConfigured,

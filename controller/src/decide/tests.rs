@@ -57,7 +57,7 @@ impl P {
         self
     }
 
-    fn new(mut self) -> Self {
+    fn without_finalizer(mut self) -> Self {
         self.0["metadata"]["finalizers"] = json!([]);
         self
     }
@@ -225,6 +225,6 @@ const NOTHING: [&str; 0] = [];
 fn nothing_is_decided_before_every_list_is_whole() {
     let mut stage = Stage::new();
     stage.world = World::new("default");
-    stage.put(policy("a").new());
+    stage.put(policy("a").without_finalizer());
     assert_eq!(stage.told(), NOTHING);
 }

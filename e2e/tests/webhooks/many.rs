@@ -1,8 +1,9 @@
 //! Many policies.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Installation, InstallationOptions, eventually};
+use portcullis_e2e::{Installation, InstallationOptions, condition, eventually};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -10,6 +11,9 @@ use crate::scene::{Scene, quick, rules};
 
 /// As many as the row says.
 const POLICIES: usize = 1000;
+
+/// Until all of them are ready. The row says two minutes, of programs as users have them and with two cores for themselves.
+const CROWD: Duration = Duration::from_secs(400);
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -55,6 +59,42 @@ fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() 
     scene.installation.cluster().apply_server_side(&manifest(5, json!({ "a": 1 })).to_string()).expect("an edit");
     eventually("another revision", || (scene.installation.revisions().len() == POLICIES + 1).then_some(()));
     assert_eq!(versions(&scene.webhooks(resources.len())), before);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k08_a_thousand_policies_at_once_are_all_ready_and_the_others_are_judged_meanwhile() {
+    let scene = Scene::new("crowd", 1);
+    let canary = scene.installation.cluster_policy("crowd-canary").denying("not today");
+    scene.installation.apply_ready(std::slice::from_ref(&canary));
+    let mut all = String::new();
+    for index in 0..POLICIES {
+        let policy = scene.installation.cluster_policy(&format!("crowd-{index}"));
+        // Ten match parts that no request of the test matches.
+        let conditions = json!([{ "name": "part", "expression": format!("request.name == 'part-{}'", index % 10) }]);
+        let policy = policy.on(&["secrets"]).field("matchConditions", conditions);
+        writeln!(all, "---\n{}", policy.manifest(scene.installation.source())).expect("a text");
+    }
+    let start = Instant::now();
+    scene.installation.cluster().apply_server_side(&all).expect("a thousand policies");
+    let list = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies";
+    loop {
+        let refused = scene.create("canary").expect_err("denied");
+        assert!(refused.contains("not today"), "{refused}");
+        let found = scene.installation.api().get(list).unwrap_or_default();
+        let ours = found["items"].as_array().into_iter().flatten().filter(|policy| {
+            policy["spec"]["policyServer"] == "crowd"
+                && condition(policy, "Ready").is_some_and(|ready| ready["status"] == "True")
+        });
+        let ready = ours.count();
+        if ready == POLICIES + 1 {
+            break;
+        }
+        assert!(start.elapsed() < CROWD, "{ready} of {POLICIES} are ready after {CROWD:?}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    println!("{POLICIES} policies were ready after {:?}", start.elapsed());
+    scene.webhooks(11);
 }
 
 #[test]

@@ -58,6 +58,26 @@ fn a_webhook_that_somebody_deletes_comes_back_without_waiting() {
 }
 
 #[test]
+fn who_joins_a_group_whose_webhook_we_removed_waits_for_its_own_replicas() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere());
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    stage.decide();
+    stage.put(policy("a").deleting());
+    assert_eq!(stage.told(), ["unregister"]);
+    let names: Vec<_> = stage.world.webhooks.keys().map(|(_, name)| name.clone()).collect();
+    stage.memory.unregistered(&names[0]);
+    stage.world.webhooks.clear();
+    stage.put(policy("b"));
+    stage.revision(&policy("b"), &[]);
+    assert!(!stage.told().iter().any(|told| told.starts_with("register")));
+    stage.put(policy("b").everywhere());
+    stage.tried(&policy("b"));
+    assert!(stage.told().contains(&"register".to_owned()));
+}
+
+#[test]
 fn a_new_controller_knows_from_the_status_what_was_registered() {
     let mut stage = Stage::new();
     stage.put(policy("a").condition("True", "Registered", 1));

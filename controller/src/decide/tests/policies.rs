@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_new_policy_is_held_then_it_has_a_revision() {
     let mut stage = Stage::new();
-    stage.put(policy("a").new());
+    stage.put(policy("a").without_finalizer());
     assert_eq!(stage.told(), ["try", "hold a"]);
     stage.put(policy("a"));
     assert_eq!(stage.told(), ["try", "revision 1"]);
