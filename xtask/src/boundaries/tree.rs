@@ -24,7 +24,7 @@ enum Ban {
 
 use Ban::{Feature, Package, Prefix};
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 8] = [
     Rule {
         package: "portcullis-evaluator",
         never: &[
@@ -49,6 +49,21 @@ const RULES: [Rule; 6] = [
         package: "portcullis-reporter",
         never: &[Package("wasmtime"), Package("cranelift-codegen")],
         why: "the reporter holds the API token and touches no module",
+    },
+    Rule {
+        package: "portcullis-controller",
+        never: &[
+            Package("wasmtime"),
+            Package("cranelift-codegen"),
+            Package("portcullis-engine"),
+            Package("portcullis-registry"),
+        ],
+        why: "rights over webhooks are rights over the cluster; nothing of a module comes near them",
+    },
+    Rule {
+        package: "portcullis-kubernetes",
+        never: &[Package("wasmtime"), Package("portcullis-api"), Package("portcullis-contract")],
+        why: "talking to an API server decides nothing about policies",
     },
     Rule {
         package: "portcullis",
