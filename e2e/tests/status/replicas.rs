@@ -17,7 +17,11 @@ fn a_replica_that_cannot_load_a_policy_makes_it_degraded_and_the_others_serve() 
     replicas[0].says(&object, Says::Current);
     replicas[1].says(&object, Says::Current);
     replicas[2].says(&object, unreachable());
-    let found = stage.word(&policy, "Degraded");
+    let found = eventually_within(SOON, "two that serve and one that failed", || {
+        let found = stage.installation.object(&policy)?;
+        let counts = &found["status"]["replicaCounts"];
+        (counts["current"] == 2 && counts["failed"] == 1).then_some(found)
+    });
     assert_eq!(found["status"]["summary"], "2/3");
     assert_eq!(told(&found, "Ready"), "False/Degraded");
     assert_eq!(told(&found, "Enforced"), "False/ReplicaFailed");

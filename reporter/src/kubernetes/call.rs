@@ -13,6 +13,7 @@ use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use portcullis_api::kubernetes::BoundedValue;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -126,7 +127,8 @@ impl Server {
             let response = self.open_answer(method, path, body).await?;
             let bytes = Limited::new(response.into_body(), LARGEST).collect().await;
             let bytes = bytes.map_err(|error| CallError::Unreachable(error.to_string()))?.to_bytes();
-            serde_json::from_slice(&bytes).map_err(|error| CallError::Malformed(error.to_string()))
+            let read = serde_json::from_slice::<BoundedValue>(&bytes).map(|value| value.0);
+            read.map_err(|error| CallError::Malformed(error.to_string()))
         };
         tokio::time::timeout(CALL_LIMIT, whole).await.unwrap_or(Err(CallError::TimedOut))
     }

@@ -96,8 +96,15 @@ async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics
                     leader.hear(source, next);
                 }
             }
-            Some(Ok(outcome)) = leader.writes.join_next() => leader.written(outcome),
-            Some(Ok(outcome)) = leader.event.join_next() => leader.announced(outcome),
+            Some(outcome) = leader.writes.join_next() => match outcome {
+                Ok(outcome) => leader.written(outcome),
+                Err(_) => break,
+            },
+            Some(outcome) = leader.event.join_next() => match outcome {
+                Ok(outcome) => leader.announced(outcome),
+                Err(_) => break,
+            },
+            Some(_) = watches.join_next() => break,
             Some(_) = leader.removals.join_next() => {}
             _ = tick.tick() => leader.tick(),
             _ = held.changed() => {}
@@ -105,6 +112,11 @@ async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics
         }
     }
     metrics.count_words(std::iter::empty());
+    if is_held(&held) {
+        // A part of it has panicked, as nothing else ends it. What it knew is not to be trusted, so all begins anew.
+        tracing::error!("a part of the leader ended; it begins anew");
+        tokio::time::sleep(TICK).await;
+    }
 }
 
 fn collections(settings: &Settings) -> [(Source, &'static str, Collection); 4] {

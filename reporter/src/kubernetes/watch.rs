@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use portcullis_api::kubernetes::BoundedValue;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -270,7 +271,8 @@ impl Lines {
             let line = &rest[..end];
             self.read += end + 1;
             if !line.iter().all(u8::is_ascii_whitespace) {
-                return Some(serde_json::from_slice(line).map_err(|error| CallError::Malformed(error.to_string())));
+                let read = serde_json::from_slice::<BoundedValue>(line).map(|value| value.0);
+                return Some(read.map_err(|error| CallError::Malformed(error.to_string())));
             }
         }
     }
