@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use portcullis_e2e::{Cluster, Installation, Program, eventually_within};
-use serde_json::json;
+use portcullis_e2e::{Cluster, Installation, Program};
 
-use crate::{assert_denied, installation, try_pod};
+use crate::{installation, try_pod};
 
 /// So many callers at the same time; each waits for its answer.
 const CALLERS: usize = 3;
@@ -80,37 +79,4 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
         }
     });
     assert_all_admitted(&answers);
-}
-
-#[test]
-#[ignore = "starts a cluster"]
-fn fault_k08_a_thousand_policies_applied_at_once_are_all_ready() {
-    Cluster::demand_own_network();
-    let installation = installation("thousand", 2);
-    let (shop, busy) = (installation.make_namespace("shop"), installation.make_namespace("busy"));
-    let canary = installation.policy(&shop, "canary").denying("the canary sings");
-    installation.apply_ready(&[canary]);
-
-    let policies: Vec<_> = (0..1000)
-        .map(|number| {
-            installation.policy(&busy, &format!("many-{number}")).field("settings", json!({ "number": number }))
-        })
-        .collect();
-    let manifests: Vec<_> = policies.iter().map(|policy| policy.manifest(installation.source()).to_string()).collect();
-    let start = Instant::now();
-    installation.cluster().apply_server_side(&manifests.join("\n---\n")).expect("a thousand policies");
-    // Two minutes on two idle cores; here are others, and programs with all their checks.
-    let path = format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{busy}/policies");
-    eventually_within(Duration::from_secs(420), "a thousand policies that are Ready", || {
-        assert_denied(&installation.create_pod(&shop, "one", &json!({})), "the canary sings");
-        let list = installation.api().get(&path)?;
-        let is_ready = |object: &&serde_json::Value| {
-            portcullis_e2e::condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
-        };
-        let ready = list["items"].as_array()?.iter().filter(is_ready).count();
-        thread::sleep(Duration::from_secs(1));
-        (ready == policies.len()).then_some(())
-    });
-    println!("a thousand policies are Ready after {:.0} s", start.elapsed().as_secs_f64());
-    installation.create_pod(&busy, "one", &json!({})).expect("a pod that all thousand allow");
 }
