@@ -106,7 +106,7 @@ fn one_policy_s_failure_delays_no_other() {
     let folder = folder();
     folder.write("b.yaml", policy("b", "modules/absent.wasm", "{}"));
     folder.write("c.yaml", policy("c", "https://127.0.0.1:1/m.wasm", "{}"));
-    folder.write("d.yaml", policy("d", "registry://ghcr.io/x/y:v1", "{}"));
+    folder.write("d.yaml", policy("d", "ftp://example.com/m.wasm", "{}"));
     folder.write("e.yaml", "kind: Policy\n");
     let loader = folder.start(&[]);
     loader.serves("cluster/a", 1);
