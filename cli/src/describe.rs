@@ -17,6 +17,9 @@ use crate::moment::{moment, moment_or_dash, with_distances};
 /// Abbreviations that stay in capitals in a label.
 const ACRONYMS: [&str; 4] = ["API", "UID", "URL", "GUID"];
 
+/// What `kubectl apply` remembers: the whole object once more. kubectl leaves it out as well.
+const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// A line: its label with the indentation, and a value where it has one.
 struct Line {
     label: String,
@@ -134,9 +137,12 @@ fn line(level: usize, label: &str, value: String) -> Line {
 
 /// Labels or annotations: `<none>`, or one below the other.
 fn pairs(lines: &mut Vec<Line>, label: &str, pairs: Option<&Value>) {
-    let pairs = pairs.and_then(Value::as_object).filter(|pairs| !pairs.is_empty());
-    let Some(pairs) = pairs else { return lines.push(line(0, label, "<none>".to_owned())) };
-    for (index, (key, value)) in pairs.iter().enumerate() {
+    let pairs: Vec<_> =
+        pairs.and_then(Value::as_object).into_iter().flatten().filter(|(key, _)| *key != APPLIED).collect();
+    if pairs.is_empty() {
+        lines.push(line(0, label, "<none>".to_owned()));
+    }
+    for (index, (key, value)) in pairs.into_iter().enumerate() {
         let label = if index == 0 { format!("{label}:") } else { String::new() };
         lines.push(Line { label, value: Some(format!("{key}: {}", text(value))) });
     }
@@ -271,6 +277,14 @@ History:
 Events:  <not shown: no right>
 "
         );
+    }
+
+    #[test]
+    fn what_kubectl_remembers_is_left_out() {
+        let mut item = crate::item::tests::failing();
+        item.object["metadata"]["annotations"] = serde_json::json!({APPLIED: "{}", "team": "a"});
+        let text = describe(&item, &Events::Known(vec![]), Timestamp::UNIX_EPOCH);
+        assert!(text.contains("\nAnnotations:  team: a\nAPI Version:"), "{text}");
     }
 
     #[test]
