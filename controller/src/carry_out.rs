@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use portcullis_api::kubernetes::FINALIZER;
+use portcullis_api::kubernetes::{BoundedObject, FINALIZER};
 use portcullis_api::revision::{DELETED_ANNOTATION, WITHDRAWN_ANNOTATION};
 use portcullis_api::{API_VERSION, PolicyReference};
 use portcullis_contract::{GroupId, clean};
@@ -147,7 +147,7 @@ impl Hands {
         Ok(deleted(source, uid))
     }
 
-    fn api(&self, source: Source) -> Api<DynamicObject> {
+    fn api(&self, source: Source) -> Api<BoundedObject> {
         let resource = resource(source);
         match source {
             Source::Revisions => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
@@ -155,7 +155,7 @@ impl Hands {
         }
     }
 
-    fn policies(&self, policy: &PolicyReference) -> Api<DynamicObject> {
+    fn policies(&self, policy: &PolicyReference) -> Api<BoundedObject> {
         let source = Source::Policies(policy.kind);
         match &policy.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(source)),
@@ -213,8 +213,8 @@ fn identified(policy: &PolicyReference, metadata: &Value, status: Option<&Value>
     object
 }
 
-fn applied(source: Source, object: DynamicObject) -> Outcome {
-    Outcome::Wrote(News::Applied(source, Box::new(object)))
+fn applied(source: Source, object: BoundedObject) -> Outcome {
+    Outcome::Wrote(News::Applied(source, Box::new(object.0)))
 }
 
 fn deleted(source: Source, uid: &str) -> Outcome {

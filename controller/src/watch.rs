@@ -8,12 +8,12 @@ use std::pin::pin;
 use futures::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::ApiResource;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as follow};
 use kube::{Api, Client};
 use portcullis_api::Kind;
-use portcullis_api::kubernetes::{ClusterPolicy, Policy};
+use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::{WebhookKind, clean};
 use prometheus::IntCounter;
@@ -49,7 +49,7 @@ pub(crate) async fn watch(
     let resource = resource(source);
     let selector = format!("{POLICY_SERVER_LABEL}={policy_server}");
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
-    let (api, config): (Api<DynamicObject>, _) = match source {
+    let (api, config): (Api<BoundedObject>, _) = match source {
         Source::Revisions => (Api::namespaced_with(client, &namespace, &resource), config.labels(&selector)),
         // All webhooks: one whose labels somebody changed is to be found by its name.
         Source::Policies(_) | Source::Webhooks(_) => (Api::all_with(client, &resource), config),
@@ -68,12 +68,12 @@ pub(crate) async fn watch(
                         continue;
                     }
                     Event::InitApply(object) => {
-                        listing.push(object);
+                        listing.push(object.0);
                         continue;
                     }
                     Event::InitDone => News::Listed(source, std::mem::take(&mut listing)),
-                    Event::Apply(object) => News::Applied(source, Box::new(object)),
-                    Event::Delete(object) => News::Deleted(source, Box::new(object)),
+                    Event::Apply(object) => News::Applied(source, Box::new(object.0)),
+                    Event::Delete(object) => News::Deleted(source, Box::new(object.0)),
                 }
             }
             Err(error) => {

@@ -1,6 +1,7 @@
 //! Making revisions.
 
-use kube::api::{DynamicObject, Patch, Request, Resource as _};
+use kube::api::{Patch, Request, Resource as _};
+use portcullis_api::kubernetes::BoundedObject;
 use serde_json::{Value, json};
 
 use super::{Failed, Hands, manager, posts};
@@ -9,9 +10,9 @@ use crate::world::Source;
 
 impl Hands {
     /// Makes a revision of exactly the bytes that [`stable`] gives.
-    pub(super) async fn create_revision(&self, object: &Value) -> Result<DynamicObject, Failed> {
+    pub(super) async fn create_revision(&self, object: &Value) -> Result<BoundedObject, Failed> {
         let resource = resource(Source::Revisions);
-        let path = DynamicObject::url_path(&resource, Some(&self.namespace));
+        let path = BoundedObject::url_path(&resource, Some(&self.namespace));
         let request = Request::new(path).create(&posts(), stable(object)).map_err(kube::Error::BuildRequest)?;
         match self.client.request(request).await {
             // It is there and has not been seen: a watch lags, or somebody took its labels away.

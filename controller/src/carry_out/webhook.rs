@@ -1,6 +1,7 @@
 //! Writing webhook configurations.
 
-use kube::api::{DynamicObject, Patch, PostParams};
+use kube::api::{Patch, PostParams};
+use portcullis_api::kubernetes::BoundedObject;
 use serde_json::json;
 
 use super::{Failed, Hands, Outcome, applied, manager, passes, posts, refusal};
@@ -83,7 +84,7 @@ fn is_refusal(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400
 }
 
-fn object(desired: &Desired) -> Result<DynamicObject, Failed> {
+fn object(desired: &Desired) -> Result<BoundedObject, Failed> {
     serde_json::from_value(desired.object.clone())
         .map_err(|error| Failed::other(format!("cannot make an object: {error}")))
 }

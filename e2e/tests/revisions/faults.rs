@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{Program, eventually, never};
+use portcullis_e2e::{Installation, InstallationOptions, Program, eventually, never};
 use serde_json::{Value, json};
 
-use crate::{Policy, digest, installation, replica, two_modules};
+use crate::{Policy, cluster, digest, installation, replica, two_modules};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -79,6 +79,36 @@ fn fault_s03_large_or_deep_settings() {
     // The list with both in it is no burden: the next generation comes as always.
     neighbour.revise(2, &address, &json!({ "settings": { "a": 1 } }), &[]);
     neighbour.wait_serving(&pod, 2);
+}
+
+/// The same through `kubectl apply` and the whole product.
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
+    let installation = Installation::start(cluster(), InstallationOptions::named("s03-applied")).with(1);
+    let neighbour = installation.cluster_policy("s03-neighbour");
+    installation.apply_ready(std::slice::from_ref(&neighbour));
+    let nested: Value = (0..1000).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let odd = [
+        installation.cluster_policy("s03-large").field("settings", json!({ "text": "x".repeat(600 << 10) })),
+        installation.cluster_policy("s03-deep").field("settings", nested),
+    ];
+    for policy in &odd {
+        // Not `kubectl apply`: it notes the whole manifest in an annotation, which has a limit of its own.
+        let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies";
+        let created = installation.api().create(path, &policy.manifest(installation.source()));
+        created.unwrap().expect("the policy");
+    }
+    for policy in &odd {
+        // The test itself could not read an object that is nested so deep.
+        let reason = r#"--output=jsonpath={.status.conditions[?(@.type=="Accepted")].reason}"#;
+        let reference = policy.reference();
+        eventually(&format!("SettingsInvalid of {}", policy.name()), || {
+            let told = cluster().kubectl(["get", &reference, reason]);
+            (told.is_ok() && told.expect("a reason").trim() == "SettingsInvalid").then_some(())
+        });
+    }
+    installation.apply_ready(&[neighbour.field("message", "still here")]);
 }
 
 #[test]

@@ -3,19 +3,22 @@
 //! [`Policy`] and [`ClusterPolicy`] are two types with one [`PolicySpec`](crate::PolicySpec); [`PolicyResource`] is what they
 //! have in common, and [`PolicyResource::plain`] makes the [`crate::Policy`] that a folder has too.
 //!
-//! **List and watch policies as [`DynamicObject`] and read each with [`decode`].** A typed list fails as a whole when one of its
-//! objects cannot be read, for instance one that a newer release with more modes let in; so one odd policy would hide all others.
+//! **List and watch policies as [`BoundedObject`] and read each with [`decode`].** A typed list fails as a whole when one of its
+//! objects cannot be read, for instance one that a newer release with more modes let in, or one with settings nested deeper than
+//! JSON readers go; so one odd policy would hide all others.
 //! Fields that this release does not know are no such reason: they are left out, as an API server with this release's schema does.
 //!
 //! ```text
-//! Api<DynamicObject> ──► decode ──► Policy, ClusterPolicy ──► plain ──► crate::Policy ──► check
+//! Api<BoundedObject> ──► decode ──► Policy, ClusterPolicy ──► plain ──► crate::Policy ──► check
 //! ControllerRevision.data.spec ──► decode_spec ──► PolicySpec
 //! ```
 
+mod bounded;
 mod crd;
 mod decode;
 mod resource;
 
+pub use bounded::{BoundedObject, BoundedValue};
 pub use crd::definitions;
 pub use decode::{DecodeError, decode, decode_spec, raw_spec};
 pub use kube_core::DynamicObject;
