@@ -60,6 +60,7 @@ impl Board {
                 generation: policy.generation,
                 suspend: policy.suspend,
                 digest: policy.digest,
+                rollback_to: None,
             };
             let status = decide(&facts, &[replica], Webhook::Confirmed, previous, now);
             let spec = ObservedSpec {

@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub suspend: bool,
     /// What the newest generation means in bytes, where that is pinned.
     pub digest: Option<Digest>,
+    /// `rollbackTo` of the newest generation: the generation whose content it serves.
+    pub rollback_to: Option<i64>,
 }
 
 /// Whether the API servers call the policy.
@@ -319,7 +321,8 @@ fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timesta
         seat.state == ReplicaState::Current || (seat.trouble.is_some() && seat.state != ReplicaState::Unknown)
     };
     if picture.seats.iter().any(|seat| judged(&seat)) {
-        return made(finding(Truth::True, "Accepted", ""));
+        let words = picture.facts.rollback_to.map(|to| format!("rollbackTo: it serves the content of generation {to}"));
+        return made(finding(Truth::True, "Accepted", words.unwrap_or_default()));
     }
     match previous.and_then(|previous| previous.condition(ConditionType::Accepted)) {
         Some(last) => last.clone(),

@@ -20,7 +20,7 @@ enum Says {
 use Says::{Current, Failed, Loading, Nothing, Older, OlderBecause};
 
 fn facts() -> Facts<'static> {
-    Facts { uid: UID, generation: 7, suspend: false, digest: Some(Digest::of(b"seven")) }
+    Facts { uid: UID, generation: 7, suspend: false, digest: Some(Digest::of(b"seven")), rollback_to: None }
 }
 
 fn now() -> Timestamp {
@@ -171,6 +171,14 @@ fn suspended() {
     assert_eq!(row(&status), "True/Suspended False/Suspended False/AsExpected False/Idle False/AsExpected");
     let older = decided_with(&suspended, &[Older], Webhook::Confirmed, None, now());
     assert_eq!(row(&older), "False/Progressing False/Suspended False/AsExpected True/Loading False/AsExpected");
+}
+
+#[test]
+fn a_rollback_is_told() {
+    let back = Facts { rollback_to: Some(5), ..facts() };
+    let status = decided_with(&back, &[Current], Webhook::Confirmed, None, now());
+    let accepted = status.condition(ConditionType::Accepted).expect("it is always there");
+    assert_eq!(accepted.message, "rollbackTo: it serves the content of generation 5");
 }
 
 #[test]

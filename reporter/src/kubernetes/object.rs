@@ -49,6 +49,8 @@ pub(crate) struct PolicyObject {
     /// Which installation serves it.
     pub(crate) policy_server: String,
     pub(crate) suspend: bool,
+    /// The generation whose content it serves, where that is not its own.
+    pub(crate) rollback_to: Option<i64>,
     /// As the API server has it.
     pub(crate) raw_status: Value,
     /// The part that is understood.
@@ -70,6 +72,7 @@ impl PolicyObject {
             meta,
             policy_server: object["spec"]["policyServer"].as_str().unwrap_or("default").to_owned(),
             suspend: object["spec"]["suspend"].as_bool().unwrap_or(false),
+            rollback_to: object["spec"]["rollbackTo"].as_i64(),
             raw_status,
             status,
         })
