@@ -15,7 +15,7 @@ while read -r line; do
         -*) groups="${groups%% "$id" *} ${groups#* "$id" }" ;;
     esac
 done
-for id in $groups; do kill -KILL -- "-$id" 2>/dev/null; done
+for id in $groups; do kill -KILL "-$id" 2>/dev/null; done
 "#;
 
 /// From now on this process group, led by a process of the same id, does not outlive the test.
