@@ -9,6 +9,7 @@ mod access;
 mod alone;
 mod calls;
 mod fences;
+mod fleet;
 mod leader;
 mod objects;
 mod replicas;

@@ -338,7 +338,8 @@ fn fault_m26_exit() {
 fn fault_m28_a_thousand_heavy_calls_at_once() {
     let _alone = heavy();
     let folder = Folder::with_canary();
-    folder.put(&Policy::cluster("heavy").guest("heavy"));
+    // Long enough for some calls to end, also where other programs keep the processors busy.
+    folder.put(&Policy::cluster("heavy").guest("heavy").timeout(8));
     folder.put(&Policy::cluster("light").denying("light"));
     let pod = Pod::on(&folder).without(Program::Reporter).start();
     let canary = Canary::on(&pod);

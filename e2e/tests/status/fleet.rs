@@ -1,0 +1,41 @@
+//! Fifty real reporters.
+
+use std::time::Duration;
+
+use portcullis_e2e::{Cluster, Options, eventually_within};
+
+use crate::stage::{Replica, SOON, Stage, told};
+use crate::states::Says;
+
+/// Fifty programs start and end on two cores.
+const LONG: Duration = Duration::from_secs(240);
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fifty_replicas_come_and_go() {
+    // One of its own: the pods of the other tests leave too few addresses.
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let (stage, first) = Stage::with(cluster, "fleet", 1);
+    let (policy, object) = stage.policy("labels");
+    first[0].says(&object, Says::Current);
+    let alone = stage.word(&policy, "Active");
+    let managers = alone["metadata"]["managedFields"].as_array().unwrap().len();
+
+    let others: Vec<Replica> = (0..49).map(|_| stage.replica()).collect();
+    others.iter().for_each(|replica| replica.says(&object, Says::Current));
+    let full = eventually_within(LONG, "fifty replicas that serve", || {
+        stage.installation.object(&policy).filter(|found| found["status"]["summary"] == "50/50")
+    });
+    assert_eq!(told(&full, "Ready"), "True/Active");
+    assert_eq!(full["status"]["replicas"].as_array().unwrap().len(), 16);
+    assert_eq!(full["status"]["replicasOmitted"], 34);
+    assert_eq!(full["metadata"]["managedFields"].as_array().unwrap().len(), managers);
+
+    others.iter().for_each(|replica| replica.pod.delete_object());
+    let left = eventually_within(SOON, "one replica that serves", || {
+        stage.installation.object(&policy).filter(|found| found["status"]["summary"] == "1/1")
+    });
+    assert_eq!(told(&left, "Ready"), "True/Active");
+    assert_eq!(left["status"]["replicasOmitted"], 0);
+    assert_eq!(left["metadata"]["managedFields"].as_array().unwrap().len(), managers);
+}
