@@ -8,6 +8,7 @@ mod revisions;
 
 use http::{Method, Request};
 use kube::Client;
+use portcullis_api::kubernetes::BoundedValue;
 use serde_json::Value;
 
 pub use connect::check_namespace;
@@ -81,6 +82,8 @@ impl Cluster {
             bytes
         });
         let request = request.body(bytes).map_err(|error| ClusterError::other(&self.server, &error))?;
-        self.client.request(request).await.map_err(|error| ClusterError::of(&self.server, action, error))
+        // Settings may be nested as deep as anybody likes; one such policy must not hide the others.
+        let answer: Result<BoundedValue, _> = self.client.request(request).await;
+        answer.map(|value| value.0).map_err(|error| ClusterError::of(&self.server, action, error))
     }
 }
