@@ -12,8 +12,8 @@ use portcullis_contract::Reason;
 use tokio::time::{Instant, timeout};
 use url::{Host, Url};
 
+use crate::proxies::{Proxies, hosts_of_environment};
 use crate::resolve::GuardedResolver;
-use crate::sources::Proxies;
 use crate::tls::{self, Trust};
 use crate::{FetchError, Guard, Receive, Sources};
 
@@ -206,7 +206,10 @@ impl Web {
                 return Ok(answer);
             }
             if hop.body.is_some() {
-                return Err(FetchError::new(Reason::RedirectRefused, format!("{host} redirects a push")));
+                return Err(FetchError::new(
+                    Reason::RedirectRefused,
+                    format!("{host} redirects a request that has a body"),
+                ));
             }
             let next = self.redirected(&url, answer.headers())?;
             if host_of(&next) != host {
@@ -323,27 +326,14 @@ impl Web {
             .referer(false)
             .connect_timeout(self.settings.header)
             .pool_idle_timeout(Duration::from_secs(30));
-        let mut own = proxy_names();
+        let mut own = hosts_of_environment();
         if let Some(proxies) = &way.proxies {
-            builder = builder.no_proxy();
-            let direct = proxies.no_proxy.as_deref().and_then(reqwest::NoProxy::from_string);
-            let http = proxies.http_proxy.as_deref().map(reqwest::Proxy::http).transpose().map_err(failed)?;
-            let https = proxies.https_proxy.as_deref().map(reqwest::Proxy::https).transpose().map_err(failed)?;
-            for proxy in [http, https].into_iter().flatten() {
-                builder = builder.proxy(proxy.no_proxy(direct.clone()));
-            }
-            let addresses = proxies.http_proxy.iter().chain(&proxies.https_proxy);
-            own.extend(addresses.filter_map(|address| Url::parse(address).ok()?.host_str().map(str::to_owned)));
+            builder =
+                proxies.for_client().map_err(failed)?.into_iter().fold(builder.no_proxy(), |b, proxy| b.proxy(proxy));
+            own.extend(proxies.hosts());
         }
         builder.dns_resolver(Arc::new(self.resolver.with_own(own))).build().map_err(failed)
     }
-}
-
-/// The names of the environment's proxies, which the client takes by itself.
-fn proxy_names() -> BTreeSet<String> {
-    let names = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
-    let addresses = names.iter().filter_map(|name| std::env::var(name).ok());
-    addresses.filter_map(|address| Url::parse(&address).ok()?.host_str().map(str::to_owned)).collect()
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! Logins from a Docker `config.json` in a mounted folder, read again for each login.
 
+mod helper;
+
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_contract::Reason;
 use portcullis_process::files;
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::FetchError;
 
@@ -20,10 +20,10 @@ use crate::FetchError;
 const LARGEST: u64 = 1 << 20;
 /// The names of the file: Docker's own, and the key of a Kubernetes pull secret.
 const NAMES: [&str; 2] = ["config.json", ".dockerconfigjson"];
-/// Longest time of a credential helper.
-const HELPER_TIME: Duration = Duration::from_secs(10);
-/// Longest answer of a credential helper, in bytes.
-const HELPER_LARGEST: u64 = 64 << 10;
+/// The names of Docker's own registry.
+const HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+/// What credential helpers know it by.
+const HUB_SERVER: &str = "https://index.docker.io/v1/";
 
 /// How to log in at a registry.
 #[derive(Clone, PartialEq, Eq)]
@@ -73,13 +73,6 @@ struct Entry {
     password: Option<String>,
     identitytoken: Option<String>,
     registrytoken: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct HelperAnswer {
-    username: String,
-    secret: String,
 }
 
 /// Where a login comes from.
@@ -187,49 +180,21 @@ impl Entry {
 fn is_for(key: &str, host: &str) -> bool {
     let bare = key.trim_start_matches("https://").trim_start_matches("http://");
     let bare = bare.split('/').next().unwrap_or_default();
-    let hub = ["docker.io", "index.docker.io", "registry-1.docker.io"];
-    bare.eq_ignore_ascii_case(host) || (hub.contains(&bare) && hub.contains(&host))
+    bare.eq_ignore_ascii_case(host) || (HUB.contains(&bare) && HUB.contains(&host))
 }
 
-/// Asks a program of the machine.
+/// Asks the helper with this name.
 async fn helper(name: &str, host: &str, path: &Path) -> Result<Option<Credential>, FetchError> {
-    let failed = |what: &str| {
-        let text = format!("docker-credential-{name}, which {} names for {host}, {what}", path.display());
-        FetchError::new(Reason::CredentialsMissing, text)
-    };
+    let missing = |text: String| FetchError::new(Reason::CredentialsMissing, text);
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
-        let text = format!("{} names a credential helper that is no plain name", path.display());
-        return Err(FetchError::new(Reason::CredentialsMissing, text));
+        return Err(missing(format!("{} names a credential helper that is no plain name", path.display())));
     }
-    let ask = async {
-        let mut child = tokio::process::Command::new(format!("docker-credential-{name}"))
-            .arg("get")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| failed(&format!("cannot be started: {}", error.kind())))?;
-        if let Some(mut input) = child.stdin.take() {
-            // One that does not want to know the host answers anyway.
-            let _ = input.write_all(host.as_bytes()).await;
-        }
-        let mut answer = Vec::new();
-        if let Some(output) = child.stdout.take() {
-            let read = output.take(HELPER_LARGEST).read_to_end(&mut answer).await;
-            read.map_err(|_| failed("does not answer"))?;
-        }
-        let status = child.wait().await.map_err(|_| failed("does not end"))?;
-        if !status.success() {
-            return Err(failed("has no login for it"));
-        }
-        let answer: HelperAnswer = serde_json::from_slice(&answer).map_err(|_| failed("gives no login"))?;
-        Ok(Some(match answer.username.as_str() {
-            "<token>" => Credential::Identity(answer.secret),
-            _ => Credential::Basic { user: answer.username, password: answer.secret },
-        }))
-    };
-    tokio::time::timeout(HELPER_TIME, ask).await.map_err(|_| failed("takes too long"))?
+    let program = format!("docker-credential-{name}");
+    let server = if HUB.contains(&host) { HUB_SERVER } else { host };
+    match helper::ask(OsStr::new(&program), server, helper::LONGEST).await {
+        Ok(credential) => Ok(Some(credential)),
+        Err(error) => Err(missing(format!("{program}, which {} names for {host}, {error}", path.display()))),
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod docker;
 mod error;
 pub mod oci;
 mod peers;
+mod proxies;
 mod receive;
 mod resolve;
 pub mod signature;

@@ -8,6 +8,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
+use crate::proxies::Proxies;
+
 /// Largest file, in bytes.
 const LARGEST: u64 = 4 << 20;
 
@@ -23,18 +25,6 @@ pub struct Sources {
     pub proxies: Option<Proxies>,
     /// What addresses are allowed; empty allows all. A pattern that ends in `*` is a prefix.
     pub allowed: Vec<String>,
-}
-
-/// Outbound proxies.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Proxies {
-    /// For `http` addresses.
-    pub http_proxy: Option<String>,
-    /// For `https` addresses.
-    pub https_proxy: Option<String>,
-    /// Hosts that are asked directly, with commas between them.
-    pub no_proxy: Option<String>,
 }
 
 /// A file of sources that cannot be used.
@@ -92,6 +82,7 @@ impl Sources {
                 "allowed_sources: {pattern:?} names no whole host: want for instance https://example.com/*"
             )));
         }
+        written.proxies.as_ref().map_or(Ok(()), Proxies::check).map_err(failed)?;
         Ok(Self {
             insecure: written.insecure_sources,
             authorities,
@@ -155,6 +146,8 @@ mod tests {
             ("source_authorities: {h: [{type: Data, data: x}]}", "not in PEM nor in DER"),
             ("source_authorities: {h: [{type: Path, path: /nowhere}]}", "/nowhere"),
             ("allowed_sources: ['https://example.com*']", "whole host"),
+            ("proxies: {https_proxy: 'socks5://proxy'}", "https_proxy"),
+            ("proxies: {ftp_proxy: x}", "unknown field"),
             ("[", ""),
         ] {
             let problem = parse(text).expect_err(text);

@@ -166,7 +166,9 @@ pub(crate) fn explain(error: &rustls::Error) -> &'static str {
             "it speaks no TLS version or cipher of today (TLS 1.2 or 1.3 is needed)"
         }
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => "it wants a client certificate",
-        rustls::Error::InvalidMessage(_) => "it does not answer in TLS; is this the right port?",
+        rustls::Error::InvalidMessage(_) => {
+            "it does not answer in TLS: is this the right port? (--allow-http-host allows plain HTTP)"
+        }
         _ => "the TLS handshake failed",
     }
 }
