@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use portcullis_kubernetes::{Clients, Leadership, LeaseSettings, hold_lease};
+use portcullis_kubernetes::{ClientLeases, Clients, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{ProbeServer, ProbeSources, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -47,10 +47,11 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     probes.start().context("failed to start the probes")?;
     tracing::info!(port = "probes", %address, "listening");
 
-    let lease = LeaseSettings::new(&args.namespace, args.lease_name(), args.pod_name());
+    let lease = LeaseSettings { namespace: args.namespace.clone(), name: args.lease_name(), identity: args.pod_name() };
+    let leases = ClientLeases::new(clients.calls.clone(), &args.namespace);
+    let (seat, leadership) = Leadership::new();
     let end = shutdown.clone();
-    let (leadership, lease) = hold_lease(clients.calls.clone(), lease, async move { end.begun().await });
-    let lease = tokio::spawn(lease);
+    let lease = tokio::spawn(hold_lease(leases, lease, seat, async move { end.begun().await }));
 
     let mut helpers = JoinSet::new();
     let (sender, news) = mpsc::channel(QUEUE);

@@ -11,7 +11,7 @@ mod names;
 
 pub use access::{Access, AccessError, Clients};
 pub use backoff::{Backoff, random};
-pub use lease::{Leadership, LeaseSettings, hold_lease};
+pub use lease::{ClientLeases, Leadership, LeaseCalls, LeaseSettings, Seat, hold_lease};
 pub use names::{
     CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING, STATUS_MANAGER,
 };

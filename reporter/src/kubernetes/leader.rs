@@ -17,8 +17,9 @@ use jiff::Timestamp;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_api::{API_VERSION, EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
+use portcullis_kubernetes::Leadership;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::announce::{Announcer, Notice, Step};
@@ -46,32 +47,23 @@ const REPORTS_PAGE: u32 = 50;
 /// Tries of an event that is refused; a new leader may be refused for some seconds.
 const EVENT_TRIES: u32 = 6;
 
-/// Until when this process holds the Lease; nothing while it does not.
-pub(crate) type Held = watch::Receiver<Option<Instant>>;
-
-/// Whether the Lease is held now.
-pub(crate) fn is_held(held: &Held) -> bool {
-    held.borrow().is_some_and(|deadline| Instant::now() < deadline)
-}
-
 /// Leads while the Lease is held, for ever.
 pub(crate) async fn lead_whenever_held(
     server: Arc<Server>,
     settings: Arc<Settings>,
     metrics: ClusterMetrics,
-    mut held: Held,
+    mut leadership: Leadership,
 ) {
     loop {
-        if is_held(&held) {
-            lead(Arc::clone(&server), &settings, &metrics, held.clone()).await;
-        } else if held.changed().await.is_err() {
-            return;
-        }
+        metrics.leads.set(0);
+        leadership.held().await;
+        metrics.leads.set(1);
+        lead(Arc::clone(&server), &settings, &metrics, leadership.clone()).await;
     }
 }
 
 /// Leads until the Lease is lost.
-async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics, mut held: Held) {
+async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics, mut leadership: Leadership) {
     let (sender, mut news) = mpsc::channel(QUEUE);
     let mut watches = JoinSet::new();
     for (source, doing, collection) in collections(settings) {
@@ -79,9 +71,9 @@ async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics
         let wrap = move |news| (source, news);
         watches.spawn(follow(Arc::clone(&server), collection, trouble, wrap, sender.clone()));
     }
-    let mut leader = Leader::new(server, settings, metrics, held.clone());
+    let mut leader = Leader::new(server, settings, metrics, leadership.clone());
     let mut tick = tokio::time::interval(TICK);
-    while is_held(&held) {
+    while leadership.is_held() {
         let due = leader.turn();
         let sleep = async {
             match due {
@@ -107,12 +99,12 @@ async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics
             Some(_) = watches.join_next() => break,
             Some(_) = leader.removals.join_next() => {}
             _ = tick.tick() => leader.tick(),
-            _ = held.changed() => {}
+            () = leadership.changed() => {}
             () = sleep => {}
         }
     }
     metrics.count_words(std::iter::empty());
-    if is_held(&held) {
+    if leadership.is_held() {
         // A part of it has panicked, as nothing else ends it. What it knew is not to be trusted, so all begins anew.
         tracing::error!("a part of the leader ended; it begins anew");
         tokio::time::sleep(TICK).await;
@@ -148,7 +140,7 @@ struct Leader<'a> {
     server: Arc<Server>,
     settings: &'a Settings,
     metrics: &'a ClusterMetrics,
-    held: Held,
+    leadership: Leadership,
     store: Store,
     pace: Pace,
     announcer: Announcer,
@@ -166,12 +158,12 @@ struct Leader<'a> {
 }
 
 impl<'a> Leader<'a> {
-    fn new(server: Arc<Server>, settings: &'a Settings, metrics: &'a ClusterMetrics, held: Held) -> Self {
+    fn new(server: Arc<Server>, settings: &'a Settings, metrics: &'a ClusterMetrics, leadership: Leadership) -> Self {
         Self {
             server,
             settings,
             metrics,
-            held,
+            leadership,
             store: Store::new(&settings.identity.policy_server, settings.report_lifetime),
             pace: Pace::new(settings.status_writes, Instant::now()),
             announcer: Announcer::new(&settings.identity.pod),
@@ -219,7 +211,7 @@ impl<'a> Leader<'a> {
 
     fn start_writes(&mut self, now: Instant) -> Option<Instant> {
         loop {
-            if !is_held(&self.held) {
+            if !self.leadership.is_held() {
                 return None;
             }
             let id = match self.pace.next(now) {
@@ -352,7 +344,7 @@ impl<'a> Leader<'a> {
     }
 
     fn start_event(&mut self, now: Instant) -> Option<Instant> {
-        if !is_held(&self.held) {
+        if !self.leadership.is_held() {
             return None;
         }
         match self.announcer.next(now) {
@@ -404,7 +396,7 @@ impl<'a> Leader<'a> {
         self.store.turn(Instant::now());
         let lost = std::mem::take(&mut self.announcer.lost);
         self.metrics.events_lost.inc_by(lost);
-        if self.removals.is_empty() && is_held(&self.held) {
+        if self.removals.is_empty() && self.leadership.is_held() {
             for report in self.store.dead_reports() {
                 let namespace = self.settings.identity.namespace.clone();
                 let trouble = Trouble::new("remove reports", self.metrics.failures.clone());

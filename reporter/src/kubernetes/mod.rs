@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_api::ReplicaReportSpec;
+use portcullis_kubernetes::{Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{SettingError, Shutdown};
 use prometheus::Registry;
 use tokio::task::{JoinHandle, JoinSet};
@@ -42,6 +43,7 @@ pub use args::KubernetesArgs;
 pub(crate) use args::Settings;
 
 use call::Server;
+use lease::Leases;
 use metrics::ClusterMetrics;
 use trouble::Trouble;
 
@@ -69,9 +71,13 @@ impl Cluster {
         let identity = settings.identity.clone();
 
         let (report, news) = tokio::sync::watch::channel(None);
-        let (sender, held) = tokio::sync::watch::channel(None);
+        let (seat, leadership) = Leadership::new();
         let node = settings.identity.node.clone();
-        let lease_name = settings.lease_name.clone();
+        let wanted = LeaseSettings {
+            namespace: identity.namespace.clone(),
+            name: settings.lease_name.clone(),
+            identity: identity.pod.clone(),
+        };
         let settings = Arc::new(settings);
 
         let own = {
@@ -86,13 +92,14 @@ impl Cluster {
             let (server, metrics) = (Arc::clone(&server), metrics.clone());
             supervised("the Lease", move || {
                 let trouble = Trouble::new("hold the Lease", metrics.failures.clone());
-                let (server, identity, name) = (Arc::clone(&server), identity.clone(), lease_name.clone());
-                lease::stand(server, identity, name, trouble, metrics.leads.clone(), sender.clone(), shutdown.clone())
+                let leases = Leases::new(Arc::clone(&server), &wanted.namespace, trouble);
+                let end = shutdown.clone();
+                hold_lease(leases, wanted.clone(), seat.clone(), async move { end.begun().await })
             })
         };
         let leader = supervised("the leader", move || {
             let (server, settings, metrics) = (Arc::clone(&server), Arc::clone(&settings), metrics.clone());
-            leader::lead_whenever_held(server, settings, metrics, held.clone())
+            leader::lead_whenever_held(server, settings, metrics, leadership.clone())
         });
         Ok(Self { report, node, own, lease, leader })
     }

@@ -1,12 +1,14 @@
-//! What to do about a Lease.
+//! What to do about a Lease. Pure.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-/// Which Lease, for whom, and its times.
+use super::DURATION;
+
+/// Which Lease, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSettings {
     /// Its namespace.
@@ -15,34 +17,12 @@ pub struct LeaseSettings {
     pub name: String,
     /// Who wants it: the name of the Pod.
     pub identity: String,
-    /// How long it holds without being renewed.
-    pub duration: Duration,
-    /// How often it is renewed, and asked for by who does not hold it.
-    pub renew: Duration,
 }
 
-impl LeaseSettings {
-    /// With 15 seconds, renewed every 5.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-            identity: identity.into(),
-            duration: Duration::from_secs(15),
-            renew: Duration::from_secs(5),
-        }
-    }
-
-    /// How long a leader counts itself in after a renewal began: a third less than others wait.
-    pub(super) fn trusted(&self) -> Duration {
-        self.duration * 2 / 3
-    }
-}
-
-/// When a Lease was last seen to change, on the local clock.
+/// Who holds the Lease, and when that was first seen, on the local clock.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
-    last: Option<(String, Instant)>,
+    last: Option<(String, Option<MicroTime>, Instant)>,
 }
 
 /// What to do next.
@@ -53,10 +33,7 @@ pub(super) enum Step {
     /// Renew it, or take it over.
     Replace(Box<Lease>),
     /// Somebody else holds it.
-    Wait {
-        /// Who.
-        holder: String,
-    },
+    Wait,
 }
 
 impl Seen {
@@ -69,130 +46,169 @@ impl Seen {
         clock: Timestamp,
     ) -> Step {
         let Some(mut lease) = found else {
+            self.last = None;
             return Step::Create(Box::new(Lease {
                 metadata: ObjectMeta {
                     name: Some(settings.name.clone()),
                     namespace: Some(settings.namespace.clone()),
                     ..ObjectMeta::default()
                 },
-                spec: Some(taken(settings, LeaseSpec::default(), clock)),
+                spec: Some(taken(settings, None, clock)),
             }));
-        };
-        let version = lease.metadata.resource_version.clone().unwrap_or_default();
-        let seen = match &self.last {
-            Some((last, seen)) if *last == version => *seen,
-            _ => {
-                self.last = Some((version, now));
-                now
-            }
         };
         let spec = lease.spec.take().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if holder == settings.identity {
-            lease.spec = Some(LeaseSpec {
-                renew_time: Some(MicroTime(clock)),
-                lease_duration_seconds: seconds(settings),
-                ..spec
-            });
+            self.last = None;
+            let acquire_time = spec.acquire_time.clone().or(Some(MicroTime(clock)));
+            lease.spec = Some(LeaseSpec { acquire_time, ..renewed(spec, clock) });
             return Step::Replace(Box::new(lease));
         }
-        let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        let duration = duration.map_or(settings.duration, Duration::from_secs);
-        if !holder.is_empty() && now.duration_since(seen) < duration {
-            return Step::Wait { holder };
+        if !holder.is_empty() && !self.is_silent(holder, spec.renew_time.clone(), now) {
+            return Step::Wait;
         }
-        lease.spec = Some(taken(settings, spec, clock));
+        self.last = None;
+        lease.spec = Some(taken(settings, Some(spec), clock));
         Step::Replace(Box::new(lease))
+    }
+
+    /// Whether this holder has been seen without a renewal for too long. Other changes of the object are no sign of life.
+    fn is_silent(&mut self, holder: String, renewal: Option<MicroTime>, now: Instant) -> bool {
+        match &self.last {
+            Some((who, when, since)) if *who == holder && *when == renewal => now.duration_since(*since) > DURATION,
+            _ => {
+                self.last = Some((holder, renewal, now));
+                false
+            }
+        }
     }
 }
 
-/// The Lease given back, for the next one to take at once.
+/// The Lease given back, for the next one to take at once; nothing where it is somebody else's.
 pub(super) fn given_up(mut lease: Lease, identity: &str) -> Option<Lease> {
     let spec = lease.spec.as_mut()?;
     if spec.holder_identity.as_deref() != Some(identity) {
         return None;
     }
     spec.holder_identity = Some(String::new());
-    spec.lease_duration_seconds = Some(1);
     Some(lease)
 }
 
-fn taken(settings: &LeaseSettings, before: LeaseSpec, clock: Timestamp) -> LeaseSpec {
-    let transitions = before.holder_identity.is_some().then(|| before.lease_transitions.unwrap_or(0).saturating_add(1));
+fn taken(settings: &LeaseSettings, before: Option<LeaseSpec>, clock: Timestamp) -> LeaseSpec {
+    let transitions = before.as_ref().map_or(0, |spec| spec.lease_transitions.unwrap_or(0).saturating_add(1));
     LeaseSpec {
         holder_identity: Some(settings.identity.clone()),
-        lease_duration_seconds: seconds(settings),
         acquire_time: Some(MicroTime(clock)),
-        renew_time: Some(MicroTime(clock)),
-        lease_transitions: Some(transitions.unwrap_or(0)),
-        ..before
+        lease_transitions: Some(transitions),
+        ..renewed(before.unwrap_or_default(), clock)
     }
 }
 
-/// Whole seconds, rounded up; the API server refuses 0.
-fn seconds(settings: &LeaseSettings) -> Option<i32> {
-    i32::try_from(settings.duration.as_millis().div_ceil(1000).max(1)).ok()
+fn renewed(spec: LeaseSpec, clock: Timestamp) -> LeaseSpec {
+    let seconds = i32::try_from(DURATION.as_secs()).ok();
+    LeaseSpec { renew_time: Some(MicroTime(clock)), lease_duration_seconds: seconds, ..spec }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
     use super::*;
 
     fn settings() -> LeaseSettings {
-        LeaseSettings::new("portcullis", "leader", "a")
+        LeaseSettings { namespace: "portcullis".into(), name: "leader".into(), identity: "pod-a".into() }
     }
 
-    fn lease(holder: &str, version: &str) -> Option<Lease> {
-        serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "leader", "resourceVersion": version},
-            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 3},
+    fn held_by(holder: &str, renewal: &str) -> Option<Lease> {
+        serde_json::from_value(json!({
+            "metadata": {"name": "leader", "resourceVersion": "4"},
+            "spec": {"holderIdentity": holder, "renewTime": renewal, "acquireTime": "2020-01-01T00:00:00.000000Z",
+                "leaseTransitions": 3, "leaseDurationSeconds": 999_999},
         }))
-        .ok()
+        .expect("a Lease")
     }
 
+    const SOME_TIME: &str = "2020-01-02T00:00:00.000000Z";
+
+    fn step(seen: &mut Seen, found: Option<Lease>, now: Instant) -> Step {
+        seen.step(&settings(), found, now, Timestamp::UNIX_EPOCH)
+    }
+
+    /// Who holds it after the step; nothing where another goes on holding it.
     fn holder(step: &Step) -> Option<&str> {
         match step {
             Step::Create(lease) | Step::Replace(lease) => lease.spec.as_ref()?.holder_identity.as_deref(),
-            Step::Wait { .. } => None,
+            Step::Wait => None,
         }
     }
 
     #[test]
-    fn the_first_takes_it() {
-        let step = Seen::default().step(&settings(), None, Instant::now(), Timestamp::UNIX_EPOCH);
-        assert!(matches!(step, Step::Create(_)));
-        assert_eq!(holder(&step), Some("a"));
+    fn an_absent_or_emptied_lease_is_taken_at_once() {
+        let now = Instant::now();
+        let made = step(&mut Seen::default(), None, now);
+        assert!(matches!(made, Step::Create(_)), "{made:?}");
+        for found in [Some(Lease::default()), held_by("", SOME_TIME)] {
+            let taken = step(&mut Seen::default(), found, now);
+            assert!(matches!(taken, Step::Replace(_)), "{taken:?}");
+            assert_eq!(holder(&taken), Some("pod-a"));
+        }
+        assert_eq!(holder(&made), Some("pod-a"));
     }
 
     #[test]
-    fn a_lease_that_changes_is_left_alone_and_one_that_does_not_is_taken() {
-        let (mut seen, start, clock) = (Seen::default(), Instant::now(), Timestamp::UNIX_EPOCH);
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let waits = Step::Wait { holder: "b".to_owned() };
-        assert_eq!(seen.step(&settings(), lease("b", "1"), at(0), clock), waits);
-        assert_eq!(seen.step(&settings(), lease("b", "1"), at(14), clock), waits);
-        assert_eq!(seen.step(&settings(), lease("b", "2"), at(16), clock), waits);
-        assert_eq!(seen.step(&settings(), lease("b", "2"), at(30), clock), waits);
-        let step = seen.step(&settings(), lease("b", "2"), at(31), clock);
-        assert_eq!(holder(&step), Some("a"));
-        let Step::Replace(lease) = step else { panic!("wants to replace it") };
-        assert_eq!(lease.metadata.resource_version.as_deref(), Some("2"));
-        assert_eq!(lease.spec.and_then(|spec| spec.lease_transitions), Some(4));
+    fn fault_r16_a_live_lease_is_left_alone_whatever_the_times_in_it_say() {
+        let (start, mut seen) = (Instant::now(), Seen::default());
+        for second in 0..120 {
+            // The holder's clock is years behind; it renews every five seconds.
+            let lease = held_by("pod-b", &format!("1999-01-01T00:00:{:02}.000000Z", second / 5));
+            let now = start + Duration::from_secs(second);
+            assert_eq!(step(&mut seen, lease, now), Step::Wait, "after {second} s");
+        }
     }
 
     #[test]
-    fn a_lease_given_up_is_taken_at_once() {
-        let given = given_up(lease("b", "7").expect("a lease"), "b");
-        let step = Seen::default().step(&settings(), given, Instant::now(), Timestamp::UNIX_EPOCH);
-        assert_eq!(holder(&step), Some("a"));
-        assert_eq!(given_up(lease("b", "7").expect("a lease"), "a"), None);
+    fn a_silent_holder_loses_it_after_fifteen_seconds_seen_from_here() {
+        let (start, mut seen) = (Instant::now(), Seen::default());
+        // Neither a renewal from the future nor the days that the object speaks of help it.
+        let lease = || held_by("pod-b", "2099-01-01T00:00:00.000000Z");
+        assert_eq!(step(&mut seen, lease(), start), Step::Wait);
+        assert_eq!(step(&mut seen, lease(), start + DURATION), Step::Wait);
+        let later = start + DURATION + Duration::from_millis(1);
+        assert_eq!(holder(&step(&mut seen.clone(), lease(), later)), Some("pod-a"));
+        assert_eq!(step(&mut seen, held_by("pod-c", SOME_TIME), later), Step::Wait, "another was faster");
     }
 
     #[test]
-    fn a_renewal_keeps_when_it_was_acquired() {
-        let step = Seen::default().step(&settings(), lease("a", "7"), Instant::now(), Timestamp::UNIX_EPOCH);
-        let Step::Replace(lease) = step else { panic!("wants to renew it") };
-        let spec = lease.spec.expect("a spec");
-        assert_eq!((spec.lease_transitions, spec.acquire_time), (Some(3), None));
+    fn an_edit_by_hand_is_no_sign_of_life() {
+        let (start, mut seen) = (Instant::now(), Seen::default());
+        assert_eq!(step(&mut seen, held_by("pod-b", SOME_TIME), start), Step::Wait);
+        let mut edited = held_by("pod-b", SOME_TIME).expect("a Lease");
+        edited.metadata.resource_version = Some("5".to_owned());
+        let later = start + DURATION + Duration::from_millis(1);
+        assert_eq!(holder(&step(&mut seen, Some(edited), later)), Some("pod-a"));
+    }
+
+    #[test]
+    fn a_renewal_keeps_what_a_new_holder_begins_anew() {
+        let now = Instant::now();
+        let Step::Replace(kept) = step(&mut Seen::default(), held_by("pod-a", SOME_TIME), now) else { panic!("kept") };
+        let spec = kept.spec.expect("a spec");
+        let acquired: Timestamp = "2020-01-01T00:00:00Z".parse().expect("a time");
+        assert_eq!((spec.lease_transitions, spec.acquire_time), (Some(3), Some(MicroTime(acquired))));
+        assert_eq!((spec.renew_time, spec.lease_duration_seconds), (Some(MicroTime(Timestamp::UNIX_EPOCH)), Some(15)));
+        assert_eq!(kept.metadata.resource_version.as_deref(), Some("4"));
+
+        let Step::Replace(taken) = step(&mut Seen::default(), held_by("", SOME_TIME), now) else { panic!("taken") };
+        let spec = taken.spec.expect("a spec");
+        assert_eq!((spec.lease_transitions, spec.acquire_time), (Some(4), Some(MicroTime(Timestamp::UNIX_EPOCH))));
+    }
+
+    #[test]
+    fn a_lease_given_up_is_taken_at_once_and_nobody_gives_up_another_s() {
+        let given = given_up(held_by("pod-b", SOME_TIME).expect("a Lease"), "pod-b");
+        assert_eq!(holder(&step(&mut Seen::default(), given, Instant::now())), Some("pod-a"));
+        assert_eq!(given_up(held_by("pod-b", SOME_TIME).expect("a Lease"), "pod-a"), None);
     }
 }

@@ -1,163 +1,211 @@
-//! Asking for a Lease and keeping it.
+//! Asking for a Lease, keeping it, and letting go.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
-use kube::{Api, Client};
-use tokio::sync::watch;
 
+use super::calls::LeaseCalls;
 use super::decide::{LeaseSettings, Seen, Step, given_up};
+use super::leadership::Seat;
+use super::{LOOK, RENEW, TRUSTED, TURN_LIMIT};
+use crate::{Backoff, random};
 
 /// Longest time for giving a Lease up: a program that ends does not wait for an API server that is away.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
-/// Longest time for one question; shorter than what a leader trusts its Lease for.
-const QUESTION_LIMIT: Duration = Duration::from_secs(4);
+/// Pauses after failures: short, as the Lease must not end while the API server is well again.
+const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(250), longest: Duration::from_secs(2) };
 
-/// Whether this program leads. To be asked before each write.
-#[derive(Debug, Clone)]
-pub struct Leadership(watch::Receiver<Option<Instant>>);
-
-impl Leadership {
-    /// Whether it does now. False as soon as its own time has run out, whatever became of the renewal.
-    pub fn is_held(&self) -> bool {
-        self.0.borrow().is_some_and(|until| Instant::now() < until)
+/// Asks for the Lease, keeps it, and gives it up when `end` is over. `seat` is told until when this program leads.
+pub async fn hold_lease(
+    mut calls: impl LeaseCalls,
+    settings: LeaseSettings,
+    seat: Seat,
+    end: impl Future<Output = ()>,
+) {
+    tokio::select! {
+        () = keep(&mut calls, &settings, &seat) => {}
+        () = end => {}
     }
-
-    /// Waits until it leads.
-    pub async fn held(&mut self) {
-        while !self.is_held() {
-            self.changed().await;
-        }
+    if seat.tell(None).is_some() {
+        let _ = tokio::time::timeout(GIVE_UP_LIMIT, give_up(&calls, &settings)).await;
     }
+}
 
-    /// Waits until a renewal, a loss, or the end of its time. For ever where nothing can change any more.
-    pub async fn changed(&mut self) {
-        let until = *self.0.borrow_and_update();
-        let over = async {
-            match until.filter(|until| *until > Instant::now()) {
-                Some(until) => tokio::time::sleep_until(until.into()).await,
-                None => std::future::pending().await,
-            }
+async fn keep(calls: &mut impl LeaseCalls, settings: &LeaseSettings, seat: &Seat) {
+    let LeaseSettings { namespace, name, identity } = settings;
+    let (mut seen, mut failures, mut led) = (Seen::default(), 0, false);
+    loop {
+        let begun = Instant::now();
+        let turn = tokio::time::timeout(TURN_LIMIT, turn(calls, settings, &mut seen)).await;
+        let until = match &turn {
+            Ok(Ok(holds)) => holds.then(|| begun + TRUSTED),
+            // What is held stays held until its own time is over.
+            Ok(Err(_)) | Err(_) => seat.until(),
         };
-        tokio::select! {
-            changed = self.0.changed() => if changed.is_err() { std::future::pending::<()>().await },
-            () = over => {}
+        seat.tell(until);
+        if until.is_some() != led {
+            led = until.is_some();
+            if led {
+                tracing::info!(lease = name, namespace, identity, "leads: holds the Lease");
+            } else {
+                tracing::warn!(lease = name, namespace, identity, "leads no more: the Lease is lost");
+            }
         }
-    }
-}
-
-/// Asks for the Lease, keeps it, and gives it up when `end` is over. The future is to be spawned and awaited until it ends.
-pub fn hold_lease(
-    client: Client,
-    settings: LeaseSettings,
-    end: impl Future<Output = ()> + Send,
-) -> (Leadership, impl Future<Output = ()> + Send) {
-    let (sender, receiver) = watch::channel(None);
-    let leases: Api<Lease> = Api::namespaced(client, &settings.namespace);
-    let future = async move {
-        let holder = Holder { leases, settings, sender };
-        tokio::select! {
-            () = holder.keep() => {}
-            () = end => {}
-        }
-        let led = holder.sender.send_replace(None).is_some();
-        if led {
-            let _ = tokio::time::timeout(GIVE_UP_LIMIT, holder.give_up()).await;
-        }
-    };
-    (Leadership(receiver), future)
-}
-
-struct Holder {
-    leases: Api<Lease>,
-    settings: LeaseSettings,
-    sender: watch::Sender<Option<Instant>>,
-}
-
-/// How a turn went.
-enum Turn {
-    Held,
-    /// Somebody else was quicker, or holds it.
-    Others,
-    Failed(String),
-}
-
-impl Holder {
-    async fn keep(&self) {
-        let (mut seen, mut troubled) = (Seen::default(), false);
-        let LeaseSettings { namespace, name, identity, .. } = &self.settings;
-        loop {
-            let began = Instant::now();
-            let turn = tokio::time::timeout(QUESTION_LIMIT, self.turn(&mut seen)).await;
-            let turn = turn.unwrap_or_else(|_| Turn::Failed("the API server does not answer".to_owned()));
-            let led = self.sender.borrow().is_some();
-            match turn {
-                Turn::Held => {
-                    if !led {
-                        tracing::info!(lease = name, namespace, identity, "leading");
-                    }
-                    self.sender.send_replace(Some(began + self.settings.trusted()));
-                }
-                Turn::Others => self.lost(led),
-                Turn::Failed(ref error) => {
-                    if !troubled {
-                        tracing::warn!(lease = name, namespace, %error, "failed to renew or read the Lease; it is tried again");
-                    }
-                    // What is held stays held until its own time is over.
-                    if self.sender.borrow().is_some_and(|until| Instant::now() >= until) {
-                        self.lost(led);
-                    }
+        let pause = match turn {
+            Ok(Ok(holds)) => {
+                calls.works();
+                failures = 0;
+                match holds {
+                    // Counted from the begin, so that a slow API server makes renewals no rarer.
+                    true => RENEW.saturating_sub(begun.elapsed()),
+                    false => LOOK.mul_f64(0.8 + 0.2 * random()),
                 }
             }
-            let failed = matches!(turn, Turn::Failed(_));
-            if troubled && !failed {
-                tracing::info!(lease = name, namespace, "the Lease can be read and renewed again");
+            failed => {
+                calls.failed(failed.ok().and_then(Result::err));
+                failures += 1;
+                BACKOFF.wait(failures, random())
             }
-            troubled = failed;
-            let wait = if failed { self.settings.renew / 4 } else { self.settings.renew };
-            tokio::time::sleep(wait.mul_f64(0.9 + 0.2 * crate::random())).await;
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Looks at the Lease, and makes, takes or renews it. Whether it is held then.
+async fn turn<C: LeaseCalls>(calls: &C, settings: &LeaseSettings, seen: &mut Seen) -> Result<bool, C::Error> {
+    let found = calls.get(&settings.name).await?;
+    match seen.step(settings, found, Instant::now(), Timestamp::now()) {
+        Step::Wait => Ok(false),
+        Step::Create(lease) => calls.create(&lease).await,
+        Step::Replace(lease) => calls.replace(&lease).await,
+    }
+}
+
+async fn give_up(calls: &impl LeaseCalls, settings: &LeaseSettings) {
+    let Ok(Some(lease)) = calls.get(&settings.name).await else { return };
+    if let Some(lease) = given_up(lease, &settings.identity) {
+        let is_given = calls.replace(&lease).await.is_ok();
+        tracing::debug!(lease = settings.name, is_given, "gave the Lease up");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use k8s_openapi::api::coordination::v1::Lease;
+
+    use super::*;
+    use crate::Leadership;
+
+    /// One Lease, as an API server keeps it, and what the next calls are answered instead.
+    #[derive(Default)]
+    struct Shelf {
+        lease: Option<Lease>,
+        version: u32,
+        refusals: VecDeque<&'static str>,
+        told: Vec<&'static str>,
+    }
+
+    #[derive(Clone, Default)]
+    struct Calls(Arc<Mutex<Shelf>>);
+
+    impl Calls {
+        fn with<T>(&self, act: impl FnOnce(&mut Shelf) -> T) -> T {
+            act(&mut self.0.lock().expect("no test panics in it"))
+        }
+
+        fn holder(&self) -> Option<String> {
+            self.with(|shelf| shelf.lease.as_ref()?.spec.as_ref()?.holder_identity.clone())
+        }
+
+        fn put(&self, lease: &Lease, expected: Option<String>) -> Result<bool, &'static str> {
+            self.with(|shelf| {
+                if let Some(refusal) = shelf.refusals.pop_front() {
+                    return Err(refusal);
+                }
+                let found = shelf.lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+                if found != expected {
+                    return Ok(false);
+                }
+                shelf.version += 1;
+                let mut lease = lease.clone();
+                lease.metadata.resource_version = Some(shelf.version.to_string());
+                shelf.lease = Some(lease);
+                Ok(true)
+            })
         }
     }
 
-    fn lost(&self, led: bool) {
-        if led {
-            tracing::warn!(lease = self.settings.name, "leading no longer");
-            self.sender.send_replace(None);
+    impl LeaseCalls for Calls {
+        type Error = &'static str;
+
+        async fn get(&self, _: &str) -> Result<Option<Lease>, &'static str> {
+            self.with(|shelf| shelf.refusals.pop_front().map_or(Ok(shelf.lease.clone()), Err))
+        }
+
+        async fn create(&self, lease: &Lease) -> Result<bool, &'static str> {
+            self.put(lease, None)
+        }
+
+        async fn replace(&self, lease: &Lease) -> Result<bool, &'static str> {
+            self.put(lease, lease.metadata.resource_version.clone())
+        }
+
+        fn failed(&mut self, error: Option<&'static str>) {
+            self.with(|shelf| shelf.told.push(error.unwrap_or("silence")));
+        }
+
+        fn works(&mut self) {
+            self.with(|shelf| shelf.told.push("works"));
         }
     }
 
-    async fn turn(&self, seen: &mut Seen) -> Turn {
-        let found = match self.leases.get_opt(&self.settings.name).await {
-            Ok(found) => found,
-            Err(error) => return Turn::Failed(error.to_string()),
-        };
-        let params = PostParams {
-            field_manager: Some(self.settings.identity.chars().take(128).collect()),
-            ..PostParams::default()
-        };
-        let written = match seen.step(&self.settings, found, Instant::now(), Timestamp::now()) {
-            Step::Wait { holder } => {
-                tracing::debug!(lease = self.settings.name, holder, "somebody else leads");
-                return Turn::Others;
-            }
-            Step::Create(lease) => self.leases.create(&params, &lease).await,
-            Step::Replace(lease) => self.leases.replace(&self.settings.name, &params, &lease).await,
-        };
-        match written {
-            Ok(_) => Turn::Held,
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Turn::Others,
-            Err(error) => Turn::Failed(error.to_string()),
-        }
+    fn settings(identity: &str) -> LeaseSettings {
+        LeaseSettings { namespace: "portcullis".into(), name: "leader".into(), identity: identity.into() }
     }
 
-    async fn give_up(&self) {
-        let params = PostParams::default();
-        let Ok(Some(lease)) = self.leases.get_opt(&self.settings.name).await else { return };
-        if let Some(lease) = given_up(lease, &self.settings.identity) {
-            let written = self.leases.replace(&self.settings.name, &params, &lease).await;
-            tracing::debug!(lease = self.settings.name, ok = written.is_ok(), "gave the Lease up");
-        }
+    #[tokio::test]
+    async fn it_is_held_after_a_refusal_and_given_up_at_the_end() {
+        let calls = Calls::default();
+        calls.with(|shelf| shelf.refusals.push_back("refused"));
+        let (seat, mut leadership) = Leadership::new();
+        let (stop, end) = tokio::sync::oneshot::channel::<()>();
+        let holding = tokio::spawn(hold_lease(calls.clone(), settings("pod-a"), seat, async move {
+            let _ = end.await;
+        }));
+        tokio::time::timeout(Duration::from_secs(10), leadership.held()).await.expect("leads");
+        assert_eq!(calls.holder().as_deref(), Some("pod-a"));
+        stop.send(()).expect("still held");
+        holding.await.expect("ends");
+        assert!(!leadership.is_held());
+        assert_eq!(calls.holder().as_deref(), Some(""));
+        assert_eq!(calls.with(|shelf| shelf.told.clone()), ["refused", "works"]);
+    }
+
+    #[tokio::test]
+    async fn of_two_one_leads_and_the_other_follows_when_it_lets_go() {
+        let calls = Calls::default();
+        let (seat, mut first) = Leadership::new();
+        let (stop, end) = tokio::sync::oneshot::channel::<()>();
+        let holding = tokio::spawn(hold_lease(calls.clone(), settings("pod-a"), seat, async move {
+            let _ = end.await;
+        }));
+        first.held().await;
+        let (seat, mut second) = Leadership::new();
+        let other = tokio::spawn(hold_lease(calls.clone(), settings("pod-b"), seat, std::future::pending()));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(first.is_held() && !second.is_held());
+        stop.send(()).expect("still held");
+        holding.await.expect("ends");
+        tokio::time::timeout(Duration::from_secs(10), second.held()).await.expect("the other leads");
+        assert!(!first.is_held());
+        other.abort();
+    }
+
+    #[test]
+    fn a_renewal_that_takes_as_long_as_it_may_still_comes_in_time() {
+        assert!(RENEW + TURN_LIMIT <= TRUSTED && TRUSTED < super::super::DURATION);
     }
 }
