@@ -8,8 +8,9 @@ use portcullis_contract::{Digest, Reason};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::material::Layer;
 use super::requirement::{Found, Verdict};
-use super::{PublicKey, Requirement, Signer};
+use super::{Material, PublicKey, Requirement, Signer};
 use crate::oci::{Descriptor, Image, Registry};
 use crate::{FetchError, Whole};
 
@@ -62,8 +63,19 @@ pub async fn verify(
     manifest: &Digest,
     requirement: &Requirement,
 ) -> Result<(), FetchError> {
-    let signed = signatures(registry, image, manifest).await?;
-    judge(image, &signed, requirement)
+    fetch(registry, image, manifest).await?.judge(image, manifest, requirement)
+}
+
+impl Material {
+    /// Checks that it says that the manifest with this digest is signed by whom `requirement` names. No network is needed.
+    ///
+    /// # Errors
+    /// `SignatureInvalid` when it does not, `SignatureUnavailable` when that cannot be known.
+    pub fn judge(&self, image: &Image, manifest: &Digest, requirement: &Requirement) -> Result<(), FetchError> {
+        let signed: Vec<Signed> =
+            self.layers.iter().take(MAX_SIGNATURES).filter_map(|one| read(one, manifest)).collect();
+        judge(image, &signed, requirement)
+    }
 }
 
 fn judge(image: &Image, signed: &[Signed], requirement: &Requirement) -> Result<(), FetchError> {
@@ -94,13 +106,16 @@ fn find(signer: &Signer, signed: &[Signed]) -> Found {
     if signed.iter().any(|signed| is_his(&signed)) { Found::Yes } else { Found::No }
 }
 
-/// The statements about a manifest. Those about another digest, and what is none, do not count.
-async fn signatures(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Signed>, FetchError> {
+/// The signatures beside a manifest, as they are; none where nobody signed.
+///
+/// # Errors
+/// `SignatureInvalid` when what lies there is something else, `SignatureUnavailable` when they cannot be had now.
+pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Material, FetchError> {
     let tag = format!("sha256-{}.sig", manifest.hex());
     let place = Image { tag: Some(tag), digest: None, ..image.clone() };
     let list = match registry.manifest(&place).await {
         Ok(list) => list,
-        Err(error) if error.reason == Reason::NotFound => return Ok(Vec::new()),
+        Err(error) if error.reason == Reason::NotFound => return Ok(Material::default()),
         Err(error) if error.reason == Reason::ManifestUnsupported => {
             return Err(FetchError::new(
                 Reason::SignatureInvalid,
@@ -109,37 +124,35 @@ async fn signatures(registry: &Registry, image: &Image, manifest: &Digest) -> Re
         }
         Err(error) => return Err(unavailable(image, error)),
     };
-    let mut found = Vec::new();
-    let layers = list.content.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE);
-    for layer in layers.take(MAX_SIGNATURES) {
-        found.extend(signature(registry, &place, layer, manifest).await.map_err(|error| unavailable(image, error))?);
+    let mut layers = Vec::new();
+    for layer in list.content.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES) {
+        layers.extend(statement(registry, &place, layer).await.map_err(|error| unavailable(image, error))?);
     }
-    Ok(found)
+    Ok(Material { layers })
 }
 
-async fn signature(
-    registry: &Registry,
-    place: &Image,
-    layer: &Descriptor,
-    manifest: &Digest,
-) -> Result<Option<Signed>, FetchError> {
-    let Some(signature) = layer.annotations.get(SIGNATURE).and_then(|text| STANDARD.decode(text.trim()).ok()) else {
-        return Ok(None);
-    };
-    if layer.size > MAX_STATEMENT {
+/// One of them; nothing where it is no signature.
+async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Result<Option<Layer>, FetchError> {
+    if !layer.annotations.contains_key(SIGNATURE) || layer.size > MAX_STATEMENT {
         return Ok(None);
     }
-    let mut body = Whole::new("a signature", MAX_STATEMENT);
-    registry.blob(place, &layer.digest, &mut body).await?;
-    let (statement, digest) = body.finish();
-    Ok(if digest == layer.digest { read(statement, signature, manifest) } else { None })
+    let mut receive = Whole::new("a signature", MAX_STATEMENT);
+    registry.blob(place, &layer.digest, &mut receive).await?;
+    let (body, digest) = receive.finish();
+    let annotations = layer.annotations.clone();
+    Ok((digest == layer.digest).then(|| Layer { media_type: layer.media_type.clone(), annotations, body }))
 }
 
-/// A statement, if it is one about this manifest.
-fn read(statement: Vec<u8>, signature: Vec<u8>, manifest: &Digest) -> Option<Signed> {
-    let said: Statement = serde_json::from_slice(&statement).ok()?;
+/// A statement and its signature, if it is one about this manifest. Those about another digest, and what is none, do not count.
+fn read(layer: &Layer, manifest: &Digest) -> Option<Signed> {
+    if layer.media_type != STATEMENT_TYPE || layer.body.len() as u64 > MAX_STATEMENT {
+        return None;
+    }
+    let signature = STANDARD.decode(layer.annotations.get(SIGNATURE)?.trim()).ok()?;
+    let said: Statement = serde_json::from_slice(&layer.body).ok()?;
     let is_about = said.critical.kind == KIND && said.critical.image.docker_manifest_digest == *manifest;
-    is_about.then(|| Signed { statement, signature, annotations: said.optional.unwrap_or_default() })
+    let (statement, annotations) = (layer.body.clone(), said.optional.unwrap_or_default());
+    is_about.then_some(Signed { statement, signature, annotations })
 }
 
 /// What may pass is the signatures' being away; the rest says itself what is wrong.
@@ -176,21 +189,22 @@ mod tests {
         let (ours, theirs) = (rcgen::KeyPair::generate().expect("a key"), rcgen::KeyPair::generate().expect("a key"));
         let (manifest, other) = (Digest::of(b"manifest"), Digest::of(b"other"));
         let good = statement(&manifest, KIND);
-        let signed = |statement: Vec<u8>, pair: &rcgen::KeyPair| {
-            let signature = sign(pair, &statement);
-            read(statement, signature, &manifest).into_iter().collect::<Vec<_>>()
+        let signed = |body: Vec<u8>, pair: &rcgen::KeyPair| {
+            let annotations = [(SIGNATURE.to_owned(), STANDARD.encode(sign(pair, &body)))].into();
+            Material { layers: vec![Layer { media_type: STATEMENT_TYPE.to_owned(), annotations, body }] }
         };
         let by = |text: &str| {
             let key = ours.public_key_pem().replace('\n', "\\n");
             Requirement::from_yaml(&text.replace("KEY", &format!("\"{key}\""))).expect(text)
         };
-        let ask = |signed: &[Signed], text: &str| judge(&image, signed, &by(text)).map_err(|error| error.reason);
+        let ask =
+            |signed: &Material, text: &str| signed.judge(&image, &manifest, &by(text)).map_err(|error| error.reason);
         let ours_alone = "allOf: [{kind: pubKey, key: KEY}]";
         assert_eq!(ask(&signed(good.clone(), &ours), ours_alone), Ok(()));
         assert_eq!(ask(&signed(good.clone(), &theirs), ours_alone), Err(Reason::SignatureInvalid));
         assert_eq!(ask(&signed(statement(&other, KIND), &ours), ours_alone), Err(Reason::SignatureInvalid));
         assert_eq!(ask(&signed(statement(&manifest, "x"), &ours), ours_alone), Err(Reason::SignatureInvalid));
-        assert_eq!(ask(&[], ours_alone), Err(Reason::SignatureInvalid));
+        assert_eq!(ask(&Material::default(), ours_alone), Err(Reason::SignatureInvalid));
         let with = |value: &str| format!("allOf: [{{kind: pubKey, key: KEY, annotations: {{env: {value}}}}}]");
         assert_eq!(ask(&signed(good.clone(), &ours), &with("prod")), Ok(()));
         assert_eq!(ask(&signed(good.clone(), &ours), &with("test")), Err(Reason::SignatureInvalid));

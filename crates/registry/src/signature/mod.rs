@@ -7,8 +7,10 @@
 
 mod cosign;
 mod key;
+mod material;
 mod requirement;
 
-pub use cosign::verify;
+pub use cosign::{fetch, verify};
 pub use key::{KeyError, PublicKey};
+pub use material::Material;
 pub use requirement::{Requirement, RequirementError, Signer};
