@@ -16,6 +16,7 @@ mod follow;
 mod latch;
 mod live;
 mod log;
+mod metrics;
 mod probe;
 mod shutdown;
 

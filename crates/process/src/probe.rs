@@ -22,6 +22,7 @@ use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
+use crate::metrics::CommonMetrics;
 use crate::{Liveness, Readiness};
 
 /// Connections at the same time, on all ports of the probe server together. Further ones are closed at once.
@@ -42,6 +43,12 @@ pub struct ProbeSources {
     pub metrics: Registry,
 }
 
+/// What the routes look at.
+struct Probed {
+    sources: ProbeSources,
+    common: CommonMetrics,
+}
+
 /// Listeners that are bound and not served yet.
 pub struct ProbeServer {
     ports: Vec<(TcpListener, Router)>,
@@ -57,13 +64,14 @@ impl ProbeServer {
     /// asked.
     ///
     /// # Errors
-    /// When the address cannot be bound; the text names it.
+    /// When the address cannot be bound, or the registry has a metric of this crate's already; the text names it.
     pub fn probes(&mut self, address: SocketAddr, sources: ProbeSources, extra: Router) -> io::Result<SocketAddr> {
+        let common = CommonMetrics::new(&sources.metrics).map_err(io::Error::other)?;
         let routes = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
-            .with_state(Arc::new(sources));
+            .with_state(Arc::new(Probed { sources, common }));
         self.port(address, routes.merge(extra))
     }
 
@@ -142,16 +150,16 @@ struct Verbose {
     verbose: Option<String>,
 }
 
-async fn livez(State(sources): State<Arc<ProbeSources>>, Query(query): Query<Verbose>) -> impl IntoResponse {
-    let checks = sources.liveness.checks().into_iter().map(|(name, ok, age)| {
+async fn livez(State(probed): State<Arc<Probed>>, Query(query): Query<Verbose>) -> impl IntoResponse {
+    let checks = probed.sources.liveness.checks().into_iter().map(|(name, ok, age)| {
         let detail = if ok { String::new() } else { format!("last turn {} ms ago", age.as_millis()) };
         (name, ok, detail)
     });
     report("livez", checks, query.verbose.is_some())
 }
 
-async fn readyz(State(sources): State<Arc<ProbeSources>>, Query(query): Query<Verbose>) -> impl IntoResponse {
-    let checks = sources.readiness.checks().into_iter().map(|(name, ok)| (name, ok, String::new()));
+async fn readyz(State(probed): State<Arc<Probed>>, Query(query): Query<Verbose>) -> impl IntoResponse {
+    let checks = probed.sources.readiness.checks().into_iter().map(|(name, ok)| (name, ok, String::new()));
     report("readyz", checks, query.verbose.is_some())
 }
 
@@ -178,9 +186,10 @@ fn report<'n>(
     }
 }
 
-async fn metrics(State(sources): State<Arc<ProbeSources>>) -> impl IntoResponse {
+async fn metrics(State(probed): State<Arc<Probed>>) -> impl IntoResponse {
     let mut body = Vec::new();
-    match TextEncoder::new().encode(&sources.metrics.gather(), &mut body) {
+    probed.common.update(&probed.sources.readiness);
+    match TextEncoder::new().encode(&probed.sources.metrics.gather(), &mut body) {
         Ok(()) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

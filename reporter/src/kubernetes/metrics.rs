@@ -30,26 +30,37 @@ impl ClusterMetrics {
     /// # Errors
     /// When a name is taken already.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let of = |name: &str, help: &str| Opts::new(format!("portcullis_reporter_{name}"), help);
         let metrics = Self {
             failures: IntCounterVec::new(
-                of("api_failures_total", "Calls to the API server without success"),
+                Opts::new("portcullis_reporter_api_failures_total", "Calls to the API server without success"),
                 &["call", "code"],
             )?,
-            leads: IntGauge::with_opts(of("leader", "1 while this reporter holds the Lease"))?,
-            outdated: IntGauge::with_opts(of(
-                "status_schema_outdated",
+            leads: IntGauge::with_opts(Opts::new(
+                "portcullis_reporter_leader",
+                "1 while this reporter holds the Lease",
+            ))?,
+            outdated: IntGauge::with_opts(Opts::new(
+                "portcullis_reporter_status_schema_outdated",
                 "1 when the CustomResourceDefinition is older than the reporter and drops fields of the status",
             ))?,
-            writes: IntCounter::with_opts(of("policy_status_writes_total", "Status of policies written to the API"))?,
-            conflicts: IntCounter::with_opts(of(
-                "policy_status_conflicts_total",
+            writes: IntCounter::with_opts(Opts::new(
+                "portcullis_reporter_policy_status_writes_total",
+                "Status of policies written to the API",
+            ))?,
+            conflicts: IntCounter::with_opts(Opts::new(
+                "portcullis_reporter_policy_status_conflicts_total",
                 "Writes of status that met a newer version of the policy and were decided again",
             ))?,
-            events: IntCounter::with_opts(of("events_written_total", "Events written"))?,
-            events_lost: IntCounter::with_opts(of("events_lost_total", "Events given up: too many, or refused"))?,
+            events: IntCounter::with_opts(Opts::new("portcullis_reporter_events_written_total", "Events written"))?,
+            events_lost: IntCounter::with_opts(Opts::new(
+                "portcullis_reporter_events_lost_total",
+                "Events given up: too many, or refused",
+            ))?,
             words: IntGaugeVec::new(
-                of("led_policies", "Policies by the reason of Ready, where this reporter leads"),
+                Opts::new(
+                    "portcullis_reporter_led_policies",
+                    "Policies by the reason of Ready, where this reporter leads",
+                ),
                 &["status"],
             )?,
         };
