@@ -108,7 +108,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_ALLOW_HTTP_HOST", value_name = "HOST", value_delimiter = ',')]
     pub allow_http_host: Vec<String>,
 
-    /// An https address that modules may come from; with * at its end all that begin so. Without any, all are allowed.
+    /// What modules policies may name over the network: registry://host/repository or https://host/path, or with * at its end
+    /// all that begin so, for instance registry://ghcr.io/kubewarden/*. May be given several times; without any, all.
     #[arg(long, env = "PORTCULLIS_ALLOW_SOURCE", value_name = "PATTERN", value_delimiter = ',')]
     pub allow_source: Vec<String>,
 

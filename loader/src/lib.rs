@@ -20,6 +20,7 @@ mod health;
 mod input;
 mod jobs;
 mod metrics;
+mod patience;
 mod plan;
 mod retry;
 mod siblings;

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::input::{Desired, Stamp};
 use crate::jobs::{Gauge, Outcome, Workshop, blocking, mistake};
+use crate::patience::Patience;
 use crate::plan::{Job, Now, Plan, PlanSettings, Setback};
 
 /// Longest time between two turns.
@@ -60,11 +61,45 @@ struct Running {
     number: u64,
     task: JoinHandle<()>,
     gauge: Arc<Gauge>,
+    /// Once it is past its queue.
+    patience: Option<Patience>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+impl Running {
+    /// Logs a download that takes long.
+    fn tell(&mut self, job: &Job, now: Instant) {
+        let elapsed = self.patience.get_or_insert_with(|| Patience::new(now)).ends(now);
+        if let (Some(elapsed), Job::Fetch(reference)) = (elapsed, job) {
+            let (bytes, total) = self.gauge.bytes.read();
+            tracing::info!(
+                module = reference.label(),
+                bytes,
+                total,
+                seconds = elapsed.as_secs(),
+                "a module is still being fetched"
+            );
+        }
+    }
+
+    /// Logs what came, for who looks closely.
+    fn tell_end(&self, result: &Result<Outcome, Setback>, now: Instant) {
+        let milliseconds = self.patience.map_or(0, |patience| patience.elapsed(now).as_millis());
+        let (bytes, _) = self.gauge.bytes.read();
+        match result {
+            Ok(Outcome::Fetched(reference, Ok(digest))) => {
+                tracing::debug!(module = reference.label(), %digest, bytes, milliseconds, "a module was fetched");
+            }
+            Ok(Outcome::Prepared(digest, Ok(_))) => {
+                tracing::debug!(%digest, milliseconds, "a module is ready to be served");
+            }
+            _ => {}
+        }
     }
 }
 
@@ -141,10 +176,11 @@ impl Work {
     /// One turn. Gives the time to the next at the latest.
     fn turn(&mut self) -> Duration {
         let now = Now::get();
-        for (job, running) in &self.running {
+        for (job, running) in &mut self.running {
             if running.gauge.runs.load(Ordering::Relaxed) {
                 let (bytes, total) = running.gauge.bytes.read();
                 self.plan.progress(job, bytes, total, now);
+                running.tell(job, now.instant);
             }
         }
         let turn = self.plan.turn(now);
@@ -196,7 +232,7 @@ impl Work {
             };
             let _ = events.send(Event::Job(number, key, Box::new(result)));
         });
-        self.running.insert(job, Running { number, task, gauge });
+        self.running.insert(job, Running { number, task, gauge, patience: None });
     }
 
     fn happened(&mut self, event: Event) {
@@ -216,7 +252,9 @@ impl Work {
                     // It was stopped, and had ended already.
                     return;
                 }
-                self.running.remove(&job);
+                if let Some(running) = self.running.remove(&job) {
+                    running.tell_end(&result, now.instant);
+                }
                 match (*result, job) {
                     (Ok(Outcome::Fetched(reference, result)), _) => self.plan.fetched(&reference, result, now),
                     (Ok(Outcome::Brought(reference, pins, result)), _) => {

@@ -71,6 +71,15 @@ impl Reference {
         }
     }
 
+    /// For logs: without a query, which often holds a secret.
+    pub(crate) fn label(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Web(url) => shown(url.as_str()),
+            Self::Registry(image) | Self::Signed { image, .. } => image.to_string(),
+        }
+    }
+
     /// The same, signed as a policy wants it.
     ///
     /// # Errors

@@ -1,0 +1,53 @@
+//! When a download that goes on is told of in the log.
+
+use std::time::{Duration, Instant};
+
+/// After this long it is told first.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// The time of one job that runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    since: Instant,
+    next: Duration,
+}
+
+impl Patience {
+    /// The job begins to run.
+    pub(crate) fn new(since: Instant) -> Self {
+        Self { since, next: FIRST }
+    }
+
+    /// How long the job runs.
+    pub(crate) fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    /// How long the job runs, where that is to be told now: after ten seconds, and then each time it took twice as long.
+    pub(crate) fn ends(&mut self, now: Instant) -> Option<Duration> {
+        let elapsed = self.elapsed(now);
+        if elapsed < self.next {
+            return None;
+        }
+        while self.next <= elapsed {
+            self.next *= 2;
+        }
+        Some(elapsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_is_told_more_and_more_seldom() {
+        let start = Instant::now();
+        let mut patience = Patience::new(start);
+        let told = (0..=100).filter(|second| patience.ends(start + Duration::from_secs(*second)).is_some());
+        assert_eq!(told.collect::<Vec<u64>>(), [10, 20, 40, 80]);
+        let mut patience = Patience::new(start);
+        assert_eq!(patience.ends(start + Duration::from_secs(75)), Some(Duration::from_secs(75)));
+        assert_eq!(patience.ends(start + Duration::from_secs(79)), None);
+    }
+}
