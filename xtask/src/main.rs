@@ -11,6 +11,7 @@ mod deny;
 mod files;
 mod generate;
 mod guests;
+mod images;
 mod network;
 mod programs;
 mod progress;
@@ -115,6 +116,18 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Make the container images, with no container engine.
+    ///
+    /// Each is one static program on an empty root, for a user of its own, with the certificate authorities of the world where it
+    /// talks to the world. Written are NAME.tar, which every engine takes, and NAME.cdx.json, the list of what is linked into the program
+    /// (CycloneDX). The same sources, compiler and SOURCE_DATE_EPOCH give the same bytes.
+    #[command(after_help = "Examples:\n  cargo xtask images\n  cargo xtask images --debug loader evaluator\n  \
+                      cargo xtask images --registry registry.example.com/portcullis\n\n\
+                      Then, where the cluster is:\n  kind load image-archive target/images/loader.tar\n  \
+                      k3d image import target/images/loader.tar\n  ctr --namespace k8s.io images import target/images/loader.tar\n  \
+                      docker load --input target/images/loader.tar\n  \
+                      skopeo copy oci-archive:target/images/loader.tar docker://registry.example.com/portcullis/loader:0.1.0")]
+    Images(images::Wanted),
     /// Measure the programs, built for release: `cargo xtask bench --help` lists the benchmarks.
     #[command(disable_help_flag = true)]
     Bench {
@@ -161,6 +174,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Boundaries => boundaries::run(&workspace),
         Command::Generate { check } => generate::run(&workspace, check),
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
+        Command::Images(wanted) => images::run(&workspace, &wanted),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),
         Command::InOwnNetwork { program } => network::become_in_own(&program),

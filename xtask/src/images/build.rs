@@ -1,0 +1,163 @@
+//! Building a program that needs nothing of the system that it runs on.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::programs::{self, Profile};
+use crate::progress;
+use crate::workspace::Workspace;
+
+/// What programs are built for.
+#[derive(Debug, PartialEq)]
+pub(super) struct Target {
+    triple: String,
+    architecture: &'static str,
+}
+
+impl Target {
+    /// A target that images are made for.
+    ///
+    /// # Errors
+    /// When it is another.
+    pub(super) fn new(triple: &str) -> Result<Self> {
+        let architecture = match triple {
+            "x86_64-unknown-linux-gnu" => "amd64",
+            "aarch64-unknown-linux-gnu" => "arm64",
+            _ => bail!(
+                "no images are made for {triple}: name one with `--target x86_64-unknown-linux-gnu` (or aarch64), or build them with \
+                 the Dockerfile"
+            ),
+        };
+        Ok(Self { triple: triple.to_owned(), architecture })
+    }
+
+    /// That of this machine.
+    pub(super) fn of_this_machine() -> Result<Self> {
+        Self::new(&version_line("host: ")?)
+    }
+
+    /// Its name in Rust.
+    pub(super) fn triple(&self) -> &str {
+        &self.triple
+    }
+
+    /// Its processor, in the words of OCI.
+    pub(super) fn architecture(&self) -> &'static str {
+        self.architecture
+    }
+}
+
+/// What `rustc -vV` says behind these words.
+pub(super) fn version_line(words: &str) -> Result<String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).arg("-vV").output().context("failed to start rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix(words));
+    line.map(str::to_owned).with_context(|| format!("rustc -vV says nothing behind `{words}`"))
+}
+
+/// Builds a program statically, in a folder of cargo's that other builds do not use, and returns its bytes.
+///
+/// # Errors
+/// When it does not build, or needs libraries of the system all the same.
+pub(super) fn program(
+    workspace: &Workspace,
+    package: &str,
+    profile: Profile,
+    target: &Target,
+    label: &str,
+) -> Result<Vec<u8>> {
+    let mut command = programs::build_command(workspace, package, profile);
+    // With a target named, these flags are for the program alone: what runs while building is shared with other builds.
+    command
+        .args(["--locked", "--target", target.triple()])
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace).join("\x1f"));
+    ensure!(progress::watch_cargo(command, label)?, "{package} does not build; the compiler's words are above");
+    let path = workspace.target.join(target.triple()).join(profile.dir()).join(package);
+    let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    ensure!(
+        is_static(&bytes).with_context(|| format!("{} is no program for Linux", path.display()))?,
+        "{} needs libraries of the system, and an image has none: install the static C library (Debian: libc6-dev)",
+        path.display()
+    );
+    Ok(bytes)
+}
+
+/// Flags of the compiler: the C library goes into the program, and the paths of this machine stay out of it.
+fn flags(workspace: &Workspace) -> Vec<String> {
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
+    // The folder that comes last wins where one is in the other.
+    flags.extend(cargo_home.map(|home| format!("--remap-path-prefix={}=/cargo", home.display())));
+    flags.push(format!("--remap-path-prefix={}=/portcullis", workspace.root.display()));
+    flags
+}
+
+/// Whether a program starts without a dynamic loader: none of the segments of its ELF file names one.
+fn is_static(program: &[u8]) -> Option<bool> {
+    /// The segment with the path of a dynamic loader, `PT_INTERP`.
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, size: usize| {
+        let bytes = program.get(at..at.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    // 64 bits, little-endian.
+    if !program.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (start, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+    let mut kinds = (0..count).map(|index| {
+        let at = usize::try_from(start.checked_add(index * size)?).ok()?;
+        number(at, 4)
+    });
+    kinds.try_fold(true, |is_static, kind| Some(is_static && kind? != u64::from(INTERPRETER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The head of an ELF file with segments of these kinds.
+    fn elf(kinds: &[u8]) -> Vec<u8> {
+        let mut bytes = b"\x7fELF\x02\x01".to_vec();
+        bytes.resize(0x40, 0);
+        bytes[0x20] = 0x40;
+        bytes[0x36] = 56;
+        bytes[0x38] = kinds.len() as u8;
+        for kind in kinds {
+            bytes.push(*kind);
+            bytes.resize(bytes.len() + 55, 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_program_that_names_a_dynamic_loader_is_not_static() {
+        assert_eq!(is_static(&elf(&[6, 3, 1, 2])), Some(false));
+        assert_eq!(is_static(&elf(&[6, 1, 2])), Some(true));
+    }
+
+    #[test]
+    fn what_is_no_program_is_neither() {
+        assert_eq!(is_static(b"#!/bin/sh"), None);
+        assert_eq!(is_static(&elf(&[6, 1])[..0x41]), None);
+    }
+
+    #[test]
+    fn the_test_itself_is_looked_at() {
+        let this = fs::read(env::current_exe().unwrap()).unwrap();
+        assert_eq!(is_static(&this), Some(cfg!(target_feature = "crt-static")));
+    }
+
+    #[test]
+    fn targets_have_the_names_of_both_worlds() {
+        let target = Target::new("aarch64-unknown-linux-gnu").unwrap();
+        assert_eq!((target.triple(), target.architecture()), ("aarch64-unknown-linux-gnu", "arm64"));
+        let error = Target::new("aarch64-apple-darwin").unwrap_err().to_string();
+        assert!(error.contains("no images are made for aarch64-apple-darwin: "), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Container images without a container engine: a static program on an empty root, as one archive each, with a list of what is in it.
+//!
+//! ```text
+//! cargo build ──► program ──► layer (tar) ──► archive: OCI layout and docker's manifest.json
+//! cargo tree, cargo metadata, Cargo.lock ──► bill of materials (CycloneDX)
+//! ```
+
+mod archive;
+mod authorities;
+mod bill;
+mod build;
+mod layer;
+mod packages;
+mod time;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::programs::Profile;
+use crate::workspace::Workspace;
+use archive::Config;
+use build::Target;
+use packages::Packages;
+
+/// Where an image says that it comes from, unless told otherwise. Nothing pulls from `localhost`, so that an image which was not
+/// put onto a node is missed and not fetched from a stranger.
+pub(crate) const REGISTRY: &str = "localhost/portcullis";
+
+/// The group of all programs of a pod, to whom its volume belongs.
+const GROUP: u32 = 65530;
+
+/// One image.
+struct Image {
+    /// The last part of its reference.
+    name: &'static str,
+    /// The package of the program, which is called alike.
+    package: &'static str,
+    /// The user that it runs as; each program of a pod has another.
+    user: u32,
+    /// Whether it talks to servers of the world, whose certificates somebody has signed.
+    has_authorities: bool,
+}
+
+const IMAGES: [Image; 5] = [
+    Image { name: "loader", package: "portcullis-loader", user: 65531, has_authorities: true },
+    Image { name: "evaluator", package: "portcullis-evaluator", user: 65532, has_authorities: false },
+    Image { name: "reporter", package: "portcullis-reporter", user: 65533, has_authorities: false },
+    Image { name: "controller", package: "portcullis-controller", user: 65534, has_authorities: false },
+    Image { name: "portcullis", package: "portcullis", user: 65530, has_authorities: true },
+];
+
+/// What to make.
+#[derive(clap::Args)]
+pub(crate) struct Wanted {
+    /// Names of images: loader, evaluator, reporter, controller, portcullis; all when absent.
+    names: Vec<String>,
+    /// Build for tests: quick to build, not optimised, with fail points.
+    #[arg(long)]
+    debug: bool,
+    /// Write the archives to this folder; `target/images` when absent.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What the references begin with; the chart's `image.registry`.
+    #[arg(long, value_name = "PREFIX", default_value = REGISTRY)]
+    registry: String,
+    /// What the references end with; the version of the workspace when absent.
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
+    /// The Rust target: `x86_64-unknown-linux-gnu` or `aarch64-unknown-linux-gnu`; that of this machine when absent.
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
+}
+
+/// Builds the programs and writes an archive and a bill of materials for each.
+pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
+    let images = select(&wanted.names)?;
+    let target = wanted.target.clone().map_or_else(Target::of_this_machine, |triple| Target::new(&triple))?;
+    let epoch = epoch(env::var("SOURCE_DATE_EPOCH").ok().as_deref())?;
+    let out = wanted.out.clone().unwrap_or_else(|| workspace.target.join("images"));
+    fs::create_dir_all(&out).with_context(|| format!("failed to create {}", out.display()))?;
+    let profile = Profile::of(!wanted.debug);
+    let packages = Packages::load(workspace, &target)?;
+    let revision = revision(&workspace.root);
+    for (index, image) in images.iter().enumerate() {
+        let label = format!("building {} ({}/{})", image.package, index + 1, images.len());
+        let program = build::program(workspace, image.package, profile, &target, &label)?;
+        let about = packages.member(image.package)?;
+        let tag = wanted.tag.as_deref().unwrap_or(&about.version);
+        let reference = format!("{}/{}:{tag}", wanted.registry, image.name);
+        let config = Config {
+            reference: &reference,
+            architecture: target.architecture(),
+            program: image.package,
+            user: image.user,
+            group: GROUP,
+            labels: &about.labels(revision.as_deref()),
+            has_authorities: image.has_authorities,
+            epoch,
+        };
+        let authorities = image.has_authorities.then(authorities::bundle);
+        let layer = layer::make(image.package, &program, authorities.as_deref(), epoch)?;
+        let archive = archive::make(&config, layer)?;
+        write(&out.join(format!("{}.tar", image.name)), &archive)?;
+        let mut linked = packages.linked(workspace, image.package, &target)?;
+        if image.has_authorities {
+            linked.packages.push(packages.published(authorities::PACKAGE)?.clone());
+        }
+        let bill = bill::make(&linked, epoch);
+        write(&out.join(format!("{}.cdx.json", image.name)), bill.as_bytes())?;
+        println!("{reference}: {} ({:.1} MB)", out.join(format!("{}.tar", image.name)).display(), megabytes(&archive));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn select(names: &[String]) -> Result<Vec<&'static Image>> {
+    for name in names {
+        let is_one = IMAGES.iter().any(|image| image.name == name);
+        ensure!(is_one, "there is no image {name}: they are loader, evaluator, reporter, controller and portcullis");
+    }
+    Ok(IMAGES.iter().filter(|image| names.is_empty() || names.iter().any(|name| name == image.name)).collect())
+}
+
+/// The time that all files of an image have, in seconds since 1970: what <https://reproducible-builds.org> asks for.
+fn epoch(set: Option<&str>) -> Result<u64> {
+    match set.map(str::parse) {
+        None => Ok(0),
+        // A tar has room for no more than this, which is the year 2242.
+        Some(Ok(seconds)) if seconds <= 0o77_777_777_777 => Ok(seconds),
+        Some(_) => {
+            bail!("SOURCE_DATE_EPOCH is no number of seconds since 1970; unset it, or take `git log -1 --format=%ct`")
+        }
+    }
+}
+
+/// The commit that is checked out, marked when files differ from it; nothing where git cannot tell.
+fn revision(root: &Path) -> Option<String> {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(path, bytes).with_context(|| format!("failed to write {}", path.display()))
+}
+
+fn megabytes(bytes: &[u8]) -> f64 {
+    bytes.len() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_images_share_a_user() {
+        for (index, image) in IMAGES.iter().enumerate() {
+            assert!(IMAGES[..index].iter().all(|other| other.user != image.user && other.name != image.name));
+            assert!(image.user > 0);
+        }
+    }
+
+    #[test]
+    fn images_are_selected_by_name_in_their_own_order() {
+        let names = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            select(&names).map(|images| images.iter().map(|image| image.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["controller", "loader"]).unwrap(), ["loader", "controller"]);
+        assert_eq!(names(&[]).unwrap().len(), IMAGES.len());
+        assert!(names(&["evaluater"]).unwrap_err().to_string().starts_with("there is no image evaluater: "));
+    }
+
+    #[test]
+    fn the_dockerfile_makes_the_same_images() {
+        let text = include_str!("../../../Dockerfile");
+        assert!(text.contains(&format!("\nARG VERSION={}\n", env!("CARGO_PKG_VERSION"))), "another version");
+        for image in &IMAGES {
+            let stage = text.split("\nFROM ").find(|stage| stage.starts_with(&format!("scratch AS {}\n", image.name)));
+            let stage = stage.unwrap_or_else(|| panic!("no stage {}", image.name));
+            let Image { package, user, .. } = image;
+            for line in [
+                format!("LABEL org.opencontainers.image.title=\"{package}\" "),
+                format!("USER {user}:{GROUP}\n"),
+                format!("COPY --from=build-{} /out/{package} /{package}\n", image.name),
+                format!("ENTRYPOINT [\"/{package}\"]"),
+            ] {
+                assert!(stage.contains(&line), "{}: {line}", image.name);
+            }
+            assert_eq!(stage.contains(&format!("ENV SSL_CERT_FILE=/{}\n", authorities::PATH)), image.has_authorities);
+        }
+    }
+
+    #[test]
+    fn the_time_of_files_comes_from_the_environment_or_is_none() {
+        assert_eq!(epoch(None).unwrap(), 0);
+        assert_eq!(epoch(Some("1763740800")).unwrap(), 1_763_740_800);
+        for wrong in ["", "today", "-1", "99999999999999"] {
+            assert!(epoch(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+}
