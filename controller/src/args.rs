@@ -63,6 +63,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,
 
+    /// Instead of all else: end the controllers of this Deployment, remove the webhooks of the policy server, take its finalizers off
+    /// policies, and end. For whoever uninstalls it.
+    #[arg(long, env = "PORTCULLIS_UNINSTALL", value_name = "DEPLOYMENT")]
+    pub uninstall: Option<String>,
+
     /// Where /livez, /readyz and /metrics are served.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8084")]
     pub probe_address: SocketAddr,
@@ -91,6 +96,7 @@ impl Args {
             ("--policy-server", Some(&self.policy_server)),
             ("--service", Some(&self.service)),
             ("--lease-name", self.lease_name.as_ref()),
+            ("--uninstall", self.uninstall.as_ref()),
         ];
         for (setting, name) in names {
             if let Some(name) = name.filter(|name| !is_name(name)) {

@@ -27,6 +27,7 @@ pub mod memory;
 mod metrics;
 pub mod run;
 mod troubles;
+mod uninstall;
 mod watch;
 pub mod world;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use portcullis_kubernetes::{ClientLeases, Clients, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{ProbeServer, ProbeSources, Shutdown};
 use tokio::sync::{mpsc, watch};
@@ -21,6 +21,7 @@ use crate::marker::Prover;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::troubles::Troubles;
+use crate::uninstall::Uninstall;
 use crate::watch::watch;
 use crate::world::{Source, World};
 
@@ -35,6 +36,19 @@ const QUEUE: usize = 1024;
 /// When a setting cannot be used, a port cannot be opened, or there is no client of an API server. Never because the API server is away.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     args.check()?;
+    if let Some(deployment) = &args.uninstall {
+        let clients = args.access.clients("portcullis-controller").await?;
+        let uninstall = Uninstall {
+            client: clients.calls,
+            namespace: args.namespace.clone(),
+            policy_server: args.policy_server.clone(),
+            deployment: deployment.clone(),
+        };
+        return tokio::select! {
+            done = uninstall.run() => done,
+            () = shutdown.begun() => bail!("was asked to end before everything was removed"),
+        };
+    }
     let sources = ProbeSources::default();
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
     let certificate_metrics = CertificateMetrics::new(&sources.metrics).context("failed to register metrics")?;

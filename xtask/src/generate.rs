@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::workspace::Workspace;
 
 /// Where they are in the repository.
-const FOLDER: &str = "helm/crds";
+const FOLDER: &str = "helm/definitions";
 
 /// Writes them; or, to check, tells which of those in the repository are others than the types give.
 pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
@@ -84,9 +84,9 @@ mod tests {
         assert_eq!(
             compare(&kept, &made),
             [
-                "helm/crds/b is not what crates/api gives",
-                "helm/crds/c is not what crates/api gives",
-                "helm/crds/d is of no kind of crates/api; remove it",
+                "helm/definitions/b is not what crates/api gives",
+                "helm/definitions/c is not what crates/api gives",
+                "helm/definitions/d is of no kind of crates/api; remove it",
             ],
         );
         assert_eq!(compare(&made, &made), Vec::<String>::new());

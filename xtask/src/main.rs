@@ -96,7 +96,7 @@ enum Command {
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
     /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
     Boundaries,
-    /// Write the files that the product's types make: the CustomResourceDefinitions in `helm/crds`.
+    /// Write the files that the product's types make: the CustomResourceDefinitions in `helm/definitions`.
     Generate {
         /// Write nothing; fail where a file is not what the types give.
         #[arg(long)]

@@ -19,7 +19,7 @@ pub(crate) fn objects(namespace: &str, policy_server: &str) -> String {
 
 /// Applies the custom resource definitions of the chart and waits until the API server serves them.
 pub(crate) fn install_definitions(cluster: &Cluster) {
-    let folder = crate::repository().join("helm/crds");
+    let folder = crate::repository().join("helm/definitions");
     assert!(
         folder.is_dir(),
         "{} is not there: the custom resource definitions are generated into it",

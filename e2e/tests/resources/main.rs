@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 /// The folder of the definitions.
 fn definitions_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/crds")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/definitions")
 }
 
 /// The cluster of all tests of this binary, with the definitions.

@@ -1,0 +1,120 @@
+{{/* The prefix of names that the whole cluster shares. */}}
+{{- define "portcullis.prefix" -}}
+portcullis-{{ .Values.policyServer }}
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "portcullis.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: portcullis
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+policies.portcullis.dev/policy-server: {{ .Values.policyServer }}
+{{- end }}
+
+{{/* What finds the pods of a component: (list . "policy-server"). It never changes, as a Deployment's selector may not. */}}
+{{- define "portcullis.selector" -}}
+app.kubernetes.io/name: portcullis-{{ index . 1 }}
+policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer }}
+{{- end }}
+
+{{/* The image of a program: (list . "loader"). */}}
+{{- define "portcullis.image" -}}
+{{- $root := index . 0 }}{{ $name := index . 1 -}}
+{{- $image := $root.Values.image -}}
+{{- $digest := get $image.digests $name -}}
+{{ $image.registry }}/{{ $name }}{{ if $digest }}@{{ $digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* What no container may do. */}}
+{{- define "portcullis.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* What no pod may do. */}}
+{{- define "portcullis.podSecurity" -}}
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* Startup, readiness and liveness of a container, by the name of its port. A start waits for /livez alone: that a policy server is
+     ready may take as long as its start gate, and no container is restarted for that. */}}
+{{- define "portcullis.probes" -}}
+startupProbe:
+  httpGet: {path: /livez, port: {{ . }}}
+  periodSeconds: 1
+  timeoutSeconds: 2
+  failureThreshold: 60
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ . }}}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 3
+livenessProbe:
+  httpGet: {path: /livez, port: {{ . }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+{{- end }}
+
+{{/* The token of the pod's account, as a volume that only named containers mount. */}}
+{{- define "portcullis.tokenVolume" -}}
+- name: token
+  projected:
+    # For the programs' group alone.
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+      - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+{{- end }}
+
+{{/* Where clients of an API server look for it. */}}
+{{- define "portcullis.tokenMount" -}}
+- {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{/* Flags that every program has. */}}
+{{- define "portcullis.logFlags" -}}
+- --log-format={{ .Values.logs.format }}
+- --log-level={{ .Values.logs.level }}
+{{- end }}
+
+{{/* Environment of who must know its own pod. */}}
+{{- define "portcullis.podEnv" -}}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+{{- end }}
+
+{{/* Even over nodes and zones: (list . "policy-server" isDeployment). */}}
+{{- define "portcullis.spread" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}{{ $isDeployment := index . 2 -}}
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- topologyKey: {{ . }}
+  maxSkew: 1
+  whenUnsatisfiable: {{ $root.Values.server.whenUnspreadable }}
+  labelSelector:
+    matchLabels: {{- include "portcullis.selector" (list $root $component) | nindent 6 }}
+  {{- if $isDeployment }}
+  # Pods of a rollout are spread among themselves.
+  matchLabelKeys: [pod-template-hash]
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What the loader is told in files. */}}
+{{- define "portcullis.hasLoaderConfig" -}}
+{{- if or .Values.modules.sources .Values.modules.verification .Values.modules.authorities }}true{{ end }}
+{{- end }}
+
+{{/* Annotations of a hook before uninstalling, with its weight. */}}
+{{- define "portcullis.uninstallHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+# What failed stays to be looked at, until the next try.
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
