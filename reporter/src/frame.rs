@@ -11,6 +11,8 @@ use portcullis_contract::{Activity, LoaderState, Phase, PolicyId, Reason};
 const DISPENSABLE: [usize; 3] = [4, 3, 6];
 /// Between two columns.
 const GAP: usize = 3;
+/// Length of a progress bar.
+const BAR: usize = 20;
 
 /// The terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,14 +170,24 @@ fn notes(
     notes
 }
 
-/// `fetching 1.2 of 3.3 MB, 4s`.
+/// `fetching [#######-------------] 1.2 of 3.3 MB, 4s`.
 fn progress(doing: &str, activity: &Activity, now: Timestamp) -> String {
     let time = short_duration(now.duration_since(activity.since).try_into().unwrap_or_default());
     match (activity.bytes, activity.total) {
         (0, None) => format!("{doing}, {time}"),
         (bytes, None) => format!("{doing} {} MB, {time}", megabytes(bytes)),
-        (bytes, Some(total)) => format!("{doing} {} of {} MB, {time}", megabytes(bytes), megabytes(total)),
+        (bytes, Some(total)) => {
+            format!("{doing} {} {} of {} MB, {time}", bar(bytes, total), megabytes(bytes), megabytes(total))
+        }
     }
+}
+
+/// How much of it is there.
+fn bar(bytes: u64, total: u64) -> String {
+    // A source that sends more than it said is cut off elsewhere.
+    let share = u128::from(bytes.min(total)) * BAR as u128 / u128::from(total.max(1));
+    let done = usize::try_from(share).unwrap_or(BAR);
+    format!("[{}{}]", "#".repeat(done), "-".repeat(BAR - done))
 }
 
 /// Megabytes with one digit behind the point.

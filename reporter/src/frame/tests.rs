@@ -92,9 +92,24 @@ fn progress_is_shown_while_a_module_loads() {
     let objects = BTreeMap::from([object("cluster/a", "Progressing", None)]);
     let last = |state: &LoaderState| frame(&objects, Some(state), &[], now(), WIDE, false).pop();
     let fetching = loading("cluster/a", Phase::Fetching, 1_230_000, Some(3_300_000));
-    assert_eq!(last(&fetching).as_deref(), Some("cluster/a: fetching 1.2 of 3.3 MB, 4s"));
+    assert_eq!(last(&fetching).as_deref(), Some("cluster/a: fetching [#######-------------] 1.2 of 3.3 MB, 4s"));
+    let without_length = loading("cluster/a", Phase::Fetching, 1_230_000, None);
+    assert_eq!(last(&without_length).as_deref(), Some("cluster/a: fetching 1.2 MB, 4s"));
     let compiling = loading("cluster/a", Phase::Compiling, 0, None);
     assert_eq!(last(&compiling).as_deref(), Some("cluster/a: compiling, 4s"));
+}
+
+#[test]
+fn a_bar_never_leaves_its_frame() {
+    for (bytes, total, done) in
+        [(0, 10, 0), (5, 10, 10), (10, 10, 20), (11, 10, 20), (0, 0, 0), (u64::MAX, u64::MAX, 20)]
+    {
+        assert_eq!(
+            bar(bytes, total),
+            format!("[{}{}]", "#".repeat(done), "-".repeat(BAR - done)),
+            "{bytes} of {total}"
+        );
+    }
 }
 
 #[test]
