@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::registry::args::{InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
+use crate::registry::args::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
 
 pub use policies::{
     DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
@@ -191,6 +191,10 @@ pub struct RunArgs {
     /// Print the logs of the three programs to standard error as well.
     #[arg(long)]
     pub logs: bool,
+
+    /// How the loader asks registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// How policies are shown.
@@ -231,6 +235,10 @@ pub struct EvalArgs {
     /// The form of the output.
     #[arg(long, short, value_enum, default_value = "text")]
     pub output: EvalForm,
+
+    /// How the loader asks registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// The form of a verdict.

@@ -55,7 +55,8 @@ pub(super) enum Judged {
 
 impl Session {
     /// Starts the programs on a folder with the chosen policy.
-    pub(super) async fn start(chosen: &Chosen, roots: &[PathBuf]) -> anyhow::Result<Self> {
+    /// `access` are the loader's arguments for registries.
+    pub(super) async fn start(chosen: &Chosen, roots: &[PathBuf], access: Vec<OsString>) -> anyhow::Result<Self> {
         let [evaluator, loader] = find([Program::Evaluator, Program::Loader])?;
         let folder = tempfile::tempdir().context("failed to make a folder")?;
         let policies = folder.path().join("policies");
@@ -85,6 +86,7 @@ impl Session {
         for root in roots {
             arguments.extend(["--module-root".into(), root.into()]);
         }
+        arguments.extend(access);
         let loader = Running::start(&recipe(Program::Loader, loader, arguments, &["probes", "state"])).await?;
         let loader_state = address(&loader, "state")?;
         Ok(Self {

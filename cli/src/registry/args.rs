@@ -1,15 +1,19 @@
 //! Arguments of the commands that work with modules and registries.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use portcullis_process::SettingError;
+use portcullis_registry::{DockerConfig, Sources};
 
 use crate::args::ResultForm;
 
 /// How registries are asked.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Registries")]
 pub struct AccessArgs {
-    /// The folder with a Docker config.json, for logins. By default that of Docker itself.
+    /// The folder with a Docker config.json, for logins. By default that of Docker itself, which `docker login` writes.
     #[arg(long, env = "DOCKER_CONFIG", value_name = "DIR")]
     pub docker_config: Option<PathBuf>,
 
@@ -26,11 +30,50 @@ pub struct AccessArgs {
     pub allow_http_host: Vec<String>,
 }
 
+impl AccessArgs {
+    /// Checks the files that are named.
+    pub(crate) fn check(&self) -> Result<(), SettingError> {
+        if let Some(file) = self.source_ca.as_ref().filter(|file| !file.is_file()) {
+            return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
+        }
+        if let Some(path) = &self.sources {
+            Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
+        }
+        if let Some(host) = self.allow_http_host.iter().find(|host| host.contains('/')) {
+            let text = format!("{host:?} is no host: want host or host:port, as it is written in the module's address");
+            return Err(SettingError::new("--allow-http-host", text));
+        }
+        Ok(())
+    }
+
+    /// Where logins are: what was named, here or for the loader, else Docker's own folder if it has any.
+    pub(crate) fn docker(&self) -> Option<DockerConfig> {
+        self.docker_folder().map(DockerConfig::new)
+    }
+
+    fn docker_folder(&self) -> Option<PathBuf> {
+        let of_loader = || std::env::var_os("PORTCULLIS_DOCKER_CONFIG").map(PathBuf::from);
+        let own = || std::env::home_dir().map(|home| home.join(".docker"));
+        let own = || own().filter(|folder| folder.join("config.json").exists());
+        self.docker_config.clone().or_else(of_loader).or_else(own)
+    }
+
+    /// The same for a loader.
+    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+        let folders = [("--docker-config", self.docker_folder())];
+        let files = [("--source-ca", self.source_ca.clone()), ("--sources", self.sources.clone())];
+        let paths = folders.into_iter().chain(files).filter_map(|(flag, path)| Some((flag, path?.into_os_string())));
+        let hosts = self.allow_http_host.iter().map(|host| ("--allow-http-host", OsString::from(host)));
+        paths.chain(hosts).flat_map(|(flag, value)| [flag.into(), value]).collect()
+    }
+}
+
 /// The arguments of `portcullis pull`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis pull registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0\n  \
-    portcullis pull https://example.com/policy.wasm --output-file policy.wasm")]
+    portcullis pull https://example.com/policy.wasm --output-file policy.wasm\n\n\
+Exit status: 0; 1 when the module cannot be had; 64 for a bad argument.")]
 pub struct PullArgs {
     /// The module: registry://host/repository:tag, or https://…
     #[arg(value_name = "MODULE")]
@@ -40,6 +83,10 @@ pub struct PullArgs {
     #[arg(long, short = 'f', value_name = "FILE")]
     pub output_file: Option<PathBuf>,
 
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
+
     /// Registries.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -47,7 +94,10 @@ pub struct PullArgs {
 
 /// The arguments of `portcullis push`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:\n  portcullis push policy.wasm registry://registry.example/policies/mine:v1")]
+#[command(after_help = "Examples:\n  \
+    portcullis push policy.wasm registry://registry.example/policies/mine:v1\n  \
+    portcullis push policy.wasm registry://127.0.0.1:5000/mine:v1 --allow-http-host 127.0.0.1:5000\n\n\
+Exit status: 0; 1 when the registry does not take it; 64 for a bad argument.")]
 pub struct PushArgs {
     /// The module's file.
     #[arg(value_name = "FILE")]
@@ -56,6 +106,10 @@ pub struct PushArgs {
     /// Where it goes: registry://host/repository:tag
     #[arg(value_name = "IMAGE")]
     pub image: String,
+
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
 
     /// Registries.
     #[command(flatten)]
@@ -66,7 +120,8 @@ pub struct PushArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis inspect policy.wasm\n  \
-    portcullis inspect registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --manifest > policy.yaml")]
+    portcullis inspect registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --manifest > policy.yaml\n\n\
+Exit status: 0; 1 when the module cannot be had or is none; 64 for a bad argument.")]
 pub struct InspectArgs {
     /// The module: a file, registry://host/repository:tag, or https://…
     #[arg(value_name = "MODULE")]
@@ -89,7 +144,8 @@ pub struct InspectArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis verify registry://registry.example/policies/mine:v1 --key cosign.pub\n  \
-    portcullis verify registry://registry.example/policies/mine:v1 --verification verification.yml")]
+    portcullis verify registry://registry.example/policies/mine:v1 --verification verification.yml\n\n\
+Exit status: 0 when it is signed as wanted; 1 when it is not, or that cannot be known; 64 for a bad argument.")]
 pub struct VerifyArgs {
     /// The artifact: registry://host/repository:tag
     #[arg(value_name = "IMAGE")]
@@ -103,6 +159,10 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "FILE")]
     pub verification: Option<PathBuf>,
 
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
+
     /// Registries.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -112,7 +172,8 @@ pub struct VerifyArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis save policies --output-file modules.tar\n  \
-    portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --output-file modules.tar")]
+    portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --output-file modules.tar\n\n\
+Exit status: 0; 1 when a module cannot be had; 64 for a bad argument.")]
 pub struct SaveArgs {
     /// Artifacts (registry://host/repository:tag), or files or folders of policies that name some.
     #[arg(value_name = "MODULE|FILE|DIR", required = true)]
@@ -122,6 +183,10 @@ pub struct SaveArgs {
     #[arg(long, short = 'f', value_name = "FILE")]
     pub output_file: PathBuf,
 
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
+
     /// Registries.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -129,7 +194,9 @@ pub struct SaveArgs {
 
 /// The arguments of `portcullis load`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:\n  portcullis load modules.tar registry.example:5000/mirror")]
+#[command(after_help = "Examples:\n  \
+    portcullis load modules.tar registry.example:5000/mirror\n\n\
+Exit status: 0; 1 when the archive is damaged or the registry does not take it; 64 for a bad argument.")]
 pub struct LoadArgs {
     /// The archive.
     #[arg(value_name = "FILE")]
@@ -138,6 +205,10 @@ pub struct LoadArgs {
     /// The registry, with a prefix before the repositories or without: host[:port][/prefix]
     #[arg(value_name = "REGISTRY")]
     pub registry: String,
+
+    /// The form of the answer.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
 
     /// Registries.
     #[command(flatten)]

@@ -8,6 +8,7 @@ pub mod args;
 mod inspect;
 mod metadata;
 mod policy;
+mod told;
 mod transfer;
 
 use std::fs;
@@ -20,11 +21,13 @@ use portcullis_process::SettingError;
 use portcullis_process::files;
 use portcullis_registry::oci::{Image, Manifest, Registry};
 use portcullis_registry::signature::{self, Requirement};
-use portcullis_registry::{Allowed, DockerConfig, FetchError, Guard, Web, WebSettings, Whole, host_of};
+use portcullis_registry::{Allowed, FetchError, Guard, Web, WebSettings, Whole, host_of};
+use serde_json::json;
 use url::Url;
 
 use self::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, VerifyArgs};
 use self::inspect::Inspected;
+use self::told::Artifact;
 pub(crate) use self::transfer::{load, save};
 use crate::args::ResultForm;
 
@@ -47,19 +50,32 @@ pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
         None => PathBuf::from(file_name(&args.module)),
     };
     files::publish(&path, &module.bytes)?;
-    let bytes = module.bytes.len();
-    Ok(format!("{}: {bytes} bytes, {}\n", path.display(), module.digest))
+    let (bytes, digest) = (module.bytes.len(), module.digest);
+    let json = json!({
+        "file": path.display().to_string(), "bytes": bytes, "digest": digest, "manifestDigest": module.manifest,
+    });
+    told::either(args.output, format!("{}: {bytes} bytes, {digest}", path.display()), json)
 }
 
 /// Pushes a module with its metadata, and gives its name with its digest.
 pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
     let image = image(&args.image)?;
-    let bytes = files::read_regular(&args.file, MAX_MODULE)?;
+    if image.digest.is_some() {
+        let text = format!("{}: a digest follows from what is pushed: want a tag", args.image);
+        return Err(SettingError::new("IMAGE", text).into());
+    }
+    let bytes = read_file(&args.file)?;
     let inspected = Inspected::of(&bytes).with_context(|| format!("{} is no module", args.file.display()))?;
-    let metadata = inspected.metadata.context("the module has no policy metadata; `kwctl annotate` adds some")?;
-    let manifest = Manifest::of_module(&bytes, metadata.annotations);
+    let no_metadata = || {
+        format!(
+            "{} has no policy metadata, without which no server knows how to ask it; `kwctl annotate` adds some",
+            args.file.display()
+        )
+    };
+    let metadata = inspected.metadata.with_context(no_metadata)?;
+    let (manifest, module) = (Manifest::of_module(&bytes, metadata.annotations), Digest::of(&bytes));
     let digest = registry(&args.access)?.push(&image, bytes, &manifest).await.map_err(explain)?;
-    Ok(format!("{}@{digest}\n", image.address_with_tag()))
+    told::one(args.output, &Artifact::new(&image, digest), "", json!({"digest": module}))
 }
 
 /// Tells what a module is.
@@ -97,14 +113,15 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let manifest = registry.manifest(&image).await.map_err(explain)?;
     manifest.module().map_err(explain)?;
     signature::verify(&registry, &image, &manifest.digest, &requirement).await.map_err(explain)?;
-    Ok(format!("{}@{} is signed as wanted\n", image.address_with_tag(), manifest.digest))
+    let artifact = Artifact::new(&image, manifest.digest);
+    told::one(args.output, &artifact, " is signed as wanted", json!({"signed": true}))
 }
 
 /// Brings a module from a file, a web address or a registry.
 async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
     let of = |bytes: Vec<u8>| Module { digest: Digest::of(&bytes), bytes, manifest: None };
     if Path::new(module).is_file() {
-        return Ok(of(files::read_regular(&Path::new(module).canonicalize()?, MAX_MODULE)?));
+        return Ok(of(read_file(Path::new(module))?));
     }
     let registry = registry(access)?;
     let mut body = Whole::new("the module", MAX_MODULE);
@@ -125,6 +142,12 @@ async fn bring(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
     Ok(Module { bytes, digest, manifest: Some(manifest.digest) })
 }
 
+/// A module's file; links are followed.
+fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let real = path.canonicalize().with_context(|| format!("failed to find {}", path.display()))?;
+    Ok(files::read_regular(&real, MAX_MODULE)?)
+}
+
 fn image(text: &str) -> anyhow::Result<Image> {
     text.parse()
         .map_err(|error| SettingError::new(text, format!("{error}: want registry://host/repository:tag")).into())
@@ -139,9 +162,7 @@ fn file_name(module: &str) -> String {
 }
 
 fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
-    if let Some(path) = &access.sources {
-        portcullis_registry::Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
-    }
+    access.check()?;
     let everywhere = ["0.0.0.0/0", "::/0"].into_iter().map(|net| net.parse::<Allowed>().expect("is a network"));
     let web = WebSettings {
         header: Duration::from_secs(30),
@@ -155,10 +176,7 @@ fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
         name_server: None,
         user_agent: concat!("portcullis/", env!("CARGO_PKG_VERSION")),
     };
-    let own =
-        std::env::home_dir().map(|home| home.join(".docker")).filter(|folder| folder.join("config.json").exists());
-    let docker = access.docker_config.clone().or(own).map(DockerConfig::new);
-    Ok(Registry::new(Web::new(web), docker))
+    Ok(Registry::new(Web::new(web), access.docker()))
 }
 
 /// The reason is a word for machines; who types a command reads the sentence.

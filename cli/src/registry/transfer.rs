@@ -1,13 +1,13 @@
 //! Air gap: the modules of policies as one archive, and from an archive to another registry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use portcullis_contract::{Digest, Reason};
-use portcullis_process::files;
+use portcullis_process::{SettingError, files};
 use portcullis_registry::Whole;
 use portcullis_registry::oci::{Image, Registry};
 use serde::Deserialize as _;
@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::archive::Archive;
 use super::args::{LoadArgs, SaveArgs};
+use super::told::{self, Artifact};
 use super::{MAX_MODULE, explain, image, registry};
 
 /// Largest file of policies, in bytes.
@@ -32,10 +33,10 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
     }
     ensure!(!images.is_empty(), "no policy here names a module in a registry");
     let registry = registry(&args.access)?;
-    let (mut archive, mut text) = (Archive::default(), String::new());
+    let (mut archive, mut saved) = (Archive::default(), Vec::new());
     for image in images {
         let digest = take(&registry, &image, &mut archive).await?;
-        text.push_str(&format!("{}@{digest}\n", image.address_with_tag()));
+        saved.push(Artifact::new(&image, digest));
         let signatures = Image { tag: Some(format!("sha256-{}.sig", digest.hex())), digest: None, ..image };
         match registry.manifest(&signatures).await {
             Ok(_) => drop(take(&registry, &signatures, &mut archive).await?),
@@ -49,7 +50,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         // Half an archive is of no use.
         let _ = fs::remove_file(&temporary);
     })?;
-    Ok(text)
+    told::list(args.output, &saved)
 }
 
 /// Pushes the artifacts of an archive to a registry, each below the prefix under its own repository and tag.
@@ -57,21 +58,46 @@ pub(crate) async fn load(args: &LoadArgs) -> anyhow::Result<String> {
     let file = File::open(&args.file).with_context(|| format!("failed to open {}", args.file.display()))?;
     let archive = Archive::read(file).with_context(|| format!("failed to read {}", args.file.display()))?;
     let registry = registry(&args.access)?;
-    let prefix = args.registry.trim_start_matches("registry://").trim_end_matches('/');
-    let mut text = String::new();
-    for (name, manifest) in &archive.artifacts {
-        let from: Image = name.parse().with_context(|| format!("the archive has a name that is none: {name}"))?;
-        let tag = from.tag.as_ref().map(|tag| format!(":{tag}")).unwrap_or_default();
-        let to = image(&format!("{prefix}/{}{tag}", from.repository))?;
+    let targets = targets(&archive, &args.registry)?;
+    let mut loaded = Vec::new();
+    for (to, (name, manifest)) in targets.iter().zip(&archive.artifacts) {
         for blob in manifest.content.layers.iter().chain([&manifest.content.config]) {
             let bytes =
                 archive.blobs.get(&blob.digest).with_context(|| format!("a blob of {name} is not in the archive"))?;
-            registry.push_blob(&to, Bytes::from(bytes.clone())).await.map_err(explain)?;
+            registry.push_blob(to, Bytes::from(bytes.clone())).await.map_err(explain)?;
         }
-        registry.push_manifest(&to, manifest).await.map_err(explain)?;
-        text.push_str(&format!("{}@{}\n", to.address_with_tag(), manifest.digest));
+        registry.push_manifest(to, manifest).await.map_err(explain)?;
+        loaded.push(Artifact::new(to, manifest.digest).from(name));
     }
-    Ok(text)
+    told::list(args.output, &loaded)
+}
+
+/// Where each artifact of an archive goes: below the prefix, under its own repository and tag.
+fn targets(archive: &Archive, registry: &str) -> anyhow::Result<Vec<Image>> {
+    let prefix = registry.trim_start_matches("registry://").trim_start_matches("oci://").trim_end_matches('/');
+    let mut places: BTreeMap<Image, (&str, Digest)> = BTreeMap::new();
+    let mut targets = Vec::new();
+    for (name, manifest) in &archive.artifacts {
+        let from: Image = name.parse().with_context(|| format!("the archive has a name that is none: {name}"))?;
+        let tag = from.tag.as_ref().map(|tag| format!(":{tag}")).unwrap_or_default();
+        let digest = from.digest.map(|digest| format!("@{digest}")).unwrap_or_default();
+        let text = format!("{prefix}/{}{tag}{digest}", from.repository);
+        let to: Image = text.parse().map_err(|error| {
+            SettingError::new(
+                "REGISTRY",
+                format!("{registry}: {error}: want for instance registry.example:5000/mirror"),
+            )
+        })?;
+        if let Some((other, _)) =
+            places.insert(to.clone(), (name, manifest.digest)).filter(|(_, d)| *d != manifest.digest)
+        {
+            bail!(
+                "{other} and {name} would both become {to}: save them apart, and load each below a prefix of its own"
+            );
+        }
+        targets.push(to);
+    }
+    Ok(targets)
 }
 
 /// Takes an artifact into the archive, and gives its manifest's digest.
@@ -88,7 +114,18 @@ async fn take(registry: &Registry, image: &Image, archive: &mut Archive) -> anyh
         archive.blobs.insert(digest, bytes);
     }
     let digest = manifest.digest;
-    archive.artifacts.push((Image { digest: None, ..image.clone() }.to_string(), manifest));
+    // Without a tag the digest is all that names it.
+    let name = Image { digest: image.digest.filter(|_| image.tag.is_none()), ..image.clone() }.to_string();
+    match archive.artifacts.iter().find(|(other, _)| *other == name) {
+        None => archive.artifacts.push((name, manifest)),
+        Some((_, other)) if other.digest == digest => {}
+        Some((_, other)) => {
+            bail!(
+                "{name} is wanted as {} and as {digest}: pin all policies to one of them, or save them apart",
+                other.digest
+            )
+        }
+    }
     Ok(digest)
 }
 
@@ -131,7 +168,40 @@ fn named_in(text: &str) -> anyhow::Result<Vec<Image>> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_registry::oci::Manifest;
+
     use super::*;
+
+    fn archive(names: &[(&str, &[u8])]) -> Archive {
+        let artifact =
+            |(name, module): &(&str, &[u8])| ((*name).to_owned(), Manifest::of_module(module, BTreeMap::new()));
+        Archive { artifacts: names.iter().map(artifact).collect(), ..Archive::default() }
+    }
+
+    #[test]
+    fn artifacts_keep_their_names_below_the_prefix() {
+        let digest = Digest::of(b"x");
+        let pinned = format!("a.example/c@{digest}");
+        let archive = archive(&[("a.example/b:v1", b"one"), (&pinned, b"two")]);
+        let names = |registry| {
+            let targets = targets(&archive, registry).expect("names");
+            targets.iter().map(Image::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names("r.example:5000/mirror/"),
+            ["r.example:5000/mirror/b:v1".to_owned(), format!("r.example:5000/mirror/c@{digest}"),]
+        );
+        assert_eq!(names("registry://r.example")[0], "r.example/b:v1");
+        targets(&archive, "r.example:x").expect_err("no registry");
+    }
+
+    #[test]
+    fn nothing_overwrites_another() {
+        let two = archive(&[("a.example/b:v1", b"one"), ("c.example/b:v1", b"two")]);
+        let error = targets(&two, "r.example").expect_err("one place").to_string();
+        assert!(error.contains("a.example/b:v1 and c.example/b:v1"), "{error}");
+        targets(&archive(&[("a.example/b:v1", b"one"), ("c.example/b:v1", b"one")]), "r.example").expect("the same");
+    }
 
     #[test]
     fn policies_name_modules() {

@@ -135,6 +135,7 @@ impl Plan {
             arguments = arguments.with("--policies", policies);
         }
         arguments = arguments.with("--allow-private", crate::program::allowed_addresses());
+        arguments.0.extend(self.settings.access.iter().cloned());
         self.recipe(Program::Loader, &["probes", "state"], arguments)
     }
 

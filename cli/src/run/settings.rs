@@ -1,5 +1,6 @@
 //! The settings of a run, checked before anything is started.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub(super) struct Settings {
     pub(super) live: bool,
     /// Logs also on standard error.
     pub(super) logs: bool,
+    /// How the loader asks registries: its arguments.
+    pub(super) access: Vec<OsString>,
 }
 
 impl Settings {
@@ -47,6 +50,7 @@ impl Settings {
             let problem = format!("{} is not there, or is no file", policies.display());
             return Err(SettingError::new("--policies", problem));
         }
+        args.access.check()?;
         let terminal = io::stdout().is_terminal();
         Ok(Self {
             dir: args.dir.clone(),
@@ -64,6 +68,7 @@ impl Settings {
                 TableMode::Lines => false,
             },
             logs: args.logs,
+            access: args.access.for_loader(),
         })
     }
 
@@ -181,6 +186,9 @@ mod tests {
             settings(&["--probe-address", "127.0.0.1:65000"]).expect_err("refused").starts_with("--probe-address:")
         );
         assert!(settings(&["--policies", "nowhere.yml"]).expect_err("refused").starts_with("--policies: nowhere.yml"));
+        assert!(
+            settings(&["--source-ca", "nowhere"]).expect_err("refused").starts_with("--source-ca: there is no file")
+        );
         assert!(settings(&["--module-root", "nowhere"]).expect_err("refused").starts_with("--module-root: nowhere"));
     }
 }

@@ -1,0 +1,97 @@
+//! What a command did, in words or as JSON.
+
+use portcullis_contract::Digest;
+use portcullis_registry::oci::Image;
+use serde_json::{Value, json};
+
+use crate::args::ResultForm;
+
+/// An artifact that was pushed, saved or checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Artifact {
+    /// Its name, without a digest.
+    name: String,
+    /// Of its manifest.
+    manifest: Digest,
+    /// What it was called before, where that is another name.
+    from: Option<String>,
+}
+
+impl Artifact {
+    pub(super) fn new(image: &Image, manifest: Digest) -> Self {
+        Self { name: image.address_with_tag(), manifest, from: None }
+    }
+
+    /// The same, which came from another place.
+    pub(super) fn from(self, name: &str) -> Self {
+        Self { from: Some(format!("registry://{name}")), ..self }
+    }
+
+    /// `registry://host/repository:tag@digest`, as a policy may name it.
+    pub(super) fn name(&self) -> String {
+        format!("{}@{}", self.name, self.manifest)
+    }
+
+    fn json(&self) -> Value {
+        let mut json = json!({"image": self.name(), "manifestDigest": self.manifest});
+        if let Some(from) = &self.from {
+            json["from"] = from.as_str().into();
+        }
+        json
+    }
+}
+
+/// One artifact, with what else there is to say of it, in words behind its name or as further fields.
+pub(super) fn one(form: ResultForm, artifact: &Artifact, words: &str, fields: Value) -> anyhow::Result<String> {
+    match form {
+        ResultForm::Text => Ok(format!("{}{words}\n", artifact.name())),
+        ResultForm::Json => object(artifact.json(), fields),
+    }
+}
+
+/// Several artifacts, a line each.
+pub(super) fn list(form: ResultForm, artifacts: &[Artifact]) -> anyhow::Result<String> {
+    match form {
+        ResultForm::Text => Ok(artifacts.iter().map(|artifact| artifact.name() + "\n").collect()),
+        ResultForm::Json => {
+            object(json!({"artifacts": artifacts.iter().map(Artifact::json).collect::<Vec<_>>()}), Value::Null)
+        }
+    }
+}
+
+/// Something in words, or as an object.
+pub(super) fn either(form: ResultForm, words: String, json: Value) -> anyhow::Result<String> {
+    match form {
+        ResultForm::Text => Ok(words + "\n"),
+        ResultForm::Json => object(json, Value::Null),
+    }
+}
+
+fn object(mut json: Value, fields: Value) -> anyhow::Result<String> {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        json[name] = value.clone();
+    }
+    Ok(serde_json::to_string_pretty(&json)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_json_say_the_same() {
+        let digest = Digest::of(b"manifest");
+        let artifact = Artifact::new(&"a.example/b:v1".parse().expect("a name"), digest);
+        let name = format!("registry://a.example/b:v1@{digest}");
+        assert_eq!(
+            one(ResultForm::Text, &artifact, " is good", Value::Null).expect("words"),
+            format!("{name} is good\n")
+        );
+        let text = one(ResultForm::Json, &artifact, " is good", json!({"good": true})).expect("JSON");
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(json, json!({"image": name, "manifestDigest": digest, "good": true}));
+        let moved = artifact.from("c.example/b:v1");
+        let json: Value = serde_json::from_str(&list(ResultForm::Json, &[moved]).expect("JSON")).expect("JSON");
+        assert_eq!(json["artifacts"][0]["from"], "registry://c.example/b:v1");
+    }
+}
