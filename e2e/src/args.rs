@@ -67,9 +67,9 @@ pub(crate) enum Command {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
-    /// Build Kubernetes, if it is not in the cache, and print where it is.
+    /// Build Kubernetes and helm, if they are not in the cache, and print where they are.
     Build {
-        /// Build nothing: succeed when it is in the cache, and fail when it is not.
+        /// Build nothing: succeed when they are in the cache, and fail when they are not.
         #[arg(long)]
         check: bool,
     },

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use portcullis_e2e::{Cache, Cluster, Error, Health, Kubernetes, Name, Options, Running, VERSION, Which};
+use portcullis_e2e::{
+    Cache, Cluster, Error, HELM_VERSION, Health, Helm, Kubernetes, Name, Options, Running, VERSION, Which,
+};
 use serde::Serialize;
 
 use crate::args::{Command, Form};
@@ -35,12 +37,15 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             return Err(failed).context("failed to start kubectl");
         }
         Command::Build { check } => {
-            let kubernetes = if check {
-                Kubernetes::built(&cache).with_context(|| format!("Kubernetes {VERSION} is not in the cache"))?
+            let tell = |line: &str| eprintln!("{line}");
+            let (kubernetes, helm) = if check {
+                let absent = |what: &str| format!("{what} is not in the cache");
+                let kubernetes = Kubernetes::built(&cache).with_context(|| absent(&format!("Kubernetes {VERSION}")))?;
+                (kubernetes, Helm::built(&cache).with_context(|| absent(&format!("helm {HELM_VERSION}")))?)
             } else {
-                Kubernetes::build(&cache, &|line| eprintln!("{line}"))?
+                (Kubernetes::build(&cache, &tell)?, Helm::build(&cache, &tell)?)
             };
-            println!("{}", kubernetes.program("kubernetes").display());
+            println!("{}\n{}", kubernetes.program("kubernetes").display(), helm.program().display());
         }
     }
     Ok(ExitCode::SUCCESS)

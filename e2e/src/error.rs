@@ -35,8 +35,10 @@ pub enum Error {
     },
 
     /// The Go build; mostly the network, or a Go that is too old.
-    #[error("failed to build Kubernetes ({status}):\n{output}")]
+    #[error("failed to build {name} ({status}):\n{output}")]
     Build {
+        /// What.
+        name: &'static str,
         /// How it ended.
         status: ExitStatus,
         /// The end of what it wrote.

@@ -21,8 +21,10 @@ mod cluster;
 mod component;
 mod error;
 mod files;
+mod go;
 mod guard;
 mod guest;
+mod helm;
 mod installation;
 mod json;
 mod kubeconfig;
@@ -51,6 +53,7 @@ pub use cluster::{Cluster, MAX_API_SERVERS, Options};
 pub use component::Component;
 pub use error::Error;
 pub use guest::{example, guest, guest_with};
+pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,
     SERVICE, condition,

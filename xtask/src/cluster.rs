@@ -26,14 +26,14 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Builds Kubernetes, if it is not in the cache.
+/// Builds Kubernetes and helm, if they are not in the cache.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let status = build_command(workspace).status().context("failed to start cargo")?;
-    ensure!(status.success(), "Kubernetes does not build; its words are above");
+    ensure!(status.success(), "Kubernetes or helm does not build; the words are above");
     Ok(())
 }
 
-/// The command that builds Kubernetes, if it is not in the cache. It tells of its progress on standard error.
+/// The command that builds Kubernetes and helm, if they are not in the cache. It tells of its progress on standard error.
 pub(crate) fn build_command(workspace: &Workspace) -> Command {
     command(workspace, &["build".into()])
 }
@@ -58,6 +58,6 @@ pub(crate) fn possible() -> Result<()> {
     let cached =
         env::var_os("PORTCULLIS_CACHE").or_else(|| env::var_os("XDG_CACHE_HOME")).or_else(|| env::var_os("HOME"));
     ensure!(cached.is_some(), "it takes a folder for the cache: set PORTCULLIS_CACHE");
-    ensure!(tools::on_path("go"), "it takes Go 1.26 or newer, to build Kubernetes once");
+    ensure!(tools::on_path("go"), "it takes Go 1.26 or newer, to build Kubernetes and helm once");
     Ok(())
 }

@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
             self.add(Step::skip("cluster: tests", format!("nothing was tested with Kubernetes: {missing:#}")));
             return Ok(());
         }
-        self.add(Step::shown("cluster: build Kubernetes", cluster::build_command(self.workspace)));
+        self.add(Step::shown("cluster: build Kubernetes and helm", cluster::build_command(self.workspace)));
         for program in PROGRAMS.into_iter().chain([CONTROLLER]) {
             self.build("cluster", program);
         }

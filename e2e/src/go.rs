@@ -1,0 +1,168 @@
+//! A program in Go that is built once and kept in the cache.
+//!
+//! The sources are a part of this crate, so that a test builds what it was compiled with and needs no checkout. The cache folder
+//! of a build is named after them; sources and build results of Go are shared by all builds, so that a second one is quick.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::lock::Lock;
+use crate::{Cache, Error, files};
+
+/// How often a build says that it goes on.
+const PACE: Duration = Duration::from_secs(30);
+
+/// What to build.
+pub(crate) struct GoProgram {
+    /// For words: `Kubernetes`.
+    pub(crate) name: &'static str,
+    /// The name of its file.
+    pub(crate) file: &'static str,
+    /// Its version.
+    pub(crate) version: &'static str,
+    /// Names and texts of the files of the module.
+    pub(crate) sources: &'static [(&'static str, &'static str)],
+    /// The package of the program, from the module's folder.
+    pub(crate) package: &'static str,
+    /// Other names under which it can be called.
+    pub(crate) links: &'static [&'static str],
+    /// For the linker.
+    pub(crate) linker_flags: String,
+}
+
+impl GoProgram {
+    /// The folder with the program, if it is in the cache.
+    pub(crate) fn built(&self, cache: &Cache) -> Option<PathBuf> {
+        let bin = self.folder(cache).join("bin");
+        // The links are made first and the program is put there last.
+        bin.join(self.file).is_file().then_some(bin)
+    }
+
+    /// The folder with the program; builds it first when it is not in the cache, which takes minutes. `tell` gets lines for who waits.
+    ///
+    /// # Errors
+    /// When the build fails.
+    pub(crate) fn build(&self, cache: &Cache, tell: &dyn Fn(&str)) -> Result<PathBuf, Error> {
+        if let Some(built) = self.built(cache) {
+            return Ok(built);
+        }
+        let folder = self.folder(cache);
+        let _lock = Lock::take(&folder.with_extension("lock"), || {
+            tell(&format!("another process builds {}, waiting for it", self.name));
+        })?;
+        if let Some(built) = self.built(cache) {
+            return Ok(built);
+        }
+        self.build_into(cache, &folder, tell)?;
+        Ok(folder.join("bin"))
+    }
+
+    fn folder(&self, cache: &Cache) -> PathBuf {
+        cache.root().join(format!("{}-{}-{}", self.file, self.version, key(self.sources)))
+    }
+
+    fn build_into(&self, cache: &Cache, folder: &Path, tell: &dyn Fn(&str)) -> Result<(), Error> {
+        let Self { name, version, .. } = self;
+        // What an attempt that was interrupted left is of no use.
+        files::remove_folder(folder)?;
+        let (source, bin) = (folder.join("source"), folder.join("bin"));
+        files::make_folder(&source)?;
+        files::make_folder(&bin)?;
+        for (name, text) in self.sources {
+            files::write(&source.join(name), text)?;
+        }
+        for name in self.links {
+            let link = bin.join(name);
+            symlink(self.file, &link).map_err(Error::file("create", &link))?;
+        }
+
+        tell(&format!("building {name} {version}, once: this takes some minutes (into {})", folder.display()));
+        let start = Instant::now();
+        let log = folder.join("build.log");
+        let program = folder.join(format!("{}.new", self.file));
+        let mut child = self.go_build(cache, &source, &program, &log)?;
+        let status = wait(&mut child, || tell(&format!("still building {name}, after {}", minutes(start.elapsed()))))
+            .map_err(Error::file("build", &program))?;
+        if !status.success() {
+            return Err(Error::Build { name, status, output: files::tail(&log, 40) });
+        }
+        let built = bin.join(self.file);
+        fs::rename(&program, &built).map_err(Error::file("create", &built))?;
+        tell(&format!("built {name} {version} in {}", minutes(start.elapsed())));
+        Ok(())
+    }
+
+    fn go_build(&self, cache: &Cache, source: &Path, program: &Path, log: &Path) -> Result<Child, Error> {
+        let output = File::create(log).map_err(Error::file("create", log))?;
+        let errors = output.try_clone().map_err(Error::file("open", log))?;
+        Command::new("go")
+            .args(["build", "-trimpath", "-buildvcs=false", "-ldflags", &self.linker_flags, "-o"])
+            .arg(program)
+            .arg(self.package)
+            .current_dir(source)
+            .env("CGO_ENABLED", "0")
+            .env("GOCACHE", cache.go().join("build"))
+            .env("GOMODCACHE", cache.go().join("mod"))
+            // Sources that can be written can be removed like any other folder.
+            .env("GOFLAGS", "-modcacherw")
+            .env("GOWORK", "off")
+            .env_remove("GOOS")
+            .env_remove("GOARCH")
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+            .map_err(|source| Error::Start { program: "go".to_owned(), next: "install Go 1.26 or newer", source })
+    }
+}
+
+/// Tells sources apart, in a few letters.
+fn key(sources: &[(&str, &str)]) -> String {
+    let mut hash = Sha256::new();
+    for (name, text) in sources {
+        for part in [name, text] {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+    }
+    hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Waits for the end, and calls `tell` now and then.
+fn wait(child: &mut Child, tell: impl Fn()) -> std::io::Result<ExitStatus> {
+    let mut told = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if told.elapsed() >= PACE {
+            told = Instant::now();
+            tell();
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{} min {:02} s", seconds / 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_sources_have_another_key() {
+        assert_eq!(key(&[("a", "b")]), key(&[("a", "b")]));
+        assert_ne!(key(&[("a", "b")]), key(&[("a", "c")]));
+        assert_ne!(key(&[("ab", "")]), key(&[("a", "b")]));
+        assert_eq!(key(&[("a", "b")]).len(), 12);
+    }
+}

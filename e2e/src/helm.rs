@@ -1,0 +1,125 @@
+//! The real helm, built once and kept in the cache, and the chart of this repository.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::go::GoProgram;
+use crate::{Cache, Error, Output};
+
+/// The version of helm.
+pub const HELM_VERSION: &str = "v4.3.1";
+
+/// What is built.
+const SOURCES: [(&str, &str); 2] =
+    [("go.mod", include_str!("../helm/go.mod")), ("go.sum", include_str!("../helm/go.sum"))];
+
+/// The program, built.
+#[derive(Debug, Clone)]
+pub struct Helm {
+    program: PathBuf,
+}
+
+impl Helm {
+    /// That in the cache, if it is there.
+    pub fn built(cache: &Cache) -> Option<Self> {
+        program().built(cache).map(|bin| Self { program: bin.join("helm") })
+    }
+
+    /// That in the cache; builds it first when it is not there, which takes minutes. `tell` gets lines for who waits.
+    ///
+    /// # Errors
+    /// When the build fails.
+    pub fn build(cache: &Cache, tell: &dyn Fn(&str)) -> Result<Self, Error> {
+        program().build(cache, tell).map(|bin| Self { program: bin.join("helm") })
+    }
+
+    /// Its path.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The folder of the chart.
+    pub fn chart() -> PathBuf {
+        crate::repository().join("helm")
+    }
+
+    /// Runs it, with this text as its standard input. Without a kubeconfig it talks to no cluster.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn run<'a>(&self, kubeconfig: Option<&Path>, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+        let mut command = Command::new(&self.program);
+        for (key, _) in std::env::vars_os() {
+            if ["HELM_", "KUBE"].iter().any(|prefix| key.to_string_lossy().starts_with(prefix)) {
+                command.env_remove(&key);
+            }
+        }
+        let mut child = command
+            .args(args)
+            .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/nonexistent")))
+            // No proxy knows addresses of this machine.
+            .env("NO_PROXY", "*")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("failed to start helm: {error}"));
+        let mut stdin = child.stdin.take().expect("standard input is a pipe");
+        let output = thread::scope(|scope| {
+            // It may end without reading everything.
+            scope.spawn(move || stdin.write_all(input.as_bytes()).ok());
+            child.wait_with_output().expect("a child can be waited for")
+        });
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Output { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// What the chart gives for these values, as `helm template` writes it; or helm's words.
+    pub fn template(&self, release: &str, namespace: &str, values: &Value) -> Output {
+        let chart = Self::chart().display().to_string();
+        let args = ["template", release, &chart, "--namespace", namespace, "--values", "-"];
+        self.run(None, args, &values.to_string())
+    }
+}
+
+/// The objects of a text with several.
+///
+/// # Panics
+/// When it is no YAML.
+pub fn objects_of(text: &str) -> Vec<Value> {
+    let read = |one| Value::deserialize(one).unwrap_or_else(|error| panic!("no YAML: {error}"));
+    serde_yaml_ng::Deserializer::from_str(text).map(read).filter(|object| !object.is_null()).collect()
+}
+
+fn program() -> GoProgram {
+    let (package, linker_flags) = ("helm.sh/helm/v4/cmd/helm", "-s -w".to_owned());
+    GoProgram {
+        name: "helm",
+        file: "helm",
+        version: HELM_VERSION,
+        sources: &SOURCES,
+        package,
+        links: &[],
+        linker_flags,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_sources() {
+        assert!(SOURCES[0].1.contains(&format!("helm.sh/helm/v4 {HELM_VERSION}")));
+    }
+
+    #[test]
+    fn a_text_may_have_several_objects_or_none() {
+        assert_eq!(objects_of("---\n# nothing\n---\nkind: A\n---\nkind: B\n").len(), 2);
+    }
+}
