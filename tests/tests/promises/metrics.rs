@@ -1,0 +1,213 @@
+//! The page of metrics is complete, alerts and dashboard ask for no metric or label that is not there, and each alert has its
+//! runbook.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portcullis_tests::{Folder, Pod, Policy, Program, Review};
+use serde_json::Value;
+
+/// A metric as `docs/metrics.md` tells of it.
+#[derive(Debug, PartialEq)]
+struct Metric {
+    /// counter, gauge or histogram.
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+/// What Prometheus itself adds: the pod's own labels, the bound of a bucket; and what its last attempt to read a target gave.
+const TARGET_LABELS: [&str; 4] = ["namespace", "pod", "container", "le"];
+const OF_PROMETHEUS: &str = "up";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn is_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
+}
+
+/// Those of the page.
+fn documented() -> BTreeMap<String, Metric> {
+    let page = read("docs/metrics.md");
+    let words =
+        |cell: &str| cell.split(',').map(|word| word.trim().replace('`', "")).filter(|word| !word.is_empty()).collect();
+    let rows = page.lines().filter(|line| line.starts_with("| `portcullis_")).map(|line| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let metric = Metric { kind: cells[2].to_owned(), labels: words(cells[3]) };
+        (cells[1].replace('`', ""), metric)
+    });
+    rows.collect()
+}
+
+/// The texts of all source files below a folder.
+fn sources(folder: &Path, texts: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())).flatten() {
+        if entry.path().is_dir() {
+            sources(&entry.path(), texts);
+        } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
+            texts.push(fs::read_to_string(entry.path()).expect("source code is text"));
+        }
+    }
+}
+
+/// Names that stand in the code as they are registered.
+fn registered() -> BTreeSet<String> {
+    let mut texts = Vec::new();
+    for folder in
+        ["loader/src", "evaluator/src", "reporter/src", "controller/src", "crates/process/src", "crates/kubernetes/src"]
+    {
+        sources(&root().join(folder), &mut texts);
+    }
+    let literals =
+        texts.iter().filter(|text| text.contains("use prometheus")).flat_map(|text| text.split('"').skip(1).step_by(2));
+    literals.filter(|text| text.starts_with("portcullis_") && text.chars().all(is_name)).map(str::to_owned).collect()
+}
+
+/// The expressions and texts of the alerts, with the namespace in place of what helm puts there, and the dashboard's.
+fn expressions() -> Vec<String> {
+    fn texts(value: Value, found: &mut Vec<String>) {
+        match value {
+            Value::String(text) => found.push(text),
+            Value::Array(values) => values.into_iter().for_each(|value| texts(value, found)),
+            Value::Object(fields) => fields.into_iter().for_each(|(_, value)| texts(value, found)),
+            _ => {}
+        }
+    }
+    let rules =
+        read("helm/templates/monitoring/prometheusrule.yaml").replace(" {{- $in }}", "namespace=\"portcullis\"");
+    let mut found = vec![rules];
+    texts(serde_json::from_str(&read("helm/dashboards/portcullis.json")).expect("it is JSON"), &mut found);
+    found
+}
+
+/// Each metric that a text asks for, with the labels that it selects by.
+fn asked(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(is_name) {
+        rest = &rest[start..];
+        let end = rest.find(|character| !is_name(character)).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        rest = after;
+        let selector = after.strip_prefix('{').filter(|selector| !selector.starts_with('{'));
+        if let Some((selector, after)) = selector.and_then(|selector| selector.split_once('}')) {
+            let label = |one: &str| one.split(['=', '!']).next().unwrap_or_default().trim().to_owned();
+            found.push((name.to_owned(), selector.split(',').map(label).filter(|label| !label.is_empty()).collect()));
+            rest = after;
+        } else if name.starts_with("portcullis_") {
+            found.push((name.to_owned(), Vec::new()));
+        }
+    }
+    found
+}
+
+/// The metric that a series belongs to: a histogram has three.
+fn family<'m>(metrics: &'m BTreeMap<String, Metric>, series: &str) -> Option<&'m Metric> {
+    metrics.get(series).filter(|metric| metric.kind != "histogram").or_else(|| {
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| series.strip_suffix(end))?;
+        metrics.get(base).filter(|metric| metric.kind == "histogram")
+    })
+}
+
+#[test]
+fn promise_every_metric_of_the_code_is_on_the_page() {
+    let (registered, documented) = (registered(), documented());
+    assert!(registered.len() > 50, "{registered:?}");
+    let missing: Vec<_> = registered.iter().filter(|name| !documented.contains_key(*name)).collect();
+    let unknown: Vec<_> = documented.keys().filter(|name| !registered.contains(*name)).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "not on the page: {missing:?}; not in the code: {unknown:?}");
+}
+
+#[test]
+fn promise_alerts_and_dashboard_ask_for_metrics_that_there_are() {
+    let metrics = documented();
+    let mut count = 0;
+    for text in expressions() {
+        let asked = asked(&text);
+        let mut allowed: BTreeSet<&str> = TARGET_LABELS.into();
+        for (name, labels) in &asked {
+            count += 1;
+            let mut known: BTreeSet<&str> = TARGET_LABELS.into();
+            match family(&metrics, name) {
+                Some(metric) => known.extend(metric.labels.iter().map(String::as_str)),
+                None => assert_eq!(name, OF_PROMETHEUS, "there is no such metric, in {text}"),
+            }
+            for label in labels {
+                assert!(known.contains(label.as_str()), "{name} has no label {label}, in {text}");
+            }
+            allowed.extend(known);
+        }
+        for (_, rest) in text.match_indices(" by (").map(|(at, found)| text.split_at(at + found.len())) {
+            let labels = rest.split(')').next().unwrap_or_default();
+            for label in labels.split(',').map(str::trim) {
+                assert!(allowed.contains(label), "no metric has the label {label}, in {text}");
+            }
+        }
+    }
+    assert!(count > 60, "{count} uses of metrics");
+}
+
+#[test]
+fn promise_each_alert_has_its_runbook() {
+    let (rules, page) = (read("helm/templates/monitoring/prometheusrule.yaml"), read("docs/operations.md"));
+    let after = |text: &str, words: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.trim().strip_prefix(words)?.to_owned())).collect()
+    };
+    let alerts = after(&rules, "- alert: ");
+    assert!(alerts.len() > 15, "{alerts:?}");
+    let runbooks: BTreeSet<_> =
+        after(&page, "### Portcullis").into_iter().map(|rest| format!("Portcullis{rest}")).collect();
+    assert_eq!(runbooks, alerts.iter().cloned().collect(), "runbooks, and alerts");
+    // A heading's anchor is the heading in small letters.
+    let links = after(&rules, "runbook_url: {{ .Values.monitoring.prometheusRule.runbookURL }}#");
+    assert_eq!(links, alerts.iter().map(|alert| alert.to_lowercase()).collect::<Vec<_>>(), "links, and alerts");
+}
+
+#[test]
+fn promise_programs_show_the_metrics_of_the_page() {
+    let metrics = documented();
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    folder.put(&Policy::cluster("broken").bytes(b"no module"));
+    let pod = Pod::on(&folder).start();
+    pod.assert_recovered("cluster/denies", 1);
+    assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
+    assert!(!pod.ask("cluster/broken", &Review::pod()).verdict().allowed);
+    for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
+        let text = pod.metrics(program);
+        for line in text.lines() {
+            if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').expect("name and type");
+                assert_eq!(metrics.get(name).map(|metric| metric.kind.as_str()), Some(kind), "{name} of the {program}");
+            } else if !line.starts_with('#') {
+                let series = line.split(['{', ' ']).next().expect("a name");
+                let labels =
+                    line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
+                let labels =
+                    labels.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name.to_owned());
+                let labels: BTreeSet<_> = labels.filter(|label| label != "le").collect();
+                assert_eq!(
+                    family(&metrics, series).map(|metric| &metric.labels),
+                    Some(&labels),
+                    "{line} of the {program}"
+                );
+            }
+        }
+        assert!(text.contains("\nportcullis_ready 1\n"), "{program}: {text}");
+    }
+}
+
+#[test]
+fn what_asks_for_a_metric_is_found() {
+    let some = asked(
+        "sum by (x) (rate(portcullis_a_total{namespace=\"n\",reason!=\"b\"}[5m])) / up{pod=~\"c|d\"} > portcullis_e",
+    );
+    let some: Vec<_> = some.iter().map(|(name, labels)| format!("{name} {}", labels.join(" "))).collect();
+    assert_eq!(some, ["portcullis_a_total namespace reason", "up pod", "portcullis_e "]);
+}
