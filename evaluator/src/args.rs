@@ -64,6 +64,10 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_POLL_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub poll_interval: Duration,
 
+    /// For how long more than 5 % of a policy's evaluations must fail before an event tells it.
+    #[arg(long, env = "PORTCULLIS_ERROR_WINDOW", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+    pub error_window: Duration,
+
     /// How long requests are still answered after the signal to end, until everybody has heard that this replica is not
     /// ready.
     #[arg(long, env = "PORTCULLIS_DRAIN_DELAY", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
@@ -156,6 +160,9 @@ impl Args {
         ];
         if let Some((setting, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
             return refuse(setting, "want more than zero");
+        }
+        if self.error_window < Duration::from_secs(1) {
+            return refuse("--error-window", "want at least 1s");
         }
         if !(1 << 20..=4 << 30).contains(&self.memory_limit) {
             return refuse("--memory-limit", "want 1MiB to 4GiB, which is all that a policy can address");

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use portcullis_contract::{EvaluatorState, Failure, PolicyId, Reason};
 use portcullis_engine::RunningEngine;
 use portcullis_process::{Beat, Latch, Shutdown, StateFeed};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::artifact::Artifacts;
+use crate::error_share::INTERVALS;
 use crate::guest::Guests;
 use crate::lanes::Lanes;
 use crate::load::Loading;
@@ -37,6 +39,8 @@ pub struct Follow {
     pub start_gate: Duration,
     /// The time limit of a policy that sets none.
     pub policy_timeout: Duration,
+    /// For how long too many evaluations of a policy must fail before it is told.
+    pub error_window: Duration,
     /// What runs the policies.
     pub engine: RunningEngine,
     /// Where they run.
@@ -78,6 +82,9 @@ impl Follow {
         };
         let mut turns = interval(TURN);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut errors = interval(self.error_window / INTERVALS);
+        errors.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut errors_since = Timestamp::now();
         let mut pruned = 0;
         loop {
             beat.now();
@@ -91,6 +98,11 @@ impl Follow {
                     follower.publish();
                 }
                 _ = turns.tick() => follower.open_gate(),
+                _ = errors.tick() => {
+                    follower.reload.count_errors(errors_since);
+                    errors_since = Timestamp::now();
+                    follower.tell();
+                }
             }
             // Once a manifest is applied, the private copies of earlier ones are of no use.
             if follower.overall.applied != pruned {

@@ -22,6 +22,7 @@ pub mod body;
 pub mod connections;
 pub mod draft;
 pub mod drain;
+mod error_share;
 pub mod expiry;
 pub mod follow;
 pub mod group;

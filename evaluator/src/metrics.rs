@@ -1,12 +1,15 @@
 //! The evaluator's metrics. Handles are looked up when a policy is loaded and never at a request.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_contract::{PolicyId, Reason};
+use portcullis_contract::{PolicyId, Reason, Stage};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
 };
+
+use crate::error_share::Counts;
 
 /// Buckets of durations, in seconds: from 50 µs to 30 s.
 const SECONDS: &[f64] = &[
@@ -77,6 +80,8 @@ pub struct PolicyMetrics {
     /// Log lines of the guest that were dropped by its rate limit.
     pub log_lines_dropped: IntCounter,
     errors: IntCounterVec,
+    /// Evaluations that failed, since the policy came.
+    failures: Mutex<BTreeMap<Reason, u64>>,
     policy: PolicyId,
     is_forgotten: AtomicBool,
 }
@@ -85,11 +90,23 @@ impl PolicyMetrics {
     /// Counts an evaluation that failed, or an answer of a policy with nothing that serves.
     pub fn error(&self, reason: Reason) {
         self.failed.inc();
+        if reason.stage() == Stage::Evaluate {
+            let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            *failures.entry(reason).or_default() += 1;
+        }
         // What still runs of a policy that is gone would bring back a series that nobody removes any more.
         if self.is_forgotten.load(Ordering::Relaxed) {
             return;
         }
         self.errors.with_label_values(&[self.policy.as_str(), reason.as_str()]).inc();
+    }
+
+    /// Verdicts and failed evaluations so far.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            verdicts: self.allowed.get() + self.denied.get() + self.mutated.get(),
+            failures: self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
     }
 }
 
@@ -174,6 +191,7 @@ impl Metrics {
             wait_seconds: self.wait_seconds.with_label_values(&[id.as_str()]),
             log_lines_dropped: self.log_lines_dropped.with_label_values(&[id.as_str()]),
             errors: self.errors.clone(),
+            failures: Mutex::default(),
             policy: id.clone(),
             is_forgotten: AtomicBool::new(false),
         })

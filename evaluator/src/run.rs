@@ -118,6 +118,7 @@ impl Parts {
             poll_interval: args.poll_interval,
             start_gate: args.start_gate,
             policy_timeout: args.policy_timeout,
+            error_window: args.error_window,
             engine: self.engine,
             lanes: Lanes::new(lane_limits, &self.metrics)?,
             metrics: self.metrics.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_contract::{Current, Deviation, EvaluatorState, Failure, Program, ReplicaState};
+use portcullis_contract::{Current, Deviation, EvaluatorState, Failing, Failure, Program, ReplicaState};
 
 use crate::reload::Policy;
 
@@ -33,9 +33,12 @@ pub(crate) struct Overall {
 
 /// The document.
 pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a Policy>) -> EvaluatorState {
-    let (mut current, mut deviations) = (BTreeMap::new(), Vec::new());
+    let (mut current, mut deviations, mut failing) = (BTreeMap::new(), Vec::new(), Vec::new());
     for policy in policies {
         let (id, uid) = (policy.entry.id.clone(), policy.entry.uid.clone());
+        if let Some((since, reason)) = policy.errors.failing() {
+            failing.push(Failing { id: id.clone(), uid: uid.clone(), since, reason });
+        }
         match (policy.state(), &policy.loaded) {
             (ReplicaState::Current, Some(loaded)) => {
                 let (generation, digest, since) = (loaded.generation(), loaded.digest(), policy.since);
@@ -62,6 +65,7 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
         manifest_failure: overall.manifest_failure.clone(),
         current,
         deviations,
+        failing,
     }
 }
 

@@ -42,7 +42,8 @@ impl EventLog {
         any
     }
 
-    fn add(&mut self, policy: &PolicyId, r#type: EventType, reason: String, note: String, now: Timestamp) {
+    /// Adds an event, or raises the count of an equal one.
+    pub(crate) fn add(&mut self, policy: &PolicyId, r#type: EventType, reason: String, note: String, now: Timestamp) {
         let now = crate::decide::to_second(now);
         let equal = |event: &&mut PolicyEvent| {
             event.policy == *policy

@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation, Versions};
+use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation, ReportFailing, Versions};
 use portcullis_contract::{
-    Digest, EvaluatorState, Failure, LoaderPolicy, LoaderState, MANIFEST_FORMAT, Phase, PolicyId, Reason, ReplicaState,
+    Digest, EvaluatorState, Failing, Failure, LoaderPolicy, LoaderState, MANIFEST_FORMAT, Phase, PolicyId, Reason,
+    ReplicaState,
 };
 
 /// This pod.
@@ -83,6 +84,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
             _ => report.deviations.push(deviation(loader, state, policy, claim)),
         }
     }
+    report.failing = state.map(|state| failing(loader, state)).unwrap_or_default();
     // Failures are what the report is read for, so the cap leaves them to the last.
     report.deviations.sort_by_key(|deviation| deviation.reason.is_none());
     let omitted = report.deviations.len().saturating_sub(ReplicaReportSpec::MAX_DEVIATIONS);
@@ -126,6 +128,18 @@ fn claims(state: &EvaluatorState) -> HashMap<&PolicyId, Claim<'_>> {
         (&deviation.id, claim)
     });
     current.chain(deviations).collect()
+}
+
+/// The policies of which too many evaluations fail.
+fn failing(loader: &LoaderState, evaluator: &EvaluatorState) -> Vec<ReportFailing> {
+    let known =
+        |failing: &&Failing| loader.policies.iter().any(|policy| policy.id == failing.id && policy.uid == failing.uid);
+    let entry = |failing: &Failing| ReportFailing {
+        policy_uid: failing.uid.clone(),
+        reason: failing.reason.to_string(),
+        since: failing.since,
+    };
+    evaluator.failing.iter().filter(known).take(ReplicaReportSpec::MAX_FAILING).map(entry).collect()
 }
 
 fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation {

@@ -18,6 +18,7 @@ pub mod args;
 pub mod board;
 pub mod decide;
 pub mod event;
+mod failing;
 pub mod folder;
 pub mod follow;
 pub mod frame;

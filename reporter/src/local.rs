@@ -1,17 +1,20 @@
 //! The output without a cluster: status files, events, and a table or lines on standard output.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use portcullis_api::EventType;
 use portcullis_contract::PolicyId;
 use portcullis_process::files::FileError;
 
 use crate::args::Args;
 use crate::board::{Board, Change};
 use crate::event::EventLog;
+use crate::failing;
 use crate::folder::StatusFolder;
 use crate::frame;
-use crate::join::Pod;
+use crate::join::{Evaluator, Pod};
 use crate::line::line;
 use crate::metrics::Metrics;
 use crate::output::Output;
@@ -23,6 +26,8 @@ pub(crate) struct Local {
     board: Board,
     folder: StatusFolder,
     events: EventLog,
+    /// Policies of which too many evaluations fail, as was told.
+    failing: BTreeSet<PolicyId>,
     output: Output,
     metrics: Metrics,
     troubles: Vec<String>,
@@ -39,6 +44,7 @@ impl Local {
             pod: Pod { uid: name.clone(), name },
             board: Board::default(),
             events: EventLog::new(folder.read_events()),
+            failing: BTreeSet::new(),
             folder,
             output: Output::new(args.table),
             metrics,
@@ -56,6 +62,7 @@ impl Local {
             let changes = self.board.update(&self.pod, loader, evaluator, remembered, now);
             let complete = loader.complete;
             self.tell(&changes, now);
+            self.tell_failing(evaluator, now);
             let written = self.write(complete);
             self.judge_write(written);
         }
@@ -88,6 +95,21 @@ impl Local {
         if !changes.is_empty() {
             self.metrics.count(self.board.objects().values().map(|object| object.status.word()));
         }
+    }
+
+    /// Tells once of each policy of which too many evaluations fail.
+    fn tell_failing(&mut self, evaluator: Evaluator<'_>, now: Timestamp) {
+        let Evaluator::Answers(state) = evaluator else { return };
+        let found: BTreeSet<PolicyId> = state.failing.iter().map(|failing| failing.id.clone()).collect();
+        for new in state.failing.iter().filter(|failing| !self.failing.contains(&failing.id)) {
+            let note = failing::note(new.reason.as_str(), new.since);
+            if !self.output.is_live() {
+                self.output.say(&format!("{} {}: {note}", crate::decide::to_second(now), new.id));
+            }
+            self.events.add(&new.id, EventType::Warning, failing::REASON.to_owned(), note, now);
+            self.events_unwritten = true;
+        }
+        self.failing = found;
     }
 
     /// Brings the folder to what the board says. An equal object costs nothing, so each turn tries what failed before.

@@ -76,7 +76,7 @@ impl Trouble {
 }
 
 /// Whether a text has the form of a reason: a word in camel case.
-fn is_reason(text: &str) -> bool {
+pub(crate) fn is_reason(text: &str) -> bool {
     text.len() <= 64
         && text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.bytes().all(|b| b.is_ascii_alphanumeric())

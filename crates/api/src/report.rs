@@ -51,6 +51,9 @@ pub struct ReplicaReportSpec {
     pub deviations: Vec<ReportDeviation>,
     /// How many deviations the cap left out.
     pub deviations_omitted: u32,
+    /// The policies of which more than 5 % of the evaluations fail, and have for five minutes.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failing: Vec<ReportFailing>,
     /// When this report was renewed.
     pub heartbeat: Timestamp,
 }
@@ -58,6 +61,8 @@ pub struct ReplicaReportSpec {
 impl ReplicaReportSpec {
     /// Most deviations that a report keeps.
     pub const MAX_DEVIATIONS: usize = 500;
+    /// Most entries of `failing`.
+    pub const MAX_FAILING: usize = 500;
 }
 
 /// Which programs a pod runs.
@@ -92,6 +97,19 @@ impl fmt::Display for PolicyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
+}
+
+/// A policy that is loaded, and of which too many evaluations fail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportFailing {
+    /// The policy.
+    #[serde(rename = "policyUID")]
+    pub policy_uid: String,
+    /// Why most of them fail. Text, as a newer release may know more reasons.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// A policy that does not plainly serve its newest generation.

@@ -29,8 +29,8 @@ pub use manifest::{
 pub use marker::{MARKER_PATH, marker_message};
 pub use reason::{Class, Reason, Stage};
 pub use state::{
-    Activity, Current, Deviation, EvaluatorState, InputProblem, LoaderPolicy, LoaderState, Phase, Program, Refused,
-    ReplicaState, SourceHealth,
+    Activity, Current, Deviation, EvaluatorState, Failing, InputProblem, LoaderPolicy, LoaderState, Phase, Program,
+    Refused, ReplicaState, SourceHealth,
 };
 pub use text::{clean, truncate};
 

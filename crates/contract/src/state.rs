@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, Failure, FailurePolicy, Mode, PolicyId};
+use crate::{Digest, Failure, FailurePolicy, Mode, PolicyId, Reason};
 
 /// Which program speaks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -58,6 +58,9 @@ pub struct EvaluatorState {
     pub current: BTreeMap<PolicyId, Current>,
     /// All others.
     pub deviations: Vec<Deviation>,
+    /// The policies of which more than 5 % of the evaluations fail, and have for five minutes.
+    #[serde(default)]
+    pub failing: Vec<Failing>,
 }
 
 /// A policy that serves its newest generation.
@@ -100,6 +103,20 @@ pub struct Deviation {
     pub refused: Vec<Refused>,
     /// Since when the policy is in this state.
     pub since: Timestamp,
+}
+
+/// A policy that is loaded, and of which too many evaluations fail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failing {
+    /// The policy.
+    pub id: PolicyId,
+    /// The object's uid.
+    pub uid: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why most of them fail.
+    pub reason: Reason,
 }
 
 /// A candidate that the evaluator refused.

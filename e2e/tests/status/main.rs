@@ -8,6 +8,7 @@
 mod access;
 mod alone;
 mod calls;
+mod failing;
 mod fences;
 mod fleet;
 mod leader;

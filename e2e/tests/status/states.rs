@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 pub(crate) enum Says {
     /// Serves the newest generation.
     Current,
+    /// Serves the newest generation, and too many evaluations fail for this reason.
+    Failing(&'static str),
     /// The loader failed, and this older generation answers; 0 for none. Reason, message, whether it is tried again.
     Failed(i64, &'static str, String, bool),
 }
@@ -73,7 +75,7 @@ fn loader(word: &Word) -> Value {
         let mut policy = json!({
             "id": id, "uid": uid, "generation": generation, "mode": "protect", "failurePolicy": "Fail", "suspend": false,
             "module": "https://example.invalid/m.wasm", "created": "2026-01-01T00:00:00Z",
-            "phase": if *says == Says::Current { "Published" } else { "Fetching" },
+            "phase": if matches!(says, Says::Current | Says::Failing(_)) { "Published" } else { "Fetching" },
         });
         if let Says::Failed(_, reason, message, retries) = says {
             policy["phase"] = json!("Failed");
@@ -95,7 +97,7 @@ fn loader(word: &Word) -> Value {
 
 fn evaluator(word: &Word) -> Value {
     let serving = |(_, generation, says): &(String, i64, Says)| match says {
-        Says::Current => *generation,
+        Says::Current | Says::Failing(_) => *generation,
         Says::Failed(serving, ..) => *serving,
     };
     let current: serde_json::Map<String, Value> = word
@@ -110,9 +112,15 @@ fn evaluator(word: &Word) -> Value {
             (id.clone(), current)
         })
         .collect();
+    let failing = |(id, (uid, _, says)): (&String, &(String, i64, Says))| match says {
+        Says::Failing(reason) => {
+            Some(json!({ "id": id, "uid": uid, "since": "2026-01-01T00:00:00Z", "reason": reason }))
+        }
+        _ => None,
+    };
     json!({
         "version": word.version, "program": program("portcullis-evaluator"), "ready": true, "manifestNumber": word.version,
-        "current": current, "deviations": [],
+        "current": current, "deviations": [], "failing": word.policies.iter().filter_map(failing).collect::<Vec<_>>(),
     })
 }
 

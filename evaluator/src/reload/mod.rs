@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::FutureExt as _;
+use jiff::Timestamp;
 use portcullis_contract::{Digest, GroupEntry, Manifest, PolicyId};
 use tokio::task::JoinSet;
 
@@ -157,6 +158,11 @@ impl Reload {
             Ok(loaded) => policy.serve(outcome.key, loaded),
             Err(error) => policy.refuse(i, outcome.key, &error),
         }
+    }
+
+    /// Judges the share of failed evaluations of each policy in the interval that began at `begin`.
+    pub(crate) fn count_errors(&mut self, begin: Timestamp) {
+        self.policies.values_mut().for_each(|policy| policy.count_errors(begin));
     }
 
     /// When something is to be tried again.

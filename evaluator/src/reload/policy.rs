@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use portcullis_contract::{Failure, PolicyEntry, Reason, Refused, ReplicaState};
 use tokio::task::AbortHandle;
 
+use crate::error_share::ErrorShare;
 use crate::lanes::Share;
 use crate::load::LoadError;
 use crate::metrics::PolicyMetrics;
@@ -37,6 +38,8 @@ pub(crate) struct Policy {
     awaiting: Failure,
     share: Arc<Share>,
     pub(super) metrics: Arc<PolicyMetrics>,
+    /// Whether too many of its evaluations fail.
+    pub(crate) errors: ErrorShare,
     /// The failure that the log knows of.
     logged: Option<(i64, Reason)>,
 }
@@ -55,6 +58,7 @@ impl Policy {
             awaiting: awaiting(entry),
             share,
             metrics,
+            errors: ErrorShare::default(),
             logged: None,
         }
     }
@@ -64,6 +68,7 @@ impl Policy {
             // Another object of the same name: nothing of the old one speaks for it.
             self.known = Known::default();
             self.loaded = None;
+            self.errors = ErrorShare::default();
             self.logged = None;
         }
         let of = |entry: &PolicyEntry| (entry.generation, entry.uid.clone(), entry.candidates.is_empty());
@@ -116,6 +121,11 @@ impl Policy {
             let loaded = Arc::new(loaded.renumbered(self.entry.candidates[i].generation));
             self.serve(self.keys[i], loaded);
         }
+    }
+
+    /// An interval that began at `begin` is over.
+    pub(super) fn count_errors(&mut self, begin: Timestamp) {
+        self.errors.turn(self.metrics.counts(), begin);
     }
 
     pub(super) fn give_up(&mut self) {

@@ -68,6 +68,7 @@ impl Rig {
             poll_interval: Duration::from_secs(5),
             start_gate: Duration::from_secs(60),
             policy_timeout: Duration::from_millis(500),
+            error_window: Duration::from_secs(300),
             engine: RunningEngine::new(limits).unwrap(),
             lanes: Lanes::new(LaneLimits::new(16, 2), &metrics).unwrap(),
             metrics,

@@ -194,3 +194,14 @@ fn at_most_500_deviations_are_kept_and_failures_first() {
     assert_eq!((report.deviations.len(), report.deviations_omitted), (500, 101));
     assert_eq!(report.deviations[0].reason.as_deref(), Some("NotFound"));
 }
+
+#[test]
+fn evaluations_that_fail_too_often_are_told_of_policies_that_there_are() {
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let failing = |uid: &str| Failing { id: id(), uid: uid.into(), since: time(7), reason: Reason::EvaluationTrapped };
+    let state = EvaluatorState { failing: vec![failing("an earlier one"), failing(UID)], ..serving(2) };
+    let report = join(&pod, &loader(policy(Phase::Published, None)), Evaluator::Answers(&state), time(100));
+    let wanted = ReportFailing { policy_uid: UID.into(), reason: "EvaluationTrapped".into(), since: time(7) };
+    assert_eq!(report.failing, [wanted]);
+    assert!(report.deviations.is_empty());
+}

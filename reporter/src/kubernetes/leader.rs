@@ -35,7 +35,7 @@ use super::store::{Source, Store};
 use super::trouble::Trouble;
 use super::watch::{Collection, News, follow};
 use super::write::{self, Outcome};
-use crate::event;
+use crate::{event, failing};
 
 /// News that wait.
 const QUEUE: usize = 1024;
@@ -147,6 +147,8 @@ struct Leader<'a> {
     backoffs: BTreeMap<PolicyId, Backoff>,
     /// Policies whose write met a newer version, which the watch will tell.
     conflicts: BTreeSet<PolicyId>,
+    /// Policies of which an event has told that too many evaluations fail, while they do.
+    failing: BTreeSet<PolicyId>,
     trouble: Trouble,
     event_trouble: Trouble,
     event_backoff: Backoff,
@@ -169,6 +171,7 @@ impl<'a> Leader<'a> {
             announcer: Announcer::new(&settings.identity.pod),
             backoffs: BTreeMap::new(),
             conflicts: BTreeSet::new(),
+            failing: BTreeSet::new(),
             trouble: Trouble::new("write status", metrics.failures.clone()),
             event_trouble: Trouble::new("write events", metrics.failures.clone()),
             event_backoff: Backoff::default(),
@@ -195,6 +198,22 @@ impl<'a> Leader<'a> {
                 let record = self.store.policy(&id);
                 let wants = record.and_then(|record| wanted(record, &replicas, Timestamp::now())).is_some();
                 self.pace.want(&id, wants, now);
+                let failing = record.and_then(|record| failing::worst(&record.object.meta.uid, &replicas));
+                if let (Some(record), Some(said)) = (record, failing)
+                    && self.failing.insert(id.clone())
+                {
+                    let notice = Notice {
+                        policy: id.clone(),
+                        uid: record.object.meta.uid.clone(),
+                        r#type: EventType::Warning,
+                        reason: failing::REASON.to_owned(),
+                        note: failing::note(&said.reason, said.since),
+                    };
+                    // Dated by its begin, so that another leader makes the same event, and not a second one.
+                    self.announcer.add(notice, said.since, now);
+                } else if failing.is_none() {
+                    self.failing.remove(&id);
+                }
                 if self.conflicts.remove(&id) {
                     self.pace.hurry(&id, now);
                 }
@@ -202,6 +221,7 @@ impl<'a> Leader<'a> {
             let store = &self.store;
             self.pace.forget(|id| store.policy(id).is_some());
             self.backoffs.retain(|id, _| store.policy(id).is_some());
+            self.failing.retain(|id| store.policy(id).is_some());
             self.metrics.count_words(self.store.policies().filter_map(|record| Some(record.last.as_ref()?.word())));
         }
         let status = self.start_writes(now);

@@ -300,6 +300,10 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
         spec.deviations.iter().map(|deviation| (deviation.policy_uid.clone(), deviation.clone())).collect()
     };
     keys.extend(different(&by_uid(last), &by_uid(next)).iter().map(|uid| PolicyKey::of(uid)));
+    let failing = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
+        spec.failing.iter().map(|failing| (failing.policy_uid.clone(), failing.clone())).collect()
+    };
+    keys.extend(different(&failing(last), &failing(next)).iter().map(|uid| PolicyKey::of(uid)));
     Some(keys)
 }
 

@@ -5,7 +5,9 @@
 mod edits;
 mod eval;
 mod examples;
+mod failing;
 mod groups;
+mod metrics;
 mod policies_yml;
 mod registries;
 mod run;

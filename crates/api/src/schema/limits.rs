@@ -170,5 +170,8 @@ pub(crate) fn report() -> Vec<Limit> {
         ("deviations[].policyUID", text(64)),
         ("deviations[].reason", json!({ "maxLength": 128 })),
         ("deviations[].message", json!({ "maxLength": 1024 })),
+        ("failing", list(ReplicaReportSpec::MAX_FAILING)),
+        ("failing[].policyUID", text(64)),
+        ("failing[].reason", json!({ "maxLength": 128 })),
     ]
 }

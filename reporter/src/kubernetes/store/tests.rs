@@ -60,6 +60,11 @@ fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     assert!(store.take_dirty().is_empty());
     store.hear(Source::Reports, News::Put(report(7, "2026-01-01T00:02:00Z", 1)), now);
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
+    let mut failing = report(8, "2026-01-01T00:03:00Z", 1);
+    let entry = json!({"policyUID": UID, "reason": "EvaluationTrapped", "since": "2026-01-01T00:00:00Z"});
+    failing["spec"]["failing"] = json!([entry]);
+    store.hear(Source::Reports, News::Put(failing), now);
+    assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
 }
 
 #[test]

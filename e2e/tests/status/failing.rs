@@ -1,0 +1,34 @@
+//! Evaluations that fail too often are told by one event, and by no condition.
+
+use std::time::Duration;
+
+use portcullis_e2e::{Program, eventually_within, never};
+
+use crate::cluster;
+use crate::stage::{SOON, Stage, told};
+use crate::states::Says;
+
+#[test]
+#[ignore = "starts a cluster"]
+fn failing_evaluations_are_one_event_whoever_leads_and_change_no_condition() {
+    let (stage, replicas) = Stage::with(cluster(), "failing", 2);
+    let (policy, object) = stage.policy("labels");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    let before = stage.word(&policy, "Active");
+    let failing = || {
+        let events = stage.events(&object);
+        events.into_iter().filter(|(reason, _)| reason == "EvaluationFailing").collect::<Vec<_>>()
+    };
+
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Failing("EvaluationTrapped")));
+    eventually_within(SOON, "the event", || (failing().len() == 1).then_some(()));
+    let found = stage.word(&policy, "Active");
+    assert_eq!(found["status"]["conditions"], before["status"]["conditions"]);
+    assert_eq!(told(&found, "Degraded"), "False/AsExpected");
+
+    let holder = stage.wait_for_holder();
+    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
+    leader.pod.stop(Program::Reporter);
+    eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new != holder));
+    never(Duration::from_secs(5), "a second event", || Some(failing()).filter(|events| events.len() != 1));
+}

@@ -1,0 +1,73 @@
+//! Policies of which too many evaluations fail: one event tells it, and no condition does (status-api section 4.2). Pure.
+
+use jiff::Timestamp;
+use portcullis_api::ReportFailing;
+
+use crate::decide::to_second;
+use crate::replica::{Replica, is_reason};
+
+/// The event's reason.
+pub(crate) const REASON: &str = "EvaluationFailing";
+
+/// The word of the replica that says for the longest time that too many evaluations of this policy fail.
+pub(crate) fn worst<'a>(uid: &str, replicas: &[Replica<'a>]) -> Option<&'a ReportFailing> {
+    let reports = replicas.iter().filter_map(|replica| {
+        let heard = replica.report.filter(|heard| replica.expected && !heard.is_stale)?;
+        Some(heard.report).filter(|report| report.pod_uid == replica.pod_uid)
+    });
+    let said = reports.flat_map(|report| &report.failing).filter(|failing| failing.policy_uid == uid);
+    said.min_by_key(|failing| failing.since)
+}
+
+/// The event's note: the same whichever leader makes it of the same reports.
+pub(crate) fn note(reason: &str, since: Timestamp) -> String {
+    // Another pod's word.
+    let mostly = if is_reason(reason) { reason } else { "unknown" };
+    format!("more than 5 % of its evaluations fail since {}; most of them: {mostly}", to_second(since))
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::ReplicaReportSpec;
+
+    use super::*;
+    use crate::replica::Heard;
+
+    fn report(pod_uid: &str, since: i64) -> ReplicaReportSpec {
+        let since = Timestamp::from_second(since).expect("a time");
+        let failing = ReportFailing { policy_uid: "uid".into(), reason: "EvaluationTrapped".into(), since };
+        ReplicaReportSpec { pod_uid: pod_uid.into(), failing: vec![failing], ..ReplicaReportSpec::default() }
+    }
+
+    fn replica(report: &ReplicaReportSpec) -> Replica<'_> {
+        Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(Heard { report, is_stale: false }) }
+    }
+
+    fn since(uid: &str, replicas: &[Replica<'_>]) -> Option<i64> {
+        worst(uid, replicas).map(|failing| failing.since.as_second())
+    }
+
+    #[test]
+    fn the_replica_that_fails_for_the_longest_time_speaks_for_all() {
+        let (first, second) = (report("pod-uid", 7), report("pod-uid", 5));
+        assert_eq!(since("uid", &[replica(&first), replica(&second)]), Some(5));
+        assert_eq!(since("another", &[replica(&first)]), None);
+    }
+
+    #[test]
+    fn who_does_not_count_is_not_heard() {
+        let (own, earlier) = (report("pod-uid", 5), report("an earlier pod", 5));
+        let stale = Replica { report: Some(Heard { report: &own, is_stale: true }), ..replica(&own) };
+        let draining = Replica { expected: false, ..replica(&own) };
+        assert_eq!(since("uid", &[stale, draining, replica(&earlier)]), None);
+    }
+
+    #[test]
+    fn the_note_quotes_reasons_only() {
+        let note = |reason| note(reason, Timestamp::UNIX_EPOCH);
+        let wanted =
+            "more than 5 % of its evaluations fail since 1970-01-01T00:00:00Z; most of them: EvaluationTrapped";
+        assert_eq!(note("EvaluationTrapped"), wanted);
+        assert!(note("a secret\n").ends_with("most of them: unknown"));
+    }
+}

@@ -1,0 +1,44 @@
+//! A policy that is loaded and has no verdict for many of its requests: one event says so, with the reason, and its conditions
+//! go on telling what is loaded.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use portcullis_tests::{Canary, Folder, Pod, Policy, Review, eventually};
+use serde_json::Value;
+
+#[test]
+fn promise_failing_evaluations_are_told_once() {
+    let folder = Folder::with_canary();
+    let policy = Policy::cluster("labels").guest("trap_unreachable");
+    folder.put(&policy);
+    let pod = Pod::on(&folder).evaluator("--error-window", "1s").start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(&policy.id(), 1);
+
+    let events = || -> Vec<Value> {
+        let text = fs::read_to_string(pod.path("status").join("events.jsonl")).unwrap_or_default();
+        let events = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        events.filter(|event: &Value| event["reason"] == "EvaluationFailing").collect()
+    };
+    let told = eventually("the event", || {
+        assert_eq!(pod.ask(&policy.id(), &Review::pod()).verdict().code, 500);
+        events().pop()
+    });
+    assert_eq!((&told["policy"], &told["type"]), (&policy.id().into(), &"Warning".into()), "{told}");
+    let note = told["note"].as_str().unwrap_or_default();
+    assert!(note.ends_with("most of them: EvaluationTrapped"), "{note}");
+
+    // It goes on for longer than the window, and nobody is told again.
+    for _ in 0..100 {
+        pod.ask(&policy.id(), &Review::pod());
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(events().len(), 1);
+    assert_eq!(events()[0]["count"], 1);
+    let status = pod.status(&policy.id()).expect("a status");
+    let ready = status["status"]["conditions"].as_array().into_iter().flatten().find(|found| found["type"] == "Ready");
+    assert_eq!(ready.map(|ready| &ready["reason"]), Some(&"Active".into()), "{status}");
+    canary.finish(&pod);
+}
