@@ -1,4 +1,4 @@
-//! Files of the repository that the product's own types make: the CustomResourceDefinitions.
+//! Files of the repository that are made of others: the CustomResourceDefinitions of the product's types, and files of the chart.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,25 +8,40 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::chart::{self, Made};
 use crate::workspace::Workspace;
 
 /// Where they are in the repository.
 const FOLDER: &str = "helm/definitions";
 
-/// Writes them; or, to check, tells which of those in the repository are others than the types give.
+/// The version of the programs, and so of the chart: that of the workspace.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Writes them; or, to check, tells which of those in the repository are others than they are made.
 pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
     let kept = workspace.root.join(FOLDER);
+    let files = chart::made(&workspace.root, VERSION)?;
     if !check {
         make(workspace, &kept)?;
-        println!("{FOLDER} is up to date");
+        for Made { path, text } in &files {
+            let path = workspace.root.join(path);
+            fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
+        }
+        println!("{FOLDER} and the chart are up to date");
         return Ok(ExitCode::SUCCESS);
     }
-    let made = workspace.target.join("xtask/crds");
+    let made = workspace.target.join("xtask/definitions");
     if made.exists() {
         fs::remove_dir_all(&made).with_context(|| format!("failed to empty {}", made.display()))?;
     }
     make(workspace, &made)?;
-    let problems = compare(&read(&kept)?, &read(&made)?);
+    let mut problems = compare(&read(&kept)?, &read(&made)?);
+    for Made { path, text } in &files {
+        if fs::read_to_string(workspace.root.join(path)).is_ok_and(|kept| kept == *text) {
+            continue;
+        }
+        problems.push(format!("{path} is not what helm/values.yaml and the version of the workspace give"));
+    }
     for problem in &problems {
         println!("{problem}: run `cargo xtask generate` and commit what it writes");
     }

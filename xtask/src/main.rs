@@ -6,6 +6,7 @@
 
 mod bench;
 mod boundaries;
+mod chart;
 mod cluster;
 mod deny;
 mod files;
@@ -96,7 +97,8 @@ enum Command {
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
     /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
     Boundaries,
-    /// Write the files that the product's types make: the CustomResourceDefinitions in `helm/definitions`.
+    /// Write the files that are made of others: the CustomResourceDefinitions in `helm/definitions`, and the chart's version, schema of values
+    /// and README.
     Generate {
         /// Write nothing; fail where a file is not what the types give.
         #[arg(long)]

@@ -1,0 +1,122 @@
+//! Reading `values.yaml`, words included. It is written so that this stays simple: the words of a key stand above it, a mapping of settings
+//! has a line for each, and every default is on the line of its key.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Map, Value};
+
+/// What begins a line with more of a key's schema.
+const HINT: &str = "@schema ";
+
+/// A key of the values.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Setting {
+    /// Its name and those of the mappings that it is in.
+    pub(super) path: Vec<String>,
+    /// What is said of it.
+    pub(super) words: String,
+    /// What is said of its schema.
+    pub(super) hints: Map<String, Value>,
+    /// Its default; none for a mapping of settings.
+    pub(super) default: Option<Value>,
+}
+
+impl Setting {
+    /// For the table: `image.tag`.
+    pub(super) fn name(&self) -> String {
+        self.path.join(".")
+    }
+}
+
+/// All keys, in their order, mappings before what is in them.
+///
+/// # Errors
+/// When a line is not of the simple form, or a key has no words. Names the line.
+pub(super) fn read(text: &str) -> Result<Vec<Setting>> {
+    let mut settings = Vec::new();
+    let mut reader = Reader::default();
+    for (index, line) in text.lines().enumerate() {
+        reader.line(line, &mut settings).with_context(|| format!("line {}: {line:?}", index + 1))?;
+    }
+    Ok(settings)
+}
+
+#[derive(Default)]
+struct Reader {
+    /// Names of the mappings around the line, each with its indentation.
+    around: Vec<(usize, String)>,
+    words: Vec<String>,
+    hints: Map<String, Value>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str, settings: &mut Vec<Setting>) -> Result<()> {
+        let content = line.trim_start();
+        if content.is_empty() {
+            // Words that no key follows are of the whole file.
+            self.words.clear();
+            return Ok(());
+        }
+        if let Some(comment) = content.strip_prefix('#') {
+            let comment = comment.strip_prefix(' ').unwrap_or(comment);
+            match comment.strip_prefix(HINT) {
+                Some(hint) => self.hints.extend(mapping(hint)?),
+                None => self.words.push(comment.to_owned()),
+            }
+            return Ok(());
+        }
+        let (name, default) = content.split_once(':').context("want `key: default` or `key:`")?;
+        let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        ensure!(is_name, "want a key of letters and digits; lists and mappings that are a default go on its line");
+        let indentation = line.len() - content.len();
+        self.around.retain(|(of, _)| *of < indentation);
+        let path = self.around.iter().map(|(_, name)| name.clone()).chain([name.to_owned()]).collect();
+        let words = std::mem::take(&mut self.words).join(" ");
+        ensure!(!words.is_empty(), "the key has no words above it");
+        let default = match default.trim() {
+            "" => {
+                self.around.push((indentation, name.to_owned()));
+                None
+            }
+            default => Some(serde_yaml_ng::from_str(default).context("the default is no YAML")?),
+        };
+        settings.push(Setting { path, words, hints: std::mem::take(&mut self.hints), default });
+        Ok(())
+    }
+}
+
+fn mapping(text: &str) -> Result<Map<String, Value>> {
+    match serde_yaml_ng::from_str(text).context("the schema is no YAML")? {
+        Value::Object(mapping) => Ok(mapping),
+        _ => bail!("want a mapping behind {HINT:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn words_and_schema_belong_to_the_key_below() {
+        let text = "# Of the file.\n\n# A part.\npart:\n  # @schema {minimum: 1}\n  # How\n  # many.\n  count: 3\n# The end.\nend: []\n";
+        let settings = read(text).unwrap();
+        let names: Vec<_> = settings.iter().map(Setting::name).collect();
+        assert_eq!(names, ["part", "part.count", "end"]);
+        assert_eq!((settings[0].words.as_str(), settings[0].default.as_ref()), ("A part.", None));
+        assert_eq!((settings[1].words.as_str(), settings[1].default.as_ref()), ("How many.", Some(&json!(3))));
+        assert_eq!(settings[1].hints.get("minimum"), Some(&json!(1)));
+        assert_eq!(settings[2].default, Some(json!([])));
+    }
+
+    #[test]
+    fn what_is_not_simple_is_named_by_its_line() {
+        for (text, problem) in [
+            ("# A list.\nlist:\n  - one\n", "line 3: \"  - one\""),
+            ("key: 1\n", "line 1: \"key: 1\""),
+            ("# Word.\n# @schema [1]\nkey: 1\n", "line 2: \"# @schema [1]\""),
+        ] {
+            assert_eq!(read(text).unwrap_err().to_string(), problem);
+        }
+    }
+}
