@@ -1,8 +1,10 @@
-// A Kubernetes control plane and kubectl in one program, which acts as the component that it is called by: a link named
-// kube-apiserver to it is kube-apiserver. The parts are the published Go modules, unchanged; see README.md one folder up.
+// Kubernetes and kubectl in one program, which acts as the component that it is called by: a link named kube-apiserver to it is
+// kube-apiserver. The parts are the published Go modules, unchanged, but for two small ones of our own: the DNS of a cluster and the
+// first process of a node. See README.md one folder up.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +21,9 @@ import (
 	"k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -30,9 +35,21 @@ func main() {
 		serve(apiserver.NewAPIServerCommand())
 	case "kube-controller-manager":
 		serve(controllers.NewControllerManagerCommand())
+	case "kube-scheduler":
+		serve(scheduler.NewSchedulerCommand())
+	case "kubelet":
+		serve(kubelet.NewKubeletCommand(context.Background()))
+	case "kube-proxy":
+		serve(proxy.NewProxyCommand())
 	case "kubectl":
 		_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 		util.CheckErr(cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()))
+	case "cluster-dns":
+		go endWithOwner()
+		end(serveNames(os.Args[1:]))
+	case "node-init":
+		go endWithOwner()
+		end(beNode(os.Args[1:]))
 	default:
 		fmt.Fprintf(os.Stderr, "error: there is no component %q here; call this program by a link named after one\n", name)
 		os.Exit(64)
@@ -42,6 +59,11 @@ func main() {
 func serve(command *cobra.Command) {
 	go endWithOwner()
 	os.Exit(cli.Run(command))
+}
+
+func end(err error) {
+	fmt.Fprintln(os.Stderr, "error:", err)
+	os.Exit(1)
 }
 
 // endWithOwner ends the process with the one that started it, however that ends: a pipe on standard input, which the owner

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Parser, Subcommand, ValueEnum};
 use portcullis_e2e::{MAX_API_SERVERS, Name};
 
-/// Real Kubernetes control planes on this machine, without nodes.
+/// Real Kubernetes on this machine: control planes, and a node where it is wanted.
 ///
 /// The first `up` builds Kubernetes, which takes some minutes; it is kept in the cache folder, which is PORTCULLIS_CACHE, or
 /// portcullis/ below XDG_CACHE_HOME or ~/.cache. Needs Go to build, and root for API servers with addresses that can be published.
@@ -19,7 +19,8 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Start a cluster that stays until `down`, and print how to use it.
-    #[command(after_help = "Examples:\n  cargo xtask cluster up\n  cargo xtask cluster up --name two --apiservers 2")]
+    #[command(after_help = "Examples:\n  cargo xtask cluster up\n  cargo xtask cluster up --node\n  \
+                      cargo xtask cluster up --name two --apiservers 2")]
     Up {
         #[command(flatten)]
         named: Named,
@@ -27,6 +28,9 @@ pub(crate) enum Command {
         #[arg(long = "apiservers", value_name = "N", default_value_t = 1,
               value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_API_SERVERS)))]
         api_servers: u8,
+        /// With a node that runs pods. Takes root, containerd, runc, CNI plugins and nftables, which are installed on Debian.
+        #[arg(long)]
+        node: bool,
         #[command(flatten)]
         output: Output,
     },

@@ -18,7 +18,7 @@ use crate::network::{self, Kind};
 use crate::record::{Member, Record};
 use crate::slots::Slots;
 use crate::start::{self, Started};
-use crate::{Cache, Error, Kubernetes, Name, Output, files};
+use crate::{Cache, Error, Kubernetes, Name, Output, files, node};
 
 /// How many API servers one cluster can have.
 pub const MAX_API_SERVERS: u8 = 8;
@@ -36,17 +36,20 @@ pub struct Options {
     pub name: Option<Name>,
     /// How many API servers, on one etcd. More than one takes root.
     pub api_servers: u8,
+    /// Whether it has a node, on which pods run: with kubelet, containerd, kube-proxy, a scheduler, and DNS. Takes root, and the
+    /// Debian packages containerd, runc, containernetworking-plugins and nftables or the like.
+    pub node: bool,
     /// Where it is kept; the folder that the environment names when absent.
     pub cache: Option<Cache>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { name: None, api_servers: 1, cache: None }
+        Self { name: None, api_servers: 1, node: false, cache: None }
     }
 }
 
-/// A control plane with etcd, API servers and the controllers of Kubernetes, but without nodes.
+/// A control plane with etcd, API servers and the controllers of Kubernetes, and with a node when that is wanted.
 ///
 /// It ends when this goes, so what talks to it should go before. It ends as well when this process ends in any other way, for
 /// instance killed, or with the cluster in a `static`, which is never dropped; files and routes that it then leaves are removed by
@@ -76,19 +79,22 @@ impl Cluster {
         if options.api_servers > 1 && kind == Kind::Loopback {
             return Err(Error::NeedsRoutes(options.api_servers));
         }
+        if options.node {
+            node::check_needs()?;
+        }
         let cache = options.cache.clone().map_or_else(Cache::from_env, Ok)?;
         let kubernetes = Kubernetes::build(&cache, &|line| eprintln!("{line}"))?;
         let name = options.name.clone().unwrap_or_else(Name::unused);
-        let mut cluster = Self::claim(cache, kubernetes, &name, options.api_servers, kind)?;
+        let mut cluster = Self::claim(cache, kubernetes, &name, options, kind)?;
         // From here on an error removes what was made, by dropping the cluster.
         cluster.bring_up()?;
         Ok(cluster)
     }
 
-    fn claim(cache: Cache, kubernetes: Kubernetes, name: &Name, api_servers: u8, kind: Kind) -> Result<Self, Error> {
+    fn claim(cache: Cache, kubernetes: Kubernetes, name: &Name, options: &Options, kind: Kind) -> Result<Self, Error> {
         let slots = Slots::take(&cache)?;
         slots.clean()?;
-        let (record, folder) = slots.claim(name.as_str(), api_servers, kind)?;
+        let (record, folder) = slots.claim(name.as_str(), options.api_servers, options.node, kind)?;
         drop(slots);
         let layout = record.layout(&folder);
         let client = match start::write_files(&layout).and_then(|()| Client::new(&layout)) {
@@ -117,21 +123,36 @@ impl Cluster {
             self.spawn(component)?;
             self.wait_for(component)?;
         }
-        start::wait_for_controllers(&self.layout, &self.client, &mut lock(&self.started))
+        self.wait_until_ready()
+    }
+
+    pub(crate) fn wait_until_ready(&self) -> Result<(), Error> {
+        start::wait_for_controllers(&self.layout, &self.client, &mut lock(&self.started))?;
+        if self.layout.node.is_some() { self.wait_for_node() } else { Ok(()) }
+    }
+
+    pub(crate) fn wait_for_node(&self) -> Result<(), Error> {
+        node::wait_for_node(&self.layout, &self.client, &mut lock(&self.started))
     }
 
     pub(crate) fn wait_for(&self, component: Component) -> Result<(), Error> {
         match component {
             Component::ApiServer(number) => {
-                start::wait_for_api_server(&self.layout, &self.client, &mut lock(&self.started), number)
+                start::wait_for_api_server(&self.layout, &self.client, &mut lock(&self.started), number)?;
+                let needs_right = number == 1 && self.layout.node.is_some();
+                if needs_right { node::allow_kubelet_api(&self.layout, &self.client) } else { Ok(()) }
             }
-            _ => Ok(()),
+            _ => node::wait_for_part(&self.cache, &self.layout, &mut lock(&self.started), component),
         }
     }
 
     pub(crate) fn spawn(&self, component: Component) -> Result<(), Error> {
-        let mut started = start::spawn(&self.kubernetes, &self.layout, component)?;
-        let process = start::process_of(&self.layout, &mut started)?;
+        if let (Component::Node, Some(node)) = (component, &self.layout.node) {
+            node.prepare(&self.layout)?;
+        }
+        let node = lock(&self.started).iter().find(|one| one.component == Component::Node).map(|one| one.process.pid);
+        let started = start::spawn(&self.kubernetes, &self.layout, component, node)?;
+        let process = started.process.clone();
         lock(&self.started).push(started);
         let (mut record, name) = (lock(&self.record), component.to_string());
         record.members.retain(|member| member.name != name);
@@ -303,8 +324,8 @@ impl Cluster {
 
     fn remove(&self) -> Result<(), Error> {
         for started in &mut *lock(&self.started) {
-            // It may have ended already, which is what is wanted.
-            let _ = started.child.kill();
+            started.process.kill()?;
+            // What started it on the node ends with it.
             let _ = started.child.wait();
         }
         Slots::take(&self.cache)?.give_back(&lock(&self.record), self.layout.folder())

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use portcullis_e2e::{
-    Cache, Cluster, Error, HELM_VERSION, Health, Helm, Kubernetes, Name, Options, Running, VERSION, Which,
+    Cache, Cluster, Error, HELM_VERSION, Health, Helm, Kubernetes, Name, Options, PodProgram, Running, VERSION, Which,
 };
 use serde::Serialize;
 
@@ -16,7 +16,10 @@ use crate::{table, trial};
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let cache = Cache::from_env()?;
     match command {
-        Command::Up { named, api_servers, output } => up(&cache, &named.name, api_servers, output.output)?,
+        Command::Up { named, api_servers, node, output } => {
+            let options = Options { name: Some(named.name.clone()), api_servers, node, cache: Some(cache.clone()) };
+            up(&cache, &named.name, &options, output.output)?;
+        }
         Command::Down { named, all, abandoned, output } => {
             let which = match (all, abandoned) {
                 (true, _) => Which::All,
@@ -43,6 +46,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
                 let kubernetes = Kubernetes::built(&cache).with_context(|| absent(&format!("Kubernetes {VERSION}")))?;
                 (kubernetes, Helm::built(&cache).with_context(|| absent(&format!("helm {HELM_VERSION}")))?)
             } else {
+                PodProgram::build(&cache, &tell)?;
                 (Kubernetes::build(&cache, &tell)?, Helm::build(&cache, &tell)?)
             };
             println!("{}\n{}", kubernetes.program("kubernetes").display(), helm.program().display());
@@ -52,15 +56,14 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// Finds the cluster or makes it.
-fn up(cache: &Cache, name: &Name, api_servers: u8, form: Form) -> Result<()> {
+fn up(cache: &Cache, name: &Name, options: &Options, form: Form) -> Result<()> {
     let start = Instant::now();
     let found = Running::find(cache, name)?;
     let is_new = found.is_none();
     let cluster = match found {
         Some(cluster) => cluster,
         None => {
-            let options = Options { name: Some(name.clone()), api_servers, cache: Some(cache.clone()) };
-            Cluster::start(&options)?.detach()?;
+            Cluster::start(options)?.detach()?;
             Running::find(cache, name)?.with_context(|| format!("the cluster {name} ended at once"))?
         }
     };
@@ -69,8 +72,14 @@ fn up(cache: &Cache, name: &Name, api_servers: u8, form: Form) -> Result<()> {
     }
     let has = cluster.api_servers.len();
     ensure!(
-        has == usize::from(api_servers),
-        "the cluster {name} is up and has {has} API servers, not {api_servers}: `cargo xtask cluster down` it first",
+        has == usize::from(options.api_servers),
+        "the cluster {name} is up and has {has} API servers, not {}: `cargo xtask cluster down` it first",
+        options.api_servers,
+    );
+    ensure!(
+        cluster.node == options.node,
+        "the cluster {name} is up and has {} node: `cargo xtask cluster down` it first",
+        if cluster.node { "a" } else { "no" },
     );
     ensure!(
         cluster.state == Health::Up,

@@ -1,8 +1,10 @@
 //! The components of a control plane and their command lines.
 
 use std::fmt;
+use std::path::Path;
 
 use crate::layout::Layout;
+use crate::node;
 
 /// The port of every API server. Those of one cluster must share it: the EndpointSlice that they publish has one port for all
 /// of their addresses.
@@ -23,19 +25,52 @@ pub enum Component {
     ApiServer(u8),
     /// The controllers of Kubernetes.
     ControllerManager,
+    /// What puts pods on nodes; it and all below are parts of a cluster with a node only.
+    Scheduler,
+    /// The DNS of the cluster.
+    Dns,
+    /// The first process of the node, with which all others of it end.
+    Node,
+    /// What runs containers.
+    Containerd,
+    /// What runs pods.
+    Kubelet,
+    /// What makes services work on the node.
+    KubeProxy,
 }
 
 impl fmt::Display for Component {
     /// Its name, as logs and the state file have it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Etcd | Self::ControllerManager => f.write_str(self.program()),
             Self::ApiServer(number) => write!(f, "{}-{number}", self.program()),
+            _ => f.write_str(self.program()),
         }
     }
 }
 
 impl Component {
+    /// Those that a control plane has only for a node.
+    const FOR_NODE: [Self; 2] = [Self::Scheduler, Self::Dns];
+
+    /// Those of the node itself, in the order in which they are started.
+    pub(crate) const OF_NODE: [Self; 4] = [Self::Node, Self::Containerd, Self::Kubelet, Self::KubeProxy];
+
+    /// Those that go on at another API server when theirs has ended.
+    pub(crate) const CLIENTS: [Self; 5] =
+        [Self::ControllerManager, Self::Scheduler, Self::Dns, Self::Kubelet, Self::KubeProxy];
+
+    /// How many a cluster has.
+    pub(crate) fn count(api_servers: u8, has_node: bool) -> usize {
+        let node = if has_node { Self::FOR_NODE.len() + Self::OF_NODE.len() } else { 0 };
+        usize::from(api_servers) + 2 + node
+    }
+
+    /// Whether it is a process of the node.
+    pub(crate) fn is_of_node(self) -> bool {
+        Self::OF_NODE.contains(&self)
+    }
+
     /// All of a cluster, in the order in which they are started: each API server when the one before it is ready.
     ///
     /// Two that start at once may both publish a list of addresses without the other, and look again only ten seconds later. The
@@ -43,6 +78,9 @@ impl Component {
     pub(crate) fn in_order(layout: &Layout) -> Vec<Self> {
         let mut all = vec![Self::Etcd, Self::ApiServer(1), Self::ControllerManager];
         all.extend(layout.api_server_numbers().skip(1).map(Self::ApiServer));
+        if layout.node.is_some() {
+            all.extend(Self::FOR_NODE.into_iter().chain(Self::OF_NODE));
+        }
         all
     }
 
@@ -52,11 +90,17 @@ impl Component {
             Self::Etcd => "etcd",
             Self::ApiServer(_) => "kube-apiserver",
             Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Dns => "cluster-dns",
+            Self::Node => "node-init",
+            Self::Containerd => "containerd",
+            Self::Kubelet => "kubelet",
+            Self::KubeProxy => "kube-proxy",
         }
     }
 
-    /// Its arguments.
-    pub(crate) fn args(self, layout: &Layout) -> Vec<String> {
+    /// Its arguments. The programs of Kubernetes are in the folder `programs`.
+    pub(crate) fn args(self, layout: &Layout, programs: &Path) -> Vec<String> {
         let pki = |name: &str| layout.pki(name).display().to_string();
         let file = |name: &str| layout.file(name).display().to_string();
         let first = layout.first_host();
@@ -64,6 +108,12 @@ impl Component {
             Self::Etcd => etcd(&pki, &file, &format!("https://{first}:2379"), &format!("https://{first}:2380")),
             Self::ApiServer(number) => api_server(&pki, &file, layout, number),
             Self::ControllerManager => controller_manager(&pki, layout),
+            Self::Scheduler => node::scheduler_args(layout),
+            Self::Dns => node::dns_args(layout),
+            Self::Node => node::node_args(layout, programs),
+            Self::Containerd => node::containerd_args(),
+            Self::Kubelet => node::kubelet_args(layout),
+            Self::KubeProxy => node::kube_proxy_args(),
         };
         settings.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
     }
@@ -98,7 +148,7 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
     let own = layout.api_server(number).ip().to_string();
     // A loopback address cannot be published, and each attempt would be an error in the log.
     let publishing = if layout.has_endpoints() { "lease" } else { "none" };
-    vec![
+    let mut settings = vec![
         ("etcd-servers", format!("https://{}:2379", layout.first_host())),
         ("etcd-cafile", pki("ca.crt")),
         ("etcd-certfile", pki("etcd-client.crt")),
@@ -131,11 +181,21 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
         ("audit-log-path", file(&format!("logs/audit-{number}.log"))),
         ("audit-log-maxsize", "100".into()),
         ("audit-log-maxbackup", "1".into()),
-    ]
+    ];
+    if layout.node.is_some() {
+        settings.extend([
+            ("kubelet-certificate-authority", pki("ca.crt")),
+            ("kubelet-client-certificate", pki("kube-apiserver-kubelet-client.crt")),
+            ("kubelet-client-key", pki("kube-apiserver-kubelet-client.key")),
+        ]);
+    }
+    settings
 }
 
 fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
-    let kubeconfig = layout.controllers().display().to_string();
+    let kubeconfig = layout.kubeconfig_of("kube-controller-manager").display().to_string();
+    // Stand-ins for nodes have no kubelet, so nobody tells that they are well. These two would take their pods away.
+    let left_out = if layout.node.is_some() { "" } else { ",-node-lifecycle-controller,-taint-eviction-controller" };
     vec![
         ("kubeconfig", kubeconfig.clone()),
         ("authentication-kubeconfig", kubeconfig.clone()),
@@ -152,8 +212,7 @@ fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings
         ("service-account-private-key-file", pki("service-accounts.key")),
         ("cluster-signing-cert-file", pki("ca.crt")),
         ("cluster-signing-key-file", pki("ca.key")),
-        // Nodes have no kubelet, so nobody tells that they are well. These two would take their pods away.
-        ("controllers", "*,-node-lifecycle-controller,-taint-eviction-controller".into()),
+        ("controllers", format!("*{left_out}")),
     ]
 }
 
@@ -174,12 +233,12 @@ mod tests {
     use crate::network::{Kind, Network};
 
     fn layout(kind: Kind) -> Layout {
-        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2 }
+        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2, node: None }
     }
 
     fn setting(component: Component, layout: &Layout, name: &str) -> String {
         let prefix = format!("--{name}=");
-        let args = component.args(layout);
+        let args = component.args(layout, Path::new("/programs"));
         let values: Vec<_> = args.iter().filter_map(|arg| arg.strip_prefix(&prefix)).collect();
         assert_eq!(values.len(), 1, "{name} in {args:?}");
         values[0].to_owned()
@@ -201,6 +260,21 @@ mod tests {
     fn an_api_server_on_the_loopback_publishes_nothing() {
         let of = |kind| setting(Component::ApiServer(1), &layout(kind), "endpoint-reconciler-type");
         assert_eq!((of(Kind::Routed), of(Kind::Loopback)), ("lease".into(), "none".into()));
+    }
+
+    #[test]
+    fn a_cluster_has_as_many_components_as_are_started() {
+        let with = Layout { node: Some(node::Node::new(3, 1)), ..layout(Kind::Routed) };
+        assert_eq!(Component::in_order(&with).len(), Component::count(2, true));
+        assert_eq!(Component::in_order(&layout(Kind::Routed)).len(), Component::count(2, false));
+    }
+
+    #[test]
+    fn pods_are_taken_from_a_node_that_says_nothing_only_where_nodes_speak() {
+        let with = Layout { node: Some(node::Node::new(3, 1)), ..layout(Kind::Routed) };
+        assert_eq!(setting(Component::ControllerManager, &with, "controllers"), "*");
+        let without = setting(Component::ControllerManager, &layout(Kind::Routed), "controllers");
+        assert!(without.contains("-node-lifecycle-controller"), "{without}");
     }
 
     #[test]

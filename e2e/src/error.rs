@@ -58,6 +58,19 @@ pub enum Error {
     #[error("failed to give each of {0} API servers an address of its own: that takes root (CAP_NET_ADMIN)")]
     NeedsRoutes(u8),
 
+    /// A node takes more than a control plane does.
+    #[error("failed to make a node: this machine lacks {0}")]
+    NodeNeeds(String),
+
+    /// Something that was done on the node.
+    #[error("failed to {action}: {output}")]
+    Node {
+        /// What was to be done.
+        action: String,
+        /// What the tool said.
+        output: String,
+    },
+
     /// More than [`crate::MAX_API_SERVERS`], or none.
     #[error("failed to make a cluster of {0} API servers: it can have 1 to {max}", max = crate::MAX_API_SERVERS)]
     ApiServers(u8),

@@ -1,6 +1,6 @@
 //! Kubernetes itself: one Go program with all components, built once and kept in the cache.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::go::GoProgram;
 use crate::{Cache, Error};
@@ -9,14 +9,26 @@ use crate::{Cache, Error};
 pub const VERSION: &str = "v1.36.3";
 
 /// What is built.
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 5] = [
     ("main.go", include_str!("../kubernetes/main.go")),
     ("go.mod", include_str!("../kubernetes/go.mod")),
     ("go.sum", include_str!("../kubernetes/go.sum")),
+    ("dns.go", include_str!("../kubernetes/dns.go")),
+    ("node.go", include_str!("../kubernetes/node.go")),
 ];
 
 /// What it can be called.
-const PROGRAMS: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kubectl"];
+const PROGRAMS: [&str; 9] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+    "cluster-dns",
+    "node-init",
+];
 
 /// The programs, built.
 #[derive(Debug, Clone)]
@@ -36,6 +48,11 @@ impl Kubernetes {
     /// When the build fails.
     pub fn build(cache: &Cache, tell: &dyn Fn(&str)) -> Result<Self, Error> {
         program().build(cache, tell).map(|bin| Self { bin })
+    }
+
+    /// The folder of the programs.
+    pub(crate) fn bin(&self) -> &Path {
+        &self.bin
     }
 
     /// The path of a program.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::component::API_SERVER_PORT;
 use crate::network::{Kind, Network};
+use crate::node::Node;
 
 /// A cluster as it is laid out: what its components are told follows from this alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub(crate) struct Layout {
     pub(crate) network: Network,
     /// How many API servers it has; they are counted from 1.
     pub(crate) api_servers: u8,
+    /// What it has of a node, when it has one.
+    pub(crate) node: Option<Node>,
 }
 
 impl Layout {
@@ -37,9 +40,9 @@ impl Layout {
         self.file("kubeconfig")
     }
 
-    /// The kubeconfig of the controllers.
-    pub(crate) fn controllers(&self) -> PathBuf {
-        self.file("kube-controller-manager.kubeconfig")
+    /// The kubeconfig of a component.
+    pub(crate) fn kubeconfig_of(&self, component: &str) -> PathBuf {
+        self.file(&format!("{component}.kubeconfig"))
     }
 
     /// The address of an API server.

@@ -1,8 +1,9 @@
-//! Kubernetes control planes on this machine, for the tests: etcd, API servers, the controllers of Kubernetes, and kubectl.
+//! Kubernetes on this machine, for the tests: etcd, API servers, the controllers of Kubernetes, kubectl, and a node when wanted.
 //!
 //! A test starts a [`Cluster`], which is its own: its addresses, data, certificates and processes are shared with no other, so
 //! that tests run side by side. It ends with the test, however that ends. `cargo xtask cluster up` makes one that stays.
-//! Everything is real; what is missing are nodes, so a process of the test stands in for a pod ([`StandIn`]).
+//! Everything is real. Most clusters have no node, and a process of the test stands in for a pod ([`StandIn`]); one with
+//! [`Options::node`] runs pods.
 //!
 //! ```text
 //! Cluster ──► Slots (state.json, addresses) ──► cache folder
@@ -34,6 +35,7 @@ mod layout;
 mod lock;
 mod name;
 mod network;
+mod node;
 mod operate;
 mod pki;
 mod process;
@@ -61,6 +63,7 @@ pub use installation::{
 pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
+pub use node::{Evidence, POD_IMAGE, PodProgram};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;

@@ -14,6 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
+/// What interfaces that lead to nodes are called, before the number of the slot.
+const INTERFACE: &str = "portcullis-";
+
+/// Which of the hosts answers DNS.
+const DNS: u8 = 11;
+
 /// The kernel's number for CAP_NET_ADMIN.
 const NET_ADMIN: u32 = 12;
 
@@ -55,15 +61,17 @@ pub(crate) fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
 }
 
-/// Whether nothing that this process sends can leave the machine: its network namespace has no interface but the loopback.
+/// Whether nothing that this process sends can leave the machine: its network namespace has no interface but the loopback, and those
+/// that lead to nodes of this crate, from which there is no way on.
 pub(crate) fn is_cut_off() -> bool {
     fs::read_to_string("/proc/self/net/dev").is_ok_and(|devices| has_only_loopback(&devices))
 }
 
-/// Whether `/proc/self/net/dev` lists the loopback and nothing else, below two lines of headings.
+/// Whether `/proc/self/net/dev` lists the loopback and nothing else but nodes, below two lines of headings.
 fn has_only_loopback(devices: &str) -> bool {
     let mut names = devices.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
-    names.next() == Some("lo") && names.next().is_none()
+    let has_loopback = names.clone().any(|name| name == "lo");
+    has_loopback && names.all(|name| name == "lo" || name.starts_with(INTERFACE))
 }
 
 impl Network {
@@ -92,9 +100,40 @@ impl Network {
         }
     }
 
-    /// The addresses of services. Nobody answers at them, as there is no kube-proxy; the API server goes to endpoints itself.
+    /// All addresses that [`Network::host`] gives.
+    pub(crate) fn hosts(self) -> String {
+        format!("{}/24", self.host(0))
+    }
+
+    /// The addresses of services. Outside of a node nobody answers at them, as there is no kube-proxy; the API server goes to
+    /// endpoints itself.
     pub(crate) fn services(self) -> String {
-        format!("198.19.{}.0/24", self.slot)
+        format!("198.19.{}.0/25", self.slot)
+    }
+
+    /// The addresses of the node and of its pods.
+    pub(crate) fn pods(self) -> String {
+        format!("198.19.{}.128/25", self.slot)
+    }
+
+    /// The first and the last address of a pod.
+    pub(crate) fn pod_range(self) -> (Ipv4Addr, Ipv4Addr) {
+        (Ipv4Addr::new(198, 19, self.slot, 130), Ipv4Addr::new(198, 19, self.slot, 253))
+    }
+
+    /// The address of the node.
+    pub(crate) fn node(self) -> Ipv4Addr {
+        Ipv4Addr::new(198, 19, self.slot, 254)
+    }
+
+    /// The address of the cluster's DNS, outside of the node.
+    pub(crate) fn dns(self) -> Ipv4Addr {
+        self.host(DNS)
+    }
+
+    /// The interface that leads to the node.
+    pub(crate) fn interface(self) -> String {
+        format!("{INTERFACE}{}", self.slot)
     }
 
     /// The address of the service `kubernetes`: the first.
@@ -105,7 +144,7 @@ impl Network {
     /// The blocks to route. That of services is one of them so that a connection to a service is refused, and at once.
     fn routes(self) -> Vec<String> {
         match self.kind {
-            Kind::Routed => vec![format!("{}/24", self.host(0)), self.services()],
+            Kind::Routed => vec![self.hosts(), self.services()],
             Kind::Loopback => Vec::new(),
         }
     }
@@ -114,8 +153,8 @@ impl Network {
     pub(crate) fn is_taken(self) -> Result<bool, Error> {
         match self.kind {
             Kind::Routed => {
-                for route in self.routes() {
-                    let output = ip(&["-json", "route", "show", "table", "all", "root", &route])?;
+                for block in [self.hosts(), self.services(), self.pods()] {
+                    let output = ip(&["-json", "route", "show", "table", "all", "root", &block])?;
                     if output.status.success() && routes_listed(&output.stdout) {
                         return Ok(true);
                     }
@@ -156,7 +195,7 @@ impl Network {
     }
 }
 
-fn ip(args: &[&str]) -> Result<Output, Error> {
+pub(crate) fn ip(args: &[&str]) -> Result<Output, Error> {
     Command::new("ip").args(args).stdin(Stdio::null()).output().map_err(|source| Error::Start {
         program: "ip".to_owned(),
         next: "install iproute2",
@@ -169,7 +208,8 @@ fn routes_listed(json: &[u8]) -> bool {
     serde_json::from_slice::<Vec<serde_json::Value>>(json).is_ok_and(|routes| !routes.is_empty())
 }
 
-fn said(output: &Output) -> String {
+/// What a program wrote to standard error.
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
@@ -186,8 +226,8 @@ mod tests {
     #[test]
     fn blocks_of_two_clusters_have_nothing_in_common() {
         let network = |slot| Network::new(slot, Kind::Routed);
-        assert_eq!(network(3).routes(), ["198.18.3.0/24", "198.19.3.0/24"]);
-        assert_eq!(network(4).routes(), ["198.18.4.0/24", "198.19.4.0/24"]);
+        assert_eq!(network(3).routes(), ["198.18.3.0/24", "198.19.3.0/25"]);
+        assert_eq!(network(4).routes(), ["198.18.4.0/24", "198.19.4.0/25"]);
         assert_eq!(network(3).host(1).to_string(), "198.18.3.1");
     }
 
@@ -211,6 +251,7 @@ mod tests {
         assert!(has_only_loopback(&format!("{headings}    lo: 1 2 3\n")));
         assert!(!has_only_loopback(&format!("{headings}    lo: 1 2 3\n  eth0: 1 2 3\n")));
         assert!(!has_only_loopback(headings));
+        assert!(has_only_loopback(&format!("{headings}    lo: 1 2 3\nportcullis-0: 1 2 3\n")));
     }
 
     #[test]

@@ -5,23 +5,24 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use crate::Cluster;
 use crate::cluster::lock;
 use crate::component::Component;
-use crate::{Cluster, start};
+use crate::start::{self, Started};
 
 /// How long a component has to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl Cluster {
     /// Asks a component to end, and kills it when it has not after some seconds. An API server then takes its address out of the
-    /// EndpointSlice, and the controllers go on at another one, if there is one. When it is stopped already, nothing happens.
+    /// EndpointSlice, and controllers and nodes go on at another one, if there is one. When it is stopped already, nothing happens.
     ///
     /// # Panics
     /// When it does not end.
     pub fn stop(&self, component: Component) {
         self.end(component, &[Signal::TERM, Signal::CONT]);
         if let Component::ApiServer(number) = component {
-            self.move_controllers(number);
+            self.move_clients(number);
         }
     }
 
@@ -32,7 +33,7 @@ impl Cluster {
     pub fn kill(&self, component: Component) {
         self.end(component, &[Signal::KILL]);
         if let Component::ApiServer(number) = component {
-            self.move_controllers(number);
+            self.move_clients(number);
         }
     }
 
@@ -58,9 +59,10 @@ impl Cluster {
     }
 
     fn signal(&self, component: Component, signal: Signal) {
-        for one in lock(&self.started).iter().filter(|one| one.component == component) {
-            let pid = i32::try_from(one.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-            rustix::process::kill_process(pid, signal).expect("the process is there");
+        for one in lock(&self.started).iter().filter(|one| one.component == component && one.process.is_alive()) {
+            let pid = i32::try_from(one.process.pid).ok().and_then(Pid::from_raw).expect("a process id");
+            // It may end just now, with the node or by itself.
+            let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
@@ -70,31 +72,35 @@ impl Cluster {
         }
         let mut started = lock(&self.started);
         let Some(index) = started.iter().position(|one| one.component == component) else { return };
-        let mut child = started.remove(index).child;
+        let Started { mut child, process, .. } = started.remove(index);
         drop(started);
         let start = Instant::now();
         while child.try_wait().expect("a child can be waited for").is_none() {
             if start.elapsed() > GRACE {
-                // It may end just now.
-                let _ = child.kill();
+                process.kill().unwrap_or_else(|error| panic!("{error}"));
             }
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Starts the controllers again at an API server that runs, when they were at the one that has ended.
-    fn move_controllers(&self, from: u8) {
-        let runs = |number: &u8| lock(&self.started).iter().any(|one| one.component == Component::ApiServer(*number));
-        let path = self.layout.controllers();
+    /// Kills a component, and leaves all others where they are.
+    pub(crate) fn cut(&self, component: Component) {
+        self.end(component, &[Signal::KILL]);
+    }
+
+    /// Starts those that ask API servers again at one that runs, when they were at the one that has ended.
+    fn move_clients(&self, from: u8) {
+        let runs = |component: Component| lock(&self.started).iter().any(|one| one.component == component);
+        let path = self.layout.kubeconfig_of("kube-controller-manager");
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let is_there = text.contains(&format!("current-context: api-server-{from}\n"));
-        let Some(to) = self.layout.api_server_numbers().find(runs).filter(|_| is_there) else { return };
-        let moved = start::write_controllers(&self.layout, to);
+        let mut numbers = self.layout.api_server_numbers();
+        let Some(to) = numbers.find(|&number| runs(Component::ApiServer(number))).filter(|_| is_there) else { return };
+        let moved = start::write_components(&self.layout, to);
         moved.unwrap_or_else(|error| panic!("{error}"));
-        let was_running = lock(&self.started).iter().any(|one| one.component == Component::ControllerManager);
-        if was_running {
-            self.end(Component::ControllerManager, &[Signal::KILL]);
-            self.spawn(Component::ControllerManager).unwrap_or_else(|error| panic!("{error}"));
+        for client in Component::CLIENTS.into_iter().filter(|&client| runs(client)) {
+            self.end(client, &[Signal::KILL]);
+            self.spawn(client).unwrap_or_else(|error| panic!("{error}"));
         }
     }
 }

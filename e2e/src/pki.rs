@@ -5,7 +5,7 @@ use rcgen::{
 };
 
 use crate::layout::Layout;
-use crate::{Error, files};
+use crate::{Error, files, node};
 
 /// The group that may do everything.
 const ADMINISTRATORS: &str = "system:masters";
@@ -52,7 +52,7 @@ fn identities(layout: &Layout) -> Vec<Identity> {
         .to_vec();
     api.extend(["localhost".to_owned(), layout.network.kubernetes_service().to_string()]);
     api.extend(layout.api_server_numbers().map(|number| layout.api_server(number).ip().to_string()));
-    vec![
+    let mut all = vec![
         Identity { file: "etcd", name: "etcd", group: None, hosts: vec![first.clone()] },
         Identity { file: "kube-apiserver", name: "kube-apiserver", group: None, hosts: api },
         Identity {
@@ -71,7 +71,18 @@ fn identities(layout: &Layout) -> Vec<Identity> {
         client("front-proxy", "front-proxy", None),
         client("kube-controller-manager", "system:kube-controller-manager", None),
         client("admin", "admin", Some(ADMINISTRATORS)),
-    ]
+    ];
+    if layout.node.is_some() {
+        let hosts = vec![node::NAME.to_owned(), layout.network.node().to_string()];
+        all.extend([
+            // The kubelet is a client of API servers, and a server to them.
+            Identity { file: "kubelet", name: "system:node:node-1", group: Some("system:nodes"), hosts },
+            client("kube-apiserver-kubelet-client", "kube-apiserver-kubelet-client", None),
+            client("kube-scheduler", "system:kube-scheduler", None),
+            client("kube-proxy", "system:kube-proxy", None),
+        ]);
+    }
+    all
 }
 
 struct Authority {
@@ -113,9 +124,11 @@ impl Authority {
 mod tests {
     use super::*;
     use crate::network::{Kind, Network};
+    use crate::node::Node;
 
     fn layout(folder: &std::path::Path) -> Layout {
-        Layout { folder: folder.to_owned(), network: Network::new(2, Kind::Routed), api_servers: 2 }
+        let node = Some(Node::new(2, 1));
+        Layout { folder: folder.to_owned(), network: Network::new(2, Kind::Routed), api_servers: 2, node }
     }
 
     #[test]
@@ -132,6 +145,14 @@ mod tests {
         let identities = identities(&layout("x".as_ref()));
         let all = identities.iter().filter(|identity| identity.group == Some(ADMINISTRATORS));
         assert_eq!(all.map(|identity| identity.file).collect::<Vec<_>>(), ["admin"]);
+    }
+
+    #[test]
+    fn the_certificate_of_a_node_has_its_name_and_its_address() {
+        let identities = identities(&layout("x".as_ref()));
+        let kubelet = identities.iter().find(|identity| identity.file == "kubelet").unwrap();
+        assert_eq!(kubelet.name, format!("system:node:{}", node::NAME));
+        assert_eq!(kubelet.hosts, ["node-1", "198.19.2.254"]);
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::component::Component;
 use crate::layout::Layout;
 use crate::network::Network;
+use crate::node::Node;
 use crate::process::ProcessId;
 use crate::{Error, files};
 
@@ -20,6 +22,9 @@ pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) network: Network,
     pub(crate) api_servers: u8,
+    /// What it has of a node, when it has one.
+    #[serde(default)]
+    pub(crate) node: Option<Node>,
     /// The process that made it.
     pub(crate) owner: ProcessId,
     /// Whether it goes on when the owner ends.
@@ -65,14 +70,15 @@ impl Record {
     }
 
     pub(crate) fn layout(&self, folder: &Path) -> Layout {
-        Layout { folder: folder.to_owned(), network: self.network, api_servers: self.api_servers }
+        let node = self.node.clone();
+        Layout { folder: folder.to_owned(), network: self.network, api_servers: self.api_servers, node }
     }
 
     /// How it is, by which processes are alive.
     pub(crate) fn health(&self, is_alive: impl Fn(&ProcessId) -> bool) -> Health {
         let owned = is_alive(&self.owner);
         let alive = self.members.iter().filter(|member| is_alive(&member.process)).count();
-        let complete = self.members.len() == usize::from(self.api_servers) + 2;
+        let complete = self.members.len() == Component::count(self.api_servers, self.node.is_some());
         match (owned, self.detached) {
             // A machine that started again has none of the processes; so has a cluster whose owner died while it let go of it.
             (_, true) if alive == 0 => Health::Abandoned,
@@ -96,6 +102,7 @@ mod tests {
             name: "one".to_owned(),
             network: Network::new(0, Kind::Routed),
             api_servers: 1,
+            node: None,
             owner: process(owner),
             detached,
             members: members.iter().map(|&pid| Member { name: pid.to_string(), process: process(pid) }).collect(),
@@ -128,6 +135,7 @@ mod tests {
             name: "one".to_owned(),
             network: Network::new(7, Kind::Loopback),
             api_servers: 2,
+            node: Some(Node::new(7, 1)),
             owner: ProcessId::own(),
             detached: false,
             members: vec![Member { name: "etcd".to_owned(), process: ProcessId::own() }],

@@ -23,6 +23,8 @@ pub struct Running {
     pub kubeconfig: PathBuf,
     /// URLs of its API servers.
     pub api_servers: Vec<String>,
+    /// Whether it has a node.
+    pub node: bool,
     /// The process that it ends with; absent when it stays until it is taken down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
@@ -113,6 +115,7 @@ impl Running {
                 .api_server_numbers()
                 .map(|number| format!("https://{}", layout.api_server(number)))
                 .collect(),
+            node: record.node.is_some(),
             owner: (!record.detached).then_some(record.owner.pid),
             processes: record.members.iter().map(|member| process(&member.name, &member.process)).collect(),
         }

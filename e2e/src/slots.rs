@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::lock::Lock;
 use crate::network::{Kind, Network};
+use crate::node::Node;
 use crate::process::ProcessId;
 use crate::record::{Health, Record};
 use crate::{Cache, Error, files};
@@ -58,7 +59,13 @@ impl Slots {
     }
 
     /// Takes a free slot, and writes down that this process owns it.
-    pub(crate) fn claim(&self, name: &str, api_servers: u8, kind: Kind) -> Result<(Record, PathBuf), Error> {
+    pub(crate) fn claim(
+        &self,
+        name: &str,
+        api_servers: u8,
+        has_node: bool,
+        kind: Kind,
+    ) -> Result<(Record, PathBuf), Error> {
         let used = self.all()?;
         if used.iter().any(|slot| slot.record.as_ref().is_some_and(|record| record.name == name)) {
             return Err(Error::NameTaken(name.to_owned()));
@@ -71,7 +78,8 @@ impl Slots {
             let folder = self.clusters.join(number.to_string());
             files::make_folder(&folder)?;
             let (owner, detached, members) = (ProcessId::own(), false, Vec::new());
-            let record = Record { name: name.to_owned(), network, api_servers, owner, detached, members };
+            let node = has_node.then(|| Node::new(number, owner.pid));
+            let record = Record { name: name.to_owned(), network, api_servers, node, owner, detached, members };
             record.write(&folder)?;
             return Ok((record, folder));
         }
@@ -94,6 +102,9 @@ impl Slots {
         if let Some(record) = &slot.record {
             for member in &record.members {
                 member.process.kill()?;
+            }
+            if let Some(node) = &record.node {
+                node.remove(record.network)?;
             }
             record.network.down()?;
         }
@@ -125,7 +136,7 @@ mod tests {
 
     // Loopback addresses: these tests make no routes.
     fn claim(cache: &Cache, name: &str) -> Result<(Record, PathBuf), Error> {
-        Slots::take(cache).unwrap().claim(name, 1, Kind::Loopback)
+        Slots::take(cache).unwrap().claim(name, 1, false, Kind::Loopback)
     }
 
     #[test]

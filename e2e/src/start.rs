@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::component::{AUDIT_POLICY, Component};
 use crate::kubeconfig::{self, Credentials};
 use crate::layout::Layout;
 use crate::process::ProcessId;
-use crate::{Error, Kubernetes, files, pki};
+use crate::{Error, Kubernetes, files, node, pki};
 
 /// For each condition; wide, as several clusters may start beside a build on two cores.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -25,8 +25,11 @@ const PACE: Duration = Duration::from_millis(25);
 /// A component that was started.
 pub(crate) struct Started {
     pub(crate) component: Component,
-    /// Standard input is a pipe: the component ends when it is closed, and goes on alone after one byte.
+    /// What was started: the component, or what starts it on the node and ends with it. Standard input is a pipe: the component
+    /// ends when it is closed, and goes on alone after one byte. Parts of a node have none, but for the first, with which they end.
     pub(crate) child: Child,
+    /// The component itself.
+    pub(crate) process: ProcessId,
 }
 
 /// Writes what the components read.
@@ -34,13 +37,17 @@ pub(crate) fn write_files(layout: &Layout) -> Result<(), Error> {
     pki::make(layout)?;
     files::make_folder(&layout.file("logs"))?;
     files::write(&layout.file("audit-policy.yaml"), AUDIT_POLICY)?;
-    write_controllers(layout, 1)?;
+    write_components(layout, 1)?;
     files::write(&layout.kubeconfig(), &render_user(layout, 1, "admin")?)
 }
 
-/// Writes the kubeconfig of the controllers, for one of the API servers.
-pub(crate) fn write_controllers(layout: &Layout, api_server: u8) -> Result<(), Error> {
-    files::write(&layout.controllers(), &render_user(layout, api_server, "kube-controller-manager")?)
+/// Writes the kubeconfigs of the components, for one of the API servers.
+pub(crate) fn write_components(layout: &Layout, api_server: u8) -> Result<(), Error> {
+    let of_node = layout.node.iter().flat_map(|_| ["kube-scheduler", "kubelet", "kube-proxy"]);
+    for name in of_node.chain(["kube-controller-manager"]) {
+        files::write(&layout.kubeconfig_of(name), &render_user(layout, api_server, name)?)?;
+    }
+    Ok(())
 }
 
 fn render_user(layout: &Layout, current: u8, name: &str) -> Result<String, Error> {
@@ -64,17 +71,26 @@ fn read_pki(layout: &Layout, name: &str) -> Result<String, Error> {
     fs::read_to_string(&path).map_err(Error::file("read", &path))
 }
 
-/// Starts a component, in a process group of its own so that an interrupt in a terminal is the owner's alone.
-pub(crate) fn spawn(kubernetes: &Kubernetes, layout: &Layout, component: Component) -> Result<Started, Error> {
+/// Starts a component, in a process group of its own so that an interrupt in a terminal is the owner's alone. Parts of a node start
+/// on the one whose first process this is.
+pub(crate) fn spawn(
+    kubernetes: &Kubernetes,
+    layout: &Layout,
+    component: Component,
+    node: Option<u32>,
+) -> Result<Started, Error> {
     let log = layout.log(&component.to_string());
     let output = File::options().create(true).append(true).open(&log).map_err(Error::file("write", &log))?;
     let errors = output.try_clone().map_err(Error::file("open", &log))?;
-    let child = Command::new(kubernetes.program(component.program()))
-        .args(component.args(layout))
+    let is_guarded = !component.is_of_node() || component == Component::Node;
+    let mut command = node::command(kubernetes, component, node);
+    if is_guarded {
+        command.env("PORTCULLIS_OWNER", "stdin");
+    }
+    let mut child = command
+        .args(component.args(layout, kubernetes.bin()))
         .current_dir(layout.folder())
-        .env_clear()
-        .env("PORTCULLIS_OWNER", "stdin")
-        .stdin(Stdio::piped())
+        .stdin(if is_guarded { Stdio::piped() } else { Stdio::null() })
         .stdout(output)
         .stderr(errors)
         .process_group(0)
@@ -84,14 +100,25 @@ pub(crate) fn spawn(kubernetes: &Kubernetes, layout: &Layout, component: Compone
             next: "remove the folder kubernetes-… from the cache, so that it is built again",
             source,
         })?;
-    Ok(Started { component, child })
+    let process = process_of(layout, component, &mut child)?;
+    Ok(Started { component, child, process })
 }
 
-/// What the state file has to say about it; a component that has ended already is an error.
-pub(crate) fn process_of(layout: &Layout, started: &mut Started) -> Result<ProcessId, Error> {
-    match ProcessId::of(started.child.id()) {
-        Some(process) => Ok(process),
-        None => Err(ended(layout, started).unwrap_or_else(|| not_ready(layout, "its process", started.component))),
+/// The process of the component itself; one that has ended already is an error.
+fn process_of(layout: &Layout, component: Component, child: &mut Child) -> Result<ProcessId, Error> {
+    let start = Instant::now();
+    loop {
+        let pid = if component.is_of_node() { node::process_inside(child.id()) } else { Some(child.id()) };
+        if let Some(process) = pid.and_then(ProcessId::of) {
+            return Ok(process);
+        }
+        if let Some(error) = ended(layout, component, child) {
+            return Err(error);
+        }
+        if start.elapsed() > LIMIT {
+            return Err(not_ready(layout, "its process", component));
+        }
+        thread::sleep(PACE);
     }
 }
 
@@ -128,7 +155,8 @@ fn addresses(slice: &Value) -> usize {
     endpoints.iter().filter_map(|endpoint| endpoint["addresses"].as_array()).map(Vec::len).sum()
 }
 
-fn wait(
+/// Waits until something is so, or one of the components has ended.
+pub(crate) fn wait(
     layout: &Layout,
     started: &mut [Started],
     whose: Component,
@@ -137,7 +165,7 @@ fn wait(
 ) -> Result<(), Error> {
     let start = Instant::now();
     while !is() {
-        if let Some(error) = started.iter_mut().find_map(|one| ended(layout, one)) {
+        if let Some(error) = started.iter_mut().find_map(|one| ended(layout, one.component, &mut one.child)) {
             return Err(error);
         }
         if start.elapsed() > LIMIT {
@@ -148,13 +176,14 @@ fn wait(
     Ok(())
 }
 
-fn ended(layout: &Layout, started: &mut Started) -> Option<Error> {
-    let status = started.child.try_wait().ok().flatten()?;
-    let component = started.component.to_string();
+fn ended(layout: &Layout, component: Component, child: &mut Child) -> Option<Error> {
+    let status = child.try_wait().ok().flatten()?;
+    let component = component.to_string();
     Some(Error::Ended { log: files::tail(&layout.log(&component), 20), component, status })
 }
 
-fn not_ready(layout: &Layout, what: &str, whose: Component) -> Error {
+/// The failure of a wait, with what the component in question wrote at last.
+pub(crate) fn not_ready(layout: &Layout, what: &str, whose: Component) -> Error {
     let log = files::tail(&layout.log(&whose.to_string()), 20);
     Error::NotReady { what: format!("{what} ({whose})"), limit: LIMIT, log }
 }

@@ -68,6 +68,7 @@ mod tests {
             state: Health::Degraded,
             kubeconfig: "/c/0/kubeconfig".into(),
             api_servers: vec!["https://198.18.0.1:6443".to_owned()],
+            node: false,
             owner: None,
             processes: vec![process("etcd", None), process("kube-apiserver-1", Some(300 << 20))],
         }

@@ -18,7 +18,7 @@ pub(crate) fn run(cache: &Cache, name: &Name, replicas: usize) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("failed to wait for signals")?;
     let start = Instant::now();
     eprintln!("starting Kubernetes {VERSION}");
-    let options = Options { name: Some(name.clone()), api_servers: 1, cache: Some(cache.clone()) };
+    let options = Options { name: Some(name.clone()), cache: Some(cache.clone()), ..Options::default() };
     let cluster = Cluster::start(&options)?;
     eprintln!("installing Portcullis: a controller, and {replicas} replicas of the policy server");
     let installation = Installation::start(&cluster, InstallationOptions::default()).with(replicas);

@@ -1,0 +1,3 @@
+module github.com/portcullis-dev/portcullis/e2e/pod
+
+go 1.26.0

@@ -1,0 +1,58 @@
+//! The node, and all of a cluster, ended and started again with what they have stored.
+
+use crate::Cluster;
+use crate::component::Component;
+
+impl Cluster {
+    /// Ends the node as a power cut would: all of its processes at once, those of pods included. What is on its disk stays.
+    pub fn cut_node(&self) {
+        self.kill(Component::Node);
+        for component in Component::OF_NODE {
+            // They have ended with the first process, and are to be forgotten.
+            self.kill(component);
+        }
+    }
+
+    /// Starts the node again after [`Cluster::cut_node`], and waits until it is ready. Its pods start anew, in their own time.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_node(&self) {
+        for component in Component::OF_NODE {
+            self.start_again(component);
+        }
+        self.wait_for_node().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Restarts kubelet and containerd, as an update of a node does. Containers go on.
+    ///
+    /// # Panics
+    /// When they do not come back.
+    pub fn restart_kubelet(&self) {
+        for component in [Component::Kubelet, Component::Containerd] {
+            self.stop(component);
+        }
+        for component in [Component::Containerd, Component::Kubelet] {
+            self.start_again(component);
+        }
+        self.wait_for_node().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Ends every process of the cluster, as a power cut of all machines would. What is stored stays.
+    pub fn cut_all(&self) {
+        for component in Component::in_order(&self.layout) {
+            self.cut(component);
+        }
+    }
+
+    /// Starts everything again after [`Cluster::cut_all`], and waits until the cluster is ready.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_all(&self) {
+        for component in Component::in_order(&self.layout) {
+            self.start_again(component);
+        }
+        self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
+    }
+}

@@ -1,0 +1,129 @@
+//! When the parts of a node are ready.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{NAME, config, containers, folder, link};
+use crate::client::{Client, Question};
+use crate::component::Component;
+use crate::layout::Layout;
+use crate::start::{Started, not_ready, wait};
+use crate::{Cache, Error};
+
+/// For one question.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Waits until a part of the node, or of the control plane of a cluster with one, can be used by those that start after it.
+pub(crate) fn wait_for_part(
+    cache: &Cache,
+    layout: &Layout,
+    started: &mut [Started],
+    component: Component,
+) -> Result<(), Error> {
+    let Some(process) = started.iter().find(|one| one.component == component).map(|one| one.process.pid) else {
+        return Ok(());
+    };
+    match component {
+        Component::Dns => {
+            let address = SocketAddr::from((layout.network.dns(), config::DNS_PORT));
+            wait(layout, started, component, "its port", || TcpStream::connect_timeout(&address, LIMIT).is_ok())
+        }
+        Component::Node => {
+            let mark = folder(layout).join("ready");
+            wait(layout, started, component, "its namespaces", || mark.exists())?;
+            link::make(layout.network, process)
+        }
+        Component::Containerd => {
+            let socket = format!("/proc/{process}/root{}", config::SOCKET);
+            wait(layout, started, component, "its socket", || UnixStream::connect(&socket).is_ok())?;
+            let node = started.iter().find(|one| one.component == Component::Node).map(|one| one.process.pid);
+            node.map_or(Ok(()), |node| containers::import_pod_image(cache, node))
+        }
+        Component::KubeProxy => {
+            let address = SocketAddr::from((layout.network.node(), config::PROXY_HEALTH_PORT));
+            wait(layout, started, component, "its /healthz", || answers_ok(address, "/healthz"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the node says that it is ready, and pods may be put on it.
+pub(crate) fn wait_for_node(layout: &Layout, client: &Client, started: &mut [Started]) -> Result<(), Error> {
+    let path = format!("/api/v1/nodes/{NAME}");
+    let servers: Vec<_> = layout.api_server_numbers().map(|number| layout.api_server(number)).collect();
+    let node = || servers.iter().find_map(|&server| client.object(server, &path));
+    let result =
+        wait(layout, started, Component::Kubelet, "the node Ready", || node().as_ref().is_some_and(takes_pods));
+    result.map_err(|error| match (error, node()) {
+        // The kubelet tells the API why, and the log at most hints at it.
+        (Error::NotReady { .. }, Some(node)) => not_ready(
+            layout,
+            &format!("the node Ready, which says {}", node["status"]["conditions"]),
+            Component::Kubelet,
+        ),
+        (error, _) => error,
+    })
+}
+
+/// Whether a node is ready and has no taint that keeps pods away.
+fn takes_pods(node: &Value) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let is_ready =
+        list(&node["status"]["conditions"]).iter().any(|one| one["type"] == "Ready" && one["status"] == "True");
+    is_ready && list(&node["spec"]["taints"]).is_empty()
+}
+
+/// Lets API servers ask the kubelet, for `kubectl logs` and `exec`.
+pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client) -> Result<(), Error> {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": "portcullis-tests:kube-apiserver-kubelet-client" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client" }],
+    });
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let body = binding.to_string();
+    let question = Question { method: "POST", path, content_type: "application/json", body: &body };
+    let what = "the right of API servers to ask the kubelet";
+    match client.send(layout.api_server(1), &question) {
+        // It is there already when an API server comes back.
+        Ok((201 | 409, _)) => Ok(()),
+        Ok((status, answer)) => {
+            let said = String::from_utf8_lossy(&answer).into_owned();
+            Err(not_ready(layout, &format!("{what}: {status} {said}"), Component::ApiServer(1)))
+        }
+        Err(error) => Err(not_ready(layout, &format!("{what}: {error}"), Component::ApiServer(1))),
+    }
+}
+
+/// Whether a path answers with status 200, without TLS.
+fn answers_ok(address: SocketAddr, path: &str) -> bool {
+    let ask = || -> std::io::Result<[u8; 12]> {
+        let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        Ok(head)
+    };
+    ask().is_ok_and(|head| head.ends_with(b" 200"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_a_taint_takes_no_pods() {
+        let ready = json!([{ "type": "Ready", "status": "True" }]);
+        assert!(takes_pods(&json!({ "spec": {}, "status": { "conditions": ready } })));
+        let taints = json!([{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }]);
+        assert!(!takes_pods(&json!({ "spec": { "taints": taints }, "status": { "conditions": ready } })));
+        assert!(!takes_pods(&json!({ "spec": {}, "status": {} })));
+    }
+}
