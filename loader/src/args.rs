@@ -225,6 +225,7 @@ impl Args {
                 },
                 docker: self.registry.docker(),
                 verification: self.registry.verification.clone(),
+                trust_root: self.registry.trust_root.clone(),
                 peers: self.siblings.peers(),
                 attempts: self.registry.fetch_attempts,
             },
@@ -358,6 +359,7 @@ mod tests {
             ("--sources", "/nowhere"),
             ("--fetch-attempts", "0"),
             ("--verification", "/nowhere"),
+            ("--trust-root", "/nowhere"),
             ("--siblings-tls-dir", "/nowhere"),
         ] {
             let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };

@@ -7,6 +7,7 @@ use clap::Args;
 use portcullis_process::SettingError;
 use portcullis_registry::{DockerConfig, Sources};
 
+use super::signer::SignerArgs;
 use crate::args::ResultForm;
 
 /// How registries are asked.
@@ -144,20 +145,17 @@ pub struct InspectArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     portcullis verify registry://registry.example/policies/mine:v1 --key cosign.pub\n  \
-    portcullis verify registry://registry.example/policies/mine:v1 --verification verification.yml\n\n\
+    portcullis verify registry://registry.example/policies/mine:v1 --verification verification.yml --trust-root trusted_root.json\n  \
+    portcullis verify registry://registry.example/policies/mine:v1 --github-owner organization --trust-root trusted_root.json\n\n\
 Exit status: 0 when it is signed as wanted; 1 when it is not, or that cannot be known; 64 for a bad argument.")]
 pub struct VerifyArgs {
     /// The artifact: registry://host/repository:tag
     #[arg(value_name = "IMAGE")]
     pub image: String,
 
-    /// A public key (PEM) that must have signed it.
-    #[arg(long, value_name = "FILE", required_unless_present = "verification", conflicts_with = "verification")]
-    pub key: Option<PathBuf>,
-
-    /// A verification.yml that says who must have signed it.
-    #[arg(long, value_name = "FILE")]
-    pub verification: Option<PathBuf>,
+    /// Who must have signed it.
+    #[command(flatten)]
+    pub signer: SignerArgs,
 
     /// The form of the answer.
     #[arg(long, short, value_enum, default_value = "text")]

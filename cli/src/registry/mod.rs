@@ -8,19 +8,19 @@ pub mod args;
 mod inspect;
 mod metadata;
 mod policy;
+mod signer;
 mod told;
 mod transfer;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use portcullis_contract::Digest;
 use portcullis_process::SettingError;
 use portcullis_process::files;
 use portcullis_registry::oci::{Image, Manifest, Registry};
-use portcullis_registry::signature::{self, Requirement};
+use portcullis_registry::signature;
 use portcullis_registry::{Allowed, FetchError, Guard, Web, WebSettings, Whole, host_of};
 use serde_json::json;
 use url::Url;
@@ -98,23 +98,16 @@ pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
 /// Checks who signed an artifact, and gives its name with the digest that was signed.
 pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let image = image(&args.image)?;
-    let requirement = match (&args.key, &args.verification) {
-        (Some(path), _) => {
-            let pem = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-            signature::PublicKey::from_pem(&pem).map_err(|error| SettingError::new("--key", error.to_string()))?;
-            Requirement::key(pem)
-        }
-        (None, Some(path)) => {
-            Requirement::read(path).map_err(|error| SettingError::new("--verification", error.to_string()))?
-        }
-        (None, None) => bail!(SettingError::new("--key", "want a public key, or --verification with a file")),
-    };
+    let requirement = args.signer.requirement()?;
     let registry = registry(&args.access)?;
     let manifest = registry.manifest(&image).await.map_err(explain)?;
     manifest.module().map_err(explain)?;
-    signature::verify(&registry, &image, &manifest.digest, &requirement).await.map_err(explain)?;
+    let trust_root = args.signer.trust_root.as_deref();
+    let proofs =
+        signature::verify(&registry, &image, &manifest.digest, &requirement, trust_root).await.map_err(explain)?;
     let artifact = Artifact::new(&image, manifest.digest);
-    told::one(args.output, &artifact, " is signed as wanted", json!({"signed": true}))
+    let (words, fields) = signer::told(&proofs);
+    told::one(args.output, &artifact, &words, fields)
 }
 
 /// Brings a module from a file, a web address or a registry.

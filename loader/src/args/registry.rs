@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use portcullis_process::SettingError;
-use portcullis_registry::signature::Requirement;
+use portcullis_registry::signature::{Requirement, TrustRoot};
 use portcullis_registry::{Allowed, DockerConfig, Guard, Sources};
 
 /// Registries, logins and addresses.
@@ -22,6 +22,11 @@ pub struct RegistryArgs {
     /// A verification.yml: who must have signed every module. Read again for each module. What cannot be checked is not loaded.
     #[arg(long, env = "PORTCULLIS_VERIFICATION", value_name = "FILE")]
     pub verification: Option<PathBuf>,
+
+    /// A trusted_root.json of Sigstore: authorities and logs that vouch for signers without a key of their own (genericIssuer,
+    /// githubAction). Read again for each module. Without it, modules that such signers must have signed are not loaded.
+    #[arg(long, env = "PORTCULLIS_TRUST_ROOT", value_name = "FILE")]
+    pub trust_root: Option<PathBuf>,
 
     /// A network, address or host that sources may have although it is not public (10.0.0.0/8, registry.internal). May be
     /// given several times. Loopback, link-local, private and special addresses are refused otherwise, at every redirect too.
@@ -56,6 +61,9 @@ impl RegistryArgs {
         }
         if let Some(path) = &self.verification {
             Requirement::read(path).map_err(|error| SettingError::new("--verification", error.to_string()))?;
+        }
+        if let Some(path) = &self.trust_root {
+            TrustRoot::read(path).map_err(|error| SettingError::new("--trust-root", error.to_string()))?;
         }
         if self.fetch_attempts == 0 {
             return Err(SettingError::new("--fetch-attempts", "want at least 1"));

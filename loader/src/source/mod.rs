@@ -28,6 +28,8 @@ pub struct Fetching {
     pub docker: Option<DockerConfig>,
     /// `verification.yml`: who must have signed every module. Read again for each module.
     pub verification: Option<PathBuf>,
+    /// `trusted_root.json`: who vouches for signers without a key of their own. Read again for each module.
+    pub trust_root: Option<PathBuf>,
     /// Other loaders, for what registries cannot give now.
     pub peers: Option<Peers>,
     /// Most attempts a second at one host.
@@ -40,6 +42,7 @@ pub(crate) struct Sources {
     pub file: FileSource,
     registry: Registry,
     verification: Option<PathBuf>,
+    trust_root: Option<PathBuf>,
     peers: Option<Peers>,
     /// Most attempts a second at one host.
     pub attempts: u32,
@@ -49,7 +52,7 @@ impl Fetching {
     /// The files whose change may help what failed.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let docker = self.docker.iter().flat_map(DockerConfig::paths);
-        let files = [&self.web.authorities, &self.web.sources, &self.verification];
+        let files = [&self.web.authorities, &self.web.sources, &self.verification, &self.trust_root];
         files.into_iter().flatten().cloned().chain(docker).collect()
     }
 }
@@ -57,11 +60,12 @@ impl Fetching {
 impl Sources {
     /// Sources below `roots`, which are canonical, and on the network.
     pub(crate) fn new(roots: Vec<PathBuf>, fetching: Fetching) -> Self {
-        let Fetching { web, docker, verification, peers, attempts } = fetching;
+        let Fetching { web, docker, verification, trust_root, peers, attempts } = fetching;
         Self {
             file: FileSource::new(roots),
             registry: Registry::new(Web::new(web), docker),
             verification,
+            trust_root,
             peers,
             attempts,
         }
@@ -139,7 +143,7 @@ impl Sources {
         };
         let everybody = self.verification.as_deref().map(Requirement::read).transpose().map_err(unusable)?;
         for requirement in everybody.as_ref().into_iter().chain(wanted) {
-            let check = signature::verify(&self.registry, image, manifest, requirement);
+            let check = signature::verify(&self.registry, image, manifest, requirement, self.trust_root.as_deref());
             self.registry.web().in_time(&image.host, check).await?;
         }
         Ok(())

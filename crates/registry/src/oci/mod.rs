@@ -6,6 +6,7 @@ mod login;
 mod manifest;
 mod pull;
 mod push;
+mod referrers;
 
 pub use image::{Image, ImageError};
 pub use manifest::{CONFIG_TYPE, Descriptor, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, MAX_MANIFEST, Manifest};

@@ -64,7 +64,12 @@ impl Registry {
         self.web.body(&image.host, answer, receive).await
     }
 
-    async fn get(&self, image: &Image, path: &str, accept: &'static str) -> Result<reqwest::Response, FetchError> {
+    pub(super) async fn get(
+        &self,
+        image: &Image,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<reqwest::Response, FetchError> {
         let mut hop = Hop::get(placeholder());
         hop.headers.insert(ACCEPT, HeaderValue::from_static(accept));
         let answer = self.ask(image, path, hop, false).await?;

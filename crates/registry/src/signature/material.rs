@@ -9,11 +9,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The signatures of one artifact, as they came: nothing of them has been believed yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Material {
-    /// In the order of the registry.
+    /// In the order of the registry: statements of cosign, then bundles.
     pub(super) layers: Vec<Layer>,
+    /// Why there may be more that could not be had now.
+    #[serde(skip)]
+    pub(super) incomplete: Option<String>,
 }
 
-/// A layer of the artifact that holds signatures.
+/// A layer of an artifact that holds signatures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Layer {
@@ -51,7 +54,7 @@ mod tests {
     fn material_is_read_back() {
         let annotations = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         let layer = Layer { media_type: "x".to_owned(), annotations, body: vec![0, 255, 7] };
-        let material = Material { layers: vec![layer] };
+        let material = Material { layers: vec![layer], incomplete: None };
         let text = serde_json::to_string(&material).expect("serialises");
         assert_eq!(serde_json::from_str::<Material>(&text).expect("parses"), material);
         serde_json::from_str::<Material>("{\"layers\":[{\"mediaType\":\"x\",\"body\":\"?\"}]}").expect_err("no base64");

@@ -1,16 +1,40 @@
 //! Who must have signed a module, and whether he has (policy-abi section 14).
 //!
-//! Signatures are those of cosign: an artifact with the tag `sha256-<manifest digest>.sig`, whose layers are statements about
-//! that digest. What is checked here are public keys. Signers without a key of their own (issuer and subject of a certificate)
-//! can be asked for; as long as nothing here can check a certificate against a trust root, nothing that needs one is let
-//! through.
+//! ```text
+//!  cosign     artifact with the tag sha256-<digest>.sig ─┐
+//!  referrers  bundles that name the manifest ────────────┴► Material ─► Signed ─► Requirement ─► Proof, or why not
+//!                                                     TrustRoot ─► certificates, logs
+//! ```
+//!
+//! Signers have a public key, or a certificate that an authority of the trust root gave them for the minute in which they
+//! signed. Such a certificate counts only together with what logs of the trust root say of it and of the signature. Nothing
+//! is asked of those logs: what comes with a signature must suffice, and what cannot be checked lets nothing through.
 
+mod bundle;
 mod cosign;
+mod crypto;
+mod explain;
+mod identity;
 mod key;
+mod legacy;
 mod material;
+mod referrers;
 mod requirement;
+mod signed;
+mod trust;
+mod verify;
 
-pub use cosign::{fetch, verify};
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "it is a part of the black-box tests' library too")]
+#[path = "../../../../tests/src/sigstore.rs"]
+mod sigstore;
+#[cfg(test)]
+mod tests;
+
+pub use identity::Identity;
 pub use key::{KeyError, PublicKey};
 pub use material::Material;
-pub use requirement::{Requirement, RequirementError, Signer};
+pub use requirement::{AnyOf, Requirement, RequirementError, Signer, Subject};
+pub use signed::{Evidence, Proof};
+pub use trust::{TrustRoot, TrustRootError};
+pub use verify::{fetch, verify};

@@ -8,6 +8,7 @@ use portcullis_process::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::identity::with_slash;
 use super::{KeyError, PublicKey};
 
 /// Largest file, in bytes.
@@ -117,6 +118,14 @@ pub enum RequirementError {
         /// Why.
         error: KeyError,
     },
+    /// A part of a signer that would match nobody, or everybody.
+    #[error("{signer}: {problem}")]
+    Signer {
+        /// Which.
+        signer: String,
+        /// Why, and what is wanted.
+        problem: &'static str,
+    },
 }
 
 /// Whether what is asked for is there.
@@ -176,10 +185,23 @@ impl Requirement {
         Self::from_yaml(&text).map_err(|error| failed(error.to_string()))
     }
 
-    /// One key.
-    pub fn key(pem: String) -> Self {
-        let signer = Signer::PubKey { owner: None, key: pem, annotations: BTreeMap::new() };
-        Self { api_version: None, all_of: Some(vec![signer]), any_of: None }
+    /// One signer.
+    ///
+    /// # Errors
+    /// When he makes no sense.
+    pub fn signer(signer: Signer) -> Result<Self, RequirementError> {
+        Self { api_version: None, all_of: Some(vec![signer]), any_of: None }.checked()
+    }
+
+    /// All who are named, those of `anyOf` last.
+    pub(super) fn signers(&self) -> impl Iterator<Item = &Signer> {
+        let some = self.any_of.iter().flat_map(|any| &any.signatures);
+        self.all_of.iter().flatten().chain(some)
+    }
+
+    /// Whether somebody is named who has no key of his own.
+    pub fn needs_trust_root(&self) -> bool {
+        self.signers().any(Signer::needs_trust_root)
     }
 
     fn checked(self) -> Result<Self, RequirementError> {
@@ -199,12 +221,7 @@ impl Requirement {
         {
             return Err(RequirementError::Minimum { wanted, there: any.len() });
         }
-        for signer in all.iter().chain(any) {
-            if let Signer::PubKey { owner, key, .. } = signer {
-                let of = || owner.clone().unwrap_or_else(|| "without owner".to_owned());
-                PublicKey::from_pem(key).map_err(|error| RequirementError::Key { owner: of(), error })?;
-            }
-        }
+        all.iter().chain(any).try_for_each(Signer::check)?;
         Ok(self)
     }
 
@@ -234,6 +251,43 @@ impl Requirement {
             }
         }
         if unknown.is_empty() { Verdict::Met } else { Verdict::Unknown(unknown.join(", ")) }
+    }
+}
+
+impl Signer {
+    /// Whether he has no key of his own, so that only a trust root can tell who he is.
+    pub(super) fn needs_trust_root(&self) -> bool {
+        !matches!(self, Self::PubKey { .. })
+    }
+
+    /// What the signature must say besides.
+    pub(super) fn annotations(&self) -> &BTreeMap<String, String> {
+        match self {
+            Self::PubKey { annotations, .. }
+            | Self::GenericIssuer { annotations, .. }
+            | Self::GithubAction { annotations, .. } => annotations,
+        }
+    }
+
+    fn check(&self) -> Result<(), RequirementError> {
+        let problem = match self {
+            Self::PubKey { owner, key, .. } => {
+                let owner = || owner.clone().unwrap_or_else(|| "without owner".to_owned());
+                PublicKey::from_pem(key).map_err(|error| RequirementError::Key { owner: owner(), error })?;
+                return Ok(());
+            }
+            Self::GenericIssuer { issuer, .. } if issuer.is_empty() => "issuer is empty",
+            Self::GenericIssuer { subject: Subject::Equal(subject), .. } if subject.is_empty() => "subject is empty",
+            Self::GenericIssuer { subject: Subject::UrlPrefix(prefix), .. } if with_slash(prefix).is_none() => {
+                "urlPrefix is no address of a host: want for instance https://github.com/organization"
+            }
+            Self::GithubAction { owner, .. } if owner.is_empty() || owner.contains('/') => "owner is no name",
+            Self::GithubAction { repo: Some(repo), .. } if repo.is_empty() || repo.contains('/') => {
+                "repo is no name: want it without its owner"
+            }
+            Self::GenericIssuer { .. } | Self::GithubAction { .. } => return Ok(()),
+        };
+        Err(RequirementError::Signer { signer: self.to_string(), problem })
     }
 }
 
@@ -278,6 +332,14 @@ mod tests {
             "anyOf: {minimumMatches: 0, signatures: [{kind: githubAction, owner: a}]}",
             "anyOf: {minimumMatches: 2, signatures: [{kind: githubAction, owner: a}]}",
             "other: 1",
+            "allOf: [{kind: genericIssuer, issuer: '', subject: {equal: b}}]",
+            "allOf: [{kind: genericIssuer, issuer: a, subject: {equal: ''}}]",
+            "allOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: ''}}]",
+            "allOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: 'https://'}}]",
+            "allOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: 'github.com/org'}}]",
+            "allOf: [{kind: genericIssuer, issuer: a, subject: {urlPrefix: 'https://github.com/?a='}}]",
+            "allOf: [{kind: githubAction, owner: ''}]",
+            "allOf: [{kind: githubAction, owner: a, repo: a/b}]",
         ] {
             parse(text).expect_err(text);
         }

@@ -1,0 +1,100 @@
+//! Signatures in Sigstore's own bundles: a statement about the manifest, who signed it, and what a log says of it.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::Digest;
+use serde::Deserialize;
+use serde_json::Value;
+use sigstore_verify::types::{Bundle, Sha256Hash, SignatureContent, VerificationMaterialContent};
+
+use super::identity::Identity;
+use super::material::Layer;
+use super::referrers::{BUNDLE, MAX_BUNDLE};
+use super::signed::{Certificate, Signed};
+use super::trust::{Logged, TrustRoot};
+
+/// What a statement says that is a signature and no other attestation: of a test, of where something was built, of a flaw.
+const SIGNATURE: &str = "https://sigstore.dev/cosign/sign/v1";
+/// The form of such statements.
+const STATEMENT: &str = "https://in-toto.io/Statement/v1";
+/// Most certificates that come with one signature.
+const MOST: usize = 8;
+
+/// A statement, as far as it matters here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Statement {
+    #[serde(rename = "_type")]
+    form: String,
+    subject: Vec<About>,
+    predicate_type: String,
+}
+
+#[derive(Deserialize)]
+struct About {
+    digest: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, Value>>,
+}
+
+/// Reads a bundle that was found beside a manifest. Nothing when it says nothing about this manifest, or is no signature.
+pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) -> Option<Signed> {
+    if !layer.media_type.starts_with(BUNDLE) || layer.body.len() as u64 > MAX_BUNDLE {
+        return None;
+    }
+    let bundle = Bundle::from_json(std::str::from_utf8(&layer.body).ok()?).ok()?;
+    let SignatureContent::DsseEnvelope(envelope) = &bundle.content else { return None };
+    let annotations = said(envelope.payload.as_bytes(), manifest)?;
+    let certificate = match (&bundle.verification_material.content, trust) {
+        (VerificationMaterialContent::PublicKey(_), _) | (_, None) => Certificate::None,
+        (VerificationMaterialContent::X509CertificateChain { certificates }, _) if certificates.len() > MOST => {
+            Certificate::Refused(format!("its chain has more than {MOST} certificates"))
+        }
+        (_, Some(trust)) => Certificate::of(check(&bundle, manifest, trust)),
+    };
+    Some(Signed {
+        message: envelope.pae(),
+        signature: envelope.signature.sig.as_bytes().to_vec(),
+        annotations,
+        certificate,
+    })
+}
+
+fn check(bundle: &Bundle, manifest: &Digest, trust: &TrustRoot) -> Result<Identity, String> {
+    let digest = Sha256Hash::from_hex(&manifest.hex()).map_err(|error| error.to_string())?;
+    trust.check(digest, bundle, Logged::Included)
+}
+
+/// What a statement that signs this manifest says besides.
+fn said(payload: &[u8], manifest: &Digest) -> Option<BTreeMap<String, Value>> {
+    let statement: Statement = serde_json::from_slice(payload).ok()?;
+    if statement.form != STATEMENT || statement.predicate_type != SIGNATURE {
+        return None;
+    }
+    let hex = manifest.hex();
+    let is_it = |about: &About| about.digest.get("sha256").is_some_and(|found| *found == hex);
+    statement.subject.into_iter().find(is_it).map(|about| about.annotations.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_signature_of_this_manifest_is_one() {
+        let (manifest, other) = (Digest::of(b"manifest"), Digest::of(b"other"));
+        let statement = |form: &str, kind: &str, about: &Digest| {
+            let subject = json!([{"digest": {"sha256": about.hex()}, "annotations": {"env": "prod"}}]);
+            let statement = json!({"_type": form, "predicateType": kind, "subject": subject, "predicate": {}});
+            said(statement.to_string().as_bytes(), &manifest)
+        };
+        let good = statement(STATEMENT, SIGNATURE, &manifest).expect("is one");
+        assert_eq!(good["env"], "prod");
+        assert_eq!(statement(STATEMENT, SIGNATURE, &other), None);
+        assert_eq!(statement(STATEMENT, "https://slsa.dev/provenance/v1", &manifest), None, "another attestation");
+        assert_eq!(statement("https://example.com/Statement", SIGNATURE, &manifest), None);
+        assert_eq!(said(b"no JSON", &manifest), None);
+    }
+}

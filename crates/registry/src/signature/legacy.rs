@@ -1,0 +1,124 @@
+//! What cosign writes beside a signature in the `.sig` artifact, as one bundle: certificate, chain and log entry.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_contract::Digest;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde::Deserialize;
+use serde_json::json;
+use sigstore_verify::types::Bundle;
+
+/// The certificate, in PEM.
+pub(super) const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
+/// Those between it and the root, and perhaps the root.
+const CHAIN: &str = "dev.sigstore.cosign/chain";
+/// The log's entry with its promise.
+const LOG_ENTRY: &str = "dev.sigstore.cosign/bundle";
+/// Longest of these texts, in bytes.
+const LONGEST: usize = 64 << 10;
+/// Most certificates in a chain.
+const MOST: usize = 8;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct LogEntry {
+    signed_entry_timestamp: String,
+    payload: Payload,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Payload {
+    body: String,
+    integrated_time: i64,
+    log_index: u64,
+    #[serde(rename = "logID")]
+    log_id: String,
+}
+
+/// What kind of entry a body is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kind {
+    kind: String,
+    api_version: String,
+}
+
+/// The bundle of a signature over a statement with this digest. Nothing where there is no certificate.
+///
+/// # Errors
+/// What is wrong with the annotations, in words.
+pub(super) fn bundle(
+    annotations: &BTreeMap<String, String>,
+    statement: &Digest,
+    signature: &[u8],
+) -> Result<Option<Bundle>, String> {
+    let Some(certificate) = text(annotations, CERTIFICATE)? else { return Ok(None) };
+    let mut certificates = certificates(certificate)?;
+    if certificates.len() != 1 {
+        return Err("its certificate is not one".to_owned());
+    }
+    if let Some(chain) = text(annotations, CHAIN)? {
+        certificates.extend(self::certificates(chain)?);
+    }
+    if certificates.len() > MOST {
+        return Err(format!("its chain has more than {MOST} certificates"));
+    }
+    let Some(entry) = text(annotations, LOG_ENTRY)? else {
+        return Err("no entry of a transparency log comes with it, so that nothing says when it was signed".to_owned());
+    };
+    let unreadable = || "its entry of the transparency log cannot be read".to_owned();
+    let LogEntry { signed_entry_timestamp, payload } = serde_json::from_str(entry).map_err(|_| unreadable())?;
+    let body = STANDARD.decode(&payload.body).map_err(|_| unreadable())?;
+    let Kind { kind, api_version } = serde_json::from_slice(&body).map_err(|_| unreadable())?;
+    let log_id = unhex(&payload.log_id).ok_or_else(unreadable)?;
+    let statement = unhex(&statement.hex()).ok_or_else(unreadable)?;
+    let bundle = json!({
+        "mediaType": "application/vnd.dev.sigstore.bundle+json;version=0.1",
+        "verificationMaterial": {
+            "x509CertificateChain": {"certificates": certificates},
+            "tlogEntries": [{
+                "logIndex": payload.log_index.to_string(),
+                "logId": {"keyId": STANDARD.encode(log_id)},
+                "kindVersion": {"kind": kind, "version": api_version},
+                "integratedTime": payload.integrated_time.to_string(),
+                "inclusionPromise": {"signedEntryTimestamp": signed_entry_timestamp},
+                "canonicalizedBody": payload.body,
+            }],
+        },
+        "messageSignature": {
+            "messageDigest": {"algorithm": "SHA2_256", "digest": STANDARD.encode(statement)},
+            "signature": STANDARD.encode(signature),
+        },
+    });
+    serde_json::from_value(bundle).map(Some).map_err(|_| unreadable())
+}
+
+fn text<'a>(annotations: &'a BTreeMap<String, String>, name: &str) -> Result<Option<&'a str>, String> {
+    let text = annotations.get(name).map(String::as_str).filter(|text| !text.is_empty());
+    match text {
+        Some(text) if text.len() > LONGEST => Err(format!("its {name} is longer than {LONGEST} bytes")),
+        text => Ok(text),
+    }
+}
+
+fn certificates(pem: &str) -> Result<Vec<serde_json::Value>, String> {
+    let mut certificates = Vec::new();
+    for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let der = der.map_err(|_| "its certificate is no PEM".to_owned())?;
+        certificates.push(json!({"rawBytes": STANDARD.encode(&der)}));
+    }
+    Ok(certificates)
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    digits.chunks(2).map(byte).collect()
+}

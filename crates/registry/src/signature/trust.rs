@@ -1,0 +1,125 @@
+//! The trust root: which authorities give certificates to signers, and which logs attest when.
+//!
+//! It is a file (`trusted_root.json` of Sigstore), and nothing is asked over the network: what is not in it is not trusted.
+
+use std::path::Path;
+
+use portcullis_process::files;
+use serde_json::Value;
+use sigstore_verify::crypto::SubjectAltName;
+use sigstore_verify::trust_root::TrustedRoot;
+use sigstore_verify::types::{Artifact, Bundle};
+use sigstore_verify::{VerificationPolicy, Verifier};
+
+use super::identity::{Identity, repository};
+use super::{crypto, explain};
+
+/// Largest file, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// Most log entries, timestamps or certificates that come with one signature. Each may cost the check of a signature.
+const MOST: usize = 8;
+
+/// Authorities and logs that are trusted.
+pub struct TrustRoot {
+    verifier: Verifier,
+}
+
+/// A trust root that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TrustRootError(String);
+
+/// What proves that a signature is in a transparency log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Logged {
+    /// The log's signed promise, which is all that cosign keeps beside a signature with a tag of its own.
+    Promise,
+    /// A proof of inclusion in a tree whose head the log has signed.
+    Included,
+}
+
+impl TrustRoot {
+    /// Reads a file: a `trusted_root.json`, or a client's trust configuration that holds one.
+    ///
+    /// # Errors
+    /// When it cannot be read, makes no sense, or has nothing to check certificates with.
+    pub fn read(path: &Path) -> Result<Self, TrustRootError> {
+        let failed = |problem: &str| TrustRootError(format!("{}: {problem}", path.display()));
+        // Mounted files are symbolic links.
+        let real = path.canonicalize().map_err(|error| failed(&error.kind().to_string()))?;
+        let bytes = files::read_regular(&real, LARGEST).map_err(|error| failed(&error.source.kind().to_string()))?;
+        Self::from_json(&bytes).map_err(|TrustRootError(problem)| failed(&problem))
+    }
+
+    /// Takes the content of such a file.
+    ///
+    /// # Errors
+    /// When it makes no sense, or has nothing to check certificates with.
+    pub fn from_json(json: &[u8]) -> Result<Self, TrustRootError> {
+        crypto::install();
+        let form = |error: &dyn std::error::Error| {
+            let cause = portcullis_contract::clean(&error.to_string(), 300);
+            TrustRootError(format!("it is no trust root of Sigstore (trusted_root.json): {cause}"))
+        };
+        let mut value: Value = serde_json::from_slice(json).map_err(|error| form(&error))?;
+        if let Some(inner) = value.get_mut("trustedRoot") {
+            value = inner.take();
+        }
+        let root: TrustedRoot = serde_json::from_value(value).map_err(|error| form(&error))?;
+        for (what, is_empty) in [
+            ("certificateAuthorities", root.certificate_authorities.is_empty()),
+            ("tlogs", root.tlogs.is_empty()),
+            ("ctlogs", root.ctlogs.is_empty()),
+        ] {
+            if is_empty {
+                let text = format!("it has no {what}, so that no certificate could be checked");
+                return Err(TrustRootError(text));
+            }
+        }
+        let verifier = Verifier::new(&root).map_err(|error| form(&error))?;
+        Ok(Self { verifier })
+    }
+
+    /// Checks a signature and all that came with it: the certificate's chain to an authority of the root at the time of the
+    /// signature, its purpose, its entry in a certificate transparency log, the log's entry about this signature, and the
+    /// signature itself. Says who signed, or why that is not known.
+    pub(super) fn check<'a>(
+        &self,
+        artifact: impl Into<Artifact<'a>>,
+        bundle: &Bundle,
+        logged: Logged,
+    ) -> Result<Identity, String> {
+        let material = &bundle.verification_material;
+        let timestamps = material.timestamp_verification_data.rfc3161_timestamps.len();
+        if material.tlog_entries.len() > MOST || timestamps > MOST {
+            return Err(format!("it comes with more than {MOST} log entries or timestamps"));
+        }
+        // Who it is decides the caller, for each signer of a requirement.
+        let policy = VerificationPolicy::any_identity();
+        let policy = match logged {
+            Logged::Included => policy,
+            // What remains checked is the promise: without one that a log of the root has signed, no time is known, and
+            // no certificate counts.
+            Logged::Promise => policy.skip_tlog_unsafe(),
+        };
+        let result = self.verifier.verify(artifact, bundle, &policy).map_err(|error| explain::refusal(&error))?;
+        // The policy above promises both; a verifier that forgot one must not open the door.
+        if !result.certificate_verified() || !result.sct_verified() {
+            return Err("its certificate was not checked".to_owned());
+        }
+        let certificate = result.certificate().ok_or("it has no certificate")?;
+        let subject = result.identity().ok_or("its certificate names neither a mail address nor a URI")?;
+        let claims = &certificate.ci_claims;
+        let signed_at = result.verified_timestamps().iter().min().ok_or("nothing says when it was signed")?;
+        Ok(Identity {
+            issuer: result.issuer().ok_or("its certificate does not say who issued the identity")?.to_owned(),
+            subject: subject.as_str().to_owned(),
+            is_uri: matches!(subject, SubjectAltName::Uri(_)),
+            repository: repository(
+                claims.deprecated_github.workflow_repository.as_deref(),
+                claims.source_repository_uri.as_deref(),
+            ),
+            signed_at: *signed_at,
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! Whether a manifest is signed by whom a requirement names.
+
+use std::path::Path;
+
+use portcullis_contract::{Digest, Reason};
+
+use super::cosign::{MAX_SIGNATURES, STATEMENT_TYPE};
+use super::referrers::MAX_BUNDLES;
+use super::requirement::{Found, Verdict};
+use super::signed::{Proof, Signed};
+use super::{Material, Requirement, Signer, TrustRoot, bundle, cosign, referrers};
+use crate::FetchError;
+use crate::oci::{Image, Registry};
+
+/// Most signatures that a message tells of.
+const MOST_TOLD: usize = 4;
+/// Longest text about one signature, in bytes.
+const LONGEST_TOLD: usize = 400;
+
+/// Brings the signatures of a manifest and checks that it is signed by whom `requirement` names. Says how that is known.
+///
+/// # Errors
+/// Those of [`fetch`] and [`Material::judge`].
+pub async fn verify(
+    registry: &Registry,
+    image: &Image,
+    manifest: &Digest,
+    requirement: &Requirement,
+    trust_root: Option<&Path>,
+) -> Result<Vec<Proof>, FetchError> {
+    fetch(registry, image, manifest).await?.judge(image, manifest, requirement, trust_root)
+}
+
+/// The signatures beside a manifest, as they are; none where nobody signed.
+///
+/// # Errors
+/// `SignatureInvalid` when what lies there is something else, `SignatureUnavailable` when they cannot be had now.
+pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Material, FetchError> {
+    let mut layers = cosign::fetch(registry, image, manifest).await?;
+    let incomplete = match referrers::fetch(registry, image, manifest).await {
+        Ok(bundles) => {
+            layers.extend(bundles);
+            None
+        }
+        // Those that came may suffice.
+        Err(error) if !layers.is_empty() => Some(error.message),
+        Err(error) => return Err(error),
+    };
+    Ok(Material { layers, incomplete })
+}
+
+impl Material {
+    /// Checks that it says that the manifest with this digest is signed by whom `requirement` names, and says how that is
+    /// known. No network is needed. `trust_root` is the file of a [`TrustRoot`], which signers by certificate need; it is read
+    /// each time.
+    ///
+    /// # Errors
+    /// `SignatureInvalid` when it does not, `SignatureUnavailable` when that cannot be known.
+    pub fn judge(
+        &self,
+        image: &Image,
+        manifest: &Digest,
+        requirement: &Requirement,
+        trust_root: Option<&Path>,
+    ) -> Result<Vec<Proof>, FetchError> {
+        let trust = match trust_root {
+            _ if !requirement.needs_trust_root() => Err("no signer has a certificate".to_owned()),
+            Some(path) => TrustRoot::read(path).map_err(|error| format!("the trust root cannot be used: {error}")),
+            None => Err("signatures by a certificate need a trust root: give one with --trust-root".to_owned()),
+        };
+        let judged = self.judge_with(image, manifest, requirement, &trust);
+        match (judged, &self.incomplete) {
+            (Err(error), Some(why)) if error.reason == Reason::SignatureInvalid => {
+                let text = format!("{}; there may be others: {why}", error.message);
+                Err(FetchError::new(Reason::SignatureUnavailable, text))
+            }
+            (judged, _) => judged,
+        }
+    }
+
+    /// The same with a trust root that was read, or why there is none.
+    pub(super) fn judge_with(
+        &self,
+        image: &Image,
+        manifest: &Digest,
+        requirement: &Requirement,
+        trust: &Result<TrustRoot, String>,
+    ) -> Result<Vec<Proof>, FetchError> {
+        let root = trust.as_ref().ok();
+        let statements = self.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES);
+        let bundles = self.layers.iter().filter(|layer| layer.media_type != STATEMENT_TYPE).take(MAX_BUNDLES);
+        let statements = statements.filter_map(|layer| cosign::read(layer, manifest, root));
+        let bundles = bundles.filter_map(|layer| bundle::read(layer, manifest, root));
+        let signed: Vec<Signed> = statements.chain(bundles).collect();
+        decide(image, &signed, requirement, trust.as_ref().map(|_| ()).map_err(String::as_str))
+    }
+}
+
+/// `trust` says why there is no trust root, if there is none.
+fn decide(
+    image: &Image,
+    signed: &[Signed],
+    requirement: &Requirement,
+    trust: Result<(), &str>,
+) -> Result<Vec<Proof>, FetchError> {
+    let evidence = |signer: &Signer| signed.iter().find_map(|signed| signed.is_by(signer));
+    let find = |signer: &Signer| match evidence(signer) {
+        Some(_) => Found::Yes,
+        None if trust.is_err() && signer.needs_trust_root() => Found::Unknown,
+        None => Found::No,
+    };
+    let invalid = |text: String| FetchError::new(Reason::SignatureInvalid, text);
+    match requirement.decide(find) {
+        Verdict::Met => {
+            let proof =
+                |signer: &Signer| evidence(signer).map(|evidence| Proof { signer: signer.to_string(), evidence });
+            Ok(requirement.signers().filter_map(proof).collect())
+        }
+        Verdict::Unmet(_) if signed.is_empty() => Err(invalid(format!("no signatures found for image: {image}"))),
+        Verdict::Unmet(text) => {
+            let told = |signed: &Signed| portcullis_contract::clean(&signed.to_string(), LONGEST_TOLD);
+            let mut found: Vec<String> = signed.iter().take(MOST_TOLD).map(told).collect();
+            if signed.len() > MOST_TOLD {
+                found.push(format!("and {} more", signed.len() - MOST_TOLD));
+            }
+            Err(invalid(format!("{image}: {text}; signatures that were found: {}", found.join("; "))))
+        }
+        Verdict::Unknown(signers) => {
+            let why = trust.err().unwrap_or("they cannot be checked");
+            let text = format!("{image}: {why}; without it, what these must have signed is not loaded: {signers}");
+            Err(FetchError::new(Reason::SignatureUnavailable, text))
+        }
+    }
+}
+
+/// What may pass is the signatures' being away; the rest says itself what is wrong.
+pub(super) fn unavailable(image: &Image, error: FetchError) -> FetchError {
+    let reason = if error.reason.class().is_retryable() { Reason::SignatureUnavailable } else { error.reason };
+    let text = format!("the signatures of {image} cannot be had: {}", error.message);
+    FetchError { retry_after: error.retry_after, ..FetchError::new(reason, text) }
+}
