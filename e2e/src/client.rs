@@ -1,7 +1,7 @@
 //! Questions to an API server as an administrator, without a process for each.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,8 @@ const MAX_ANSWER: u64 = 256 << 20;
 
 /// An administrator.
 pub(crate) struct Client {
-    config: Arc<ClientConfig>,
+    /// None for a proxy of this machine, which does not ask who one is.
+    config: Option<Arc<ClientConfig>>,
 }
 
 impl Client {
@@ -40,7 +41,12 @@ impl Client {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_client_auth_cert(vec![certificate("admin.crt")?], key)?;
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self { config: Some(Arc::new(config)) })
+    }
+
+    /// One who goes through `kubectl proxy`.
+    pub(crate) fn through_proxy() -> Self {
+        Self { config: None }
     }
 
     /// Whether this path answers with status 200.
@@ -60,20 +66,31 @@ impl Client {
         socket.set_read_timeout(Some(LIMIT))?;
         socket.set_write_timeout(Some(LIMIT))?;
         socket.set_nodelay(true)?;
-        let name = ServerName::from(server.ip());
-        let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
-        let mut stream = StreamOwned::new(connection, socket);
         let Question { method, path, content_type, body } = question;
         // Version 1.0 is answered in one piece, which ends with the connection.
         let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {server}\r\nAccept: application/json\r\n");
         if !body.is_empty() {
             head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
         }
-        stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+        let request = format!("{head}\r\n{body}");
+        let answer = match &self.config {
+            Some(config) => {
+                let name = ServerName::from(server.ip());
+                let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+                exchange(StreamOwned::new(connection, socket), &request)?
+            }
+            None => exchange(socket, &request)?,
+        };
         parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
     }
+}
+
+/// Sends all of a request, and reads until the other side hangs up.
+fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    Ok(answer)
 }
 
 /// A request.

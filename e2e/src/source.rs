@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -14,8 +14,13 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::Cluster;
 
+/// Where it listens.
+pub(crate) const PORT: u16 = 8446;
+
 /// A server of modules. It ends when this goes.
 pub struct Source {
+    listens: SocketAddr,
+    /// As loaders know it.
     address: SocketAddr,
     authority: String,
     shared: Arc<Shared>,
@@ -25,6 +30,8 @@ struct Shared {
     config: Arc<ServerConfig>,
     answers: Mutex<HashMap<String, Answer>>,
     requests: Mutex<Vec<(String, Instant)>>,
+    /// On whom it hangs up.
+    refused: Mutex<Vec<IpAddr>>,
     is_closed: AtomicBool,
     has_ended: AtomicBool,
 }
@@ -47,14 +54,22 @@ impl Source {
     /// When it cannot listen.
     pub(crate) fn start(cluster: &Cluster) -> Self {
         let [_, a, b, c] = cluster.pod_address().octets();
-        let address = Ipv4Addr::new(127, a, b, c);
-        let (authority, config) = certificate(address);
-        let listener = TcpListener::bind((address, 8446)).expect("an address of its own");
-        let address = listener.local_addr().expect("it listens");
+        let address = SocketAddr::from((Ipv4Addr::new(127, a, b, c), PORT));
+        Self::listen(address, address)
+    }
+
+    /// A server that listens at one address and is known to loaders by another, as in a network that translates addresses.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub(crate) fn listen(at: SocketAddr, address: SocketAddr) -> Self {
+        let (authority, config) = certificate(address.ip());
+        let listener = TcpListener::bind(at).unwrap_or_else(|error| panic!("failed to listen at {at}: {error}"));
         let shared = Arc::new(Shared {
             config,
             answers: Mutex::default(),
             requests: Mutex::default(),
+            refused: Mutex::default(),
             is_closed: false.into(),
             has_ended: false.into(),
         });
@@ -64,7 +79,8 @@ impl Source {
                 if server.has_ended.load(Ordering::SeqCst) {
                     break;
                 }
-                if server.is_closed.load(Ordering::SeqCst) {
+                let is_refused = stream.peer_addr().is_ok_and(|peer| lock(&server.refused).contains(&peer.ip()));
+                if is_refused || server.is_closed.load(Ordering::SeqCst) {
                     continue;
                 }
                 let server = Arc::clone(&server);
@@ -72,7 +88,7 @@ impl Source {
                 thread::spawn(move || drop(server.serve(stream)));
             }
         });
-        Self { address, authority, shared }
+        Self { listens: at, address, authority, shared }
     }
 
     /// The certificate of its authority, as PEM.
@@ -83,6 +99,11 @@ impl Source {
     /// Its host with the port.
     pub fn host(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Its address, as loaders know it.
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip()
     }
 
     /// The address of a path.
@@ -106,8 +127,14 @@ impl Source {
         self.shared.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// From now on it answers again.
+    /// From now on it hangs up on who connects from this address.
+    pub fn refuse(&self, peer: IpAddr) {
+        lock(&self.shared.refused).push(peer);
+    }
+
+    /// From now on it answers everybody again.
     pub fn open(&self) {
+        lock(&self.shared.refused).clear();
         self.shared.is_closed.store(false, Ordering::SeqCst);
     }
 
@@ -121,7 +148,7 @@ impl Drop for Source {
     fn drop(&mut self) {
         self.shared.has_ended.store(true, Ordering::SeqCst);
         // It looks when somebody connects.
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+        let _ = TcpStream::connect_timeout(&self.listens, Duration::from_secs(1));
     }
 }
 
@@ -152,7 +179,7 @@ impl Shared {
 }
 
 /// An authority's certificate, and a server's with its key.
-fn certificate(address: Ipv4Addr) -> (String, Arc<ServerConfig>) {
+fn certificate(address: IpAddr) -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, "modules of a test");

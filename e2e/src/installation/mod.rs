@@ -236,12 +236,7 @@ impl<'c> Installation<'c> {
     /// # Panics
     /// When it has not in time; tells the object's status.
     pub fn wait_for(&self, policy: &Policy, condition: &str, status: &str) -> Value {
-        self.wait_for_object(policy, &format!("{condition}={status}"), |object| {
-            let found = policy::condition(object, condition);
-            found.is_some_and(|found| {
-                found["status"] == status && found["observedGeneration"] == object["metadata"]["generation"]
-            })
-        })
+        policy.wait_for(&self.api(), condition, status)
     }
 
     /// Waits until the object of a policy is so, and returns it.
@@ -249,21 +244,7 @@ impl<'c> Installation<'c> {
     /// # Panics
     /// When it is not in time; tells the object's status.
     pub fn wait_for_object(&self, policy: &Policy, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let start = std::time::Instant::now();
-        loop {
-            let object = self.object(policy).unwrap_or_default();
-            if is(&object) {
-                return object;
-            }
-            assert!(
-                start.elapsed() < crate::wait::LIMIT,
-                "waited in vain for {what} of {}: its generation is {}, its status\n{}",
-                policy.name(),
-                object["metadata"]["generation"],
-                serde_yaml_ng::to_string(&object["status"]).unwrap_or_default(),
-            );
-            thread::sleep(std::time::Duration::from_millis(50));
-        }
+        policy.wait_until(&self.api(), what, is)
     }
 
     /// `kubectl create` of a small pod, which nothing starts. With `extra` fields of its `metadata` and `spec` merged in.
@@ -345,7 +326,8 @@ impl Drop for Installation<'_> {
     }
 }
 
-fn items(list: Value) -> Vec<Value> {
+/// The objects of a list.
+pub(crate) fn items(list: Value) -> Vec<Value> {
     match list {
         Value::Object(mut list) => match list.remove("items") {
             Some(Value::Array(items)) => items,

@@ -1,11 +1,16 @@
 //! Policies, by adjectives, with the modules that go with them.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::api::Api;
 use crate::guest::{example, guest, guest_with};
 use crate::json::merge;
 use crate::source::Source;
+use crate::wait::LIMIT;
 
 /// A policy in the making: on the creation of pods, mode protect, failurePolicy Fail, accepting everything.
 #[derive(Debug, Clone)]
@@ -15,7 +20,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub(super) fn cluster(name: &str, policy_server: &str) -> Self {
+    pub(crate) fn cluster(name: &str, policy_server: &str) -> Self {
         let rule = json!({ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] });
         let selector = json!({ "matchLabels": { "portcullis-test": policy_server } });
         let manifest = json!({
@@ -25,7 +30,7 @@ impl Policy {
         Self { manifest, module: Some(guest("always_accept")) }
     }
 
-    pub(super) fn namespaced(namespace: &str, name: &str, policy_server: &str) -> Self {
+    pub(crate) fn namespaced(namespace: &str, name: &str, policy_server: &str) -> Self {
         let kind = json!({
             "kind": "Policy", "metadata": { "namespace": namespace }, "spec": { "namespaceSelector": null },
         });
@@ -116,6 +121,40 @@ impl Policy {
         match self.namespace() {
             Some(namespace) => format!("{group}/namespaces/{namespace}/policies/{}", self.name()),
             None => format!("{group}/clusterpolicies/{}", self.name()),
+        }
+    }
+
+    /// Waits until a condition has this status for the newest generation, and returns the object.
+    ///
+    /// # Panics
+    /// When it has not in time; tells the object's status.
+    pub fn wait_for(&self, api: &Api, kind: &str, status: &str) -> Value {
+        self.wait_until(api, &format!("{kind}={status}"), |object| {
+            condition(object, kind).is_some_and(|found| {
+                found["status"] == status && found["observedGeneration"] == object["metadata"]["generation"]
+            })
+        })
+    }
+
+    /// Waits until the object is so, and returns it.
+    ///
+    /// # Panics
+    /// When it is not in time; tells the object's status.
+    pub fn wait_until(&self, api: &Api, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let object = api.get(&self.path()).unwrap_or_default();
+            if is(&object) {
+                return object;
+            }
+            assert!(
+                start.elapsed() < LIMIT,
+                "waited in vain for {what} of {}: its generation is {}, its status\n{}",
+                self.name(),
+                object["metadata"]["generation"],
+                serde_yaml_ng::to_string(&object["status"]).unwrap_or_default(),
+            );
+            thread::sleep(Duration::from_millis(50));
         }
     }
 

@@ -1,0 +1,294 @@
+//! The chart in a cluster, installed by the real helm, as users have it.
+
+mod container;
+mod keep;
+mod load;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub use container::Container;
+pub use load::{Answer, Load};
+
+use crate::api::Api;
+use crate::helm::Helm;
+use crate::installation::{Policy, SERVICE};
+use crate::json::merge;
+use crate::site::Site;
+use crate::source::Source;
+use crate::wait::eventually_within;
+use crate::{Output, installation};
+
+/// How long pods may take to start, all of them, on a busy machine.
+const START: Duration = Duration::from_secs(240);
+
+/// A release of the chart: namespace, release and policy server have one name. It stays when this goes.
+pub struct Release<'s> {
+    site: &'s Site,
+    name: String,
+    source: Source,
+}
+
+impl<'s> Release<'s> {
+    /// A release to be, in a namespace of its own that takes nothing but pods of the strictest kind.
+    ///
+    /// # Panics
+    /// When the API server refuses the namespace.
+    pub fn new(site: &'s Site, name: &str) -> Self {
+        let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
+        });
+        site.kubectl_with(["apply", "--filename=-"], &namespace.to_string()).expect("the namespace");
+        Self { site, name: name.to_owned(), source: site.start_source() }
+    }
+
+    /// The cluster.
+    pub fn site(&self) -> &'s Site {
+        self.site
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its policies may have their modules.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The API of the cluster, as an administrator.
+    pub fn api(&self) -> Api {
+        self.site.api()
+    }
+
+    /// `helm install` of the repository's chart, which waits until all is ready.
+    pub fn install(&self, values: &Value) -> Output {
+        self.install_chart(&Helm::chart().display().to_string(), values)
+    }
+
+    /// `helm install` of a chart, which waits until all is ready.
+    pub fn install_chart(&self, chart: &str, values: &Value) -> Output {
+        self.helm("install", chart, values)
+    }
+
+    /// `helm upgrade` to a chart, which waits until all is ready.
+    pub fn upgrade(&self, chart: &str, values: &Value) -> Output {
+        self.helm("upgrade", chart, values)
+    }
+
+    /// `helm uninstall`, which waits until all has gone.
+    pub fn uninstall(&self) -> Output {
+        self.site.helm(["uninstall", &self.name, "--namespace", &self.name, "--wait", "--timeout", "4m"], "")
+    }
+
+    fn helm(&self, command: &str, chart: &str, values: &Value) -> Output {
+        let mut all = self.values();
+        merge(&mut all, values);
+        let args =
+            [command, &self.name, chart, "--namespace", &self.name, "--values", "-", "--wait", "--timeout", "4m"];
+        self.site.helm(args, &all.to_string())
+    }
+
+    /// Settings of a test: short waits, and a source of modules that is not public.
+    fn values(&self) -> Value {
+        let mut values = json!({
+            "policyServer": self.name,
+            "modules": { "authorities": self.source.authority(), "allowedPrivate": [self.source.ip().to_string()] },
+            "loader": { "extraArgs": ["--retry-initial=200ms", "--retry-cap=2s", "--retry-outside=2s"] },
+            "evaluator": { "startGate": "20s" },
+            "controller": { "extraArgs": ["--webhook-pause=1s", "--revision-pause=500ms"] },
+        });
+        let (registry, tag) = self.site.images();
+        for (name, value) in [("registry", registry), ("tag", tag)] {
+            if let Some(value) = value {
+                merge(&mut values, &json!({ "image": { name: value } }));
+            }
+        }
+        values
+    }
+
+    /// Waits until there are so many replicas, all of them ready and in the service, and no others that end.
+    ///
+    /// # Panics
+    /// When it is not so in time; tells the state of the pods.
+    pub fn wait_for_replicas(&self, count: usize) {
+        let mut pods = Vec::new();
+        let is_so = || {
+            pods = self.pods();
+            (pods.len() == count && pods.iter().all(is_ready) && self.endpoints() == count).then_some(())
+        };
+        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually_within(START, &format!("{count} ready replicas"), is_so);
+        }));
+        if waited.is_err() {
+            let told = self.site.kubectl(["describe", "pods", "--namespace", &self.name]);
+            panic!("waited in vain for {count} ready replicas:\n{}", told.stdout);
+        }
+    }
+
+    /// The pods of the policy server, those that end included.
+    pub fn pods(&self) -> Vec<Value> {
+        self.pods_of("portcullis-policy-server")
+    }
+
+    /// The pods of the controller, those that end included.
+    pub fn controllers(&self) -> Vec<Value> {
+        self.pods_of("portcullis-controller")
+    }
+
+    fn pods_of(&self, app: &str) -> Vec<Value> {
+        let label = format!("app.kubernetes.io%2Fname%3D{app}");
+        self.items(&format!("/api/v1/namespaces/{}/pods?labelSelector={label}", self.name))
+    }
+
+    /// How many replicas the service has that are ready.
+    pub fn endpoints(&self) -> usize {
+        let label = format!("kubernetes.io%2Fservice-name%3D{SERVICE}");
+        let slices = self
+            .items(&format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector={label}", self.name));
+        let endpoints = slices.iter().flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+        endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).count()
+    }
+
+    /// The webhook configurations of this installation, of both kinds.
+    pub fn webhooks(&self) -> Vec<Value> {
+        let label = format!("policies.portcullis.dev%2Fpolicy-server%3D{}", self.name);
+        let kinds = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
+        let list = |kind| self.items(&format!("/apis/admissionregistration.k8s.io/v1/{kind}?labelSelector={label}"));
+        kinds.into_iter().flat_map(list).collect()
+    }
+
+    fn items(&self, path: &str) -> Vec<Value> {
+        installation::items(self.api().get(path).unwrap_or_default())
+    }
+
+    /// `kubectl scale` of the policy server.
+    ///
+    /// # Panics
+    /// When the API server refuses.
+    pub fn scale(&self, replicas: usize) {
+        let replicas = format!("--replicas={replicas}");
+        let scaled = self.kubectl(["scale", "deployment/portcullis-policy-server", &replicas]);
+        scaled.expect("another number of replicas");
+    }
+
+    /// Runs kubectl in the release's namespace.
+    pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        let args: Vec<&str> = args.into_iter().collect();
+        self.site.kubectl([&["--namespace", &self.name], &args[..]].concat())
+    }
+
+    /// Makes a namespace for the objects of a test; policies of [`Release::cluster_policy`] look there and nowhere else.
+    /// Returns its name.
+    ///
+    /// # Panics
+    /// When the API server refuses it.
+    pub fn make_namespace(&self, suffix: &str) -> String {
+        let name = format!("{}-{suffix}", self.name);
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": { "name": name, "labels": { "portcullis-test": self.name } },
+        });
+        self.site.kubectl_with(["apply", "--filename=-"], &namespace.to_string()).expect("a namespace");
+        let path = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        eventually_within(START, "the account that pods have", || self.api().get(&path));
+        name
+    }
+
+    /// A ClusterPolicy in the making, on pods of the namespaces that [`Release::make_namespace`] made.
+    pub fn cluster_policy(&self, name: &str) -> Policy {
+        Policy::cluster(name, &self.name)
+    }
+
+    /// `kubectl apply` of a policy, after its module was put where the policy says it is.
+    pub fn apply(&self, policy: &Policy) -> Output {
+        let manifest = policy.manifest(&self.source).to_string();
+        self.site.kubectl_with(["apply", "--filename=-"], &manifest)
+    }
+
+    /// Applies policies and waits until all are Ready at their newest generation.
+    ///
+    /// # Panics
+    /// When one is refused, or not Ready in time; tells its status then.
+    pub fn apply_ready(&self, policies: &[Policy]) {
+        for policy in policies {
+            self.apply(policy).expect("the policy");
+        }
+        for policy in policies {
+            policy.wait_for(&self.api(), "Ready", "True");
+        }
+    }
+
+    /// Removes every policy of this policy server.
+    ///
+    /// # Panics
+    /// When one does not go.
+    pub fn delete_policies(&self) {
+        for kind in ["clusterpolicies", "policies"] {
+            let list = self.items(&format!("/apis/policies.portcullis.dev/v1alpha1/{kind}"));
+            for object in list.iter().filter(|object| object["spec"]["policyServer"] == *self.name) {
+                let [name, namespace] = ["name", "namespace"].map(|field| object["metadata"][field].as_str());
+                let kind = format!("{kind}.policies.portcullis.dev");
+                let mut args = vec!["delete", &kind, name.unwrap_or_default(), "--timeout=90s"];
+                args.extend(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
+                self.site.kubectl(args).expect("a policy that goes");
+            }
+        }
+    }
+
+    /// `kubectl create` of a small pod that is never scheduled. With `extra` fields of its `metadata` and `spec` merged in.
+    pub fn create_pod(&self, namespace: &str, name: &str, extra: &Value) -> Output {
+        let mut pod = pod(namespace, name);
+        merge(&mut pod, extra);
+        self.site.kubectl_with(["create", "--filename=-"], &pod.to_string())
+    }
+
+    /// Creates pods without storing them, so many a second, until it is asked how that went.
+    pub fn load(&self, namespace: &str, per_second: u32) -> Load {
+        let pod = json!({ "metadata": { "name": null, "generateName": "tried-" } });
+        let mut body = self::pod(namespace, "tried");
+        merge(&mut body, &pod);
+        Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), body, per_second)
+    }
+
+    /// Keeps what tells why a test failed in a folder: objects, events, and the logs of every container. Returns the folder.
+    pub fn keep(&self, test: &str) -> PathBuf {
+        keep::keep(self, test)
+    }
+}
+
+/// A pod that no scheduler takes.
+fn pod(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace },
+        "spec": {
+            "schedulerName": "nobody",
+            "containers": [{ "name": "main", "image": "example.invalid/none" }],
+        },
+    })
+}
+
+/// Whether all containers of a pod are ready, and it does not end.
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_ready = conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    is_ready && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_ends_is_not_ready() {
+        let mut pod = json!({ "metadata": {}, "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        assert!(is_ready(&pod));
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert!(!is_ready(&pod));
+        assert!(!is_ready(&json!({})));
+    }
+}

@@ -1,0 +1,178 @@
+//! Where a chart is tested: a cluster with a node that this process starts, or one that somebody else has.
+
+use std::env;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::Api;
+use crate::client::Client;
+use crate::files;
+use crate::helm::Helm;
+use crate::kubectl::Kubectl;
+use crate::source::{self, Source};
+use crate::{Cache, Cluster, Kubernetes, Options, Output};
+
+/// The kubeconfig of somebody's cluster; without it, one is started.
+const KUBECONFIG: &str = "PORTCULLIS_E2E_KUBECONFIG";
+/// Where images for a cluster of our own are, as `cargo xtask images` makes them.
+const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
+/// What the references of images begin with, where somebody's cluster gets them.
+const IMAGE_REGISTRY: &str = "PORTCULLIS_E2E_IMAGE_REGISTRY";
+/// What the references of images end with, there.
+const IMAGE_TAG: &str = "PORTCULLIS_E2E_IMAGE_TAG";
+/// The address of this machine as pods of somebody's cluster know it, with a port that is free.
+const MODULES_ADDRESS: &str = "PORTCULLIS_E2E_MODULES_ADDRESS";
+
+/// The images that the chart names.
+const NAMES: [&str; 5] = ["loader", "evaluator", "reporter", "controller", "portcullis"];
+
+/// How long kubectl may take.
+const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
+
+/// A cluster to install into.
+pub struct Site {
+    place: Place,
+    kubeconfig: PathBuf,
+    kubernetes: Kubernetes,
+    helm: Helm,
+    api: Api,
+    folder: PathBuf,
+}
+
+enum Place {
+    Own(Box<Cluster>),
+    Other { proxy: Child, modules: SocketAddr },
+}
+
+impl Site {
+    /// What the environment says: somebody's cluster, or a new one with a node, with the images on it.
+    ///
+    /// # Panics
+    /// When there is no such cluster; says what is missing.
+    pub fn from_env() -> Self {
+        let cache = Cache::from_env().unwrap_or_else(|error| panic!("{error}"));
+        let tell = |line: &str| eprintln!("{line}");
+        let helm = Helm::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
+        let kubernetes = Kubernetes::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
+        match set(KUBECONFIG) {
+            Some(kubeconfig) => Self::other(kubeconfig.into(), kubernetes, helm),
+            None => Self::own(kubernetes, helm),
+        }
+    }
+
+    fn own(kubernetes: Kubernetes, helm: Helm) -> Self {
+        let options = Options { node: true, ..Options::default() };
+        let cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
+        let folder = set(IMAGES).map_or_else(|| crate::repository().join("target/images"), PathBuf::from);
+        for name in NAMES {
+            let archive = folder.join(format!("{name}.tar"));
+            assert!(archive.is_file(), "{} is not there: run `cargo xtask e2e`, which makes it", archive.display());
+            cluster.import_image(&archive);
+        }
+        Self {
+            kubeconfig: cluster.kubeconfig(),
+            api: cluster.api(),
+            folder: cluster.folder().to_owned(),
+            place: Place::Own(Box::new(cluster)),
+            kubernetes,
+            helm,
+        }
+    }
+
+    fn other(kubeconfig: PathBuf, kubernetes: Kubernetes, helm: Helm) -> Self {
+        let words = "say with --modules-address at which IP:PORT pods of that cluster reach this machine";
+        let modules = set(MODULES_ADDRESS).and_then(|address| address.parse().ok()).expect(words);
+        let folder = env::temp_dir().join(format!("portcullis-e2e-{}", std::process::id()));
+        files::make_folder(&folder).unwrap_or_else(|error| panic!("{error}"));
+        let (proxy, address) = start_proxy(&kubernetes, &kubeconfig, &folder);
+        let api = Api::new(Arc::new(Client::through_proxy()), vec![address]);
+        Self { place: Place::Other { proxy, modules }, kubeconfig, kubernetes, helm, api, folder }
+    }
+
+    /// The cluster, where it is our own: its node's processes are then processes of this machine.
+    pub fn own_cluster(&self) -> Option<&Cluster> {
+        match &self.place {
+            Place::Own(cluster) => Some(cluster),
+            Place::Other { .. } => None,
+        }
+    }
+
+    /// Its API, as an administrator.
+    pub fn api(&self) -> Api {
+        self.api.clone()
+    }
+
+    /// Runs the real kubectl as an administrator.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn kubectl<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        self.kubectl_with(args, "")
+    }
+
+    /// [`Site::kubectl`], with this text as its standard input.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn kubectl_with<'a>(&self, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+        Kubectl::new(&self.kubernetes, &self.kubeconfig, &self.folder).run(args, input, KUBECTL_LIMIT)
+    }
+
+    /// Runs the real helm, with this text as its standard input.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn helm<'a>(&self, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+        self.helm.run(Some(&self.kubeconfig), args, input)
+    }
+
+    /// Where modules are for pods of this cluster.
+    pub(crate) fn start_source(&self) -> Source {
+        match &self.place {
+            Place::Own(cluster) => {
+                let address = SocketAddr::from((cluster.pod_address(), source::PORT));
+                Source::listen(address, address)
+            }
+            Place::Other { modules, .. } => Source::listen(([0, 0, 0, 0], modules.port()).into(), *modules),
+        }
+    }
+
+    /// Prefix and tag of images, as the chart's values; what is absent is the chart's own.
+    pub(crate) fn images(&self) -> (Option<String>, Option<String>) {
+        match &self.place {
+            Place::Own(_) => (None, None),
+            Place::Other { .. } => (set(IMAGE_REGISTRY), set(IMAGE_TAG)),
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Place::Other { proxy, .. } = &mut self.place {
+            // It may have ended already.
+            let _ = proxy.kill();
+            let _ = proxy.wait();
+            let _ = files::remove_folder(&self.folder);
+        }
+    }
+}
+
+/// `kubectl proxy`, which knows every way of logging in to a cluster, at a free port of the loopback.
+fn start_proxy(kubernetes: &Kubernetes, kubeconfig: &Path, folder: &Path) -> (Child, SocketAddr) {
+    let mut command = Kubectl::new(kubernetes, kubeconfig, folder).into_command();
+    command.args(["proxy", "--port=0"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut proxy = command.spawn().unwrap_or_else(|error| panic!("failed to start kubectl proxy: {error}"));
+    let mut line = String::new();
+    let output = proxy.stdout.as_mut().expect("standard output is a pipe");
+    let _ = BufReader::new(output).read_line(&mut line);
+    let address = line.trim().rsplit(' ').next().and_then(|address| address.parse().ok());
+    (proxy, address.unwrap_or_else(|| panic!("kubectl proxy names no address: {line:?}")))
+}
+
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}

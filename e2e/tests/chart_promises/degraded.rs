@@ -1,0 +1,42 @@
+//! One replica is worse than the others.
+
+use portcullis_e2e::condition;
+use serde_json::{Value, json};
+
+use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
+
+fn is(object: &Value, reason: &str) -> bool {
+    condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r19_a_policy_is_degraded_until_the_pod_that_cannot_load_it_is_deleted() {
+    let stage = Stage::new("degraded");
+    if own_cluster("fault_r19").is_none() {
+        return;
+    }
+    let (release, shop) = (stage.release(), stage.namespace());
+    // Another version was Active before, so its webhook is there, and the bad replica goes on with it.
+    let policy = release.cluster_policy("degraded");
+    release.apply_ready(&[policy.clone().denying("version one")]);
+    let bad = release.pods().remove(0);
+    release.source().refuse(bad["status"]["podIP"].as_str().unwrap().parse().unwrap());
+    let policy = policy.denying("version two");
+    release.apply(&policy).expect("the edit");
+    let object = policy.wait_until(&release.api(), "Degraded", |object| {
+        is(object, "Degraded") && object["status"]["replicaCounts"]["current"] == REPLICAS - 1
+    });
+    let entry = &object["status"]["replicas"][0];
+    assert_eq!(entry["pod"], bad["metadata"]["name"], "{object:#}");
+
+    release.kubectl(["delete", "pod", bad["metadata"]["name"].as_str().unwrap(), "--wait=false"]).expect("a deletion");
+    policy.wait_until(&release.api(), "Active", |object| is(object, "Active"));
+    release.wait_for_replicas(REPLICAS);
+    policy.wait_until(&release.api(), "Active everywhere", |object| {
+        is(object, "Active") && object["status"]["replicaCounts"]["current"] == REPLICAS
+    });
+    for name in ["one", "two", "three"] {
+        assert_denied(&release.create_pod(&shop, name, &json!({})), "version two");
+    }
+}

@@ -1,0 +1,20 @@
+//! What the chart promises, tried on what helm installs: real kubelet, containers, probes, services and network.
+//!
+//! All tests but those that end the installation or the cluster share one release, one after the other; each leaves it as it found
+//! it. `cargo xtask e2e` makes the images and runs them.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod bad_update;
+mod cold_start;
+mod containers;
+mod degraded;
+mod first_denial;
+mod killed;
+mod locked_out;
+mod rolling;
+mod scaling;
+mod source_away;
+mod stage;
+mod uninstall;
+mod upgrade;

@@ -1,0 +1,100 @@
+//! The release that tests share, and one test's turn on it.
+
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use portcullis_e2e::{Answer, Cluster, Output, Release, Site};
+use serde_json::{Value, json};
+
+/// How many replicas a test finds.
+pub(crate) const REPLICAS: usize = 3;
+
+static SITE: LazyLock<Site> = LazyLock::new(Site::from_env);
+
+static SHARED: LazyLock<Release<'static>> = LazyLock::new(|| {
+    let release = Release::new(&SITE, "portcullis");
+    let installed = release.install(&json!({}));
+    if !installed.is_ok() {
+        let folder = release.keep("install");
+        panic!("helm does not install, see {}:\n{}{}", folder.display(), installed.stdout, installed.stderr);
+    }
+    release
+});
+
+/// The cluster of all tests.
+pub(crate) fn site() -> &'static Site {
+    &SITE
+}
+
+/// One test's turn: nobody else does anything on the cluster meanwhile. Policies end with it.
+pub(crate) struct Stage {
+    test: &'static str,
+    release: &'static Release<'static>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Waits for the turn of a test.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage {
+    /// The release with all replicas ready and no policy.
+    pub(crate) fn new(test: &'static str) -> Self {
+        let turn = turn();
+        let release = &*SHARED;
+        // An earlier test may have failed in the middle.
+        release.source().open();
+        release.delete_policies();
+        release.scale(REPLICAS);
+        release.wait_for_replicas(REPLICAS);
+        Self { test, release, _turn: turn }
+    }
+
+    /// The release.
+    pub(crate) fn release(&self) -> &'static Release<'static> {
+        self.release
+    }
+
+    /// A namespace for pods of this test.
+    pub(crate) fn namespace(&self) -> String {
+        self.release.make_namespace(self.test)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let folder = self.release.keep(self.test);
+            eprintln!("objects, events and logs are kept in {}", folder.display());
+        }
+    }
+}
+
+/// The cluster, where its node is this machine's; where it is not, a test that looks into the node is not tried.
+pub(crate) fn own_cluster(test: &str) -> Option<&'static Cluster> {
+    let own = SITE.own_cluster();
+    if own.is_none() {
+        eprintln!("{test} is not tried: it takes a node that is a process of this machine");
+    }
+    own
+}
+
+/// Asserts that a request was refused with this text among kubectl's words.
+pub(crate) fn assert_denied(output: &Output, text: &str) {
+    assert!(!output.is_ok() && output.stderr.contains("denied the request: "), "{output:?}");
+    assert!(output.stderr.contains(text), "{output:?}");
+}
+
+/// Asserts that there were some calls and that every one of them got this status.
+pub(crate) fn assert_all(answers: &[Answer], code: u16) {
+    let others: Vec<_> = answers.iter().filter(|answer| answer.code != Some(code)).collect();
+    assert!(others.is_empty(), "{} of {} calls: {:?}", others.len(), answers.len(), others[0]);
+    assert!(answers.len() > 20, "{} calls prove nothing", answers.len());
+}
+
+/// The names of pods.
+pub(crate) fn names(pods: &[Value]) -> Vec<String> {
+    pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}

@@ -1,0 +1,38 @@
+//! `helm uninstall`.
+
+use portcullis_e2e::{Release, eventually};
+use serde_json::json;
+
+use crate::stage::{assert_denied, site, turn};
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
+    let _turn = turn();
+    let release = Release::new(site(), "second");
+    // The shared one has the definitions, if it is there; whichever comes first has them.
+    let has_definitions = release.api().get("/apis/policies.portcullis.dev/v1alpha1").is_some();
+    let small = json!({
+        "server": { "replicas": 1 }, "controller": { "replicas": 1 }, "crds": { "install": !has_definitions },
+    });
+    release.install(&small).expect("a second installation beside the first");
+    let shop = release.make_namespace("shop");
+    let policy = release.cluster_policy("second").denying("not here");
+    release.apply_ready(std::slice::from_ref(&policy));
+    assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
+
+    release.uninstall().expect("the end of the installation");
+    assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
+    release.create_pod(&shop, "two", &json!({})).expect("a pod that nobody judges");
+    // The policy is still there, as the definitions are, and goes without anybody's help.
+    release.site().kubectl(["delete", &policy.reference(), "--timeout=30s"]).expect("a policy that goes");
+    for namespace in [release.namespace(), &shop] {
+        release.site().kubectl(["delete", "namespace", namespace, "--timeout=120s"]).expect("a namespace that goes");
+    }
+    eventually("nothing is left", || {
+        let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings";
+        let label = "policies.portcullis.dev/policy-server=second";
+        let left = release.site().kubectl(["get", kinds, "--selector", label, "--output=name"]);
+        left.expect("a list").is_empty().then_some(())
+    });
+}
