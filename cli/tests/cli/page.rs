@@ -1,4 +1,4 @@
-//! `docs/status.md` has a row for every word that a status can have.
+//! `docs/status.md` has a row for every word that a status can have, and `docs/operations.md` one on who acts then.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,16 @@ use portcullis_api::reason::EVENT_REASONS;
 use portcullis_contract::{Class, Reason};
 
 const PAGE: &str = include_str!("../../../docs/status.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations.md");
+
+fn rows() -> Vec<Vec<String>> {
+    rows_of(PAGE)
+}
 
 /// The cells of each row of a table; code marks are left out.
-fn rows() -> Vec<Vec<String>> {
+fn rows_of(page: &str) -> Vec<Vec<String>> {
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect();
-    PAGE.lines().filter(|line| line.starts_with('|')).map(cells).collect()
+    page.lines().filter(|line| line.starts_with('|')).map(cells).collect()
 }
 
 #[test]
@@ -66,4 +71,22 @@ fn every_event_has_a_row() {
         let found = rows.iter().any(|row| row.len() == 4 && row[0] == r#type.as_str() && row[1] == *reason);
         assert!(found, "{} {reason}", r#type.as_str());
     }
+}
+
+#[test]
+fn every_reason_has_a_row_for_those_who_operate() {
+    let failures = Reason::ALL.iter().map(|reason| reason.as_str());
+    let conditions = ConditionType::ALL.iter().flat_map(|r#type| r#type.reasons().iter().copied());
+    let events = EVENT_REASONS.iter().map(|(_, reason)| *reason);
+    let wanted: BTreeSet<String> = failures.chain(conditions).chain(events).map(str::to_owned).collect();
+    let (_, part) = OPERATIONS.split_once("\n## Troubleshooting by reason\n").expect("the page has this part");
+    let (part, _) = part.split_once("\n## ").expect("another part follows");
+    let is_reason = |cell: &String| cell.starts_with(char::is_uppercase) && cell.chars().all(char::is_alphanumeric);
+    let found: Vec<String> =
+        rows_of(part).into_iter().filter(|row| row.len() == 3).map(|row| row[0].clone()).filter(is_reason).collect();
+    let once: BTreeSet<String> = found.iter().cloned().collect();
+    assert_eq!(once.len(), found.len(), "a reason has two rows: {found:?}");
+    let missing: Vec<_> = wanted.difference(&once).collect();
+    let unknown: Vec<_> = once.difference(&wanted).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "without a row: {missing:?}; not in the code: {unknown:?}");
 }
