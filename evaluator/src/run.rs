@@ -160,7 +160,7 @@ impl Parts {
 
 fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let failed = || format!("failed to listen on {address}");
-    let listener = TcpListener::bind(address).with_context(failed)?;
+    let listener = portcullis_process::listen(address).with_context(failed)?;
     // The standard library's own queue is short.
     rustix::net::listen(&listener, BACKLOG).with_context(failed)?;
     listener.set_nonblocking(true).with_context(failed)?;

@@ -14,6 +14,7 @@ pub mod files;
 #[cfg(feature = "client")]
 mod follow;
 mod latch;
+mod listen;
 mod live;
 mod log;
 mod metrics;
@@ -27,6 +28,7 @@ pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};
 pub use latch::{Latch, Readiness};
+pub use listen::listen;
 pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
 pub use probe::{ProbeServer, ProbeSources};

@@ -22,6 +22,7 @@ use prometheus::{Encoder as _, Registry, TextEncoder};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
+use crate::listen::listen;
 use crate::metrics::CommonMetrics;
 use crate::{Liveness, Readiness};
 
@@ -81,7 +82,7 @@ impl ProbeServer {
     /// When the address cannot be bound; the text names it.
     pub fn port(&mut self, address: SocketAddr, routes: Router) -> io::Result<SocketAddr> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("failed to listen on {address}: {error}"));
-        let listener = TcpListener::bind(address).map_err(named)?;
+        let listener = listen(address).map_err(named)?;
         listener.set_nonblocking(true).map_err(named)?;
         let bound = listener.local_addr().map_err(named)?;
         self.ports.push((listener, routes));
