@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use portcullis_process::{LogArgs, SettingError, parse_duration};
-use portcullis_registry::WebSettings;
+use portcullis_registry::{PeerKeys, WebSettings};
 
 pub(crate) use self::input::{Input, InputArgs};
 pub(crate) use self::registry::RegistryArgs;
@@ -139,6 +139,8 @@ pub struct Settings {
     pub compile: CompileLimits,
     /// What a download may take, and from whom.
     pub fetching: Fetching,
+    /// Where other loaders may ask, and the certificates for it.
+    pub siblings_port: Option<(SocketAddr, PeerKeys)>,
     /// When things are done.
     pub plan: PlanSettings,
 }
@@ -191,7 +193,7 @@ impl Args {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
         self.registry.check()?;
-        self.siblings.check()?;
+        let siblings = self.siblings.siblings(&input, self.registry.name_server)?;
         let mut allowed = self.allow_source.clone();
         allowed.retain(|pattern| !pattern.is_empty());
         let bare = |pattern: &&String| pattern.split_once("://").is_none_or(|(_, rest)| !rest.contains('/'));
@@ -226,9 +228,10 @@ impl Args {
                 docker: self.registry.docker(),
                 verification: self.registry.verification.clone(),
                 trust_root: self.registry.trust_root.clone(),
-                peers: self.siblings.peers(),
+                peers: siblings.peers,
                 attempts: self.registry.fetch_attempts,
             },
+            siblings_port: siblings.port,
             plan: PlanSettings {
                 retry: Retry {
                     initial: self.retry_initial,
@@ -360,7 +363,6 @@ mod tests {
             ("--fetch-attempts", "0"),
             ("--verification", "/nowhere"),
             ("--trust-root", "/nowhere"),
-            ("--siblings-tls-dir", "/nowhere"),
         ] {
             let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };
             let error = args(&extra).settings().expect_err(setting).to_string();

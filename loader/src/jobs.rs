@@ -1,5 +1,6 @@
 //! The work itself: bring a module, make an artifact.
 
+mod admit;
 mod artifact;
 mod pace;
 
@@ -38,6 +39,7 @@ pub(crate) enum Outcome {
     Fetched(Reference, Result<Digest, Setback>),
     /// The modules that policies are pinned to.
     Brought(Reference, Vec<Digest>, Result<(), Setback>),
+    Admitted(Reference, Digest, Result<(), Setback>),
     Prepared(Digest, Result<Prepared, Setback>),
 }
 
@@ -107,18 +109,21 @@ impl Workshop {
     /// Runs a job. Dropping the future ends it. `pins` are the digests that a module is wanted by, where that is known.
     pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, gauge: Arc<Gauge>) -> Outcome {
         match job {
-            // A digest alone does not tell the manifest that was signed.
-            Job::Fetch(Reference::Registry(image)) if !pins.is_empty() && !self.sources.wants_signatures() => {
-                let _turn = self.hosts.turn(image.host.clone()).await;
-                gauge.runs.store(true, Ordering::Relaxed);
-                let result = self.fetch_pinned(&image, &pins, &gauge).await;
-                self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
-                Outcome::Brought(Reference::Registry(image), pins, result)
-            }
             Job::Fetch(reference) => {
+                if let Some(image) = reference.image().filter(|_| !pins.is_empty()) {
+                    let _turn = self.hosts.turn(image.host.clone()).await;
+                    gauge.runs.store(true, Ordering::Relaxed);
+                    let result = self.fetch_pinned(image, &pins, &gauge).await;
+                    self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
+                    return Outcome::Brought(reference, pins, result);
+                }
                 let result = self.fetch(&reference, &gauge).await;
                 self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
                 Outcome::Fetched(reference, result)
+            }
+            Job::Admit { reference, digest } => {
+                let result = self.admit(&reference, &digest, &gauge).await;
+                Outcome::Admitted(reference, digest, result)
             }
             Job::Prepare { digest, anew } => Outcome::Prepared(digest, self.prepare(digest, anew, &gauge).await),
         }

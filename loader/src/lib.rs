@@ -97,12 +97,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     tracing::info!(port = "probes", address = %probes, "listening");
     tracing::info!(port = "state", address = %state, "listening");
 
-    let siblings = match args.siblings.port() {
+    let siblings = match &settings.siblings_port {
         Some((address, keys)) => {
             let listener = tokio::net::TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("--siblings-address: failed to listen on {address}"))?;
             tracing::info!(port = "siblings", address = %listener.local_addr()?, "listening");
-            Some((listener, keys))
+            Some((listener, keys.clone()))
         }
         None => None,
     };

@@ -260,8 +260,14 @@ impl Work {
                     (Ok(Outcome::Brought(reference, pins, result)), _) => {
                         self.plan.brought(&reference, &pins, result, now)
                     }
+                    (Ok(Outcome::Admitted(reference, digest, result)), _) => {
+                        self.plan.admitted(&reference, digest, result, now)
+                    }
                     (Ok(Outcome::Prepared(digest, result)), _) => self.plan.prepared(digest, result, now),
                     (Err(setback), Job::Fetch(reference)) => self.plan.fetched(&reference, Err(setback), now),
+                    (Err(setback), Job::Admit { reference, digest }) => {
+                        self.plan.admitted(&reference, digest, Err(setback), now)
+                    }
                     (Err(setback), Job::Prepare { digest, .. }) => self.plan.prepared(digest, Err(setback), now),
                 }
             }

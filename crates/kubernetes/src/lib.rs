@@ -14,4 +14,5 @@ pub use backoff::{Backoff, random};
 pub use lease::{ClientLeases, Leadership, LeaseCalls, LeaseSettings, Seat, hold_lease};
 pub use names::{
     CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING, STATUS_MANAGER,
+    siblings_name,
 };

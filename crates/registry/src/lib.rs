@@ -26,6 +26,6 @@ pub use address::{Allowed, Guard, Range};
 pub use client::{Hop, Web, WebSettings, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
-pub use peers::{PEER_NAME, PeerKeys, Peers, check_peer_keys};
+pub use peers::{PEER_NAME, PeerKeys, PeerTls, Peers, Place, PlaceError};
 pub use receive::{Receive, Whole};
 pub use sources::{Sources, SourcesError};

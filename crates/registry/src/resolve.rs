@@ -33,6 +33,8 @@ pub(crate) struct GuardedResolver {
     /// Names that the installation itself set: its proxies.
     own: Arc<BTreeSet<String>>,
     name_server: Option<SocketAddr>,
+    /// Answers count for a second, however long they might.
+    is_fresh: bool,
     /// Made within the runtime.
     inner: Arc<OnceLock<Option<TokioResolver>>>,
 }
@@ -40,7 +42,12 @@ pub(crate) struct GuardedResolver {
 impl GuardedResolver {
     /// A resolver that asks `name_server`, or those of the system.
     pub(crate) fn new(guard: Arc<Guard>, name_server: Option<SocketAddr>) -> Self {
-        Self { guard, own: Arc::default(), name_server, inner: Arc::default() }
+        Self { guard, own: Arc::default(), name_server, is_fresh: false, inner: Arc::default() }
+    }
+
+    /// A resolver of names that the installation itself set, whose answers count for a second, however long they might.
+    pub(crate) fn fresh(own: BTreeSet<String>, name_server: Option<SocketAddr>) -> Self {
+        Self { own: Arc::new(own), is_fresh: true, ..Self::new(Arc::default(), name_server) }
     }
 
     /// The same, which lets these names be.
@@ -65,10 +72,14 @@ impl GuardedResolver {
         options.timeout = PATIENCE;
         // A name that is not there now may be there at the next attempt.
         options.negative_max_ttl = Some(Duration::from_secs(1));
+        if self.is_fresh {
+            options.positive_max_ttl = Some(Duration::from_secs(1));
+        }
         builder.build().ok()
     }
 
-    async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
+    /// The addresses of a name, port 0.
+    pub(crate) async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
         let no_server = || io::Error::other("the system names no name server");
         let resolver = self.inner.get_or_init(|| self.build()).as_ref().ok_or_else(no_server)?;
         let found: Vec<IpAddr> = resolver.lookup_ip(name).await?.iter().collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_contract::{Digest, Reason, Stage};
 use portcullis_registry::oci::{Image, Manifest};
-use portcullis_registry::signature::Requirement;
+use portcullis_registry::signature::{Material, Requirement};
 
 use super::{Gauge, Workshop, blocking};
 use crate::plan::Setback;
@@ -21,20 +21,17 @@ impl Workshop {
         gauge: &Gauge,
     ) -> Result<Digest, Setback> {
         self.sources.check_allowed(image)?;
+        let wanted = self.sources.requirements(signatures)?;
         let manifest = self.manifest(image).await?;
         let layer = manifest.module()?;
-        self.sources.verify(image, &manifest.digest, signatures).await?;
+        let signatures = self.signatures(image, &manifest, &layer.digest, &wanted).await?;
         if layer.size > self.max_module_size {
             let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.max_module_size);
             return Err(SourceError::new(Reason::ModuleTooLarge, text).into());
         }
         let digest = layer.digest;
         self.fetch_layer(image, &digest, gauge).await?;
-        let volume = Arc::clone(&self.volume);
-        if let Err(error) = blocking(move || volume.keep_oci_manifest(&manifest, &digest)).await? {
-            // Without it, the next one that asks for this digest asks the registry.
-            tracing::debug!(%error, "failed to keep a manifest");
-        }
+        self.keep_signed(manifest, digest, signatures).await?;
         Ok(digest)
     }
 
@@ -47,8 +44,27 @@ impl Workshop {
         Ok(())
     }
 
+    /// Keeps what the next one who asks for this module would ask the registry for.
+    pub(super) async fn keep_signed(
+        &self,
+        manifest: Manifest,
+        module: Digest,
+        signatures: Option<Material>,
+    ) -> Result<(), Setback> {
+        let volume = Arc::clone(&self.volume);
+        let keep = move || {
+            volume.keep_oci_manifest(&manifest, &module)?;
+            signatures.map_or(Ok(()), |signatures| volume.keep_signatures(&manifest.digest, &module, &signatures))
+        };
+        if let Err(error) = blocking(keep).await? {
+            // Without it, the registry is asked again.
+            tracing::debug!(%error, "failed to keep a manifest");
+        }
+        Ok(())
+    }
+
     /// The manifest: from the volume, where a digest names one that is there, or from the registry.
-    async fn manifest(&self, image: &Image) -> Result<Manifest, Setback> {
+    pub(super) async fn manifest(&self, image: &Image) -> Result<Manifest, Setback> {
         if let Some(digest) = image.digest
             && let Some(manifest) = self.read(move |volume| volume.oci_manifest(&digest)).await?
         {

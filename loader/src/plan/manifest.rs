@@ -134,8 +134,9 @@ impl Plan {
         publication.since = None;
         publication.forced = false;
         for policy in self.policies.values_mut() {
-            if policy.target().is_some_and(|(_, digest)| {
-                self.artifacts.get(&digest).is_some_and(|making| making.effort.result().is_some())
+            if policy.target().is_some_and(|(body, digest)| {
+                let is_made = self.artifacts.get(&digest).is_some_and(|making| making.effort.result().is_some());
+                is_made && self.admissions.are_done(body, &digest)
             }) {
                 policy.remember();
             }
@@ -187,7 +188,7 @@ impl Plan {
     }
 
     fn candidate(&self, body: &crate::content::Body, generation: i64, digest: Digest) -> Option<Candidate> {
-        let record = self.artifact(&digest)?;
+        let record = self.candidate_artifact(body, &digest)?;
         Some(body.candidate(generation, digest, record.artifact.clone(), record.execution_mode))
     }
 
@@ -201,6 +202,9 @@ impl Plan {
             self.modules.get(reference).and_then(|module| module.failure(policy.generation, Some(policy.begun)))
         };
         let Some(digest) = policy.pin else { return of_module(body.reference.as_ref()?) };
+        if !self.is_admitted(body, &digest) {
+            return self.admission(body, &digest)?.failure(policy.generation, Some(policy.begun));
+        }
         let making = self.artifacts.get(&digest)?;
         if making.effort.result().is_some() {
             return None;

@@ -3,6 +3,7 @@
 //! Nothing here opens a file or a socket or asks for the time. [`Plan::turn`] says which jobs should run at this moment;
 //! whoever runs them starts the missing ones, stops the others, and reports what became of each.
 
+mod admission;
 mod effort;
 mod groups;
 mod learn;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason};
 
+use self::admission::Admissions;
 use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
 use self::groups::Groups;
@@ -51,6 +53,13 @@ pub struct PlanSettings {
 pub(crate) enum Job {
     /// Bring a module onto the volume and tell its digest.
     Fetch(Reference),
+    /// Tell whether a policy that names this address may have the module that it is pinned to.
+    Admit {
+        /// The address.
+        reference: Reference,
+        /// The module.
+        digest: Digest,
+    },
     /// Make a module's artifact.
     Prepare {
         /// The module.
@@ -85,6 +94,7 @@ pub(crate) struct Plan {
     settings: PlanSettings,
     policies: BTreeMap<PolicyId, Policy>,
     modules: HashMap<Reference, Effort<Digest>>,
+    admissions: Admissions,
     artifacts: HashMap<Digest, Making>,
     groups: Groups,
     stamps: BTreeMap<std::path::PathBuf, Option<Stamp>>,
@@ -130,6 +140,7 @@ impl Plan {
             settings,
             policies: BTreeMap::new(),
             modules: HashMap::new(),
+            admissions: Admissions::default(),
             artifacts: HashMap::new(),
             groups: Groups::default(),
             stamps: BTreeMap::new(),
@@ -152,7 +163,9 @@ impl Plan {
                 making.effort.repeat();
                 plan.artifacts.insert(candidate.digest, making);
             }
-            plan.policies.insert(entry.id.clone(), Policy::restore(entry, now));
+            let policy = Policy::restore(entry, now);
+            plan.admissions.restore(&policy);
+            plan.policies.insert(entry.id.clone(), policy);
         }
         let pins: Vec<Option<Digest>> = plan.policies.values().map(|policy| policy.pin).collect();
         plan.publication = manifest::Publication::restore(manifest, &pins);
@@ -224,6 +237,7 @@ impl Plan {
         let Some(policy) = self.policies.get_mut(id) else { return };
         let Ok(Body { reference: Some(reference), .. }) = &policy.body else { return };
         if let Some(pin) = policy.pin {
+            self.admissions.hurry(reference, &pin);
             if let Some(making) = self.artifacts.get_mut(&pin) {
                 making.effort.hurry();
             }
@@ -246,6 +260,11 @@ impl Plan {
             Job::Fetch(reference) => {
                 if let Some(module) = self.modules.get_mut(reference) {
                     module.progress(bytes, total, now);
+                }
+            }
+            Job::Admit { reference, digest } => {
+                if let Some(admission) = self.admissions.get_mut(reference, digest) {
+                    admission.progress(bytes, total, now);
                 }
             }
             Job::Prepare { digest, .. } => {
@@ -282,6 +301,8 @@ impl Plan {
         match result {
             Ok(digest) => {
                 module.succeed(digest);
+                // Who fetches asks first whether he may.
+                self.admissions.grant(reference, digest);
                 for policy in users {
                     match policy.pin {
                         None => policy.pin = Some(digest),
@@ -354,6 +375,7 @@ impl Plan {
         for module in self.modules.values_mut() {
             module.hurry_outside();
         }
+        self.admissions.hurry_outside();
     }
 
     /// What should be done now.
@@ -361,10 +383,10 @@ impl Plan {
         if self.artifacts.values().filter_map(Making::remake_wakes_at).any(|at| at <= now.instant) {
             self.learn_again(now);
         }
-        let Wanted { references, digests } = self.wanted();
+        let Wanted { references, admissions, digests } = self.wanted();
+        let mut turn = Turn { jobs: self.admissions.turn(admissions, now), ..Turn::default() };
         self.modules.retain(|reference, _| references.contains_key(reference));
         self.artifacts.retain(|digest, _| digests.contains_key(digest));
-        let mut turn = Turn::default();
         for (reference, needed) in references {
             let module = self.modules.entry(reference.clone()).or_default();
             module.wake(now);
@@ -389,6 +411,7 @@ impl Plan {
         }
         turn.wake = [
             self.modules.values().filter_map(Effort::wakes_at).min(),
+            self.admissions.wakes_at(),
             self.artifacts.values().filter_map(|making| making.effort.wakes_at()).min(),
             self.artifacts.values().filter_map(Making::remake_wakes_at).min(),
             self.groups.wakes_at(),

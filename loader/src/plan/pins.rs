@@ -4,20 +4,25 @@ use portcullis_contract::Digest;
 
 use super::effort::{Now, Setback};
 use super::{Job, Plan};
+use crate::content::Body;
 use crate::retry;
 use crate::source::Reference;
 
 impl Plan {
     /// The digests by which policies want the module of a fetch, because the volume has lost it or never had it.
     pub(crate) fn pins_of(&self, job: &Job) -> Vec<Digest> {
-        let Job::Fetch(reference @ Reference::Registry(_)) = job else { return Vec::new() };
+        let Job::Fetch(reference) = job else { return Vec::new() };
+        if reference.image().is_none() {
+            return Vec::new();
+        }
         let is_missing = |digest: &Digest| self.artifacts.get(digest).is_some_and(|making| making.no_module);
+        let is_granted = |(body, digest): &(&Body, Digest)| self.is_admitted(body, digest) && is_missing(digest);
         let mut pins: Vec<Digest> = Vec::new();
         for policy in self.policies.values() {
             let target = policy.target();
             let others = policy.fallbacks().map(|other| (&other.body, other.digest));
             let named = target.into_iter().chain(others).filter(|(body, _)| body.reference.as_ref() == Some(reference));
-            pins.extend(named.map(|(_, pin)| pin).filter(is_missing));
+            pins.extend(named.filter(is_granted).map(|(_, pin)| pin));
         }
         pins.sort();
         pins.dedup();

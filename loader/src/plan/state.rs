@@ -82,6 +82,16 @@ impl Plan {
                 None => (Phase::Queued, None),
             }
         };
+        if let Some(digest) = policy.pin.filter(|digest| !self.is_admitted(body, digest)) {
+            return match self.admission(body, &digest) {
+                Some(admission) if admission.has_failed() => (Phase::Failed, None),
+                Some(admission) => match admission.activity() {
+                    Some(activity) => (Phase::Fetching, Some(activity.clone())),
+                    None => (Phase::Queued, None),
+                },
+                None => (Phase::Queued, None),
+            };
+        }
         let Some(making) = policy.pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
         if making.effort.result().is_some() {
             (Phase::Published, None)
@@ -100,12 +110,15 @@ impl Plan {
     /// One entry a web host. Of several failing addresses the first in order is told.
     fn sources(&self) -> Vec<SourceHealth> {
         let mut hosts: BTreeMap<String, SourceHealth> = BTreeMap::new();
-        let references: BTreeMap<&Reference, _> = self.modules.iter().collect();
-        for (reference, module) in references {
+        let modules = self.modules.iter().map(|(reference, module)| (reference, module.failure(0, None)));
+        let admissions = self.admissions.failures();
+        let mut failures: Vec<(&Reference, Option<Failure>)> = modules.chain(admissions).collect();
+        failures.sort_by_key(|(reference, _)| *reference);
+        for (reference, failure) in failures {
             let Some(host) = reference.host() else { continue };
             let health = hosts.entry(host.clone()).or_insert(SourceHealth { host, failure: None, policy: None });
             if health.failure.is_none() {
-                health.failure = module.failure(0, None);
+                health.failure = failure;
                 health.policy = health.failure.as_ref().and_then(|_| self.user_of(reference));
             }
         }

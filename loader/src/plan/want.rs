@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use portcullis_contract::Digest;
 
 use super::policy::Policy;
-use super::{Effort, Plan};
+use super::{Effort, Plan, admission};
 use crate::source::Reference;
 
 /// What somebody names, and whether it is needed now.
@@ -13,6 +13,8 @@ use crate::source::Reference;
 pub(super) struct Wanted {
     /// Modules, by address.
     pub(super) references: BTreeMap<Reference, bool>,
+    /// Modules that policies are pinned to, by the address that the policy names.
+    pub(super) admissions: BTreeMap<Reference, BTreeMap<Digest, bool>>,
     /// Artifacts, by the digest of their module.
     pub(super) digests: BTreeMap<Digest, bool>,
 }
@@ -30,6 +32,9 @@ impl Plan {
         for policy in self.policies.values() {
             for known in policy.recent.iter().chain(&policy.last_good).chain(policy.served()) {
                 wanted.digests.entry(known.digest).or_default();
+                if let Some(reference) = admission::asked(&known.body) {
+                    wanted.admissions.entry(reference.clone()).or_default().entry(known.digest).or_default();
+                }
             }
             if let Ok(body) = &policy.body
                 && let Some(reference) = &body.reference
@@ -38,9 +43,14 @@ impl Plan {
                 *wanted.references.entry(reference.clone()).or_default() |= is_file || policy.pin.is_none();
             }
             if let Some((body, digest)) = policy.target() {
-                wanted.digests.insert(digest, true);
+                let is_admitted = self.is_admitted(body, &digest);
+                *wanted.digests.entry(digest).or_default() |= is_admitted;
+                if let Some(reference) = admission::asked(body) {
+                    wanted.admissions.entry(reference.clone()).or_default().insert(digest, true);
+                }
                 if let Some(reference) = &body.reference {
-                    *wanted.references.entry(reference.clone()).or_default() |= self.has_no_module(&digest);
+                    *wanted.references.entry(reference.clone()).or_default() |=
+                        is_admitted && self.has_no_module(&digest);
                     if matches!(reference, Reference::File(_)) {
                         // A file that was pinned before a restart may be another now: it counts as read, and is read again.
                         self.modules.entry(reference.clone()).or_insert_with(|| {
@@ -69,12 +79,17 @@ impl Plan {
             if policy.is_foreign(fallback) && !has_failed {
                 return;
             }
-            wanted.digests.insert(fallback.digest, true);
-            let no_module = self.has_no_module(&fallback.digest);
+            if let Some(reference) = admission::asked(&fallback.body) {
+                wanted.admissions.entry(reference.clone()).or_default().insert(fallback.digest, true);
+            }
+            let is_admitted = self.is_admitted(&fallback.body, &fallback.digest);
+            *wanted.digests.entry(fallback.digest).or_default() |= is_admitted;
+            let no_module = is_admitted && self.has_no_module(&fallback.digest);
             if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
                 wanted.references.insert(reference.clone(), true);
             }
-            if !self.artifacts.get(&fallback.digest).is_some_and(|making| making.effort.has_failed()) {
+            let is_refused = self.admission(&fallback.body, &fallback.digest).is_some_and(Effort::has_failed);
+            if !is_refused && !self.artifacts.get(&fallback.digest).is_some_and(|making| making.effort.has_failed()) {
                 return;
             }
         }
@@ -93,6 +108,6 @@ impl Plan {
     /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.
     pub(super) fn needs_fallback(&self, policy: &Policy) -> bool {
         policy.refused.contains(&policy.generation)
-            || policy.target().is_none_or(|(_, digest)| self.artifact(&digest).is_none())
+            || policy.target().is_none_or(|(body, digest)| self.candidate_artifact(body, &digest).is_none())
     }
 }

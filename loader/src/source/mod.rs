@@ -8,13 +8,15 @@ use std::path::PathBuf;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
-use portcullis_registry::signature::{self, Requirement, RequirementError};
+use portcullis_registry::signature::{self, Material, Requirement, RequirementError};
 use portcullis_registry::{DockerConfig, Peers, Web, WebSettings, Whole, host_of};
 use url::Url;
 
 pub(crate) use self::file::FileSource;
 pub(crate) use self::reference::{Reference, shown};
 pub(crate) use self::sink::{Fetched, Progress, Sink};
+
+use crate::store::{MAX_SIGNATURES, SignedManifest};
 
 /// Why a module was not brought.
 pub(crate) use portcullis_registry::FetchError as SourceError;
@@ -77,10 +79,7 @@ impl Sources {
     /// When it cannot be had whole.
     pub(crate) async fn fetch(&self, reference: &Reference, sink: &mut Sink) -> Result<(), SourceError> {
         match reference {
-            Reference::File(_) | Reference::Web(_) if self.verification.is_some() => {
-                let text = "--verification wants signatures, and only a module in a registry can be signed";
-                Err(SourceError::new(Reason::SignatureInvalid, text))
-            }
+            Reference::File(_) if self.verification.is_some() => Err(nobody_signs()),
             Reference::File(path) => self.file.fetch(path, sink).await,
             Reference::Web(url) => self.web(url, sink).await,
             Reference::Registry(_) | Reference::Signed { .. } => {
@@ -90,8 +89,8 @@ impl Sources {
     }
 
     async fn web(&self, url: &Url, sink: &mut Sink) -> Result<(), SourceError> {
+        self.check_web(url)?;
         let (web, host) = (self.registry.web(), host_of(url));
-        web.check_allowed(&format!("{}://{host}{}", url.scheme(), url.path()), &host)?;
         web.in_time(&host, web.get(url, sink)).await
     }
 
@@ -128,30 +127,69 @@ impl Sources {
         self.peers.as_ref()?.fetch(self.registry.web(), "modules", digest, receive).await.ok()
     }
 
-    /// Checks that a manifest is signed by whom the installation and the policy name.
+    /// Manifests that name the module with this digest, and their signatures, from another loader. None without others, or when
+    /// none has any.
+    pub(crate) async fn signed_of_others(&self, module: &Digest) -> Vec<SignedManifest> {
+        let receive = || Ok(Whole::new("signatures", MAX_SIGNATURES));
+        let Some(peers) = &self.peers else { return Vec::new() };
+        let body = peers.fetch(self.registry.web(), "signatures", module, receive).await;
+        let read = |body: Whole| serde_json::from_slice(&body.finish().0).ok();
+        body.ok().and_then(read).unwrap_or_default()
+    }
+
+    /// The signatures of a manifest, from the registry.
     ///
     /// # Errors
-    /// `SignatureInvalid`, or `SignatureUnavailable` where that cannot be known: what cannot be checked is refused.
-    pub(crate) async fn verify(
-        &self,
-        image: &Image,
-        manifest: &Digest,
-        wanted: Option<&Requirement>,
-    ) -> Result<(), SourceError> {
+    /// `SignatureUnavailable` when they cannot be had now.
+    pub(crate) async fn signatures(&self, image: &Image, manifest: &Digest) -> Result<Material, SourceError> {
+        let fetch = signature::fetch(&self.registry, image, manifest);
+        let fetched = self.registry.web().in_time(&image.host, fetch).await;
+        fetched.map_err(|error| match error.reason {
+            Reason::RegistryTimeout => SourceError { reason: Reason::SignatureUnavailable, ..error },
+            _ => error,
+        })
+    }
+
+    /// Who must have signed a module for a policy that wants `wanted`: nobody, or all of these.
+    ///
+    /// # Errors
+    /// `SignatureUnavailable` where the installation's own list cannot be read: what cannot be checked is refused.
+    pub(crate) fn requirements(&self, wanted: Option<&Requirement>) -> Result<Vec<Requirement>, SourceError> {
         let unusable = |error: RequirementError| {
             SourceError::new(Reason::SignatureUnavailable, format!("--verification: {error}"))
         };
         let everybody = self.verification.as_deref().map(Requirement::read).transpose().map_err(unusable)?;
-        for requirement in everybody.as_ref().into_iter().chain(wanted) {
-            let check = signature::verify(&self.registry, image, manifest, requirement, self.trust_root.as_deref());
-            self.registry.web().in_time(&image.host, check).await?;
+        Ok(everybody.into_iter().chain(wanted.cloned()).collect())
+    }
+
+    /// Checks that signatures say that a manifest is signed by everybody who must have signed it. No network is needed.
+    ///
+    /// # Errors
+    /// `SignatureInvalid`, or `SignatureUnavailable` where that cannot be known: what cannot be checked is refused.
+    pub(crate) fn judge(
+        &self,
+        image: &Image,
+        manifest: &Digest,
+        signatures: &Material,
+        wanted: &[Requirement],
+    ) -> Result<(), SourceError> {
+        for requirement in wanted {
+            signatures.judge(image, manifest, requirement, self.trust_root.as_deref())?;
         }
         Ok(())
     }
 
-    /// Whether anything must be signed, whatever a policy says.
-    pub(crate) fn wants_signatures(&self) -> bool {
-        self.verification.is_some()
+    /// Whether the content of an address may be taken, as far as that can be told without asking.
+    ///
+    /// # Errors
+    /// `SourceNotAllowed`; `SignatureInvalid` where everything must be signed.
+    pub(crate) fn check_web(&self, url: &Url) -> Result<(), SourceError> {
+        if self.verification.is_some() {
+            return Err(nobody_signs());
+        }
+        let (web, host) = (self.registry.web(), host_of(url));
+        web.check_allowed(&format!("{}://{host}{}", url.scheme(), url.path()), &host)?;
+        web.check(url)
     }
 
     /// Whether modules may come from where a reference names, which is judged also for what is on the volume already.
@@ -161,4 +199,9 @@ impl Sources {
     pub(crate) fn check_allowed(&self, image: &Image) -> Result<(), SourceError> {
         self.registry.web().check_allowed(&image.address(), &image.host)
     }
+}
+
+fn nobody_signs() -> SourceError {
+    let text = "--verification wants signatures, and only a module in a registry can be signed";
+    SourceError::new(Reason::SignatureInvalid, text)
 }

@@ -80,6 +80,14 @@ impl Reference {
         }
     }
 
+    /// The artifact, where it is one.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        match self {
+            Self::File(_) | Self::Web(_) => None,
+            Self::Registry(image) | Self::Signed { image, .. } => Some(image),
+        }
+    }
+
     /// The same, signed as a policy wants it.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! artifacts/<digest>-<key>.cwasm    precompiled modules, with a .json beside each
 //! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
 //! manifests/<digest>-<module>.json  of OCI artifacts, so that a digest needs no registry
+//!                     ….signatures  what proved who signed them, where that was asked
 //! tmp/                              what is being written
 //! lock                              held by the one loader; holds the newest manifest's number
 //! ```
@@ -13,6 +14,7 @@ mod artifact;
 mod lock;
 mod oci;
 mod prune;
+mod signed;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -28,6 +30,7 @@ use portcullis_process::{failpoint, files};
 pub(crate) use self::artifact::ArtifactRecord;
 pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::prune::Keep;
+pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
 
 /// The volume. All its functions block.
 pub(crate) struct Volume {

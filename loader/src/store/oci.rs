@@ -1,5 +1,6 @@
 //! Manifests of artifacts whose modules are on the volume, so that a digest needs no registry.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,7 +15,8 @@ impl Volume {
     /// The manifest with this digest, if it is kept whole.
     pub(crate) fn oci_manifest(&self, digest: &Digest) -> Option<Manifest> {
         let prefix = format!("{}-", digest.hex());
-        let named = |item: &fs::DirEntry| item.file_name().to_str().is_some_and(|name| name.starts_with(&prefix));
+        let is_it = |name: &str| name.starts_with(&prefix) && name.ends_with(".json");
+        let named = |item: &fs::DirEntry| item.file_name().to_str().is_some_and(is_it);
         let path = fs::read_dir(self.root.join("manifests")).ok()?.flatten().find(named)?.path();
         let bytes = files::read_regular(&path, MAX_MANIFEST).ok()?;
         if Digest::of(&bytes) == *digest { Manifest::parse(bytes).ok() } else { None }
@@ -25,7 +27,7 @@ impl Volume {
     /// # Errors
     /// What the file system says.
     pub(crate) fn keep_oci_manifest(&self, manifest: &Manifest, module: &Digest) -> Result<(), VolumeError> {
-        let path = self.oci_path(&manifest.digest, module);
+        let path = self.oci_path(&manifest.digest, module, "json");
         if path.exists() {
             return Ok(());
         }
@@ -35,13 +37,15 @@ impl Volume {
         temporary.publish(&path)
     }
 
-    /// Removes the manifests of modules that are gone.
-    pub(super) fn prune_oci_manifests(&self) {
+    /// Removes what is known of modules that are gone, but for those that are wanted and may be on their way.
+    pub(super) fn prune_oci_manifests(&self, wanted: &HashSet<String>) {
         let Ok(items) = fs::read_dir(self.root.join("manifests")) else { return };
         for item in items.flatten() {
             let name = item.file_name();
-            let module = name.to_str().and_then(|name| name.strip_suffix(".json")?.split_once('-')).map(|(_, hex)| hex);
-            let stays = module.is_some_and(|hex| self.root.join("modules").join(format!("{hex}.wasm")).exists());
+            let stem = name.to_str().and_then(|name| name.strip_suffix(".json").or(name.strip_suffix(".signatures")));
+            let module = stem.and_then(|stem| stem.split_once('-')).map(|(_, hex)| hex);
+            let is_there = |hex: &str| self.root.join("modules").join(format!("{hex}.wasm")).exists();
+            let stays = module.is_some_and(|hex| wanted.contains(hex) || is_there(hex));
             if !stays {
                 // One that cannot be removed stays.
                 let _ = fs::remove_file(item.path());
@@ -49,8 +53,9 @@ impl Volume {
         }
     }
 
-    fn oci_path(&self, manifest: &Digest, module: &Digest) -> PathBuf {
-        self.root.join("manifests").join(format!("{}-{}.json", manifest.hex(), module.hex()))
+    /// Where something about a manifest is kept.
+    pub(super) fn oci_path(&self, manifest: &Digest, module: &Digest, extension: &str) -> PathBuf {
+        self.root.join("manifests").join(format!("{}-{}.{extension}", manifest.hex(), module.hex()))
     }
 }
 

@@ -42,7 +42,7 @@ impl Volume {
                 let _ = fs::remove_file(path.with_extension("json"));
             }
         }
-        self.prune_oci_manifests();
+        self.prune_oci_manifests(&hexes);
         Ok(removed)
     }
 }

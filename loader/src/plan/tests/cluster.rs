@@ -8,25 +8,25 @@ use crate::content::{Object, Served};
 const OTHER: &str = "https://example.com/b";
 
 /// Generation `generation` of the object `uid`.
-fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> DesiredPolicy {
+pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> DesiredPolicy {
     desired.object =
         Some(Object { uid: uid.to_owned(), generation, pin: None, older_groups: BTreeSet::new(), last_served: None });
     desired
 }
 
-fn pinned(mut desired: DesiredPolicy, module: &str) -> DesiredPolicy {
+pub(super) fn pinned(mut desired: DesiredPolicy, module: &str) -> DesiredPolicy {
     desired.object.as_mut().expect("an object").pin = Some(digest(module));
     desired
 }
 
-fn served(mut desired: DesiredPolicy, generation: i64, module: &str, pin: Option<&str>) -> DesiredPolicy {
+pub(super) fn served(mut desired: DesiredPolicy, generation: i64, module: &str, pin: Option<&str>) -> DesiredPolicy {
     let body = wants("a", module, "{\"old\":1}").body.expect("a body");
     let served = Served { generation, body, pin: pin.map(digest) };
     desired.object.as_mut().expect("an object").last_served = Some(served);
     desired
 }
 
-fn broken(mut desired: DesiredPolicy) -> DesiredPolicy {
+pub(super) fn broken(mut desired: DesiredPolicy) -> DesiredPolicy {
     desired.body = Err(Problem::new(Reason::SpecInvalid, "spec.rules: no"));
     desired
 }

@@ -1,5 +1,6 @@
 //! The plan by itself: what comes in, what should be done, what is published.
 
+mod admission;
 mod cluster;
 mod publishing;
 mod trouble;
@@ -94,15 +95,26 @@ impl Table {
         self.plan.desire(&snapshot(policies), self.now);
     }
 
-    /// Turns until nothing is published any more, and gives the jobs that run then.
+    /// Turns until nothing is published any more, and gives the jobs that run then. Whoever asks for a module may have it.
     fn jobs(&mut self) -> Vec<String> {
+        self.jobs_with(true)
+    }
+
+    fn jobs_with(&mut self, grants: bool) -> Vec<String> {
         loop {
             let turn = self.plan.turn(self.now);
-            if let Some(mut manifest) = turn.publish {
-                self.number += 1;
-                manifest.number = self.number;
-                self.manifest = Some(manifest);
-                self.plan.published(Ok(self.number), self.now);
+            let asked: Vec<_> = turn.jobs.iter().filter_map(asked).collect();
+            if grants && !asked.is_empty() {
+                for (reference, digest) in asked {
+                    self.plan.admitted(&reference, digest, Ok(()), self.now);
+                }
+                if let Some(manifest) = turn.publish {
+                    self.publish(manifest);
+                }
+                continue;
+            }
+            if let Some(manifest) = turn.publish {
+                self.publish(manifest);
                 continue;
             }
             let gathers = self.plan.publication.wakes_at().filter(|at| *at > self.now.instant);
@@ -112,6 +124,12 @@ impl Table {
             }
             return turn.jobs.iter().map(name).collect();
         }
+    }
+
+    fn publish(&mut self, manifest: Manifest) {
+        self.number += 1;
+        self.manifest = Some(Manifest { number: self.number, ..manifest });
+        self.plan.published(Ok(self.number), self.now);
     }
 
     fn fetched(&mut self, module: &str, result: Result<&str, Reason>) {
@@ -133,6 +151,7 @@ impl Table {
                         let module = name(&Job::Fetch(reference.clone()));
                         self.plan.fetched(&reference, Ok(digest(module.trim_start_matches("fetch "))), self.now);
                     }
+                    Job::Admit { reference, digest } => self.plan.admitted(&reference, digest, Ok(()), self.now),
                     Job::Prepare { digest, .. } => {
                         let record = ArtifactRecord {
                             artifact: Artifact { file: digest.hex(), sha256: digest, size: 1 },
@@ -148,7 +167,11 @@ impl Table {
 
     /// Generations of a policy's candidates in the newest manifest.
     fn candidates(&mut self, id: &str) -> Vec<i64> {
-        self.jobs();
+        self.candidates_with(true, id)
+    }
+
+    fn candidates_with(&mut self, grants: bool, id: &str) -> Vec<i64> {
+        self.jobs_with(grants);
         let manifest = self.manifest.as_ref().expect("a manifest");
         let entry = manifest.policies.iter().find(|entry| entry.id.as_str() == id).expect("the policy");
         entry.candidates.iter().map(|candidate| candidate.generation).collect()
@@ -192,8 +215,14 @@ impl Table {
     }
 }
 
+fn asked(job: &Job) -> Option<(Reference, Digest)> {
+    let Job::Admit { reference, digest } = job else { return None };
+    Some((reference.clone(), *digest))
+}
+
 fn name(job: &Job) -> String {
     match job {
+        Job::Admit { .. } => "admit".to_owned(),
         Job::Fetch(Reference::File(path)) => format!("fetch {}", path.display()),
         Job::Fetch(Reference::Web(url)) => format!("fetch {url}"),
         Job::Fetch(Reference::Registry(image) | Reference::Signed { image, .. }) => format!("fetch {image}"),

@@ -1,0 +1,200 @@
+//! The certificates by which loaders know each other, read again whenever their files change.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portcullis_contract::{Digest, Hasher};
+use portcullis_process::files;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
+
+/// Largest file of keys and certificates, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// The files, all in one folder.
+const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+
+/// A folder with `tls.crt`, `tls.key` and `ca.crt`: one authority for loaders and nobody else, and one name in all their
+/// certificates. The files may come later, and change; while they cannot be used, what they said last counts.
+#[derive(Clone)]
+pub struct PeerKeys {
+    folder: PathBuf,
+    name: ServerName<'static>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// Both sides of a connection.
+#[derive(Clone)]
+pub struct PeerTls {
+    /// Of who is asked: who asks must have a certificate of the same authority, with the same name.
+    pub server: Arc<ServerConfig>,
+    /// Of who asks.
+    pub client: Arc<ClientConfig>,
+}
+
+/// What was read last.
+#[derive(Default)]
+struct Known {
+    /// Of the bytes that `tls` was made of.
+    print: Option<Digest>,
+    tls: Option<PeerTls>,
+    /// The problem that was logged last.
+    told: Option<String>,
+}
+
+impl PeerKeys {
+    /// The files of this folder, which need not be there yet. `name` is the DNS name in the certificate of every loader.
+    ///
+    /// # Errors
+    /// When that is no DNS name.
+    pub fn new(folder: PathBuf, name: &str) -> Result<Self, String> {
+        let server = ServerName::try_from(name.to_ascii_lowercase());
+        match server {
+            Ok(server @ ServerName::DnsName(_)) => Ok(Self { folder, name: server, known: Arc::default() }),
+            _ => Err(format!("{name:?} is no DNS name: want for instance {}", super::PEER_NAME)),
+        }
+    }
+
+    /// The name in the certificate of every loader.
+    pub fn name(&self) -> String {
+        self.name.to_str().into_owned()
+    }
+
+    /// Both sides, as the files are now. Nothing as long as there never were files that can be used; the log says why.
+    pub fn tls(&self) -> Option<PeerTls> {
+        // Files of which one was swapped meanwhile do not fit together; the next look finds them whole.
+        let read = read(&self.folder).or_else(|_| read(&self.folder));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let problem = match read {
+            Ok((print, _)) if known.print == Some(print) => None,
+            Ok((print, files)) => match make(&files, &self.name) {
+                Ok(tls) => {
+                    tracing::info!(folder = %self.folder.display(), "certificates for other loaders are in use");
+                    (known.print, known.tls) = (Some(print), Some(tls));
+                    None
+                }
+                Err(problem) => Some(problem),
+            },
+            Err(problem) => Some(problem),
+        };
+        if known.told != problem {
+            if let Some(error) = &problem {
+                let keeps = known.tls.is_some();
+                tracing::warn!(error, keeps, "the certificates for other loaders cannot be used (--siblings-tls-dir)");
+            }
+            known.told = problem;
+        }
+        known.tls.clone()
+    }
+}
+
+impl fmt::Debug for PeerKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerKeys").field("folder", &self.folder).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The bytes of the files and a digest of them all.
+fn read(folder: &Path) -> Result<(Digest, [Vec<u8>; 3]), String> {
+    // A mounted Secret is a folder of links through `..data`, which is swapped as a whole: all are read behind it.
+    let data = folder.join("..data");
+    let folder = data.canonicalize().or_else(|_| folder.canonicalize());
+    let folder = folder.map_err(|error| format!("{}: {}", data.with_file_name("").display(), error.kind()))?;
+    let mut hasher = Hasher::default();
+    let mut files = FILES.map(|_| Vec::new());
+    for (name, bytes) in FILES.iter().zip(&mut files) {
+        let path = folder.join(name);
+        let failed = |problem: String| format!("{}: {problem}", path.display());
+        let real = path.canonicalize().map_err(|error| failed(error.kind().to_string()))?;
+        *bytes = files::read_regular(&real, LARGEST).map_err(|error| failed(error.source.kind().to_string()))?;
+        hasher.update(&bytes.len().to_le_bytes());
+        hasher.update(bytes);
+    }
+    Ok((hasher.finish(), files))
+}
+
+fn make([certificate, key, authorities]: &[Vec<u8>; 3], name: &ServerName<'static>) -> Result<PeerTls, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for authority in certificates("ca.crt", authorities)? {
+        roots.add(authority).map_err(|error| format!("ca.crt: {error}"))?;
+    }
+    let roots = Arc::new(roots);
+    let chain = certificates("tls.crt", certificate)?;
+    let key = || PrivateKeyDer::from_pem_slice(key).map_err(|_| "tls.key: it holds no key".to_owned());
+    let unusable = |error: rustls::Error| format!("tls.crt and tls.key: {error}");
+
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
+    let inner = verifier.map_err(|error| format!("ca.crt: {error}"))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| error.to_string())?;
+    let builder = builder.with_client_cert_verifier(Arc::new(Named { inner, name: name.clone() }));
+    let server = builder.with_single_cert(chain.clone(), key()?).map_err(unusable)?;
+
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| error.to_string())?.with_root_certificates(roots);
+    let client = builder.with_client_auth_cert(chain, key()?).map_err(unusable)?;
+    Ok(PeerTls { server: Arc::new(server), client: Arc::new(client) })
+}
+
+fn certificates(file: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(format!("{file}: it holds no certificate")),
+    }
+}
+
+/// Takes clients whose certificate has this name, and is of an authority that `inner` knows.
+#[derive(Debug)]
+struct Named {
+    inner: Arc<dyn ClientCertVerifier>,
+    name: ServerName<'static>,
+}
+
+impl ClientCertVerifier for Named {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Modules, manifests and signatures from the loaders beside this one, by digest, over mutual TLS.
+
+mod keys;
+mod place;
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_contract::{Digest, Reason};
+use url::Url;
+
+pub use self::keys::{PeerKeys, PeerTls};
+pub use self::place::{Place, PlaceError};
+use crate::resolve::GuardedResolver;
+use crate::{FetchError, Receive, Web, client};
+
+/// The name in the certificate of every loader, where nothing else was said.
+pub const PEER_NAME: &str = "portcullis-sibling";
+/// Longest time for a connection, and to the head of an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Other loaders.
+#[derive(Clone)]
+pub struct Peers {
+    places: Vec<Place>,
+    own: BTreeSet<SocketAddr>,
+    keys: PeerKeys,
+    resolver: GuardedResolver,
+}
+
+impl Peers {
+    /// The loaders at these places but this one, which is at `own`. Names are asked of `name_server`, or of the system's, each
+    /// time anew.
+    pub fn new(places: Vec<Place>, own: BTreeSet<SocketAddr>, keys: PeerKeys, name_server: Option<SocketAddr>) -> Self {
+        let names = places.iter().filter_map(|place| match place {
+            Place::Name { host, .. } => Some(host.clone()),
+            Place::Address(_) => None,
+        });
+        // The installation itself chose these names: they may lead inside.
+        let resolver = GuardedResolver::fresh(names.collect(), name_server);
+        Self { places, own, keys, resolver }
+    }
+
+    /// Brings what has a digest from the first loader that has it, within the time of one download. `kind` is `modules`,
+    /// `manifests` or `proofs`; `receive` makes a receiver for one attempt. The caller checks the digest, as he would anybody's.
+    ///
+    /// # Errors
+    /// What the last one said. With nobody to ask, `NotFound`.
+    pub async fn fetch<R: Receive>(
+        &self,
+        web: &Web,
+        kind: &str,
+        digest: &Digest,
+        receive: impl Fn() -> Result<R, FetchError>,
+    ) -> Result<R, FetchError> {
+        let total = web.settings().total;
+        let search = tokio::time::timeout(total, self.search(web, kind, digest, receive)).await;
+        search.map_err(|_| client::slow("other loaders", "no answer", total))?
+    }
+
+    async fn search<R: Receive>(
+        &self,
+        web: &Web,
+        kind: &str,
+        digest: &Digest,
+        receive: impl Fn() -> Result<R, FetchError>,
+    ) -> Result<R, FetchError> {
+        let mut last = FetchError::new(Reason::NotFound, "no other loader is known");
+        for address in self.others().await {
+            match self.ask(web, address, &format!("/v1/{kind}/{digest}"), receive()?).await {
+                Ok(received) => {
+                    tracing::info!(%address, %digest, kind, "another loader helped");
+                    return Ok(received);
+                }
+                Err(error) => {
+                    tracing::debug!(%address, %error, "another loader does not help");
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Whom to ask now.
+    async fn others(&self) -> Vec<SocketAddr> {
+        let mut found = Vec::new();
+        for place in &self.places {
+            match place {
+                Place::Address(address) => found.push(*address),
+                Place::Name { host, port } => match self.resolver.look_up(host).await {
+                    Ok(addresses) => found.extend(addresses.into_iter().map(|one| SocketAddr::new(one.ip(), *port))),
+                    Err(error) => tracing::debug!(host, %error, "the name of other loaders does not resolve"),
+                },
+            }
+        }
+        place::choose(found, &self.own, RandomState::new().hash_one(0))
+    }
+
+    async fn ask<R: Receive>(
+        &self,
+        web: &Web,
+        address: SocketAddr,
+        path: &str,
+        mut receive: R,
+    ) -> Result<R, FetchError> {
+        let unusable = |text: String| FetchError::new(Reason::TLSFailed, format!("--siblings-tls-dir: {text}"));
+        let tls = self.keys.tls().ok_or_else(|| unusable("there are no certificates that can be used".to_owned()))?;
+        let name = self.keys.name();
+        let builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(Arc::unwrap_or_clone(tls.client))
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(PATIENCE)
+            .resolve(&name, address);
+        let sibling = builder.build().map_err(|error| unusable(error.to_string()))?;
+        let url = Url::parse(&format!("https://{name}:{}{path}", address.port()));
+        let url = url.map_err(|error| unusable(error.to_string()))?;
+        let host = address.to_string();
+        let answer = tokio::time::timeout(PATIENCE, sibling.get(url).send()).await;
+        let answer = answer.map_err(|_| client::slow(&host, "no answer", PATIENCE))?;
+        let answer = answer.map_err(|error| client::failed(&host, error, false, false))?;
+        if !answer.status().is_success() {
+            return Err(client::refused(&host, answer.status(), answer.headers()));
+        }
+        web.in_time(&host, web.body(&host, answer, &mut receive)).await?;
+        Ok(receive)
+    }
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peers").field("places", &self.places).field("own", &self.own).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,139 @@
+//! Whether a policy may have the module that it is pinned to: by the rules for its address, and by who signed it.
+//!
+//! Whoever fetches a module asks that first. A policy that is pinned to a digest may find the bytes on the volume, brought there
+//! for another policy, for which other rules count: then it is asked here, once for each address and digest.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+
+use portcullis_contract::{Digest, Failure, Reason};
+
+use super::effort::{Effort, Now, Setback};
+use super::policy::Policy;
+use super::{Job, Plan};
+use crate::content::Body;
+use crate::retry::{self, Retry};
+use crate::source::Reference;
+use crate::store::ArtifactRecord;
+
+/// What was asked, by address.
+#[derive(Debug, Default)]
+pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Effort<()>>>);
+
+/// The address that must be asked about. Files are read again by each loader, and where only a candidate of an earlier manifest
+/// is known, it was asked about before it was published.
+pub(super) fn asked(body: &Body) -> Option<&Reference> {
+    body.reference.as_ref().filter(|reference| !matches!(reference, Reference::File(_)))
+}
+
+impl Admissions {
+    fn get(&self, body: &Body, digest: &Digest) -> Option<&Effort<()>> {
+        self.0.get(asked(body)?)?.get(digest)
+    }
+
+    pub(super) fn get_mut(&mut self, reference: &Reference, digest: &Digest) -> Option<&mut Effort<()>> {
+        self.0.get_mut(reference)?.get_mut(digest)
+    }
+
+    /// Whether nothing is left to be asked.
+    pub(super) fn are_done(&self, body: &Body, digest: &Digest) -> bool {
+        asked(body).is_none() || self.get(body, digest).is_some_and(|admission| admission.result().is_some())
+    }
+
+    /// It was asked, and may be.
+    pub(super) fn grant(&mut self, reference: &Reference, digest: Digest) {
+        self.0.entry(reference.clone()).or_default().insert(digest, Effort::done(()));
+    }
+
+    /// What was served before a restart counts at once, and is asked about again, as rules may be others by now.
+    pub(super) fn restore(&mut self, policy: &Policy) {
+        let published = policy.target().filter(|(_, digest)| policy.published == Some((policy.generation, *digest)));
+        let good = policy.last_good.as_ref().map(|good| (&good.body, good.digest));
+        for (body, digest) in published.into_iter().chain(good) {
+            let Some(reference) = asked(body) else { continue };
+            self.grant(reference, digest);
+            if let Some(admission) = self.get_mut(reference, &digest) {
+                admission.repeat();
+            }
+        }
+    }
+
+    /// A new generation wants it: what failed is tried at once.
+    pub(super) fn hurry(&mut self, reference: &Reference, digest: &Digest) {
+        if let Some(admission) = self.get_mut(reference, digest) {
+            admission.hurry();
+        }
+    }
+
+    pub(super) fn hurry_outside(&mut self) {
+        self.0.values_mut().flat_map(BTreeMap::values_mut).for_each(Effort::hurry_outside);
+    }
+
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        self.0.values().flat_map(BTreeMap::values).filter_map(Effort::wakes_at).min()
+    }
+
+    /// What fails, by address.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (&Reference, Option<Failure>)> {
+        let of = |(reference, digests)| {
+            let digests: &BTreeMap<Digest, Effort<()>> = digests;
+            (reference, digests.values().find_map(|admission| admission.failure(0, None)))
+        };
+        self.0.iter().map(of)
+    }
+
+    /// Takes in what is wanted, forgets the rest, and gives the jobs that should run.
+    pub(super) fn turn(&mut self, wanted: BTreeMap<Reference, BTreeMap<Digest, bool>>, now: Now) -> BTreeSet<Job> {
+        let mut jobs = BTreeSet::new();
+        self.0.retain(|reference, _| wanted.contains_key(reference));
+        for (reference, digests) in wanted {
+            let known = self.0.entry(reference.clone()).or_default();
+            known.retain(|digest, _| digests.contains_key(digest));
+            for (digest, needed) in digests {
+                let admission = known.entry(digest).or_default();
+                admission.wake(now);
+                if needed && admission.is_due() {
+                    jobs.insert(Job::Admit { reference: reference.clone(), digest });
+                }
+            }
+        }
+        jobs
+    }
+
+    fn end(&mut self, reference: &Reference, digest: &Digest, result: Result<(), Setback>, retry: &Retry, now: Now) {
+        let Some(admission) = self.get_mut(reference, digest) else { return };
+        match result {
+            Ok(()) => admission.succeed(()),
+            // What served before goes on as long as nobody says no.
+            Err(setback) if admission.result().is_some() && !is_refusal(setback.reason) => admission.leave(),
+            Err(setback) => admission.fail(setback, retry, retry::random(), now),
+        }
+    }
+}
+
+/// Whether it is known that the module may not be had. Everything else is not knowing.
+fn is_refusal(reason: Reason) -> bool {
+    matches!(reason, Reason::SourceNotAllowed | Reason::SignatureInvalid)
+}
+
+impl Plan {
+    /// [`Job::Admit`] has ended.
+    pub(crate) fn admitted(&mut self, reference: &Reference, digest: Digest, result: Result<(), Setback>, now: Now) {
+        (self.touched, self.changed) = (true, true);
+        self.admissions.end(reference, &digest, result, &self.settings.retry, now);
+    }
+
+    /// Whether a policy may have this module.
+    pub(super) fn is_admitted(&self, body: &Body, digest: &Digest) -> bool {
+        self.admissions.are_done(body, digest)
+    }
+
+    pub(super) fn admission(&self, body: &Body, digest: &Digest) -> Option<&Effort<()>> {
+        self.admissions.get(body, digest)
+    }
+
+    /// The artifact of a module that a policy may have.
+    pub(super) fn candidate_artifact(&self, body: &Body, digest: &Digest) -> Option<&ArtifactRecord> {
+        self.artifact(digest).filter(|_| self.is_admitted(body, digest))
+    }
+}

@@ -1,0 +1,95 @@
+//! Modules that are on the volume for one policy, and are wanted by another for which other rules count.
+
+use super::cluster::{broken, object, pinned, served};
+use super::*;
+
+const OTHER: &str = "https://example.com/b";
+
+fn answer(table: &mut Table, module: &str, pin: &str, result: Result<(), Reason>) {
+    let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
+    table.plan.admitted(&reference, digest(pin), result.map_err(setback), table.now);
+}
+
+/// A plan in which another policy has the module `a`, and the policy `b` is pinned to the same bytes.
+fn shared() -> Table {
+    let mut table = Table::new();
+    let first = object(wants("a", URL, "{}"), "u", 1);
+    table.want(vec![first.clone()]);
+    table.settle();
+    table.want(vec![first, pinned(object(wants("b", OTHER, "{}"), "v", 1), URL)]);
+    table
+}
+
+#[test]
+fn l27_a_module_on_the_volume_is_not_served_to_a_policy_before_its_rules_were_asked() {
+    let mut table = shared();
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    assert_eq!((table.candidates_with(false, "a"), table.candidates_with(false, "b")), (vec![1], vec![]));
+    assert_eq!((table.state("b").phase, table.state("b").failure), (Phase::Queued, None));
+    answer(&mut table, OTHER, URL, Ok(()));
+    assert_eq!((table.candidates("b"), table.jobs_with(false)), (vec![1], Vec::new()), "asked once");
+}
+
+#[test]
+fn l21_l23_a_module_on_the_volume_is_refused_for_the_reason_of_the_policy_that_asks() {
+    for reason in [Reason::SignatureInvalid, Reason::SourceNotAllowed, Reason::SignatureUnavailable] {
+        let mut table = shared();
+        table.jobs_with(false);
+        answer(&mut table, OTHER, URL, Err(reason));
+        assert_eq!(table.candidates_with(false, "b"), Vec::<i64>::new());
+        let state = table.state("b");
+        assert_eq!((state.phase, state.failure.expect("fails").reason), (Phase::Failed, reason));
+        assert_eq!(table.candidates("a"), [1], "the other policy goes on");
+        let told = table.plan.state(&Program::default()).sources;
+        assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), Some(reason));
+        // Another rule, and it is asked again at once; what may pass is asked again by itself.
+        table.plan.outside_changed();
+        table.pass(SETTINGS.retry.cap);
+        assert_eq!(table.jobs_with(false), ["admit"]);
+    }
+}
+
+#[test]
+fn l21_nothing_is_compiled_or_fetched_before_its_rules_were_asked() {
+    let mut table = Table::new();
+    table.want(vec![pinned(object(wants("a", URL, "{}"), "u", 1), URL)]);
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    answer(&mut table, URL, URL, Ok(()));
+    assert_eq!(table.jobs_with(false), ["prepare"]);
+    table.plan.prepared(digest(URL), Ok(Prepared::NoModule), table.now);
+    assert_eq!(table.jobs_with(false), [format!("fetch {URL}")]);
+    table.fetched(URL, Ok(URL));
+    assert_eq!(table.jobs_with(false), ["prepare"], "who fetched has asked");
+}
+
+#[test]
+fn what_served_elsewhere_is_asked_about_too() {
+    let mut table = Table::new();
+    table.want(vec![served(broken(object(wants("a", URL, "{}"), "u", 7)), 6, OTHER, Some(OTHER))]);
+    assert_eq!(table.jobs_with(false), ["admit"]);
+    answer(&mut table, OTHER, OTHER, Err(Reason::SignatureInvalid));
+    assert_eq!((table.jobs_with(false), table.candidates_with(false, "a")), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn k05_what_served_before_a_restart_goes_on_unless_the_rules_say_no() {
+    let mut table = Table::new();
+    let desired = || vec![object(wants("a", URL, "{}"), "u", 1)];
+    table.want(desired());
+    table.settle();
+    let manifest = table.manifest.take();
+    for (result, left) in [
+        (Ok(()), vec![1]),
+        (Err(Reason::SignatureUnavailable), vec![1]),
+        (Err(Reason::CredentialsMissing), vec![1]),
+        (Err(Reason::SignatureInvalid), vec![]),
+        (Err(Reason::SourceNotAllowed), vec![]),
+    ] {
+        let mut table = Table::restored(manifest.clone());
+        table.want(desired());
+        assert_eq!(table.jobs_with(false), ["admit", "prepare"], "it is asked while it serves");
+        answer(&mut table, URL, URL, result);
+        table.compiled(URL);
+        assert_eq!(table.candidates_with(false, "a"), left, "{result:?}");
+    }
+}

@@ -1,0 +1,114 @@
+//! What proved who signed an artifact, kept beside its module: the next policy that asks needs no network, and other loaders get
+//! it along with the module.
+
+use std::fs;
+use std::io::Write as _;
+
+use portcullis_contract::Digest;
+use portcullis_process::files;
+use portcullis_registry::oci::Manifest;
+use portcullis_registry::signature::Material;
+use serde::{Deserialize, Serialize};
+
+use super::{Volume, VolumeError};
+
+/// Largest file of signatures, and most of what is given to another loader at once, in bytes.
+pub(crate) const MAX_SIGNATURES: u64 = 16 << 20;
+/// Most manifests that are looked at for one module.
+const MOST: usize = 16;
+
+/// A manifest and its signatures. Nothing of them is believed because they are kept: who signed is checked again each time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SignedManifest {
+    /// The manifest's text, whose digest is what was signed.
+    manifest: String,
+    /// Its signatures.
+    pub signatures: Material,
+}
+
+impl SignedManifest {
+    /// The manifest, if it is one and its module has this digest.
+    pub(crate) fn manifest_of(&self, module: &Digest) -> Option<Manifest> {
+        let manifest = Manifest::parse(self.manifest.clone().into_bytes()).ok()?;
+        let is_it = manifest.module().is_ok_and(|layer| layer.digest == *module);
+        is_it.then_some(manifest)
+    }
+}
+
+impl Volume {
+    /// The signatures that are kept of a manifest.
+    pub(crate) fn signatures(&self, manifest: &Digest, module: &Digest) -> Option<Material> {
+        let bytes = files::read_regular(&self.oci_path(manifest, module, "signatures"), MAX_SIGNATURES).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Keeps the signatures of a manifest, in place of what was kept before.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn keep_signatures(
+        &self,
+        manifest: &Digest,
+        module: &Digest,
+        signatures: &Material,
+    ) -> Result<(), VolumeError> {
+        let path = self.oci_path(manifest, module, "signatures");
+        let text = serde_json::to_vec(signatures).expect("has text keys only");
+        let temporary = self.temporary();
+        let write = temporary.open().and_then(|mut file| file.write_all(&text));
+        write.map_err(files::FileError::new("write", &path))?;
+        temporary.publish(&path)
+    }
+
+    /// The manifests that name a module and whose signatures are kept; a few of them where there are many.
+    pub(crate) fn signed_manifests(&self, module: &Digest) -> Vec<SignedManifest> {
+        let suffix = format!("-{}.signatures", module.hex());
+        let Ok(items) = fs::read_dir(self.root.join("manifests")) else { return Vec::new() };
+        let (mut found, mut size) = (Vec::new(), 0);
+        for item in items.flatten() {
+            let name = item.file_name();
+            let hex = name.to_str().and_then(|name| name.strip_suffix(&suffix));
+            let Some(digest) = hex.and_then(|hex| format!("sha256:{hex}").parse::<Digest>().ok()) else { continue };
+            let manifest = self.oci_manifest(&digest).and_then(|manifest| String::from_utf8(manifest.bytes).ok());
+            let Some((manifest, signatures)) = manifest.zip(self.signatures(&digest, module)) else { continue };
+            // Texts in JSON take up to twice their length.
+            size += 2 * manifest.len() as u64 + 2 * item.metadata().map_or(0, |metadata| metadata.len());
+            if found.len() == MOST || size > MAX_SIGNATURES {
+                break;
+            }
+            found.push(SignedManifest { manifest, signatures });
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashSet};
+
+    use super::*;
+    use crate::store::Keep;
+
+    #[test]
+    fn signatures_stay_as_long_as_their_module_or_the_wish_for_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = Volume::open(folder.path(), "00000000000000aa").expect("opens").expect("is free");
+        let (manifest, module) = (Manifest::of_module(b"module", BTreeMap::new()), Digest::of(b"module"));
+        let unsigned = Manifest::of_module(b"module", [("name".to_owned(), "other".to_owned())].into());
+        volume.keep_oci_manifest(&manifest, &module).expect("keeps");
+        volume.keep_oci_manifest(&unsigned, &module).expect("keeps");
+        volume.keep_signatures(&manifest.digest, &module, &Material::default()).expect("keeps");
+        let kept = volume.signed_manifests(&module);
+        let read: Vec<_> = kept.iter().map(|signed| signed.manifest_of(&module)).collect();
+        assert_eq!(read, [Some(manifest.clone())], "only what was signed is told");
+        assert_eq!(kept[0].manifest_of(&Digest::of(b"other")), None);
+        let text = serde_json::to_string(&kept).expect("serialises");
+        assert_eq!(serde_json::from_str::<Vec<SignedManifest>>(&text).expect("parses"), kept);
+
+        let wanted = Keep { digests: HashSet::from([module]), ..Keep::default() };
+        volume.prune(&wanted).expect("prunes");
+        assert_eq!(volume.signed_manifests(&module).len(), 1, "the module may be on its way");
+        volume.prune(&Keep::default()).expect("prunes");
+        assert!(volume.signed_manifests(&module).is_empty() && volume.signatures(&manifest.digest, &module).is_none());
+    }
+}
