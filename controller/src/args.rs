@@ -113,7 +113,8 @@ impl Args {
         if !(1..=256).contains(&self.parallel_writes) {
             return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
         }
-        self.certificates.rules(&self.policy_server, &self.namespace, &self.service).map(drop)
+        self.certificates.rules(&self.policy_server, &self.namespace, &self.service)?;
+        self.certificates.siblings_rules(&self.policy_server, &self.namespace).map(drop)
     }
 
     /// The name of this Pod.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use portcullis_kubernetes::{ClientLeases, Clients, Leadership, LeaseSettings, hold_lease};
-use portcullis_process::{ProbeServer, ProbeSources, Shutdown};
+use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::args::Args;
 use crate::carry_out::Hands;
-use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
+use crate::certificates::{CaBundle, CertificateMetrics, Form, Keeper, KeeperParts};
 use crate::control::{Control, Ears};
 use crate::decide::Rules;
 use crate::event::Events;
@@ -75,7 +75,12 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         helpers.spawn(watch(client, source, namespace, policy_server, failures, sender.clone()));
     }
     let (told, bundle) = watch::channel(None);
-    helpers.spawn(keep_certificates(args.clone(), clients.clone(), certificate_metrics, leadership.clone(), told));
+    let (webhooks, siblings) = keepers(&args, &clients, &certificate_metrics)?;
+    helpers.spawn(keep_certificates(webhooks, leadership.clone(), told));
+    if let Some(siblings) = siblings {
+        // Loaders trust what their Secret says, and nobody has to be told.
+        helpers.spawn(keep_certificates(siblings, leadership.clone(), watch::channel(None).0));
+    }
     let (told, identity) = watch::channel(Err(unknown("Unknown", "the API server has not been asked yet")));
     let question = Question {
         client: clients.calls.clone(),
@@ -122,29 +127,38 @@ fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leaders
     }
 }
 
-/// Keeps the certificates while this program leads, and tells what webhooks are to trust.
-async fn keep_certificates(
-    args: Args,
-    clients: Clients,
-    metrics: CertificateMetrics,
-    mut leadership: Leadership,
-    told: watch::Sender<Option<Arc<CaBundle>>>,
-) {
+/// What keeps the certificates that API servers are shown, and those of loaders, where they are to have some.
+fn keepers(
+    args: &Args,
+    clients: &Clients,
+    metrics: &CertificateMetrics,
+) -> Result<(KeeperParts, Option<KeeperParts>), SettingError> {
+    let (certificates, server) = (&args.certificates, args.policy_server.as_str());
+    let parts = |rules, form, ca_secret, tls_secret| KeeperParts {
+        client: clients.calls.clone(),
+        namespace: args.namespace.clone(),
+        policy_server: args.policy_server.clone(),
+        instance: args.pod_name(),
+        form,
+        ca_secret,
+        tls_secret,
+        rules,
+        metrics: metrics.clone(),
+    };
+    let rules = certificates.rules(server, &args.namespace, &args.service)?;
+    let webhooks =
+        parts(rules, certificates.certificates, certificates.ca_secret(server), certificates.tls_secret(server));
+    let siblings = certificates.siblings_rules(server, &args.namespace)?.map(|rules| {
+        parts(rules, Form::Own, certificates.siblings_ca_secret(server), certificates.siblings_secret(server))
+    });
+    Ok((webhooks, siblings))
+}
+
+/// Keeps certificates while this program leads, and tells which authorities are to be trusted.
+async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told: watch::Sender<Option<Arc<CaBundle>>>) {
     loop {
         leadership.held().await;
-        let rules = args.certificates.rules(&args.policy_server, &args.namespace, &args.service);
-        let Ok(rules) = rules else { return };
-        let (keeper, mut bundle) = Keeper::new(KeeperParts {
-            client: clients.calls.clone(),
-            namespace: args.namespace.clone(),
-            policy_server: args.policy_server.clone(),
-            instance: args.pod_name(),
-            form: args.certificates.certificates,
-            ca_secret: args.certificates.ca_secret(&args.policy_server),
-            tls_secret: args.certificates.tls_secret(&args.policy_server),
-            rules,
-            metrics: metrics.clone(),
-        });
+        let (keeper, mut bundle) = Keeper::new(parts.clone());
         let tell = async {
             while bundle.changed().await.is_ok() {
                 told.send_replace(bundle.borrow_and_update().clone());

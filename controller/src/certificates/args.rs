@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use portcullis_kubernetes::siblings_name;
 use portcullis_process::{SettingError, parse_duration};
 
-use super::rules::Rules;
+use super::rules::{Purpose, Rules};
 
 /// Shortest lifetime of anything. Shorter ones would be renewed all the time.
 const SHORTEST: Duration = Duration::from_secs(10);
@@ -34,6 +35,18 @@ pub struct CertificateArgs {
     /// The Secret of the serving certificate, which pods mount. [default: portcullis-<policy server>-tls]
     #[arg(long, env = "PORTCULLIS_TLS_SECRET", value_name = "NAME")]
     pub tls_secret: Option<String>,
+
+    /// Makes certificates by which loaders help each other while a registry is away, with an authority of their own.
+    #[arg(long, env = "PORTCULLIS_SIBLINGS")]
+    pub siblings: bool,
+
+    /// The Secret of the loaders' authority. [default: portcullis-<policy server>-siblings-ca]
+    #[arg(long, env = "PORTCULLIS_SIBLINGS_CA_SECRET", value_name = "NAME")]
+    pub siblings_ca_secret: Option<String>,
+
+    /// The Secret of the loaders' certificate, which pods mount. [default: portcullis-<policy server>-siblings]
+    #[arg(long, env = "PORTCULLIS_SIBLINGS_SECRET", value_name = "NAME")]
+    pub siblings_secret: Option<String>,
 
     /// How long an authority lives. The next one is made when a third of that is left.
     #[arg(long, env = "PORTCULLIS_CA_LIFETIME", value_name = "TIME", default_value = "365d", value_parser = parse_duration)]
@@ -67,6 +80,55 @@ impl CertificateArgs {
         self.tls_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-tls"))
     }
 
+    /// The name of the Secret of the loaders' authority.
+    pub fn siblings_ca_secret(&self, policy_server: &str) -> String {
+        self.siblings_ca_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-siblings-ca"))
+    }
+
+    /// The name of the Secret of the loaders' certificate.
+    pub fn siblings_secret(&self, policy_server: &str) -> String {
+        self.siblings_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-siblings"))
+    }
+
+    /// The rules for the loaders of a policy server, where they are to have certificates.
+    ///
+    /// # Errors
+    /// When settings contradict each other.
+    pub fn siblings_rules(&self, policy_server: &str, namespace: &str) -> Result<Option<Rules>, SettingError> {
+        if !self.siblings {
+            return Ok(None);
+        }
+        let names = [
+            ("--ca-secret", self.ca_secret(policy_server)),
+            ("--tls-secret", self.tls_secret(policy_server)),
+            ("--siblings-ca-secret", self.siblings_ca_secret(policy_server)),
+            ("--siblings-secret", self.siblings_secret(policy_server)),
+        ];
+        for (number, (setting, name)) in names.iter().enumerate() {
+            if let Some((other, _)) = names[..number].iter().find(|(_, earlier)| earlier == name) {
+                return Err(SettingError::new(*setting, format!("is the Secret of {other} too; give them two names")));
+            }
+        }
+        // Loaders learn of an authority and of a certificate alike: by the Secret that they mount.
+        let pauses = self.tls_pause.saturating_mul(2);
+        if pauses >= self.ca_lifetime / 3 {
+            let problem = format!(
+                "is too short for --siblings: an authority is replaced in its last third, which takes {pauses:?} of pauses (twice --tls-pause)"
+            );
+            return Err(SettingError::new("--ca-lifetime", problem));
+        }
+        Ok(Some(Rules {
+            purpose: Purpose::Siblings,
+            names: vec![siblings_name(policy_server, namespace)],
+            policy_server: policy_server.to_owned(),
+            ca_lifetime: self.ca_lifetime,
+            serving_lifetime: self.tls_lifetime,
+            bundle_pause: self.tls_pause,
+            replica_pause: self.tls_pause,
+            warning: self.certificate_warning,
+        }))
+    }
+
     /// The rules for this service of a policy server.
     ///
     /// # Errors
@@ -88,6 +150,7 @@ impl CertificateArgs {
             return Err(SettingError::new("--ca-lifetime", problem));
         }
         Ok(Rules {
+            purpose: Purpose::Webhooks,
             names: vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")],
             policy_server: policy_server.to_owned(),
             ca_lifetime: self.ca_lifetime,
@@ -122,6 +185,28 @@ mod tests {
         assert_eq!(rules.names, ["guard.gate.svc", "guard.gate.svc.cluster.local"]);
         assert_eq!(rules.ca_lifetime, Duration::from_secs(365 * 24 * 3600));
         assert_eq!(rules.serving_lifetime, Duration::from_secs(90 * 24 * 3600));
+    }
+
+    #[test]
+    fn loaders_get_certificates_where_they_are_wanted() {
+        let siblings = |args: &[&str]| {
+            let program = Program::parse_from(std::iter::once("program").chain(args.iter().copied()));
+            program.certificates.siblings_rules("default", "gate").map_err(|error| error.to_string())
+        };
+        assert_eq!(siblings(&[]), Ok(None));
+        let rules = siblings(&["--siblings"]).expect("the defaults fit together").expect("rules");
+        assert_eq!(
+            (rules.purpose, rules.names),
+            (Purpose::Siblings, vec!["siblings.default.gate.portcullis".to_owned()])
+        );
+        assert_eq!((rules.bundle_pause, rules.replica_pause), (Duration::from_secs(300), Duration::from_secs(300)));
+        for (args, named) in [
+            (["--siblings", "--siblings-secret=portcullis-default-tls", "--tls-lifetime=90d"], "--siblings-secret"),
+            (["--siblings", "--siblings-ca-secret=x", "--siblings-secret=x"], "--siblings-secret"),
+            (["--siblings", "--ca-lifetime=60s", "--tls-pause=12s"], "--ca-lifetime"),
+        ] {
+            assert!(siblings(&args).is_err_and(|error| error.starts_with(named)), "{args:?}");
+        }
     }
 
     #[test]

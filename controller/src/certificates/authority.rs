@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::bundle::CaBundle;
 use super::certificate::{Certificate, CertificateError};
-use super::rules::{Rules, Validity};
+use super::rules::{Purpose, Rules, Validity};
 use super::serving::Pair;
 
 /// The authority that signs serving certificates. It is never shown: its key is a secret.
@@ -50,7 +50,10 @@ impl Authority {
     pub(crate) fn make(rules: &Rules, now: Timestamp) -> Result<Self, AuthorityError> {
         let mut params = CertificateParams::default();
         // A name of its own, as two authorities are trusted at once and people should see which is which.
-        let name = format!("portcullis {} {now:.0}", rules.policy_server);
+        let name = match rules.purpose {
+            Purpose::Webhooks => format!("portcullis {} {now:.0}", rules.policy_server),
+            Purpose::Siblings => format!("portcullis {} siblings {now:.0}", rules.policy_server),
+        };
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -81,7 +84,10 @@ impl Authority {
         // A common name has at most 64 characters and nobody reads it any more; the alternative names count.
         params.distinguished_name.push(DnType::CommonName, name.chars().take(64).collect::<String>());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = match rules.purpose {
+            Purpose::Webhooks => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Purpose::Siblings => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+        };
         params.use_authority_key_identifier_extension = true;
         set(&mut params, Validity::starting(now, rules.serving_lifetime).until(self.certificate.not_after));
         let issuer = Issuer::from_ca_cert_der(self.certificate.der(), &self.key)?;
@@ -129,6 +135,19 @@ mod tests {
         assert!(pair.leaf.is_for(&rules().names));
         assert!(!pair.leaf.is_for(&["other.svc".to_owned()]));
         assert!(one.certificate.is_authority && !pair.leaf.is_authority);
+    }
+
+    #[test]
+    fn h18_only_certificates_of_loaders_are_those_of_a_client() {
+        use x509_parser::prelude::{FromDer as _, X509Certificate};
+        for (purpose, is_client) in [(Purpose::Webhooks, false), (Purpose::Siblings, true)] {
+            let rules = Rules { purpose, ..rules() };
+            let pair = Authority::make(&rules, now()).and_then(|authority| authority.issue(&rules, now()));
+            let pair = pair.expect("a certificate");
+            let (_, parsed) = X509Certificate::from_der(pair.leaf.der()).expect("rcgen wrote it");
+            let usage = parsed.extended_key_usage().expect("is readable").expect("is there").value;
+            assert_eq!((usage.server_auth, usage.client_auth, usage.any), (true, is_client, false));
+        }
     }
 
     #[test]

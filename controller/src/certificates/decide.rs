@@ -19,7 +19,7 @@ pub(crate) struct Moment<'a> {
     pub(crate) now: Timestamp,
     /// For how long Secrets and webhooks have been seen just as they are. Counted by a clock that does not jump.
     pub(crate) quiet: Duration,
-    /// Whether every webhook trusts every authority that is in use.
+    /// Whether every webhook trusts every authority that is in use. Loaders are not asked: they follow the serving Secret.
     pub(crate) is_spread: bool,
     /// What this program said last that webhooks are to trust.
     pub(crate) remembered: &'a CaBundle,
@@ -77,11 +77,11 @@ pub(crate) enum Cause {
     Ended,
     /// A third of its time is left.
     Due,
-    /// It is not for the names of the service.
+    /// It is not for the names that it should be for.
     OtherNames,
     /// It is of an authority that nobody trusts.
     Untrusted,
-    /// Every webhook trusts the new authority.
+    /// Everybody trusts the new authority.
     Introduced,
 }
 
@@ -130,16 +130,6 @@ impl Problem {
     }
 }
 
-impl Which {
-    /// The name in metrics and events.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Ca => "ca",
-            Self::Serving => "serving",
-        }
-    }
-}
-
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -147,9 +137,9 @@ impl fmt::Display for Cause {
             Self::Unusable => "the old one could not be used",
             Self::Ended => "the old one has ended",
             Self::Due => "a third of its time is left",
-            Self::OtherNames => "the old one is not for the names of the service",
+            Self::OtherNames => "the old one is for other names",
             Self::Untrusted => "the old one is of an unknown authority",
-            Self::Introduced => "every webhook trusts the new authority",
+            Self::Introduced => "the new authority is trusted everywhere",
         })
     }
 }

@@ -16,7 +16,7 @@ use super::event::{Events, Reason};
 use super::external;
 use super::metrics::CertificateMetrics;
 use super::quiet::{Quiet, digest};
-use super::rules::Rules;
+use super::rules::{Purpose, Rules};
 use super::spread::Registered;
 use super::store::{Read, Store, StoreError};
 use super::stored::{Data, StoredAuthority, StoredServing};
@@ -31,6 +31,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// What a keeper needs.
+#[derive(Clone)]
 pub struct KeeperParts {
     /// For all that it asks the API server.
     pub client: Client,
@@ -52,7 +53,7 @@ pub struct KeeperParts {
     pub metrics: CertificateMetrics,
 }
 
-/// Keeps the certificates of one policy server, while this controller leads.
+/// Keeps an authority and a certificate of one policy server, while this controller leads.
 pub struct Keeper {
     parts: KeeperParts,
     store: Store,
@@ -155,7 +156,7 @@ impl Keeper {
         let remembered = self.remembered().await?;
         let is_spread = match &stored.pair {
             // Asked only during a change, as it counts only then.
-            Some(Ok(authority)) if !stored.previous.is_empty() => {
+            Some(Ok(authority)) if !stored.previous.is_empty() && self.is_for_webhooks() => {
                 self.registered().await?.trust(&authority.bundle().and(&stored.previous))
             }
             _ => true,
@@ -189,6 +190,10 @@ impl Keeper {
         self.store.read(name).await.map_err(|source| TurnError::Store { name: name.to_owned(), which, source })
     }
 
+    fn is_for_webhooks(&self) -> bool {
+        self.parts.rules.purpose == Purpose::Webhooks
+    }
+
     async fn registered(&self) -> Result<Registered, TurnError> {
         Ok(Registered::list(&self.parts.client, &self.parts.policy_server).await?)
     }
@@ -198,6 +203,8 @@ impl Keeper {
         let said = self.bundle.borrow().clone();
         match said {
             Some(bundle) => Ok(CaBundle::clone(&bundle)),
+            // The serving Secret tells whom its holders trust.
+            None if !self.is_for_webhooks() => Ok(CaBundle::default()),
             None => Ok(self.registered().await?.any()),
         }
     }
@@ -239,7 +246,7 @@ impl Keeper {
                 is_new
             });
         }
-        self.parts.metrics.show(&decision.ends, now);
+        self.parts.metrics.show(self.parts.rules.purpose, &decision.ends, now);
         let problems: Vec<_> = decision.problems.iter().map(|problem| (problem.which(), problem.to_string())).collect();
         for (which, problem) in &problems {
             let text = format!("Secret {}: {problem}", self.name(*which));
@@ -323,7 +330,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.parts.metrics.hide();
+        self.parts.metrics.hide(self.parts.rules.purpose);
     }
 }
 

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use prometheus::{IntCounter, IntGaugeVec, Opts, Registry};
 
 use super::decide::Which;
+use super::rules::Purpose;
 
 /// All of them.
 #[derive(Clone)]
@@ -22,7 +23,7 @@ impl CertificateMetrics {
         let seconds_left = IntGaugeVec::new(
             Opts::new(
                 "portcullis_controller_certificate_expiry_seconds",
-                "Seconds left of a certificate (ca, serving)",
+                "Seconds left of a certificate (ca, serving, siblings-ca, siblings)",
             ),
             &["certificate"],
         )?;
@@ -36,15 +37,48 @@ impl CertificateMetrics {
     }
 
     /// What is left of each certificate there is. A controller that does not lead shows none.
-    pub(crate) fn show(&self, ends: &[(Which, Timestamp)], now: Timestamp) {
-        self.hide();
+    pub(crate) fn show(&self, purpose: Purpose, ends: &[(Which, Timestamp)], now: Timestamp) {
+        self.hide(purpose);
         for (which, end) in ends {
-            self.seconds_left.with_label_values(&[which.as_str()]).set(end.as_second() - now.as_second());
+            self.seconds_left.with_label_values(&[label(purpose, *which)]).set(end.as_second() - now.as_second());
         }
     }
 
     /// From now on somebody else looks after the certificates.
-    pub(crate) fn hide(&self) {
-        self.seconds_left.reset();
+    pub(crate) fn hide(&self, purpose: Purpose) {
+        for which in [Which::Ca, Which::Serving] {
+            // One that was not shown is not there.
+            let _ = self.seconds_left.remove_label_values(&[label(purpose, which)]);
+        }
+    }
+}
+
+fn label(purpose: Purpose, which: Which) -> &'static str {
+    match (purpose, which) {
+        (Purpose::Webhooks, Which::Ca) => "ca",
+        (Purpose::Webhooks, Which::Serving) => "serving",
+        (Purpose::Siblings, Which::Ca) => "siblings-ca",
+        (Purpose::Siblings, Which::Serving) => "siblings",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_certificate_is_shown_while_somebody_keeps_it() {
+        let registry = Registry::new();
+        let metrics = CertificateMetrics::new(&registry).expect("metrics");
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a time");
+        let ends = [(Which::Ca, now), (Which::Serving, now)];
+        let shown = || registry.gather().iter().map(|family| family.get_metric().len()).max();
+        metrics.show(Purpose::Webhooks, &ends, now);
+        metrics.show(Purpose::Siblings, &ends, now);
+        assert_eq!(shown(), Some(4));
+        metrics.show(Purpose::Siblings, &ends[..1], now);
+        assert_eq!(shown(), Some(3));
+        metrics.hide(Purpose::Webhooks);
+        assert_eq!(shown(), Some(1));
     }
 }

@@ -1,4 +1,5 @@
-//! Certificate authority and serving certificate of the policy server: made, renewed and rotated, or taken from cert-manager.
+//! Certificate authority and serving certificate of the policy server: made, renewed and rotated, or taken from cert-manager. The
+//! same, with an authority of its own, for the loaders that help each other.
 //!
 //! Two Secrets are the truth, so that a controller that starts, or another one that takes over, goes on where the last one stopped.
 //! The authority's Secret holds:
@@ -38,4 +39,4 @@ pub use args::{CertificateArgs, Form};
 pub use bundle::CaBundle;
 pub use keeper::{Keeper, KeeperParts};
 pub use metrics::CertificateMetrics;
-pub use rules::Rules;
+pub use rules::{Purpose, Rules};

@@ -7,10 +7,21 @@ use jiff::{SignedDuration, Timestamp};
 /// Longest time by which a certificate begins earlier than it is made, for API servers whose clock is behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
+/// Whom certificates are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// API servers call the policy server. Webhooks name the authorities that they trust.
+    Webhooks,
+    /// Loaders help each other. Each is both sides of a connection, and trusts the authorities in the Secret that it mounts.
+    Siblings,
+}
+
 /// What the operator chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// DNS names by which API servers call the policy server.
+    /// Whom they are for.
+    pub purpose: Purpose,
+    /// DNS names of whoever shows the serving certificate.
     pub names: Vec<String>,
     /// Name of the policy server, for the names of authorities.
     pub policy_server: String,
@@ -18,8 +29,8 @@ pub struct Rules {
     pub ca_lifetime: Duration,
     /// How long a serving certificate lives. The next one is made when a third of its time is left.
     pub serving_lifetime: Duration,
-    /// How long every webhook must have trusted a new authority before a serving certificate of it is issued: API servers learn of
-    /// it by a watch.
+    /// How long a new authority must have been trusted everywhere before a serving certificate of it is issued: API servers learn
+    /// of it by a watch, pods by a mounted Secret.
     pub bundle_pause: Duration,
     /// How long a new serving certificate is left to reach every replica before the old authority is dropped: the kubelet updates
     /// mounted Secrets within its sync period and the age of its cache.

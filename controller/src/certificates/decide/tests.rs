@@ -10,6 +10,7 @@ pub(crate) fn now() -> Timestamp {
 pub(crate) fn rules() -> Rules {
     let days = |days: u64| Duration::from_secs(days * 24 * 3600);
     Rules {
+        purpose: super::super::rules::Purpose::Webhooks,
         names: vec!["guard.gate.svc".to_owned(), "guard.gate.svc.cluster.local".to_owned()],
         policy_server: "default".to_owned(),
         ca_lifetime: days(90),
@@ -313,4 +314,20 @@ fn a_decision_is_the_same_whoever_asks_again() {
     rotating.forward(days(61));
     rotating.run();
     assert_eq!(rotating.decide(), rotating.decide());
+}
+
+/// Nobody is asked whether he trusts: loaders have what the Secret shows, after the time that it takes to reach them.
+#[test]
+fn w12_the_authority_of_loaders_is_replaced_with_overlap_by_the_secret_alone() {
+    let mut world = World::settled();
+    let (old, leaf) = (world.current(), world.leaf());
+    world.authority = None;
+    world.remembered = CaBundle::default();
+    world.run();
+    let both = world.current().bundle().and(&old.bundle());
+    assert_eq!(
+        (world.serving().shown(), world.leaf()),
+        (both, leaf),
+        "all trust both before anybody shows the new one"
+    );
 }
