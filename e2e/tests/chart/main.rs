@@ -1,0 +1,153 @@
+//! The chart: what it gives for which values, what it refuses, and what a real API server says to all of it.
+//!
+//! Most tests run helm alone. Those that need an API server share a cluster without nodes.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
+
+mod api_server;
+mod pods;
+mod rights;
+mod settings;
+mod side_by_side;
+mod switches;
+mod uninstall;
+
+use std::sync::LazyLock;
+
+use portcullis_e2e::{Cache, Cluster, Helm, Options, objects_of};
+use serde_json::{Value, json};
+
+/// The namespace of what is rendered.
+const NAMESPACE: &str = "gate";
+
+/// Helm, which is built first where it is not in the cache.
+fn helm() -> &'static Helm {
+    static HELM: LazyLock<Helm> =
+        LazyLock::new(|| Helm::build(&Cache::from_env().unwrap(), &|line| eprintln!("{line}")).unwrap());
+    &HELM
+}
+
+/// The cluster of all tests of this binary that need one.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
+    &CLUSTER
+}
+
+/// What the chart gives for these values, hooks included.
+fn render(values: &Value) -> Vec<Value> {
+    let rendered = helm().template("portcullis", NAMESPACE, values);
+    assert!(rendered.is_ok(), "{values}: {}", rendered.stderr);
+    assert_eq!(rendered.stderr, "", "{values}");
+    objects_of(&rendered.stdout)
+}
+
+/// Helm's words on values that it refuses.
+fn refusal(values: &Value) -> String {
+    let rendered = helm().template("portcullis", NAMESPACE, values);
+    assert!(!rendered.is_ok(), "{values} was not refused");
+    rendered.stderr
+}
+
+/// All that can be switched on at once. Certificates of cert-manager and monitoring are kinds that a plain cluster has not.
+fn everything() -> Value {
+    json!({
+        "policyServer": "edge",
+        "image": {
+            "registry": "registry.example.com:5000/portcullis",
+            "tag": "v9",
+            "digests": { "loader": format!("sha256:{}", "0".repeat(64)) },
+            "pullSecrets": [{ "name": "images" }],
+        },
+        "logs": { "format": "text", "level": "info,portcullis_loader=debug" },
+        "server": {
+            "priorityClassName": "system-cluster-critical",
+            "podLabels": { "team": "platform" },
+            "podAnnotations": { "example.com/note": "one" },
+            "nodeSelector": { "kubernetes.io/os": "linux" },
+            "tolerations": [{ "key": "dedicated", "operator": "Exists" }],
+            "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+                "weight": 1,
+                "preference": { "matchExpressions": [{ "key": "fast", "operator": "Exists" }] },
+            }] } },
+            "whenUnspreadable": "DoNotSchedule",
+            "extraVolumes": [{ "name": "authorities", "configMap": { "name": "authorities" } }],
+        },
+        "loader": {
+            "extraArgs": ["--keep-newest=4"],
+            "extraEnv": [{ "name": "RUST_BACKTRACE", "value": "1" }],
+            "extraVolumeMounts": [{ "name": "authorities", "mountPath": "/authorities" }],
+        },
+        "evaluator": { "audit": true, "validateRaw": true, "extraArgs": ["--poll-interval=10s"] },
+        "reporter": { "extraArgs": ["--status-writes=20"] },
+        "controller": {
+            "replicas": 3,
+            "priorityClassName": "system-cluster-critical",
+            "nodeSelector": { "kubernetes.io/os": "linux" },
+            "tolerations": [{ "operator": "Exists" }],
+            "extraArgs": ["--parallel-writes=4"],
+        },
+        "volume": { "persistence": { "enabled": true, "size": "5Gi", "storageClassName": "fast" } },
+        "autoscaling": { "enabled": true },
+        "disruptionBudget": { "maxUnavailable": "34%" },
+        "service": { "annotations": { "example.com/note": "one" }, "ipFamilyPolicy": "PreferDualStack" },
+        "networkPolicy": {
+            "metricsFrom": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } } }],
+            "egressPorts": [443, 6443],
+        },
+        "certificates": { "mode": "external" },
+        "siblings": { "enabled": true },
+        "modules": {
+            "allowedSources": ["registry://ghcr.io/*"],
+            "allowedPrivate": ["10.0.0.0/8"],
+            "plainHTTPHosts": ["registry.internal:5000"],
+            "pullSecret": "registries",
+            "authorities": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            "sources": { "proxies": { "https_proxy": "http://proxy:3128" } },
+            "verification": { "signatures": { "allOf": [{ "kind": "pubKey", "key": "k" }] } },
+        },
+        "rbac": { "contextAwareReads": [
+            { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"] },
+        ] },
+    })
+}
+
+/// The object of a kind and name.
+fn find<'o>(objects: &'o [Value], kind: &str, name: &str) -> &'o Value {
+    let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("there is no {kind} {name}"))
+}
+
+/// Whether there is such an object.
+fn has(objects: &[Value], kind: &str, name: &str) -> bool {
+    objects.iter().any(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+}
+
+/// Every pod that objects lead to: the name of the object, and the pod's spec.
+fn pods(objects: &[Value]) -> Vec<(&str, &Value)> {
+    fn pod(object: &Value) -> Option<(&str, &Value)> {
+        let spec = match object["kind"].as_str()? {
+            "Pod" => &object["spec"],
+            "Deployment" | "StatefulSet" | "Job" => &object["spec"]["template"]["spec"],
+            _ => return None,
+        };
+        Some((object["metadata"]["name"].as_str()?, spec))
+    }
+    objects.iter().filter_map(pod).collect()
+}
+
+/// The containers of a pod.
+fn containers(pod: &Value) -> &[Value] {
+    pod["containers"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The container of this name, of the policy server's pods.
+fn container<'o>(objects: &'o [Value], name: &str) -> &'o Value {
+    let all = pods(objects).into_iter().flat_map(|(_, pod)| containers(pod));
+    let mut found = all.filter(|container| container["name"] == name);
+    found.next().unwrap_or_else(|| panic!("there is no container {name}"))
+}
+
+/// The flags of a container.
+fn args(container: &Value) -> Vec<&str> {
+    container["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}

@@ -1,0 +1,137 @@
+//! Who may do what.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::{everything, find, has, render};
+
+/// Each right as `group/resource verb`, with the names it is limited to.
+fn rights(role: &Value) -> BTreeSet<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut rights = BTreeSet::new();
+    for rule in list(&role["rules"]) {
+        let names: Vec<_> =
+            list(&rule["resourceNames"]).iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect();
+        let only = if names.is_empty() { String::new() } else { format!(" of {}", names.join(",")) };
+        for (group, resource, verb) in list(&rule["apiGroups"]).iter().flat_map(|group| {
+            let rule = rule.clone();
+            let pairs = list(&rule["resources"]).into_iter();
+            let group = group.clone();
+            pairs.flat_map(move |resource| {
+                let group = group.clone();
+                list(&rule["verbs"]).into_iter().map(move |verb| (group.clone(), resource.clone(), verb))
+            })
+        }) {
+            let [group, resource, verb] = [group, resource, verb].map(|part| part.as_str().unwrap().to_owned());
+            rights.insert(format!("{group}/{resource} {verb}{only}"));
+        }
+    }
+    rights
+}
+
+fn set(rights: &[&str]) -> BTreeSet<String> {
+    rights.iter().map(|&right| right.to_owned()).collect()
+}
+
+#[test]
+fn no_role_has_a_star() {
+    for object in render(&everything()) {
+        if ["Role", "ClusterRole"].iter().any(|kind| object["kind"] == *kind) {
+            assert!(!object["rules"].to_string().contains('*'), "{}", object["metadata"]["name"]);
+        }
+    }
+}
+
+#[test]
+fn the_policy_server_reads_no_secret_and_writes_no_spec() {
+    let objects = render(&json!({}));
+    for kind in ["Role", "ClusterRole"] {
+        for role in objects.iter().filter(|object| object["kind"] == kind) {
+            let name = role["metadata"]["name"].as_str().unwrap();
+            if !["loader", "reporter"].iter().any(|part| name.contains(part)) {
+                continue;
+            }
+            for right in rights(role) {
+                assert!(!right.contains("secrets"), "{name}: {right}");
+                let writes_spec = right.contains("policies ") && !right.contains("list") && !right.contains("watch");
+                assert!(!writes_spec, "{name}: {right}");
+            }
+        }
+    }
+    assert_eq!(
+        rights(find(&objects, "Role", "portcullis-loader")),
+        set(&["apps/controllerrevisions list", "apps/controllerrevisions watch"])
+    );
+}
+
+#[test]
+fn the_controller_sees_the_secrets_it_keeps_and_no_others() {
+    let objects = render(&json!({}));
+    let secrets: BTreeSet<_> = objects
+        .iter()
+        .filter(|object| ["Role", "ClusterRole"].iter().any(|kind| object["kind"] == *kind))
+        .flat_map(rights)
+        .filter(|right| right.starts_with("/secrets"))
+        .collect();
+    for right in &secrets {
+        assert!(right == "/secrets create" || right.contains(" of portcullis-default-"), "{right}");
+    }
+    assert!(secrets.len() >= 5, "{secrets:?}");
+}
+
+#[test]
+fn no_default_role_of_kubernetes_gets_the_right_to_write_policies() {
+    for values in [json!({}), everything()] {
+        for object in render(&values) {
+            let labels = object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+            let is_aggregated = labels.keys().any(|label| label.starts_with("rbac.authorization.k8s.io/aggregate-to-"));
+            if !is_aggregated {
+                continue;
+            }
+            for right in rights(&object) {
+                let verb = right.split_whitespace().nth(1).unwrap();
+                assert!(["get", "list", "watch"].contains(&verb), "{}: {right}", object["metadata"]["name"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_may_view_may_read_policies_unless_that_is_switched_off() {
+    let label = |values| {
+        let objects = render(&values);
+        let viewer = find(&objects, "ClusterRole", "portcullis-default-viewer");
+        viewer["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"].clone()
+    };
+    assert_eq!(label(json!({})), "true");
+    assert_eq!(label(json!({ "rbac": { "aggregateToView": false } })), Value::Null);
+}
+
+#[test]
+fn a_role_for_authors_of_policies_is_there_to_be_bound_by_hand() {
+    let objects = render(&json!({}));
+    let editor = rights(find(&objects, "ClusterRole", "portcullis-default-editor"));
+    assert!(editor.contains("policies.portcullis.dev/clusterpolicies create"));
+    let bound = objects.iter().filter(|object| object["roleRef"]["name"] == "portcullis-default-editor").count();
+    assert_eq!(bound, 0);
+}
+
+#[test]
+fn what_policies_may_read_is_what_the_operator_lists() {
+    assert!(!has(&render(&json!({})), "ClusterRole", "portcullis-default-context-aware"));
+    let objects = render(&everything());
+    assert_eq!(
+        rights(find(&objects, "ClusterRole", "portcullis-edge-context-aware")),
+        set(&["/namespaces get", "/namespaces list", "/namespaces watch"])
+    );
+    let binding = find(&objects, "ClusterRoleBinding", "portcullis-edge-context-aware");
+    assert_eq!(binding["subjects"][0]["name"], "portcullis-policy-server");
+}
+
+#[test]
+fn fences_can_be_left_out_and_the_notes_say_what_that_means() {
+    let objects = render(&json!({ "fences": { "enabled": false } }));
+    assert!(!objects.iter().any(|object| object["kind"].as_str().unwrap().starts_with("ValidatingAdmission")));
+    assert_eq!(render(&json!({})).iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy").count(), 3);
+}

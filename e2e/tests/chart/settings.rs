@@ -1,0 +1,105 @@
+//! Settings that helm takes and refuses.
+
+use serde_json::json;
+
+use portcullis_e2e::Helm;
+
+use crate::{args, container, everything, find, helm, pods, refusal, render};
+
+#[test]
+fn helm_lint_has_nothing_to_say_of_the_chart() {
+    let chart = Helm::chart().display().to_string();
+    for values in [json!({}), everything()] {
+        let lint = helm().run(None, ["lint", "--strict", &chart, "--values", "-"], &values.to_string());
+        assert!(lint.is_ok(), "{}{}", lint.stdout, lint.stderr);
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_is_refused_by_its_name() {
+    for (values, named) in [
+        (json!({ "policyServer": "Not_A_Name" }), "/policyServer"),
+        (json!({ "policyServer": "a".repeat(41) }), "/policyServer"),
+        (json!({ "replicas": 3 }), "replicas"),
+        (json!({ "server": { "replicas": "three" } }), "/server/replicas"),
+        (json!({ "server": { "replicas": null } }), "replicas"),
+        (json!({ "server": { "terminationGracePeriodSeconds": 5 } }), "/server/terminationGracePeriodSeconds"),
+        (json!({ "image": { "pullPolicy": "Sometimes" } }), "/image/pullPolicy"),
+        (json!({ "image": { "digests": { "loader": "latest" } } }), "/image/digests/loader"),
+        (json!({ "image": { "digests": { "loadr": format!("sha256:{}", "0".repeat(64)) } } }), "loadr"),
+        (json!({ "evaluator": { "policyTimeout": "2 seconds" } }), "/evaluator/policyTimeout"),
+        (json!({ "evaluator": { "memoryLimit": "128MB" } }), "/evaluator/memoryLimit"),
+        (json!({ "volume": { "sizeLimit": "large" } }), "/volume/sizeLimit"),
+        (json!({ "volume": { "persistence": { "enable": true } } }), "enable"),
+        (json!({ "disruptionBudget": { "maxUnavailable": "all" } }), "/disruptionBudget/maxUnavailable"),
+        (json!({ "networkPolicy": { "egressPorts": [70000] } }), "/networkPolicy/egressPorts/0"),
+        (json!({ "certificates": { "mode": "none" } }), "/certificates/mode"),
+        (json!({ "certificates": { "issuerRef": { "nam": "x" } } }), "nam"),
+        (
+            json!({ "rbac": { "contextAwareReads": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] }] } }),
+            "/rbac/contextAwareReads/0/verbs/0",
+        ),
+    ] {
+        let words = refusal(&values);
+        assert!(words.contains(named), "{values}: {words}");
+    }
+}
+
+#[test]
+fn images_are_named_by_registry_program_and_the_version_of_the_chart() {
+    let version = env!("CARGO_PKG_VERSION");
+    let objects = render(&json!({}));
+    for name in ["loader", "evaluator", "reporter", "controller"] {
+        assert_eq!(container(&objects, name)["image"], format!("localhost/portcullis/{name}:{version}"));
+    }
+    let objects = render(&everything());
+    let registry = "registry.example.com:5000/portcullis";
+    assert_eq!(container(&objects, "evaluator")["image"], format!("{registry}/evaluator:v9"));
+    assert_eq!(container(&objects, "loader")["image"], format!("{registry}/loader@sha256:{}", "0".repeat(64)));
+}
+
+#[test]
+fn every_pod_may_pull_its_images_with_the_given_logins() {
+    for (name, pod) in pods(&render(&everything())) {
+        assert_eq!(pod["imagePullSecrets"], json!([{ "name": "images" }]), "{name}");
+    }
+}
+
+#[test]
+fn what_the_loader_is_told_in_files_is_mounted_as_a_folder_that_follows_changes() {
+    let objects = render(&everything());
+    let config = find(&objects, "ConfigMap", "portcullis-loader");
+    assert!(config["data"]["sources.yml"].as_str().unwrap().contains("https_proxy: http://proxy:3128"));
+    assert!(config["data"]["verification.yml"].as_str().unwrap().contains("kind: pubKey"));
+    assert!(config["data"]["authorities.pem"].as_str().unwrap().starts_with("-----BEGIN CERTIFICATE-----\nAAAA\n"));
+    let loader = container(&objects, "loader");
+    for flag in [
+        "--sources=/config/sources.yml",
+        "--verification=/config/verification.yml",
+        "--source-ca=/config/authorities.pem",
+        "--docker-config=/logins",
+        "--allow-source=registry://ghcr.io/*",
+        "--allow-private=10.0.0.0/8",
+        "--allow-http-host=registry.internal:5000",
+        "--keep-newest=4",
+    ] {
+        assert!(args(loader).contains(&flag), "{flag}: {:?}", args(loader));
+    }
+    // A file that is mounted by itself never changes.
+    assert!(!loader["volumeMounts"].to_string().contains("subPath"));
+    assert!(!render(&json!({})).iter().any(|object| object["kind"] == "ConfigMap"));
+}
+
+#[test]
+fn logins_for_modules_reach_the_loader_and_nobody_else() {
+    let objects = render(&everything());
+    for (name, pod) in pods(&objects) {
+        for container in crate::containers(pod) {
+            let has = container["volumeMounts"].to_string().contains("\"logins\"");
+            assert_eq!(has, container["name"] == "loader", "{name} {}", container["name"]);
+        }
+    }
+    let (_, pod) = pods(&objects).into_iter().find(|(name, _)| *name == "portcullis-policy-server").unwrap();
+    let logins = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "logins").unwrap();
+    assert_eq!((&logins["secret"]["secretName"], &logins["secret"]["optional"]), (&json!("registries"), &json!(true)));
+}

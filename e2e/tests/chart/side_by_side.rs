@@ -1,0 +1,57 @@
+//! Several installations in one cluster.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use portcullis_e2e::objects_of;
+
+use crate::{everything, helm, render};
+
+/// Kind, namespace and name of what is not in the installation's own namespace.
+fn shared(objects: &[Value]) -> BTreeSet<(String, String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let names = objects.iter().map(|object| {
+        let metadata = &object["metadata"];
+        (text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+    });
+    names.filter(|(_, namespace, _)| namespace != crate::NAMESPACE).collect()
+}
+
+#[test]
+fn names_that_the_cluster_shares_contain_the_name_of_the_policy_server() {
+    let mut values = everything();
+    values["certificates"]["mode"] = json!("cert-manager");
+    for (kind, namespace, name) in shared(&render(&values)) {
+        let is_ours = name.starts_with("portcullis-edge-") || kind == "CustomResourceDefinition";
+        assert!(is_ours, "{kind} {name}");
+        assert!(namespace.is_empty() || namespace == "default", "{kind} {name} is in {namespace}");
+    }
+}
+
+#[test]
+fn a_second_policy_server_shares_no_name_with_the_first() {
+    let first = shared(&render(&json!({})));
+    let second = shared(&render(&json!({ "policyServer": "two", "crds": { "install": false } })));
+    assert!(!second.is_empty());
+    assert_eq!(first.intersection(&second).collect::<Vec<_>>(), Vec::<&_>::new());
+}
+
+#[test]
+fn a_second_installation_of_one_name_meets_the_first_in_another_namespace() {
+    let rendered = helm().template("other", "elsewhere", &json!({ "crds": { "install": false } }));
+    let second = objects_of(&rendered.stdout);
+    let cluster_roles = |objects: &[Value]| {
+        shared(objects).into_iter().filter(|(kind, ..)| kind == "ClusterRole").collect::<BTreeSet<_>>()
+    };
+    // Helm refuses what belongs to another release.
+    assert_eq!(cluster_roles(&render(&json!({}))), cluster_roles(&second));
+}
+
+#[test]
+fn rules_of_the_api_server_are_about_the_accounts_of_one_installation() {
+    for object in render(&json!({})).iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
+        let condition = object["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
+        assert!(condition.contains("'system:serviceaccount:gate:portcullis-policy-server'"), "{condition}");
+    }
+}

@@ -1,0 +1,117 @@
+//! What single settings switch on, off and over.
+
+use serde_json::json;
+
+use crate::{args, container, everything, find, has, render};
+
+#[test]
+fn a_claim_for_each_pod_makes_a_stateful_set() {
+    let objects = render(&json!({ "volume": { "persistence": { "enabled": true, "size": "5Gi" } } }));
+    assert!(!has(&objects, "Deployment", "portcullis-policy-server"));
+    let spec = &find(&objects, "StatefulSet", "portcullis-policy-server")["spec"];
+    let claim = &spec["volumeClaimTemplates"][0];
+    assert_eq!(claim["metadata"]["name"], "volume");
+    assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "5Gi");
+    assert_eq!(spec["podManagementPolicy"], "Parallel");
+    let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
+    assert!(!volumes.iter().any(|volume| volume["name"] == "volume"));
+    let service = find(&objects, "Service", spec["serviceName"].as_str().unwrap());
+    assert_eq!(service["spec"]["clusterIP"], "None");
+}
+
+#[test]
+fn without_a_claim_the_volume_has_a_limit() {
+    let objects = render(&json!({}));
+    assert!(!has(&objects, "StatefulSet", "portcullis-policy-server"));
+    let pod = &find(&objects, "Deployment", "portcullis-policy-server")["spec"]["template"]["spec"];
+    let volume = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "volume").unwrap();
+    assert_eq!(volume["emptyDir"]["sizeLimit"], "2Gi");
+}
+
+#[test]
+fn an_autoscaler_is_the_only_one_who_says_how_many() {
+    for (persistence, kind) in [(false, "Deployment"), (true, "StatefulSet")] {
+        let objects = render(&json!({
+            "autoscaling": { "enabled": true }, "volume": { "persistence": { "enabled": persistence } },
+        }));
+        let target = &find(&objects, "HorizontalPodAutoscaler", "portcullis-policy-server")["spec"]["scaleTargetRef"];
+        assert_eq!(target["kind"], kind);
+        assert!(find(&objects, kind, "portcullis-policy-server")["spec"]["replicas"].is_null());
+    }
+    let objects = render(&json!({}));
+    assert!(!has(&objects, "HorizontalPodAutoscaler", "portcullis-policy-server"));
+    assert_eq!(find(&objects, "Deployment", "portcullis-policy-server")["spec"]["replicas"], 3);
+}
+
+#[test]
+fn maintenance_takes_one_pod_at_a_time() {
+    let objects = render(&json!({}));
+    for name in ["portcullis-policy-server", "portcullis-controller"] {
+        let spec = &find(&objects, "PodDisruptionBudget", name)["spec"];
+        assert_eq!(spec["maxUnavailable"], 1);
+        assert_eq!(spec["selector"], find(&objects, "Deployment", name)["spec"]["selector"]);
+    }
+    let objects = render(&json!({ "disruptionBudget": { "enabled": false } }));
+    assert!(!objects.iter().any(|object| object["kind"] == "PodDisruptionBudget"));
+}
+
+#[test]
+fn api_servers_reach_the_evaluators_through_every_network_policy() {
+    for values in [json!({}), everything()] {
+        let objects = render(&values);
+        let ingress = &find(&objects, "NetworkPolicy", "portcullis-policy-server")["spec"]["ingress"];
+        let admission =
+            ingress.as_array().unwrap().iter().find(|rule| rule["ports"] == json!([{ "port": "admission" }]));
+        assert!(admission.unwrap()["from"].is_null(), "API servers have addresses that nobody knows beforehand");
+    }
+    let objects = render(&everything());
+    let egress = find(&objects, "NetworkPolicy", "portcullis-controller")["spec"]["egress"].to_string();
+    assert!(egress.contains("6443") && !egress.contains(r#"[{"protocol":"TCP"}]"#), "{egress}");
+    assert!(
+        !render(&json!({ "networkPolicy": { "enabled": false } })).iter().any(|one| one["kind"] == "NetworkPolicy")
+    );
+}
+
+#[test]
+fn the_controller_knows_who_makes_the_certificates() {
+    for (mode, flag) in [
+        ("own", "--certificates=own"),
+        ("external", "--certificates=external"),
+        ("cert-manager", "--certificates=external"),
+    ] {
+        let objects = render(&json!({ "certificates": { "mode": mode } }));
+        assert!(args(container(&objects, "controller")).contains(&flag), "{mode}");
+        assert_eq!(has(&objects, "Certificate", "portcullis-policy-server"), mode == "cert-manager");
+    }
+}
+
+#[test]
+fn cert_manager_writes_the_secret_that_pods_mount_for_the_names_that_api_servers_call() {
+    let objects = render(&json!({ "certificates": { "mode": "cert-manager" } }));
+    let spec = &find(&objects, "Certificate", "portcullis-policy-server")["spec"];
+    assert_eq!(spec["secretName"], "portcullis-default-tls");
+    assert_eq!(spec["dnsNames"][0], "portcullis-policy-server.gate.svc");
+    assert!(has(&objects, "Issuer", spec["issuerRef"]["name"].as_str().unwrap()));
+
+    let issuer = json!({ "kind": "ClusterIssuer", "name": "internal" });
+    let objects = render(&json!({ "certificates": { "mode": "cert-manager", "issuerRef": issuer } }));
+    assert_eq!(find(&objects, "Certificate", "portcullis-policy-server")["spec"]["issuerRef"], issuer);
+    assert!(!objects.iter().any(|object| object["kind"] == "Issuer"));
+}
+
+#[test]
+fn definitions_come_with_the_chart_and_stay_when_it_goes() {
+    let definitions = |values| {
+        let objects = render(&values);
+        objects.into_iter().filter(|object| object["kind"] == "CustomResourceDefinition").collect::<Vec<_>>()
+    };
+    let kept = definitions(json!({}));
+    assert_eq!(kept.len(), 3);
+    for definition in &kept {
+        assert_eq!(definition["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    }
+    for definition in definitions(json!({ "crds": { "keep": false } })) {
+        assert!(definition["metadata"]["annotations"]["helm.sh/resource-policy"].is_null());
+    }
+    assert!(definitions(json!({ "crds": { "install": false } })).is_empty());
+}

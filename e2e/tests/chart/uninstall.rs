@@ -1,0 +1,117 @@
+//! Uninstalling leaves nothing that blocks a cluster.
+
+use std::process::Command;
+
+use portcullis_e2e::{Program, eventually};
+use serde_json::{Value, json};
+
+use crate::{args, cluster, container, find, has, render};
+
+/// The verbs and paths of calls of an account, in their order.
+fn writes_of(account: &str) -> Vec<String> {
+    let mut events = cluster().audit_events();
+    events.retain(|event| {
+        let is_write = ["delete", "patch"].iter().any(|verb| event["verb"] == *verb);
+        is_write && event["user"]["username"] == account && event["stage"] == "ResponseComplete"
+    });
+    let resource = |event: &Value| event["objectRef"]["resource"].as_str().unwrap_or_default().to_owned();
+    events.iter().map(resource).collect()
+}
+
+#[test]
+fn a_job_with_an_account_of_its_own_runs_before_anything_is_deleted() {
+    let objects = render(&json!({}));
+    for (kind, name) in [
+        ("Job", "portcullis-uninstall"),
+        ("ServiceAccount", "portcullis-uninstall"),
+        ("Role", "portcullis-uninstall"),
+        ("RoleBinding", "portcullis-uninstall"),
+        ("ClusterRole", "portcullis-default-uninstall"),
+        ("ClusterRoleBinding", "portcullis-default-uninstall"),
+    ] {
+        let annotations = &find(&objects, kind, name)["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "pre-delete", "{kind}");
+        assert_eq!(annotations["helm.sh/hook-delete-policy"], "before-hook-creation,hook-succeeded", "{kind}");
+        let weight: i32 = annotations["helm.sh/hook-weight"].as_str().unwrap().parse().unwrap();
+        assert_eq!(weight < 0, kind != "Job", "{kind}: rights are there before the Job is");
+    }
+    let job = find(&objects, "Job", "portcullis-uninstall");
+    assert_eq!(job["spec"]["template"]["spec"]["serviceAccountName"], "portcullis-uninstall");
+    assert_eq!(job["spec"]["activeDeadlineSeconds"], 180);
+    assert!(args(container(&objects, "uninstall")).contains(&"--uninstall=portcullis-controller"));
+    assert!(!has(&render(&json!({ "uninstall": { "hook": false } })), "Job", "portcullis-uninstall"));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
+    let namespace = "leaving";
+    let apply = |objects: &[Value]| {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        cluster().apply_server_side(&list.to_string()).expect("objects");
+    };
+    apply(&[json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } })]);
+    let rendered = crate::helm().template("leaving", namespace, &json!({ "policyServer": "leaving" }));
+    let mut objects = portcullis_e2e::objects_of(&rendered.stdout);
+    // Its Pod would wait for a node.
+    objects.retain(|object| object["kind"] != "Job");
+    apply(&objects);
+    let definitions = portcullis_e2e::Helm::chart().join("definitions").display().to_string();
+    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "--filename", &definitions];
+    cluster().kubectl(wait).expect("definitions that are served");
+
+    let webhook = |name: &str, server: &str| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": name, "labels": {
+                "app.kubernetes.io/managed-by": "portcullis-controller", "policies.portcullis.dev/policy-server": server,
+            } },
+            "webhooks": [],
+        })
+    };
+    let policy = |name: &str, server: &str| {
+        json!({
+            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy",
+            "metadata": { "name": name, "finalizers": ["policies.portcullis.dev/webhooks", "example.com/stays"] },
+            "spec": {
+                "policyServer": server, "module": "https://example.com/m.wasm",
+                "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
+            },
+        })
+    };
+    apply(&[webhook("leaving-one", "leaving"), webhook("leaving-other", "others")]);
+    apply(&[policy("leaving-one", "leaving"), policy("leaving-other", "others")]);
+
+    let token = cluster().token_for_pod(namespace, "portcullis-uninstall", "uninstall");
+    let run = || {
+        let output = Command::new(Program::Controller.path())
+            .args(["--uninstall=portcullis-controller", "--namespace", namespace, "--policy-server", "leaving"])
+            .args(["--service", "portcullis-policy-server"])
+            .env("KUBECONFIG", cluster().kubeconfig_for(&token))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run();
+
+    let get =
+        |what: &[&str]| cluster().kubectl(what.iter().copied().chain(["--ignore-not-found", "--output=name"])).stdout;
+    assert_eq!(get(&["get", "deployment", "portcullis-controller", "--namespace", namespace]), "");
+    assert_eq!(get(&["get", "validatingwebhookconfiguration", "leaving-one"]), "");
+    assert_ne!(get(&["get", "validatingwebhookconfiguration", "leaving-other"]), "");
+    let finalizers = |name: &str| {
+        cluster().kubectl(["get", "clusterpolicy", name, "--output=jsonpath={.metadata.finalizers}"]).stdout
+    };
+    assert_eq!(finalizers("leaving-one"), r#"["example.com/stays"]"#);
+    assert_eq!(finalizers("leaving-other"), r#"["policies.portcullis.dev/webhooks","example.com/stays"]"#);
+    let account = format!("system:serviceaccount:{namespace}:portcullis-uninstall");
+    let order = eventually("the audit log", || {
+        let writes = writes_of(&account);
+        (writes.len() == 3).then_some(writes)
+    });
+    assert_eq!(order, ["deployments", "validatingwebhookconfigurations", "clusterpolicies"]);
+
+    // Once more finds nothing to do.
+    run();
+    assert_eq!(writes_of(&account).len(), 3);
+}
