@@ -64,8 +64,8 @@ livenessProbe:
 {{- define "portcullis.tokenVolume" -}}
 - name: token
   projected:
-    # For the programs' group alone.
-    defaultMode: 0440
+    # 0440: for the programs' group alone.
+    defaultMode: 288
     sources:
       - serviceAccountToken: {path: token, expirationSeconds: 3607}
       - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
