@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod api_server;
+mod monitoring;
 mod pods;
 mod rights;
 mod settings;

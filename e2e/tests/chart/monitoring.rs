@@ -1,0 +1,126 @@
+//! What Prometheus and Grafana get. That alerts and dashboard ask for metrics that there are, the black-box tests show.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::{NAMESPACE, containers, everything, find, has, pods, render};
+
+fn watched() -> Value {
+    json!({ "monitoring": {
+        "labels": { "release": "prometheus" },
+        "podMonitor": { "enabled": true },
+        "prometheusRule": { "enabled": true, "labels": { "team": "platform" }, "runbookURL": "https://wiki.example.com/gate" },
+        "dashboard": { "enabled": true, "annotations": { "grafana_folder": "Gate" } },
+    } })
+}
+
+fn rules(objects: &[Value]) -> &[Value] {
+    let groups = find(objects, "PrometheusRule", "portcullis")["spec"]["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 1);
+    groups[0]["rules"].as_array().unwrap()
+}
+
+#[test]
+fn nothing_of_monitoring_is_there_unless_it_is_asked_for() {
+    let objects = render(&json!({}));
+    assert!(!objects.iter().any(|object| object["apiVersion"] == "monitoring.coreos.com/v1"));
+    assert!(!has(&objects, "ConfigMap", "portcullis-default-dashboard"));
+}
+
+#[test]
+fn every_port_with_metrics_is_read_and_no_other_pod_is() {
+    let mut values = watched();
+    values.as_object_mut().unwrap().extend(everything().as_object().unwrap().clone());
+    for values in [watched(), values] {
+        let objects = render(&values);
+        let monitor = find(&objects, "PodMonitor", "portcullis");
+        assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+        let spec = &monitor["spec"];
+        let read: BTreeSet<_> = spec["podMetricsEndpoints"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|endpoint| endpoint["port"].as_str().unwrap())
+            .collect();
+        // Every container is called like its port of probes and metrics.
+        let there: BTreeSet<_> = pods(&objects)
+            .iter()
+            .flat_map(|(_, pod)| containers(pod))
+            .filter(|container| !container["readinessProbe"].is_null())
+            .map(|container| container["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(read, there);
+        for object in objects.iter().filter(|object| !object["spec"]["template"]["spec"]["containers"].is_null()) {
+            let labels = &object["spec"]["template"]["metadata"]["labels"];
+            let wanted = spec["selector"]["matchLabels"].as_object().unwrap();
+            let names = spec["selector"]["matchExpressions"][0]["values"].as_array().unwrap();
+            let is_found = wanted.iter().all(|(label, value)| labels[label] == *value)
+                && names.contains(&labels["app.kubernetes.io/name"]);
+            assert_eq!(is_found, object["kind"] != "Job", "{}", object["metadata"]["name"]);
+        }
+    }
+}
+
+#[test]
+fn alerts_are_those_of_this_installation() {
+    let objects = render(&watched());
+    for rule in rules(&objects) {
+        let (name, expression) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+        // Each selector of a series names the namespace.
+        assert_eq!(
+            expression.matches('{').count(),
+            expression.matches(&format!("{{namespace=\"{NAMESPACE}\"")).count(),
+            "{name}: {expression}"
+        );
+        assert!(["critical", "warning"].contains(&rule["labels"]["severity"].as_str().unwrap()), "{name}");
+        assert_eq!(
+            (&rule["labels"]["team"], &rule["labels"]["policy_server"]),
+            (&json!("platform"), &json!("default"))
+        );
+        let anchor = format!("https://wiki.example.com/gate#{}", name.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook_url"], anchor);
+        assert!(rule["annotations"]["summary"].is_string(), "{name}");
+    }
+}
+
+#[test]
+fn alerts_can_be_read_by_prometheus_and_tell_good_from_bad() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = render(&watched());
+    let groups = serde_yaml_ng::to_string(&find(&objects, "PrometheusRule", "portcullis")["spec"]).unwrap();
+    fs::write(folder.path().join("rules.yaml"), groups).unwrap();
+    let scenes = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chart/alerts.yaml");
+    fs::copy(scenes, folder.path().join("alerts.yaml")).unwrap();
+    let told = Command::new("promtool").args(["test", "rules", "alerts.yaml"]).current_dir(folder.path()).output();
+    match told {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!(
+                "SKIPPED: the alerts were not tried, as there is no promtool; on Debian it is in the package prometheus"
+            );
+        }
+        told => {
+            let told = told.unwrap();
+            let words = [told.stdout, told.stderr].concat();
+            assert!(told.status.success(), "{}", String::from_utf8_lossy(&words));
+        }
+    }
+}
+
+#[test]
+fn grafana_finds_the_dashboard_as_it_is_in_the_repository() {
+    let objects = render(&watched());
+    let map = find(&objects, "ConfigMap", "portcullis-default-dashboard");
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+    assert_eq!(map["metadata"]["annotations"]["grafana_folder"], "Gate");
+    let shown: Value = serde_json::from_str(map["data"]["portcullis.json"].as_str().unwrap()).unwrap();
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/dashboards/portcullis.json");
+    let kept: Value = serde_json::from_str(&fs::read_to_string(kept).unwrap()).unwrap();
+    assert_eq!(shown, kept);
+    let ids: BTreeSet<_> = kept["panels"].as_array().unwrap().iter().map(|panel| panel["id"].as_i64()).collect();
+    assert_eq!(ids.len(), kept["panels"].as_array().unwrap().len());
+}
