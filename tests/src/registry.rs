@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use portcullis_contract::Digest;
-use portcullis_registry::oci::{Image, Manifest};
+use portcullis_registry::oci::{INDEX_TYPE, Image, MANIFEST_TYPE, Manifest};
 use portcullis_registry::{Allowed, DockerConfig, Guard, Web, WebSettings, oci};
-use serde_json::json;
+use rcgen::{KeyPair, SigningKey as _};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Authority, Folder, Launch, Process, address, eventually};
+use crate::tokens::{ISSUER, SERVICE};
+use crate::{Authority, Folder, Launch, Process, TokenService, address, eventually};
 
 /// The user that may pull and push where there is a login.
 const USER: &str = "portcullis";
@@ -23,6 +26,13 @@ const USER: &str = "portcullis";
 const PASSWORD: &str = "portcullis-marker-password";
 /// The user with the bcrypt hash of his password.
 const HTPASSWD: &str = "portcullis:$2y$04$E2zt64pYOqfx0HpBnHkxpuUdGCBU6Ea29Idna0HOS9SWgVWWg5Im2\n";
+
+/// What a registry wants to see.
+enum Login<'a> {
+    Nobody,
+    Password,
+    Tokens(&'a TokenService),
+}
 
 /// A running registry. It ends when this goes.
 pub struct Registry {
@@ -38,20 +48,25 @@ pub struct Registry {
 impl Registry {
     /// Over plain HTTP, for everybody.
     pub fn plain() -> Self {
-        Self::start(false, false)
+        Self::start(false, &Login::Nobody)
     }
 
-    /// Over TLS with a certificate of [`Authority::shared`], for everybody.
+    /// Over TLS with a certificate of [`Authority::shared`] for its address and for `registry.example`, for everybody.
     pub fn tls() -> Self {
-        Self::start(true, false)
+        Self::start(true, &Login::Nobody)
     }
 
-    /// Over TLS, with a login.
+    /// Over TLS, with a user and a password.
     pub fn with_login() -> Self {
-        Self::start(true, true)
+        Self::start(true, &Login::Password)
     }
 
-    fn start(is_tls: bool, login: bool) -> Self {
+    /// Over TLS, with tokens of a service.
+    pub fn with_tokens(tokens: &TokenService) -> Self {
+        Self::start(true, &Login::Tokens(tokens))
+    }
+
+    fn start(is_tls: bool, login: &Login) -> Self {
         let program = ["/usr/bin/docker-registry", "/usr/local/bin/docker-registry"].into_iter().map(PathBuf::from);
         let program = program.into_iter().find(|path| path.exists()).unwrap_or_else(|| {
             panic!(
@@ -63,7 +78,8 @@ impl Registry {
         let path = |name: &str| root.path().join(name);
         let mut http = json!({"addr": address.to_string(), "secret": "of no use"});
         if is_tls {
-            Authority::shared().identity(&[&address.ip().to_string(), "localhost"]).write_to(root.path());
+            let names = [&address.ip().to_string(), "localhost", "registry.example"];
+            Authority::shared().identity(&names).write_to(root.path());
             http["tls"] = json!({"certificate": path("tls.crt"), "key": path("tls.key")});
         }
         let mut config = json!({
@@ -72,9 +88,18 @@ impl Registry {
             "storage": {"filesystem": {"rootdirectory": path("data")}},
             "http": http,
         });
-        if login {
-            fs::write(path("htpasswd"), HTPASSWD).expect("writes");
-            config["auth"] = json!({"htpasswd": {"realm": "tests", "path": path("htpasswd")}});
+        match login {
+            Login::Nobody => {}
+            Login::Password => {
+                fs::write(path("htpasswd"), HTPASSWD).expect("writes");
+                config["auth"] = json!({"htpasswd": {"realm": "tests", "path": path("htpasswd")}});
+            }
+            Login::Tokens(tokens) => {
+                fs::write(path("tokens.pem"), tokens.certificate()).expect("writes");
+                let (realm, roots) = (tokens.realm(), path("tokens.pem"));
+                config["auth"] =
+                    json!({"token": {"realm": realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": roots}});
+            }
         }
         fs::write(path("config.yml"), config.to_string()).expect("writes");
         fs::write(path("ca.pem"), &Authority::shared().pem).expect("writes");
@@ -129,15 +154,60 @@ impl Registry {
     /// # Panics
     /// When the registry does not take it.
     pub fn push(&self, name: &str, module: &[u8]) -> (Digest, Digest) {
-        static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
-            let mut builder = tokio::runtime::Builder::new_multi_thread();
-            builder.worker_threads(1).enable_all().build().expect("a runtime")
-        });
+        let manifest = Manifest::of_module(module, BTreeMap::new());
+        (self.push_artifact(name, &manifest, module), Digest::of(module))
+    }
+
+    pub(crate) fn push_artifact(&self, name: &str, manifest: &Manifest, layer: &[u8]) -> Digest {
         let image: Image = format!("{}/{name}", self.host).parse().expect("a name");
         let client = oci::Registry::new(Web::new(self.settings()), Some(DockerConfig::new(self.docker.clone())));
-        let manifest = Manifest::of_module(module, BTreeMap::new());
-        let pushed = RUNTIME.block_on(client.push(&image, module.to_vec(), &manifest)).expect("the registry takes it");
-        (pushed, Digest::of(module))
+        runtime().block_on(client.push(&image, layer.to_vec(), manifest)).expect("the registry takes it")
+    }
+
+    /// Signs the manifest `signed` of a repository as `cosign sign --key` does: with a statement about it under a tag that is
+    /// made of its digest.
+    ///
+    /// # Panics
+    /// When the registry does not take it.
+    pub fn sign(&self, repository: &str, signed: &Digest, key: &KeyPair) {
+        let statement = json!({
+            "critical": {
+                "identity": {"docker-reference": format!("{}/{repository}", self.host)},
+                "image": {"docker-manifest-digest": signed},
+                "type": "cosign container image signature",
+            },
+            "optional": null,
+        });
+        let statement = statement.to_string().into_bytes();
+        let signature = STANDARD.encode(key.sign(&statement).expect("signs"));
+        let mut manifest: Value =
+            serde_json::from_slice(&Manifest::of_module(&statement, BTreeMap::new()).bytes).expect("JSON");
+        manifest["layers"][0]["mediaType"] = "application/vnd.dev.cosign.simplesigning.v1+json".into();
+        manifest["layers"][0]["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+        let manifest = Manifest::parse(manifest.to_string().into_bytes()).expect("a manifest");
+        self.push_artifact(&format!("{repository}:sha256-{}.sig", signed.hex()), &manifest, &statement);
+    }
+
+    /// Puts an index of one manifest of the repository, which has `size` bytes, under a tag.
+    ///
+    /// # Panics
+    /// When the registry does not take it.
+    pub fn push_index(&self, repository: &str, tag: &str, of: &Digest, size: usize) {
+        let index = json!({
+            "schemaVersion": 2, "mediaType": INDEX_TYPE,
+            "manifests": [{"mediaType": MANIFEST_TYPE, "digest": of, "size": size}],
+        });
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let put = reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only(reqwest::Certificate::from_pem_bundle(Authority::shared().pem.as_bytes()).expect("PEM"))
+            .build()
+            .expect("a client")
+            .put(format!("{scheme}://{}/v2/{repository}/manifests/{tag}", self.host))
+            .header("content-type", INDEX_TYPE)
+            .body(Bytes::from(index.to_string()));
+        let answer = runtime().block_on(put.send()).expect("the registry answers");
+        assert!(answer.status().is_success(), "{answer:?}");
     }
 
     fn settings(&self) -> WebSettings {
@@ -182,6 +252,14 @@ impl Registry {
     }
 }
 
+fn runtime() -> &'static tokio::runtime::Runtime {
+    static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().expect("a runtime")
+    });
+    &RUNTIME
+}
+
 /// A Docker configuration with a login of [`Registry::with_login`]'s user.
 pub fn docker_config(host: &str, password: &str) -> String {
     json!({"auths": {host: {"auth": STANDARD.encode(format!("{USER}:{password}"))}}}).to_string()
@@ -192,6 +270,11 @@ pub fn write_docker_config(folder: &Folder, host: &str, password: &str) -> Strin
     fs::create_dir_all(folder.path("docker")).expect("a folder");
     folder.write("docker/config.json", docker_config(host, password));
     folder.path("docker").to_string_lossy().into_owned()
+}
+
+/// The token service that knows [`Registry::with_login`]'s user, too.
+pub fn token_service() -> TokenService {
+    TokenService::new(USER, PASSWORD)
 }
 
 /// The right password of [`Registry::with_login`].

@@ -27,8 +27,35 @@ struct Shared {
     tls: Tls,
     config: Option<Arc<rustls::ServerConfig>>,
     scripts: Mutex<HashMap<String, Vec<Reply>>>,
-    requests: Mutex<Vec<(String, Instant)>>,
+    /// For paths without a script.
+    otherwise: Mutex<Option<Box<Otherwise>>>,
+    requests: Mutex<Vec<Asked>>,
     connections: AtomicUsize,
+}
+
+type Otherwise = dyn Fn(&Asked) -> Reply + Send;
+
+/// A request that came.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// `GET`, `POST`.
+    pub method: String,
+    /// With the query.
+    pub path: String,
+    /// All lines of the head.
+    pub head: String,
+    /// The body, of at most a mebibyte.
+    pub body: String,
+    /// When.
+    pub at: Instant,
+}
+
+impl Asked {
+    /// A header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
+    }
 }
 
 /// One answer.
@@ -69,9 +96,14 @@ impl Reply {
         Self::ok(crate::guest("always_accept"))
     }
 
-    /// 200 with a module that no other source has: WebAssembly text is given a data segment of this text.
+    /// 200 with a module that no other source has.
     pub fn module_named(name: &str) -> Self {
-        Self::ok(wat(&format!(
+        Self::ok(Self::module_bytes(name))
+    }
+
+    /// A module that accepts everything and that no other test has: WebAssembly text is given a data segment of this text.
+    pub fn module_bytes(name: &str) -> Vec<u8> {
+        wat(&format!(
             r#"(module (import "wapc" "__guest_response" (func $respond (param i32 i32)))
                  (memory (export "memory") 1)
                  (data (i32.const 0) "{{\"valid\":true,\"accepted\":true}}") (data (i32.const 64) "\"v1\"")
@@ -81,7 +113,7 @@ impl Reply {
                      (then (call $respond (i32.const 64) (i32.const 4)))
                      (else (call $respond (i32.const 0) (i32.const 30))))
                    (i32.const 1)))"#
-        )))
+        ))
     }
 
     /// This status with a short body.
@@ -158,6 +190,7 @@ impl Source {
             tls,
             config: tls.server(),
             scripts: Mutex::default(),
+            otherwise: Mutex::default(),
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),
         };
@@ -193,9 +226,19 @@ impl Source {
         lock(&self.shared.scripts).insert(path.to_owned(), replies.into_iter().collect());
     }
 
+    /// What paths without a script answer.
+    pub fn otherwise(&self, answer: impl Fn(&Asked) -> Reply + Send + 'static) {
+        *lock(&self.shared.otherwise) = Some(Box::new(answer));
+    }
+
     /// When a path was asked for.
     pub fn requests(&self, path: &str) -> Vec<Instant> {
-        lock(&self.shared.requests).iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
+        lock(&self.shared.requests).iter().filter(|asked| asked.path == path).map(|asked| asked.at).collect()
+    }
+
+    /// All requests so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        lock(&self.shared.requests).clone()
     }
 
     /// How many connections were accepted, also those whose handshake failed.
@@ -268,6 +311,16 @@ impl Shared {
         }
     }
 
+    fn reply(&self, asked: &Asked) -> Reply {
+        lock(&self.requests).push(asked.clone());
+        match lock(&self.scripts).get_mut(&asked.path) {
+            Some(replies) if replies.len() > 1 => return replies.remove(0),
+            Some(replies) => return replies.first().cloned().unwrap_or_else(|| Reply::status(404)),
+            None => {}
+        }
+        lock(&self.otherwise).as_ref().map_or_else(|| Reply::status(404), |answer| answer(asked))
+    }
+
     fn answer(&self, stream: &mut (impl Read + Write)) -> io::Result<()> {
         let mut head = Vec::new();
         let mut byte = [0];
@@ -275,14 +328,7 @@ impl Shared {
             stream.read_exact(&mut byte)?;
             head.push(byte[0]);
         }
-        let text = String::from_utf8_lossy(&head);
-        let path = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
-        lock(&self.requests).push((path.clone(), Instant::now()));
-        let reply = match lock(&self.scripts).get_mut(&path) {
-            Some(replies) if replies.len() > 1 => replies.remove(0),
-            Some(replies) => replies.first().cloned().unwrap_or_else(|| Reply::status(404)),
-            None => Reply::status(404),
-        };
+        let reply = self.reply(&asked(&head, stream)?);
         thread::sleep(reply.delay);
         let Head::Whole(status, headers) = reply.head else {
             // Until the client hangs up.
@@ -314,6 +360,19 @@ impl Shared {
             }
         }
     }
+}
+
+/// A request whose head has been read.
+fn asked(head: &[u8], stream: &mut impl Read) -> io::Result<Asked> {
+    let head = String::from_utf8_lossy(head).into_owned();
+    let mut words = head.split_whitespace().map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut asked = Asked { method, path, head, body: String::new(), at: Instant::now() };
+    let length = asked.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; usize::min(length, 1 << 20)];
+    stream.read_exact(&mut body)?;
+    asked.body = String::from_utf8_lossy(&body).into_owned();
+    Ok(asked)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

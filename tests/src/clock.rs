@@ -1,0 +1,59 @@
+//! Rig CLK: a wall clock that jumps, for real programs: a library that is loaded before them shifts what they are told.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::{PodSetup, Program, repository};
+
+/// The wall clock of a pod.
+pub struct Clock {
+    folder: TempDir,
+    shift: File,
+}
+
+impl Clock {
+    /// One that is right so far.
+    ///
+    /// # Panics
+    /// When there is no C compiler to make the library.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("clock-").tempdir().expect("a temporary folder");
+        crate::folder::open_to_all(folder.path());
+        let library = folder.path().join("shift.so");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library);
+        let output = compiler.arg(repository().join("tests/clock/shift.c")).output().expect("there is a C compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let file = folder.path().join("shift");
+        fs::write(&file, 0_i64.to_ne_bytes()).expect("writes");
+        let shift = File::options().write(true).open(&file).expect("opens");
+        Self { folder, shift }
+    }
+
+    /// The pod goes by this clock.
+    #[must_use]
+    pub fn of(&self, setup: PodSetup) -> PodSetup {
+        let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
+        [Program::Loader, Program::Evaluator, Program::Reporter].into_iter().fold(setup, |setup, program| {
+            let setup = setup.env(program, "LD_PRELOAD", &path("shift.so"));
+            setup.env(program, "CLOCK_SHIFT_FILE", &path("shift"))
+        })
+    }
+
+    /// The clock jumps: from now on it is off by so many seconds.
+    ///
+    /// # Panics
+    /// When the file cannot be written.
+    pub fn jump_to(&self, seconds: i64) {
+        self.shift.write_all_at(&seconds.to_ne_bytes(), 0).expect("writes");
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
