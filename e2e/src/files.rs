@@ -26,6 +26,14 @@ pub(crate) fn write(path: &Path, content: &str) -> Result<(), Error> {
     fs::rename(&temporary, path).map_err(Error::file("write", path))
 }
 
+/// Removes a file, or finds it gone.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
 /// Removes a folder with all that is in it, or finds it gone.
 pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
@@ -62,6 +70,7 @@ mod tests {
     fn removing_what_is_gone_is_fine() {
         let folder = tempfile::tempdir().unwrap();
         remove_folder(&folder.path().join("nothing")).unwrap();
+        remove(&folder.path().join("nothing")).unwrap();
     }
 
     #[test]

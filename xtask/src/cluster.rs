@@ -13,6 +13,9 @@ use crate::{network, programs, tools};
 /// The crate that makes them, and tests them.
 pub(crate) const PACKAGE: &str = "portcullis-e2e";
 
+/// Its tests that start clusters with a node, which take more than the others.
+pub(crate) const NODE_TESTS: &str = "node";
+
 /// Runs a command on clusters, like `up`.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
     let mut command = command(workspace, args);
@@ -21,6 +24,9 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
         let programs = [&programs::PROGRAMS[..], &[programs::CONTROLLER]].concat();
         programs::build(workspace, &programs, Profile::Dev)?;
         command.env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Dev.dir()));
+    }
+    if args.iter().any(|arg| arg == "--node") && !asks_for_help {
+        tools::node()?;
     }
     let status = command.status().context("failed to start cargo")?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))

@@ -182,6 +182,15 @@ impl<'a> Plan<'a> {
         let workspace = self.workspace;
         let package = workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
         for target in package.context("the crate of the cluster tests is a member")?.test_targets() {
+            let name = format!("cluster: tests {target}");
+            if target == cluster::NODE_TESTS
+                && !self.wanted.list
+                && self.selects(&name)
+                && let Err(missing) = tools::node()
+            {
+                self.add(Step::skip(name, format!("no pod was run on a node: {missing:#}")));
+                continue;
+            }
             let mut test = workspace.cargo("test");
             if !self.wanted.list {
                 network::own(&mut test)?;
@@ -193,7 +202,7 @@ impl<'a> Plan<'a> {
             }
             // Tests of a binary share a cluster and two cores; more of them at once would only wait for each other.
             test.args(["--include-ignored", "--test-threads", "3"]);
-            self.add(Step::command(format!("cluster: tests {target}"), test));
+            self.add(Step::command(name, test));
         }
         self.add(Step::command("cluster: clean up", cluster::clean_command(workspace)));
         Ok(())

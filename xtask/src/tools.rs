@@ -29,9 +29,7 @@ pub(crate) fn wasm_toolchain() -> Result<()> {
     if !may_install() {
         return Err(missing);
     }
-    println!("installing {} with apt-get (some minutes the first time)", WASM_PACKAGES.join(", "));
-    apt_get(&["update", "--quiet", "--quiet"])?;
-    apt_get(&[&["install", "--quiet", "--quiet", "--yes", "--no-install-recommends"], &WASM_PACKAGES[..]].concat())?;
+    install(&WASM_PACKAGES)?;
     guests::find_toolchain()
 }
 
@@ -48,11 +46,48 @@ pub(crate) fn registry() -> Result<()> {
     }
     let words = "there is no docker-registry; on Debian: `apt-get install --no-install-recommends docker-registry`";
     ensure!(may_install(), words);
-    println!("installing {REGISTRY_PACKAGE} with apt-get");
-    apt_get(&["update", "--quiet", "--quiet"])?;
-    apt_get(&["install", "--quiet", "--quiet", "--yes", "--no-install-recommends", REGISTRY_PACKAGE])?;
+    install(&[REGISTRY_PACKAGE])?;
     ensure!(on_path(REGISTRY_PACKAGE), words);
     Ok(())
+}
+
+/// What a node of a cluster takes: a program, or a file that is in one of the folders of [`NETWORK_PLUGINS`], with the package of
+/// Debian that has it.
+const NODE_PACKAGES: [(&str, &str); 4] =
+    [("containerd", "containerd"), ("runc", "runc"), ("nft", "nftables"), ("ptp", "containernetworking-plugins")];
+
+/// Where plugins of pod networks are.
+const NETWORK_PLUGINS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
+
+/// Sees to it that clusters can have a node.
+///
+/// # Errors
+/// When they cannot: the reason with the next step.
+pub(crate) fn node() -> Result<()> {
+    ensure!(cfg!(target_os = "linux") && is_root(), "a cluster with a node takes root, on Linux");
+    let missing = || -> Vec<&str> {
+        let is_there =
+            |name: &str| on_path(name) || NETWORK_PLUGINS.iter().any(|folder| Path::new(folder).join(name).is_file());
+        NODE_PACKAGES.iter().filter(|(name, _)| !is_there(name)).map(|(_, package)| *package).collect()
+    };
+    if missing().is_empty() {
+        return Ok(());
+    }
+    let words = format!(
+        "a cluster with a node takes containerd, runc, nftables and plugins of pod networks; on Debian: \
+         `apt-get install --no-install-recommends {}`",
+        missing().join(" "),
+    );
+    ensure!(may_install(), words.clone());
+    install(&missing())?;
+    ensure!(missing().is_empty(), words);
+    Ok(())
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    println!("installing {} with apt-get (some minutes the first time)", packages.join(", "));
+    apt_get(&["update", "--quiet", "--quiet"])?;
+    apt_get(&[&["install", "--quiet", "--quiet", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 fn may_install() -> bool {

@@ -12,6 +12,9 @@ type Settings = Vec<(&'static str, String)>;
 /// The socket of containerd, inside.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
 
+/// The port of the kubelet.
+pub(super) const KUBELET_PORT: u16 = 10250;
+
 /// The port at which kube-proxy tells that it works.
 pub(super) const PROXY_HEALTH_PORT: u16 = 10256;
 
@@ -142,6 +145,7 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         "authorization": { "mode": "Webhook" },
         "tlsCertFile": inside("pki/kubelet.crt"),
         "tlsPrivateKeyFile": inside("pki/kubelet.key"),
+        "port": KUBELET_PORT,
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{}", node.cgroup),

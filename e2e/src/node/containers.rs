@@ -48,7 +48,8 @@ impl Cluster {
     /// When there is no node, or the archive cannot be read.
     pub fn import_image(&self, archive: &Path) {
         let file = File::open(archive).unwrap_or_else(|error| panic!("failed to open {}: {error}", archive.display()));
-        import(self.node_process(), file).unwrap_or_else(|said| panic!("failed to import {}: {said}", archive.display()));
+        import(self.node_process(), file)
+            .unwrap_or_else(|said| panic!("failed to import {}: {said}", archive.display()));
     }
 
     /// The names of the images on the node, and their digests, as `ctr images list` tells them.

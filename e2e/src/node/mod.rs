@@ -65,6 +65,8 @@ impl Node {
         for name in ["", "cni"] {
             files::make_folder(&folder(layout).join(name))?;
         }
+        // It tells of an earlier start.
+        files::remove(&ready(layout))?;
         for (name, text) in config::files(layout, self, &needs::network_plugins()?) {
             files::write(&folder(layout).join(name), &text)?;
         }
@@ -81,6 +83,11 @@ impl Node {
 /// The folder of the node, in that of the cluster.
 pub(crate) fn folder(layout: &Layout) -> PathBuf {
     layout.file(NAME)
+}
+
+/// What `kubernetes/node.go` writes when the namespaces are ready.
+fn ready(layout: &Layout) -> PathBuf {
+    folder(layout).join("ready")
 }
 
 /// A file of the folder of the cluster, as the node sees it.

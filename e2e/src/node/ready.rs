@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{NAME, config, containers, folder, link};
+use super::{NAME, config, containers, link};
 use crate::client::{Client, Question};
 use crate::component::Component;
 use crate::layout::Layout;
@@ -33,7 +33,7 @@ pub(crate) fn wait_for_part(
             wait(layout, started, component, "its port", || TcpStream::connect_timeout(&address, LIMIT).is_ok())
         }
         Component::Node => {
-            let mark = folder(layout).join("ready");
+            let mark = super::ready(layout);
             wait(layout, started, component, "its namespaces", || mark.exists())?;
             link::make(layout.network, process)
         }
@@ -42,6 +42,11 @@ pub(crate) fn wait_for_part(
             wait(layout, started, component, "its socket", || UnixStream::connect(&socket).is_ok())?;
             let node = started.iter().find(|one| one.component == Component::Node).map(|one| one.process.pid);
             node.map_or(Ok(()), |node| containers::import_pod_image(cache, node))
+        }
+        Component::Kubelet => {
+            // The node object may be ready still from before a restart.
+            let address = SocketAddr::from((layout.network.node(), config::KUBELET_PORT));
+            wait(layout, started, component, "its port", || TcpStream::connect_timeout(&address, LIMIT).is_ok())
         }
         Component::KubeProxy => {
             let address = SocketAddr::from((layout.network.node(), config::PROXY_HEALTH_PORT));

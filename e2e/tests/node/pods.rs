@@ -1,0 +1,93 @@
+//! Pods run, and are reached in all the ways that a product and its users rely on.
+
+use std::sync::LazyLock;
+
+use portcullis_e2e::{Cluster, eventually};
+
+use crate::cluster;
+use crate::scene::Scene;
+
+/// It ends with the process.
+static SHARED: LazyLock<Cluster> = LazyLock::new(cluster);
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_pod_of_a_local_image_becomes_ready_by_its_probe() {
+    let scene = Scene::new(&SHARED, "probe");
+    scene.make_pod("one");
+    let pod = scene.pod("one");
+    assert_eq!(pod["spec"]["nodeName"], "node-1");
+    let logs = scene.kubectl(&["logs", "one"]);
+    assert!(logs.expect("its log").contains("asked for /ready"), "{logs:?}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn services_have_names_and_reach_pods() {
+    let scene = Scene::new(&SHARED, "service");
+    scene.make_services();
+    for pod in ["one", "two"] {
+        scene.make_pod(pod);
+    }
+    let lookup = |name: &str| scene.exec("one", &["lookup", name]).expect("a name").to_owned();
+    let address = |args: &[&str]| scene.kubectl(args).expect("an address").to_owned();
+    let service = address(&["get", "service", "web", "--output=jsonpath={.spec.clusterIP}"]);
+    for name in ["web", "web.service", "web.service.svc.cluster.local"] {
+        assert_eq!(lookup(name), service, "{name}");
+    }
+    let mut pods: Vec<_> =
+        ["one", "two"].map(|pod| address(&["get", "pod", pod, "--output=jsonpath={.status.podIP}"])).into();
+    pods.sort();
+    eventually("the addresses of both pods", || (lookup("web-pods") == pods.join("\n")).then_some(()));
+    assert_eq!(lookup(&format!("{}.web-pods", pods[0].replace('.', "-"))), pods[0]);
+    assert!(!scene.exec("one", &["lookup", "nobody.service"]).is_ok());
+
+    // Both answer, one of them being the pod that asks.
+    for who in ["one", "two"] {
+        eventually(&format!("an answer of {who}"), || {
+            (scene.get("one", "http://web") == format!("this is {who}")).then_some(())
+        });
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn pods_reach_the_api_server_and_nothing_beyond_the_cluster() {
+    let scene = Scene::new(&SHARED, "ways");
+    scene.make_pod("one");
+    // Refusing a stranger is an answer.
+    let asked = scene.exec("one", &["get", "https://kubernetes.default.svc/readyz"]);
+    assert!(asked.stderr.contains("certificate"), "{asked:?}");
+    let outside = scene.exec("one", &["get", "http://192.0.2.1"]);
+    assert!(!outside.is_ok(), "{outside:?}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_killed_container_is_started_again() {
+    let scene = Scene::new(&SHARED, "killed");
+    scene.make_pod("one");
+    let first = SHARED.container_id("killed", "one", "web");
+    SHARED.kill_container("killed", "one", "web");
+    eventually("a restart", || (scene.restarts("one") == 1).then_some(()));
+    scene.wait_ready("one");
+    assert_ne!(SHARED.container_id("killed", "one", "web"), first);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn evidence_has_objects_events_and_logs_and_no_secrets() {
+    let scene = Scene::new(&SHARED, "evidence");
+    scene.make_pod("one");
+    scene.kubectl(&["create", "secret", "generic", "key", "--from-literal=key=do-not-show"]).expect("a secret");
+    let folder = tempfile::tempdir().unwrap();
+    SHARED.keep_evidence(folder.path()).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("objects.yaml").contains("namespace: evidence"));
+    assert!(!read("objects.yaml").contains("kind: Secret\n"));
+    assert!(read("events.txt").contains("default-scheduler"), "{}", read("events.txt"));
+    assert!(read("components/kubelet.log").contains("Successfully registered node"));
+    let pods = std::fs::read_dir(folder.path().join("pods")).unwrap();
+    let pod = pods.flatten().find(|pod| pod.file_name().to_string_lossy().starts_with("evidence_one_")).unwrap();
+    assert!(std::fs::read_to_string(pod.path().join("web/0.log")).unwrap().contains("serving"));
+}
