@@ -1,6 +1,7 @@
 //! Settings.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -67,6 +68,10 @@ pub struct Args {
     /// policies, and end. For whoever uninstalls it.
     #[arg(long, env = "PORTCULLIS_UNINSTALL", value_name = "DEPLOYMENT")]
     pub uninstall: Option<String>,
+
+    /// Instead of all else: ask whether the installation works, and end. This is the authority (PEM) of the policy server's certificate.
+    #[arg(long, env = "PORTCULLIS_CHECK", value_name = "FILE", conflicts_with = "uninstall")]
+    pub check: Option<PathBuf>,
 
     /// Where /livez, /readyz and /metrics are served.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8084")]

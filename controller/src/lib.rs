@@ -17,6 +17,7 @@ pub mod action;
 pub mod args;
 mod carry_out;
 pub mod certificates;
+mod check;
 mod control;
 pub mod decide;
 pub mod desired;

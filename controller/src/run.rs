@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use crate::args::Args;
 use crate::carry_out::Hands;
 use crate::certificates::{CaBundle, CertificateMetrics, Form, Keeper, KeeperParts};
+use crate::check::Check;
 use crate::control::{Control, Ears};
 use crate::decide::Rules;
 use crate::event::Events;
@@ -36,17 +37,10 @@ const QUEUE: usize = 1024;
 /// When a setting cannot be used, a port cannot be opened, or there is no client of an API server. Never because the API server is away.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     args.check()?;
-    if let Some(deployment) = &args.uninstall {
-        let clients = args.access.clients("portcullis-controller").await?;
-        let uninstall = Uninstall {
-            client: clients.calls,
-            namespace: args.namespace.clone(),
-            policy_server: args.policy_server.clone(),
-            deployment: deployment.clone(),
-        };
+    if args.uninstall.is_some() || args.check.is_some() {
         return tokio::select! {
-            done = uninstall.run() => done,
-            () = shutdown.begun() => bail!("was asked to end before everything was removed"),
+            done = once(&args) => done,
+            () = shutdown.begun() => bail!("was asked to end before it had done everything"),
         };
     }
     let sources = ProbeSources::default();
@@ -95,6 +89,19 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     readiness.drain();
     helpers.shutdown().await;
     lease.await.context("the task of the Lease ended early")
+}
+
+/// What is done once, for whoever installs or uninstalls.
+async fn once(args: &Args) -> anyhow::Result<()> {
+    let client = args.access.clients("portcullis-controller").await?.calls;
+    let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
+    if let Some(deployment) = args.uninstall.clone() {
+        return Uninstall { client, namespace, policy_server, deployment }.run().await;
+    }
+    let Some(authority) = args.check.clone() else { return Ok(()) };
+    let leases = [args.lease_name(), format!("portcullis-{policy_server}-reporter")];
+    let (service, port) = (args.service.clone(), args.service_port);
+    Check { client, namespace, leases, service, port, authority }.run().await
 }
 
 fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leadership) -> Control {

@@ -118,3 +118,10 @@ helm.sh/hook-weight: {{ . | quote }}
 # What failed stays to be looked at, until the next try.
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
+
+{{/* Annotations of a hook of `helm test`, with its weight. */}}
+{{- define "portcullis.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

@@ -115,3 +115,41 @@ fn definitions_come_with_the_chart_and_stay_when_it_goes() {
     }
     assert!(definitions(json!({ "crds": { "install": false } })).is_empty());
 }
+
+#[test]
+fn helm_test_asks_the_installation_with_an_account_that_may_do_nothing_else() {
+    let objects = render(&json!({}));
+    for kind in ["ServiceAccount", "Role", "RoleBinding", "Pod"] {
+        let annotations = &find(&objects, kind, "portcullis-test")["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "test", "{kind}");
+    }
+    assert!(!find(&objects, "Role", "portcullis-test")["rules"].to_string().contains("secrets"));
+    let volumes = &find(&objects, "Pod", "portcullis-test")["spec"]["volumes"];
+    let authority = volumes.as_array().unwrap().iter().find(|volume| volume["name"] == "authority").unwrap();
+    assert_eq!(
+        authority["secret"]["items"],
+        json!([{ "key": "ca.crt", "path": "ca.crt" }]),
+        "the key is none of its business"
+    );
+    assert!(args(container(&objects, "test")).contains(&"--check=/authority/ca.crt"));
+}
+
+#[test]
+fn siblings_find_each_other_by_a_headless_service_and_have_certificates_of_their_own() {
+    let objects = render(&json!({ "siblings": { "enabled": true } }));
+    let service = &find(&objects, "Service", "portcullis-siblings")["spec"];
+    assert_eq!((&service["clusterIP"], &service["publishNotReadyAddresses"]), (&json!("None"), &json!(true)));
+    let loader = container(&objects, "loader");
+    assert!(args(loader).contains(&"--siblings=portcullis-siblings.gate.svc:8444"));
+    assert!(args(container(&objects, "controller")).contains(&"--siblings"));
+    let pod = &find(&objects, "Deployment", "portcullis-policy-server")["spec"]["template"]["spec"];
+    let volume = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "siblings").unwrap();
+    assert_eq!(volume["secret"]["secretName"], "portcullis-default-siblings");
+    for container in crate::containers(pod) {
+        let has = container["volumeMounts"].to_string().contains("/siblings");
+        assert_eq!(has, container["name"] == "loader", "{}", container["name"]);
+    }
+    let objects = render(&json!({}));
+    assert!(!has(&objects, "Service", "portcullis-siblings"));
+    assert!(!container(&objects, "loader").to_string().contains("8444"));
+}

@@ -1,0 +1,136 @@
+//! Asking whether the installation works, for whoever has just installed it: both Leases are renewed, and an evaluator answers at
+//! the Service with the certificate that webhooks trust.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// How long each question may take until its answer is good. An installation that was just made needs some of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is asked.
+const PACE: Duration = Duration::from_secs(2);
+/// For one connection.
+const CALL: Duration = Duration::from_secs(5);
+
+/// What is asked about.
+pub(crate) struct Check {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    /// The Leases of controller and reporters.
+    pub(crate) leases: [String; 2],
+    /// The Service and its port.
+    pub(crate) service: String,
+    pub(crate) port: u16,
+    /// The authority of its certificate.
+    pub(crate) authority: PathBuf,
+}
+
+impl Check {
+    /// Asks everything.
+    ///
+    /// # Errors
+    /// The first thing that is not as it should be, with what to look at.
+    pub(crate) async fn run(&self) -> Result<()> {
+        for lease in &self.leases {
+            self.is_renewed(lease).await?;
+            tracing::info!(lease, "is held and renewed");
+        }
+        self.answers().await?;
+        tracing::info!(service = self.service, "an evaluator answers, with the certificate that webhooks trust");
+        Ok(())
+    }
+
+    /// A Lease whose holder has died keeps its name, so it is looked at until it changes.
+    async fn is_renewed(&self, name: &str) -> Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        let start = Instant::now();
+        let (mut before, mut last) = (None, format!("Lease {name} was not renewed"));
+        while start.elapsed() < PATIENCE {
+            match leases.get(name).await {
+                Ok(lease) => {
+                    let spec = lease.spec.unwrap_or_default();
+                    let holder = spec.holder_identity.unwrap_or_default();
+                    let now = (holder.clone(), spec.renew_time);
+                    if !holder.is_empty() && before.as_ref().is_some_and(|before| *before != now) {
+                        return Ok(());
+                    }
+                    last = format!("Lease {name} is not renewed; who held it last is {holder:?}");
+                    before = Some(now);
+                }
+                Err(error) => last = format!("Lease {name}: {error}"),
+            }
+            tokio::time::sleep(PACE).await;
+        }
+        bail!("{last}: look at the pods of the namespace {}", self.namespace)
+    }
+
+    async fn answers(&self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            match self.answer().await {
+                Ok(()) => return Ok(()),
+                Err(error) if start.elapsed() > PATIENCE => {
+                    return Err(error.context(format!("the Service {} does not answer as it should", self.service)));
+                }
+                Err(error) => tracing::debug!(error = format!("{error:#}"), "asking again"),
+            }
+            tokio::time::sleep(PACE).await;
+        }
+    }
+
+    async fn answer(&self) -> Result<()> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
+        let service = services.get(&self.service).await.context("failed to read the Service")?;
+        // API servers call this address as well, and ask no name server.
+        let address = service.spec.and_then(|spec| spec.cluster_ip).and_then(|address| address.parse::<IpAddr>().ok());
+        let address = SocketAddr::new(address.context("it has no address")?, self.port);
+        let (name, authority) = (format!("{}.{}.svc", self.service, self.namespace), self.authority.clone());
+        let asked = tokio::task::spawn_blocking(move || ask(address, &name, &authority));
+        asked.await.context("the task that asks ended early")?
+    }
+}
+
+/// Asks once. Any answer of HTTP over a connection of TLS that is trusted will do: what is asked for is not there.
+fn ask(address: SocketAddr, host: &str, authority: &Path) -> Result<()> {
+    let mut roots = RootCertStore::empty();
+    let file = || format!("failed to read the authority {}", authority.display());
+    for certificate in CertificateDer::pem_file_iter(authority).with_context(file)? {
+        roots.add(certificate.with_context(file)?).with_context(file)?;
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned()).context("no DNS name")?;
+
+    let stream = TcpStream::connect_timeout(&address, CALL).context("failed to connect")?;
+    stream.set_read_timeout(Some(CALL))?;
+    stream.set_write_timeout(Some(CALL))?;
+    let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name)?, stream);
+    write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").context("failed to agree on TLS")?;
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).context("failed to read an answer")?;
+    ensure!(&head == b"HTTP/1.1 ", "who answers there speaks no HTTP");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_authority_nobody_is_trusted() {
+        let folder = std::env::temp_dir();
+        let error = ask(SocketAddr::from(([127, 0, 0, 1], 1)), "a.b.svc", &folder.join("no-such-file.pem"));
+        let text = format!("{:#}", error.expect_err("there is no authority"));
+        assert!(text.starts_with("failed to read the authority"), "{text}");
+    }
+}
