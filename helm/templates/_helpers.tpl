@@ -108,7 +108,7 @@ livenessProbe:
 
 {{/* What the loader is told in files. */}}
 {{- define "portcullis.hasLoaderConfig" -}}
-{{- if or .Values.modules.sources .Values.modules.verification .Values.modules.authorities }}true{{ end }}
+{{- if or .Values.modules.sources .Values.modules.verification .Values.modules.trustRoot .Values.modules.authorities }}true{{ end }}
 {{- end }}
 
 {{/* Annotations of a hook before uninstalling, with its weight. */}}

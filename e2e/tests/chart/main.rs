@@ -105,6 +105,7 @@ fn everything() -> Value {
             "authorities": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
             "sources": { "proxies": { "https_proxy": "http://proxy:3128" } },
             "verification": { "signatures": { "allOf": [{ "kind": "pubKey", "key": "k" }] } },
+            "trustRoot": "{\"mediaType\": \"application/vnd.dev.sigstore.trustedroot+json;version=0.1\"}",
         },
         "rbac": { "contextAwareReads": [
             { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"] },
