@@ -36,6 +36,8 @@ struct Known {
     header: HeaderValue,
     until: Instant,
     file: Option<Stamp>,
+    /// What to say when a token that was had without a login is refused.
+    without_login: Option<FetchError>,
 }
 
 type Stamp = (u64, u64, i64, i64);
@@ -56,9 +58,10 @@ impl Logins {
         (known.until > Instant::now() && known.file == file).then(|| known.header.clone())
     }
 
-    /// The header did not work.
-    pub(super) fn forget(&self, image: &Image, push: bool) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&scope(image, push));
+    /// The header did not work. Gives what is missing, where it was one that everybody gets.
+    pub(super) fn forget(&self, image: &Image, push: bool) -> Option<FetchError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&scope(image, push))?.without_login
     }
 
     /// Answers a challenge.
@@ -79,6 +82,7 @@ impl Logins {
             Some(docker) => docker.credential(&image.host).await,
             None => Ok(None),
         };
+        let mut without_login = None;
         let (header, life) = match (challenge, login) {
             (_, Ok(Some(Credential::Bearer(token)))) => (bearer(&token)?, DEFAULT_LIFE),
             (Some(Challenge::Basic) | None, Ok(Some(Credential::Basic { user, password }))) => {
@@ -92,17 +96,19 @@ impl Logins {
             (Some(Challenge::Bearer { realm, service, scope }), login) => {
                 // Without a login a token service may still give a token for what is public.
                 let (login, trouble) = match login {
-                    Ok(login) => (login, None),
+                    Ok(Some(login)) => (Some(login), None),
+                    Ok(None) => (None, Some(missing(image, docker))),
                     Err(error) => (None, Some(error)),
                 };
                 let ask =
                     Ask { realm, service, scope: scope.unwrap_or_else(|| wanted(image, push)), login: login.as_ref() };
-                match ask.token(web, image).await {
-                    Ok(found) => found,
-                    Err(error) if error.reason == Reason::Unauthorized && login.is_none() => {
-                        return Err(trouble.unwrap_or_else(|| missing(image, docker)));
+                match (ask.token(web, image).await, trouble) {
+                    (Ok(found), trouble) => {
+                        without_login = trouble;
+                        found
                     }
-                    Err(error) => return Err(error),
+                    (Err(error), Some(trouble)) if error.reason == Reason::Unauthorized => return Err(trouble),
+                    (Err(error), _) => return Err(error),
                 }
             }
             (_, Ok(None)) => return Err(missing(image, docker)),
@@ -112,7 +118,10 @@ impl Logins {
         if known.len() >= MAX_TOKENS {
             known.clear();
         }
-        known.insert(scope(image, push), Known { header: header.clone(), until: Instant::now() + life, file });
+        known.insert(
+            scope(image, push),
+            Known { header: header.clone(), until: Instant::now() + life, file, without_login },
+        );
         Ok(header)
     }
 }

@@ -125,19 +125,20 @@ impl Registry {
         if let Some(header) = self.logins.known(self.docker.as_ref(), image, push) {
             hop.headers.insert(AUTHORIZATION, header);
         }
-        let answer = self.web.send(&hop).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            return Ok(answer);
-        }
-        self.logins.forget(image, push);
-        let challenge = Challenge::of(answer.headers());
-        let header = self.logins.log_in(&self.web, self.docker.as_ref(), image, push, challenge).await?;
-        hop.headers.insert(AUTHORIZATION, header);
-        let answer = self.web.send(&hop).await?;
-        if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        let mut answer = self.web.send(&hop).await?;
+        if answer.status() == StatusCode::UNAUTHORIZED {
             self.logins.forget(image, push);
+            let challenge = Challenge::of(answer.headers());
+            let header = self.logins.log_in(&self.web, self.docker.as_ref(), image, push, challenge).await?;
+            hop.headers.insert(AUTHORIZATION, header);
+            answer = self.web.send(&hop).await?;
         }
-        Ok(answer)
+        let is_refused = matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        // Registries give everybody a token, and say only then that it is good for nothing here.
+        match is_refused.then(|| self.logins.forget(image, push)).flatten() {
+            Some(missing) => Err(missing),
+            None => Ok(answer),
+        }
     }
 }
 
