@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod abuse;
+mod clock;
 mod compiling;
 mod fetching;
 mod fetching_slowly;
@@ -12,6 +13,7 @@ mod http_certificate;
 mod http_connections;
 mod http_requests;
 mod http_tls;
+mod logins;
 mod modules_call;
 mod modules_load;
 mod process_calls;
@@ -21,6 +23,8 @@ mod registries;
 mod resolving;
 mod settings;
 mod signatures;
+mod storms;
+mod trusting;
 mod volume_evaluator;
 mod volume_loader;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Review, Secret, docker_config, eventually,
-    eventually_within, guest, never, password, wat, write_docker_config,
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Secret, docker_config,
+    eventually, eventually_within, guest, never, password, write_docker_config,
 };
 
 const REMOTE: &str = "cluster/remote";
@@ -14,17 +14,7 @@ const UPDATED: &str = "cluster/updated";
 
 /// A small module that no other test has.
 fn module(name: &str) -> Vec<u8> {
-    wat(&format!(
-        r#"(module (import "wapc" "__guest_response" (func $respond (param i32 i32)))
-             (memory (export "memory") 1)
-             (data (i32.const 0) "{{\"valid\":true,\"accepted\":true}}") (data (i32.const 64) "\"v1\"")
-             (data (i32.const 128) "{name}")
-             (func (export "__guest_call") (param $op_len i32) (param i32) (result i32)
-               (if (i32.eq (local.get $op_len) (i32.const 16))
-                 (then (call $respond (i32.const 64) (i32.const 4)))
-                 (else (call $respond (i32.const 0) (i32.const 30))))
-               (i32.const 1)))"#
-    ))
+    Reply::module_bytes(name)
 }
 
 fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {

@@ -1,0 +1,110 @@
+//! Section 4: how often a source is asked, and what it may ask for.
+
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{Digest, Phase, Reason};
+use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Source, eventually, eventually_within, heavy};
+use serde_json::json;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// The most of these moments that lie within a second.
+fn most_a_second(moments: &[Instant]) -> usize {
+    let within =
+        |from: &Instant| moments.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(1)).count();
+    moments.iter().map(within).max().unwrap_or(0)
+}
+
+#[test]
+fn fault_l24_two_hundred_failing_policies_are_no_storm() {
+    const LIMIT: usize = 5;
+    let _alone = heavy();
+    let source = Source::https();
+    source.otherwise(|_| Reply::status(503));
+    let folder = Folder::with_canary();
+    for number in 0..200 {
+        let address = source.url(&format!("/m{}.wasm", number % 20));
+        folder.put(&Policy::cluster(&format!("p{number}")).module(&address));
+    }
+    // So impatient that 20 modules alone would ask a hundred times a second.
+    let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).loader("--fetch-attempts", LIMIT);
+    let pod = setup.loader("--retry-initial", "100ms").loader("--retry-cap", "100ms").start();
+    let canary = Canary::on(&pod);
+    eventually("each module to be tried twice", || (source.asked().len() >= 40).then_some(()));
+    let asked: Vec<Instant> = source.asked().iter().map(|asked| asked.at).collect();
+    // One on each edge of the second, and a busy machine may push two together.
+    assert!(most_a_second(&asked) <= LIMIT + 2, "{} in a second", most_a_second(&asked));
+
+    pod.assert_unserved("cluster/p0", Reason::RegistryServerError);
+    let path = format!("/healthz/sources/{}", source.host());
+    let health = pod.probe(Program::Loader, &path).expect("answers");
+    assert_eq!(health.status, 503, "{health:?}");
+    assert!(health.headers.contains_key("retry-after"), "{health:?}");
+    assert!(health.body.contains(&source.host()) && health.body.contains("policy cluster/p"), "{}", health.body);
+
+    source.otherwise(|asked| Reply::module_named(&asked.path));
+    eventually_within(Duration::from_secs(60), "all policies to serve", || {
+        pod.evaluator_state().filter(|state| state.current.len() == 201)
+    });
+    assert_eq!(pod.probe(Program::Loader, &path).expect("answers").status, 200);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_l05_registry_that_asks_for_time() {
+    const LATER: Duration = Duration::from_secs(3);
+    let source = Source::https();
+    let module = Reply::module_bytes("later");
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": "application/vnd.wasm.config.v1+json", "digest": Digest::of(b"{}"), "size": 2},
+        "layers": [{
+            "mediaType": "application/vnd.wasm.content.layer.v1+wasm", "digest": Digest::of(&module), "size": module.len(),
+        }],
+    });
+    let (of_manifest, of_blob) = ("/v2/a/manifests/v1", format!("/v2/a/blobs/{}", Digest::of(&module)));
+    let later = || Reply::status(429).header("retry-after", "3");
+    source.answer(of_manifest, [later(), Reply::ok(manifest.to_string()).header("content-type", MANIFEST)]);
+    source.answer(&of_blob, [later(), Reply::ok(module)]);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&format!("registry://{}/a:v1", source.host())));
+    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).begin();
+    let canary = Canary::on(&pod);
+    pod.wait_failure("cluster/remote", Reason::RegistryThrottled);
+    pod.assert_recovered("cluster/remote", 1);
+    let of_manifest = source.requests(of_manifest);
+    assert!(of_manifest[1] - of_manifest[0] >= LATER, "{:?}", of_manifest[1] - of_manifest[0]);
+    let [first, second] = source.requests(&of_blob)[..] else { panic!("want two attempts") };
+    assert!(second - first >= LATER, "{:?}", second - first);
+    canary.finish(&pod);
+}
+
+/// Slow and not too slow: the state and the log tell how far a download is.
+#[test]
+fn fault_l03_a_slow_download_tells_how_far_it_is() {
+    let source = Source::https();
+    let module =
+        std::fs::read(portcullis_tests::repository().join("examples/modules/no-privileged.wasm")).expect("reads");
+    let total = module.len() as u64;
+    // Some 14 seconds.
+    source.answer("/m.wasm", [Reply::ok(module).rate(total / 14)]);
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
+    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).begin();
+    let canary = Canary::on(&pod);
+    let activity = || {
+        let policies = pod.loader_state()?.policies.into_iter();
+        let mut of_remote = policies.filter(|policy| policy.id.as_str() == "cluster/remote");
+        of_remote.find(|policy| policy.phase == Phase::Fetching)?.activity
+    };
+    let first = eventually("bytes to come", || activity().filter(|activity| activity.bytes > 0));
+    assert_eq!(first.total, Some(total));
+    eventually("more bytes to come", || activity().filter(|now| now.bytes > first.bytes && now.bytes <= total));
+    let line = pod
+        .loader()
+        .wait_for_log("a word about the download", |line| line["message"] == "a module is still being fetched");
+    assert_eq!((&line["total"], line["module"].as_str()), (&total.into(), Some(&*source.url("/m.wasm"))), "{line}");
+    pod.assert_recovered("cluster/remote", 1);
+    canary.finish(&pod);
+}
