@@ -1,25 +1,69 @@
-//! The objects of an installation, as the chart will make them.
+//! The objects of an installation, as the chart makes them: namespace, accounts, rights, services, admission rules. Pods are the rig's.
 
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use crate::Cache;
 use crate::cluster::Cluster;
+use crate::helm::{Helm, objects_of};
 
-/// In the order in which they are applied.
-const OBJECTS: [&str; 6] = [
-    include_str!("../../manifests/namespace.yaml"),
-    include_str!("../../manifests/service-accounts.yaml"),
-    include_str!("../../manifests/policy-server-rbac.yaml"),
-    include_str!("../../manifests/controller-rbac.yaml"),
-    include_str!("../../manifests/service.yaml"),
-    include_str!("../../manifests/fences.yaml"),
+/// What stands for the namespace and for the policy server in what is rendered once and filled in for each installation.
+const NAMESPACE: &str = "the-namespace-of-the-rig";
+const POLICY_SERVER: &str = "the-policy-server-of-the-rig";
+
+/// Kinds of the chart that the rig takes. The others are pods, or need a node.
+const KINDS: [&str; 8] = [
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Service",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 ];
 
 /// All of them as one text, for a namespace and a policy server.
+///
+/// # Panics
+/// When helm cannot be built, or the chart does not render.
 pub(crate) fn objects(namespace: &str, policy_server: &str) -> String {
-    OBJECTS.join("---\n").replace("{{namespace}}", namespace).replace("{{policyServer}}", policy_server)
+    static RENDERED: LazyLock<String> = LazyLock::new(|| wanted(&render()));
+    fill_in(&RENDERED, namespace, policy_server)
+}
+
+fn render() -> String {
+    let cache = Cache::from_env().unwrap_or_else(|error| panic!("{error}"));
+    let helm = Helm::build(&cache, &|line| eprintln!("{line}")).unwrap_or_else(|error| panic!("{error}"));
+    let values = json!({
+        "policyServer": POLICY_SERVER,
+        // Tests switch it on for single pods.
+        "siblings": { "enabled": true },
+        "uninstall": { "hook": false },
+    });
+    let rendered = helm.template("rig", NAMESPACE, &values);
+    assert!(rendered.is_ok(), "the chart does not render:\n{}", rendered.stderr);
+    rendered.stdout
+}
+
+/// The namespace and what the rig takes of a rendered chart.
+fn wanted(rendered: &str) -> String {
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
+    let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
+    let is_wanted = |object: &Value| KINDS.iter().any(|kind| object["kind"] == *kind) && !is_hook(object);
+    let objects = std::iter::once(namespace).chain(objects_of(rendered).into_iter().filter(is_wanted));
+    let text = |object: Value| serde_yaml_ng::to_string(&object).expect("an object is YAML");
+    objects.map(text).collect::<Vec<_>>().join("---\n")
+}
+
+fn fill_in(text: &str, namespace: &str, policy_server: &str) -> String {
+    text.replace(NAMESPACE, namespace).replace(POLICY_SERVER, policy_server)
 }
 
 /// Applies the custom resource definitions of the chart and waits until the API server serves them.
 pub(crate) fn install_definitions(cluster: &Cluster) {
-    let folder = crate::repository().join("helm/definitions");
+    let folder = Helm::chart().join("definitions");
     assert!(
         folder.is_dir(),
         "{} is not there: the custom resource definitions are generated into it",
@@ -33,35 +77,21 @@ pub(crate) fn install_definitions(cluster: &Cluster) {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize as _;
-    use serde_json::Value;
-
     use super::*;
 
-    fn all() -> Vec<Value> {
-        let text = objects("shop", "two");
-        serde_yaml_ng::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap()).collect()
-    }
-
     #[test]
-    fn every_object_is_whole_and_named_after_the_installation() {
-        let all = all();
-        assert_eq!(all.len(), 24);
-        for object in all {
-            let metadata = &object["metadata"];
-            let name = metadata["name"].as_str().unwrap();
-            match metadata["namespace"].as_str() {
-                Some("shop") => {}
-                Some("default") | None => {
-                    assert!(name.starts_with("portcullis-two-") || object["kind"] == "Namespace", "{name}");
-                }
-                Some(other) => panic!("{name} is in {other}"),
-            }
-        }
-    }
-
-    #[test]
-    fn nothing_is_left_to_fill_in() {
-        assert!(!objects("shop", "two").contains("{{"));
+    fn pods_and_hooks_are_left_out_and_names_are_filled_in() {
+        let rendered = format!(
+            "kind: Deployment\n---\nkind: Role\nmetadata: {{ name: {POLICY_SERVER}, namespace: {NAMESPACE} }}\n---\n\
+             kind: Role\nmetadata: {{ annotations: {{ helm.sh/hook: test }} }}\n---\nkind: Job\n"
+        );
+        let objects = objects_of(&fill_in(&wanted(&rendered), "shop", "two"));
+        assert_eq!(
+            objects,
+            [
+                json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } }),
+                json!({ "kind": "Role", "metadata": { "name": "two", "namespace": "shop" } }),
+            ]
+        );
     }
 }
