@@ -139,7 +139,7 @@ func (n names) answer(message []byte, isStream bool) []byte {
 		return nil
 	}
 	limit := maxSize(&parser, isStream)
-	addresses, alias, exists := n.look(strings.ToLower(question.Name.String()))
+	addresses, exists := n.look(strings.ToLower(question.Name.String()))
 	reply := dnsmessage.Message{
 		Header: dnsmessage.Header{
 			ID: header.ID, Response: true, Authoritative: true, OpCode: header.OpCode,
@@ -150,9 +150,6 @@ func (n names) answer(message []byte, isStream bool) []byte {
 	of := dnsmessage.ResourceHeader{Name: question.Name, Class: dnsmessage.ClassINET, TTL: ttl}
 	if !exists {
 		reply.RCode = dnsmessage.RCodeNameError
-	}
-	if name, err := dnsmessage.NewName(alias); alias != "" && err == nil {
-		reply.Answers = append(reply.Answers, dnsmessage.Resource{Header: of, Body: &dnsmessage.CNAMEResource{CNAME: name}})
 	}
 	for _, address := range addresses {
 		if question.Type == dnsmessage.TypeA || question.Type == dnsmessage.TypeALL {
@@ -193,12 +190,13 @@ func maxSize(parser *dnsmessage.Parser, isStream bool) int {
 	}
 }
 
-// look finds what a name stands for: addresses, or another name; and whether there is such a name.
-func (n names) look(name string) (addresses []netip.Addr, alias string, exists bool) {
+// look finds the addresses of a name, and whether there is such a name. A service that stands for a name outside of the cluster has
+// none, as nothing is reached there.
+func (n names) look(name string) (addresses []netip.Addr, exists bool) {
 	inside, isService := strings.CutSuffix(name, domain)
 	if !isService {
 		// The parents of services exist and have no addresses.
-		return nil, "", strings.HasSuffix(domain, "."+name)
+		return nil, strings.HasSuffix(domain, "."+name)
 	}
 	parts := strings.Split(inside, ".")
 	pod := ""
@@ -206,26 +204,23 @@ func (n names) look(name string) (addresses []netip.Addr, alias string, exists b
 		pod, parts = parts[0], parts[1:]
 	}
 	if len(parts) != 2 {
-		return nil, "", false
+		return nil, false
 	}
 	service, err := n.services.Services(parts[1]).Get(parts[0])
 	if err != nil {
-		return nil, "", false
+		return nil, false
 	}
-	isHeadless := service.Spec.ClusterIP == core.ClusterIPNone
-	switch {
-	case pod != "" && !isHeadless:
-		return nil, "", false
-	case service.Spec.Type == core.ServiceTypeExternalName:
-		return nil, strings.TrimSuffix(service.Spec.ExternalName, ".") + ".", true
-	case isHeadless:
+	if service.Spec.ClusterIP == core.ClusterIPNone {
 		addresses = n.endpoints(service, pod)
-		return addresses, "", pod == "" || len(addresses) > 0
+		return addresses, pod == "" || len(addresses) > 0
+	}
+	if pod != "" {
+		return nil, false
 	}
 	if address, err := netip.ParseAddr(service.Spec.ClusterIP); err == nil && address.Is4() {
 		addresses = append(addresses, address)
 	}
-	return addresses, "", true
+	return addresses, true
 }
 
 // endpoints are the addresses of the ready pods of a headless service, or of the one that is called so.

@@ -81,7 +81,8 @@ pub(super) fn files(layout: &Layout, node: &Node, plugins: &str) -> Vec<(&'stati
 
 fn containerd(plugins: &str) -> String {
     // Version 2 is read by containerd 1.5 and newer, 2.x included. Without `restrict_oom_score_adj` every pod fails where the
-    // node may not make a process safer from the kernel's lack of memory than itself (no CAP_SYS_RESOURCE).
+    // node may not make a process safer from the kernel's lack of memory than itself (no CAP_SYS_RESOURCE). A profile of AppArmor
+    // would stay in the kernel after the node.
     format!(
         r#"version = 2
 root = "{root}"
@@ -97,6 +98,7 @@ path = "{opt}"
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "{POD_IMAGE}"
 restrict_oom_score_adj = true
+disable_apparmor = true
 disable_tcp_service = true
 stream_server_address = "127.0.0.1"
 

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use portcullis_e2e::{Cluster, eventually};
+use serde_json::json;
 
 use crate::cluster;
 use crate::scene::Scene;
@@ -48,6 +49,31 @@ fn services_have_names_and_reach_pods() {
             (scene.get("one", "http://web") == format!("this is {who}")).then_some(())
         });
     }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_name_with_more_addresses_than_a_datagram_holds_is_answered_whole() {
+    let scene = Scene::new(&SHARED, "many");
+    scene.make_pod("one");
+    let meta =
+        |name: &str| json!({ "name": name, "namespace": "many", "labels": { "kubernetes.io/service-name": "many" } });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": meta("many"),
+        "spec": { "clusterIP": "None", "ports": [{ "port": 80 }] },
+    });
+    let endpoints: Vec<_> = (1..=200).map(|number| json!({ "addresses": [format!("203.0.113.{number}")] })).collect();
+    let slices = endpoints.chunks(100).enumerate().map(|(number, endpoints)| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta(&format!("many-{number}")),
+            "addressType": "IPv4", "ports": [{ "port": 80 }], "endpoints": endpoints,
+        })
+    });
+    let items: Vec<_> = [service].into_iter().chain(slices).collect();
+    SHARED.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).expect("a service");
+    eventually("all addresses", || {
+        (scene.exec("one", &["lookup", "many"]).stdout.lines().count() == 200).then_some(())
+    });
 }
 
 #[test]
