@@ -1,7 +1,6 @@
 //! A namespace with a small service and its pods.
 
-use std::env;
-use std::path::PathBuf;
+use std::path::Path;
 
 use portcullis_e2e::{Cluster, Evidence, Output, POD_IMAGE, eventually};
 use serde_json::{Value, json};
@@ -17,8 +16,8 @@ impl<'a> Scene<'a> {
     /// An empty namespace, from which evidence is kept when the test fails.
     pub(crate) fn new(cluster: &'a Cluster, name: &'a str) -> Self {
         cluster.kubectl(["create", "namespace", name]).expect("a namespace");
-        let folder = env::var_os("CARGO_TARGET_TMPDIR").map_or_else(env::temp_dir, PathBuf::from);
-        Self { cluster, name, _evidence: cluster.evidence(folder.join("evidence").join(name)) }
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("evidence").join(name);
+        Self { cluster, name, _evidence: cluster.evidence(folder) }
     }
 
     /// kubectl in this namespace.
