@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -22,7 +23,6 @@ pub(super) fn import_pod_image(cache: &Cache, node: u32) -> Result<(), Error> {
 
 /// A file without a name, which nobody has to remove.
 fn tempfile() -> std::io::Result<File> {
-    use std::os::fd::OwnedFd;
     let file: OwnedFd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?;
     Ok(File::from(file))
 }
