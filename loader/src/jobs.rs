@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use portcullis_contract::{Digest, Manifest, Reason};
+use portcullis_contract::{Digest, Manifest, Reason, Stage};
 use tokio::sync::Semaphore;
 
 use self::pace::{Hosts, Turns};
@@ -70,6 +70,13 @@ impl From<CompileFailure> for Setback {
     }
 }
 
+impl Setback {
+    /// Whether another loader may have what the source cannot give now.
+    fn may_others_help(&self) -> bool {
+        self.reason.class().is_retryable() && self.reason.stage() == Stage::Fetch
+    }
+}
+
 /// A mistake of this program.
 pub(crate) fn mistake(reason: Reason, what: &str) -> Setback {
     Setback {
@@ -119,7 +126,19 @@ impl Workshop {
                 }
                 let result = self.fetch(&reference, &gauge).await;
                 self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
-                Outcome::Fetched(reference, result)
+                match result {
+                    Err(setback) if setback.may_others_help() && !pins.is_empty() => {
+                        for pin in &pins {
+                            match self.others_onto_volume(pin, &gauge).await {
+                                Ok(true) => {}
+                                Ok(false) => return Outcome::Fetched(reference, Err(setback)),
+                                Err(other) => return Outcome::Fetched(reference, Err(other)),
+                            }
+                        }
+                        Outcome::Brought(reference, pins, Ok(()))
+                    }
+                    result => Outcome::Fetched(reference, result),
+                }
             }
             Job::Admit { reference, digest } => {
                 let result = self.admit(&reference, &digest, &gauge).await;

@@ -9,6 +9,7 @@ use portcullis_registry::signature::{Material, Requirement};
 use super::{Gauge, Workshop};
 use crate::plan::Setback;
 use crate::source::{Reference, SourceError};
+use crate::store::SignedManifest;
 
 impl Workshop {
     /// Asks the rules of the installation and of the policy about a module that the policy is pinned to. The signatures that
@@ -30,8 +31,10 @@ impl Workshop {
         let is_proof = |manifest: &Manifest, signatures: &Material| {
             self.sources.judge(image, &manifest.digest, signatures, &wanted).is_ok()
         };
-        let proves = |signed: &crate::store::SignedManifest| {
-            signed.manifest_of(module).is_some_and(|manifest| is_proof(&manifest, &signed.signatures))
+        let place = image.address();
+        let proves = |signed: &SignedManifest| {
+            let manifest = signed.manifest_of(module, &place);
+            manifest.is_some_and(|manifest| is_proof(&manifest, &signed.kept.signatures))
         };
         if kept.iter().any(proves) {
             return Ok(());
@@ -43,9 +46,9 @@ impl Workshop {
             return Err(setback);
         }
         for signed in self.sources.signed_of_others(module).await {
-            let Some(manifest) = signed.manifest_of(module) else { continue };
-            if is_proof(&manifest, &signed.signatures) {
-                return self.keep_signed(manifest, digest, Some(signed.signatures)).await;
+            let Some(manifest) = signed.manifest_of(module, &place) else { continue };
+            if is_proof(&manifest, &signed.kept.signatures) {
+                return self.keep_signed(image, manifest, digest, Some(signed.kept.signatures)).await;
             }
         }
         Err(setback)
@@ -62,11 +65,11 @@ impl Workshop {
             return Err(SourceError::new(Reason::DigestMismatch, text).into());
         }
         let signatures = self.signatures(image, &manifest, module, wanted).await?;
-        self.keep_signed(manifest, found, signatures).await
+        self.keep_signed(image, manifest, found, signatures).await
     }
 
     /// Checks that a manifest is signed by everybody who must have signed it, and gives the signatures where they are not on the
-    /// volume already. Those that are there are asked first, then the registry, then other loaders.
+    /// volume as this artifact's already. Those that are there are asked first, then the registry, then other loaders.
     pub(super) async fn signatures(
         &self,
         image: &Image,
@@ -80,8 +83,9 @@ impl Workshop {
         let judge = |signatures: &Material| self.sources.judge(image, &manifest.digest, signatures, wanted);
         let (of, digest) = (manifest.digest, *module);
         let kept = self.read(move |volume| volume.signatures(&of, &digest)).await?;
-        if kept.is_some_and(|signatures| judge(&signatures).is_ok()) {
-            return Ok(None);
+        let place = image.address();
+        if let Some(kept) = kept.filter(|kept| judge(&kept.signatures).is_ok()) {
+            return Ok(Some(kept.signatures).filter(|_| !kept.places.contains(&place)));
         }
         let fetched = self.sources.signatures(image, &manifest.digest).await;
         let error = match fetched.and_then(|signatures| judge(&signatures).map(|()| signatures)) {
@@ -90,9 +94,10 @@ impl Workshop {
         };
         if error.reason.class().is_retryable() {
             for signed in self.sources.signed_of_others(module).await {
-                let is_it = signed.manifest_of(module).is_some_and(|other| other.digest == manifest.digest);
-                if is_it && judge(&signed.signatures).is_ok() {
-                    return Ok(Some(signed.signatures));
+                let other = signed.manifest_of(module, &place);
+                let is_it = other.is_some_and(|other| other.digest == manifest.digest);
+                if is_it && judge(&signed.kept.signatures).is_ok() {
+                    return Ok(Some(signed.kept.signatures));
                 }
             }
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use portcullis_contract::{Digest, Reason, Stage};
+use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::{Material, Requirement};
 
 use super::{Gauge, Workshop, blocking};
 use crate::plan::Setback;
 use crate::source::{Fetched, Sink, SourceError};
+use crate::store::Temporary;
 
 impl Workshop {
     /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
@@ -31,7 +32,7 @@ impl Workshop {
         }
         let digest = layer.digest;
         self.fetch_layer(image, &digest, gauge).await?;
-        self.keep_signed(manifest, digest, signatures).await?;
+        self.keep_signed(image, manifest, digest, signatures).await?;
         Ok(digest)
     }
 
@@ -47,14 +48,16 @@ impl Workshop {
     /// Keeps what the next one who asks for this module would ask the registry for.
     pub(super) async fn keep_signed(
         &self,
+        image: &Image,
         manifest: Manifest,
         module: Digest,
         signatures: Option<Material>,
     ) -> Result<(), Setback> {
-        let volume = Arc::clone(&self.volume);
+        let (volume, place) = (Arc::clone(&self.volume), image.address());
         let keep = move || {
             volume.keep_oci_manifest(&manifest, &module)?;
-            signatures.map_or(Ok(()), |signatures| volume.keep_signatures(&manifest.digest, &module, &signatures))
+            let keep = |signatures| volume.keep_signatures(&manifest.digest, &module, place, signatures);
+            signatures.map_or(Ok(()), keep)
         };
         if let Err(error) = blocking(keep).await? {
             // Without it, the registry is asked again.
@@ -98,23 +101,37 @@ impl Workshop {
 
     async fn layer_onto_volume(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
         let temporary = self.volume.temporary();
-        let open = || {
-            let file = temporary.open().map_err(|error| {
-                SourceError::new(crate::store::volume_reason(&error), format!("failed to write to the volume: {error}"))
-            })?;
-            Ok(Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes)))
-        };
-        let mut sink: Sink = open()?;
+        let mut sink = self.sink(&temporary, gauge)?;
         if let Err(error) = self.sources.blob(image, digest, &mut sink).await {
-            // What the registry cannot give now, another loader may have.
-            let retryable = error.reason.class().is_retryable() && error.reason.stage() == Stage::Fetch;
-            let others = if retryable { self.sources.blob_of_others(digest, open).await } else { None };
-            sink = others.ok_or(error)?;
+            let setback = Setback::from(error);
+            let is_had = setback.may_others_help() && self.others_onto_volume(digest, gauge).await?;
+            return if is_had { Ok(()) } else { Err(setback) };
         }
+        self.keep_fetched(temporary, sink, digest, &image.host).await
+    }
+
+    /// What a source cannot give now, another loader may have. False where none has it.
+    pub(super) async fn others_onto_volume(&self, digest: &Digest, gauge: &Gauge) -> Result<bool, Setback> {
+        let temporary = self.volume.temporary();
+        let sink = self.sources.blob_of_others(digest, || self.sink(&temporary, gauge)).await;
+        match sink {
+            Some(sink) => self.keep_fetched(temporary, sink, digest, "another loader").await.map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn sink(&self, temporary: &Temporary, gauge: &Gauge) -> Result<Sink, SourceError> {
+        let file = temporary.open().map_err(|error| {
+            SourceError::new(crate::store::volume_reason(&error), format!("failed to write to the volume: {error}"))
+        })?;
+        Ok(Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes)))
+    }
+
+    async fn keep_fetched(&self, temporary: Temporary, sink: Sink, digest: &Digest, who: &str) -> Result<(), Setback> {
         let fetched: Fetched = sink.finish().await?;
         self.metrics.fetched_bytes.inc_by(fetched.bytes);
         if fetched.digest != *digest {
-            let text = format!("{} gave a module with the digest {} for {digest}", image.host, fetched.digest);
+            let text = format!("{who} gave a module with the digest {} for {digest}", fetched.digest);
             return Err(SourceError::new(Reason::DigestMismatch, text).into());
         }
         let volume = Arc::clone(&self.volume);

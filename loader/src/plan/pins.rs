@@ -12,7 +12,7 @@ impl Plan {
     /// The digests by which policies want the module of a fetch, because the volume has lost it or never had it.
     pub(crate) fn pins_of(&self, job: &Job) -> Vec<Digest> {
         let Job::Fetch(reference) = job else { return Vec::new() };
-        if reference.image().is_none() {
+        if let Reference::File(_) = reference {
             return Vec::new();
         }
         let is_missing = |digest: &Digest| self.artifacts.get(digest).is_some_and(|making| making.no_module);

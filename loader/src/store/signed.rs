@@ -1,6 +1,7 @@
 //! What proved who signed an artifact, kept beside its module: the next policy that asks needs no network, and other loaders get
 //! it along with the module.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 
@@ -17,18 +18,34 @@ pub(crate) const MAX_SIGNATURES: u64 = 16 << 20;
 /// Most manifests that are looked at for one module.
 const MOST: usize = 16;
 
-/// A manifest and its signatures. Nothing of them is believed because they are kept: who signed is checked again each time.
+/// Most places where one artifact may lie.
+const MOST_PLACES: usize = 64;
+
+/// What is kept of the signatures of a manifest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptSignatures {
+    /// The repositories that the artifact was found signed in.
+    pub places: BTreeSet<String>,
+    /// The signatures. Nothing of them is believed because they are kept: who signed is checked again each time.
+    pub signatures: Material,
+}
+
+/// A manifest and its signatures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SignedManifest {
     /// The manifest's text, whose digest is what was signed.
     manifest: String,
     /// Its signatures.
-    pub signatures: Material,
+    #[serde(flatten)]
+    pub kept: KeptSignatures,
 }
 
 impl SignedManifest {
-    /// The manifest, if it is one and its module has this digest.
-    pub(crate) fn manifest_of(&self, module: &Digest) -> Option<Manifest> {
+    /// The manifest, if it is one that was found at this place, and its module has this digest.
+    pub(crate) fn manifest_of(&self, module: &Digest, place: &str) -> Option<Manifest> {
+        if !self.kept.places.contains(place) {
+            return None;
+        }
         let manifest = Manifest::parse(self.manifest.clone().into_bytes()).ok()?;
         let is_it = manifest.module().is_ok_and(|layer| layer.digest == *module);
         is_it.then_some(manifest)
@@ -37,12 +54,12 @@ impl SignedManifest {
 
 impl Volume {
     /// The signatures that are kept of a manifest.
-    pub(crate) fn signatures(&self, manifest: &Digest, module: &Digest) -> Option<Material> {
+    pub(crate) fn signatures(&self, manifest: &Digest, module: &Digest) -> Option<KeptSignatures> {
         let bytes = files::read_regular(&self.oci_path(manifest, module, "signatures"), MAX_SIGNATURES).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Keeps the signatures of a manifest, in place of what was kept before.
+    /// Keeps the signatures of a manifest that was found at a place, in place of those that were kept before.
     ///
     /// # Errors
     /// What the file system says.
@@ -50,10 +67,15 @@ impl Volume {
         &self,
         manifest: &Digest,
         module: &Digest,
-        signatures: &Material,
+        place: String,
+        signatures: Material,
     ) -> Result<(), VolumeError> {
         let path = self.oci_path(manifest, module, "signatures");
-        let text = serde_json::to_vec(signatures).expect("has text keys only");
+        let mut places = self.signatures(manifest, module).unwrap_or_default().places;
+        if places.len() < MOST_PLACES {
+            places.insert(place);
+        }
+        let text = serde_json::to_vec(&KeptSignatures { places, signatures }).expect("has text keys only");
         let temporary = self.temporary();
         let write = temporary.open().and_then(|mut file| file.write_all(&text));
         write.map_err(files::FileError::new("write", &path))?;
@@ -70,13 +92,13 @@ impl Volume {
             let hex = name.to_str().and_then(|name| name.strip_suffix(&suffix));
             let Some(digest) = hex.and_then(|hex| format!("sha256:{hex}").parse::<Digest>().ok()) else { continue };
             let manifest = self.oci_manifest(&digest).and_then(|manifest| String::from_utf8(manifest.bytes).ok());
-            let Some((manifest, signatures)) = manifest.zip(self.signatures(&digest, module)) else { continue };
+            let Some((manifest, kept)) = manifest.zip(self.signatures(&digest, module)) else { continue };
             // Texts in JSON take up to twice their length.
             size += 2 * manifest.len() as u64 + 2 * item.metadata().map_or(0, |metadata| metadata.len());
             if found.len() == MOST || size > MAX_SIGNATURES {
                 break;
             }
-            found.push(SignedManifest { manifest, signatures });
+            found.push(SignedManifest { manifest, kept });
         }
         found
     }
@@ -97,11 +119,16 @@ mod tests {
         let unsigned = Manifest::of_module(b"module", [("name".to_owned(), "other".to_owned())].into());
         volume.keep_oci_manifest(&manifest, &module).expect("keeps");
         volume.keep_oci_manifest(&unsigned, &module).expect("keeps");
-        volume.keep_signatures(&manifest.digest, &module, &Material::default()).expect("keeps");
+        for place in ["registry://a/b", "registry://mirror/b"] {
+            volume.keep_signatures(&manifest.digest, &module, place.to_owned(), Material::default()).expect("keeps");
+        }
         let kept = volume.signed_manifests(&module);
-        let read: Vec<_> = kept.iter().map(|signed| signed.manifest_of(&module)).collect();
-        assert_eq!(read, [Some(manifest.clone())], "only what was signed is told");
-        assert_eq!(kept[0].manifest_of(&Digest::of(b"other")), None);
+        for place in ["registry://a/b", "registry://mirror/b"] {
+            let read: Vec<_> = kept.iter().map(|signed| signed.manifest_of(&module, place)).collect();
+            assert_eq!(read, [Some(manifest.clone())], "only what was signed is told");
+        }
+        assert_eq!(kept[0].manifest_of(&Digest::of(b"other"), "registry://a/b"), None);
+        assert_eq!(kept[0].manifest_of(&module, "registry://a/c"), None, "nobody signed it there");
         let text = serde_json::to_string(&kept).expect("serialises");
         assert_eq!(serde_json::from_str::<Vec<SignedManifest>>(&text).expect("parses"), kept);
 
