@@ -9,6 +9,7 @@ mod lifecycle;
 mod load;
 mod modes;
 mod requests;
+mod switching_off;
 
 use std::sync::LazyLock;
 
