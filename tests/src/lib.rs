@@ -38,6 +38,8 @@ mod review;
 mod rows;
 mod secret;
 mod setup;
+mod signing;
+pub mod sigstore;
 mod source;
 mod tls;
 mod tokens;

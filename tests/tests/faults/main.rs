@@ -13,6 +13,7 @@ mod http_certificate;
 mod http_connections;
 mod http_requests;
 mod http_tls;
+mod identities;
 mod logins;
 mod modules_call;
 mod modules_load;

@@ -7,6 +7,7 @@ mod eval;
 mod examples;
 mod failing;
 mod groups;
+mod identities;
 mod metrics;
 mod policies_yml;
 mod registries;
