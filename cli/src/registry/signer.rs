@@ -12,19 +12,20 @@ use serde_json::{Value, json};
 /// Who must have signed.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Signers")]
-#[group(id = "who", required = true, multiple = false, args = ["key", "verification", "issuer", "github_owner"])]
+#[group(skip)]
 pub struct SignerArgs {
     /// A public key (PEM) that must have signed it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["verification", "issuer", "github_owner"])]
+    #[arg(conflicts_with_all = ["verification", "issuer", "github_owner"])]
     pub key: Option<PathBuf>,
 
     /// A verification.yml that says who must have signed it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["issuer", "github_owner"])]
     pub verification: Option<PathBuf>,
 
     /// Who issued the identity of the signer, for instance https://accounts.google.com. Needs --subject or --subject-prefix,
     /// and --trust-root.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with = "github_owner")]
     pub issuer: Option<String>,
 
     /// The signer's identity: a mail address or a URI.

@@ -10,6 +10,7 @@ use portcullis_contract::{Digest, Reason};
 use portcullis_process::{SettingError, files};
 use portcullis_registry::Whole;
 use portcullis_registry::oci::{Image, Registry};
+use portcullis_registry::signature;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -37,6 +38,10 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
     for image in images {
         let digest = take(&registry, &image, &mut archive).await?;
         saved.push(Artifact::new(&image, digest));
+        for bundle in signature::bundles(&registry, &image, &digest).await.map_err(explain)? {
+            let bundle = Image { tag: None, digest: Some(bundle.digest), ..image.clone() };
+            take(&registry, &bundle, &mut archive).await?;
+        }
         let signatures = Image { tag: Some(format!("sha256-{}.sig", digest.hex())), digest: None, ..image };
         match registry.manifest(&signatures).await {
             Ok(_) => drop(take(&registry, &signatures, &mut archive).await?),
@@ -67,6 +72,7 @@ pub(crate) async fn load(args: &LoadArgs) -> anyhow::Result<String> {
             registry.push_blob(to, Bytes::from(bytes.clone())).await.map_err(explain)?;
         }
         registry.push_manifest(to, manifest).await.map_err(explain)?;
+        registry.list_referrer(to, manifest).await.map_err(explain)?;
         loaded.push(Artifact::new(to, manifest.digest).from(name));
     }
     told::list(args.output, &loaded)

@@ -60,6 +60,9 @@ pub struct Content {
     pub config: Descriptor,
     /// The blobs.
     pub layers: Vec<Descriptor>,
+    /// The manifest that this one is about, in signatures and other additions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub subject: Option<Descriptor>,
     /// Repeats the module's metadata.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub annotations: BTreeMap<String, String>,
@@ -131,6 +134,7 @@ impl Manifest {
             media_type: Some(MANIFEST_TYPE.to_owned()),
             config,
             layers: vec![layer],
+            subject: None,
             annotations,
         };
         let bytes = serde_json::to_vec(&content).expect("has text keys only");

@@ -26,9 +26,20 @@ impl Registry {
     /// # Errors
     /// When the registry does not take it.
     pub async fn push_manifest(&self, image: &Image, manifest: &Manifest) -> Result<(), FetchError> {
-        let mut hop = put(Bytes::from(manifest.bytes.clone()));
-        hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static(MANIFEST_TYPE));
         let pointer = image.tag.clone().unwrap_or_else(|| manifest.digest.to_string());
+        self.put_manifest(image, &pointer, MANIFEST_TYPE, manifest.bytes.clone()).await
+    }
+
+    /// Puts a manifest of any type under a tag or its digest.
+    pub(super) async fn put_manifest(
+        &self,
+        image: &Image,
+        pointer: &str,
+        kind: &'static str,
+        bytes: Vec<u8>,
+    ) -> Result<(), FetchError> {
+        let mut hop = put(Bytes::from(bytes));
+        hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         taken(self.ask(image, &format!("manifests/{pointer}"), hop, true).await?)
     }
 

@@ -2,8 +2,9 @@
 
 use portcullis_contract::{Digest, Reason};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::{INDEX_TYPE, Image, MAX_MANIFEST, Registry};
+use super::{INDEX_TYPE, Image, MANIFEST_TYPE, MAX_MANIFEST, Manifest, Registry};
 use crate::{FetchError, Whole};
 
 /// The type of a configuration that says nothing. Some clients put it where the type of the artifact belongs.
@@ -30,27 +31,70 @@ impl Registry {
     /// # Errors
     /// When the list cannot be had; that there is none is an empty one.
     pub async fn referrers(&self, image: &Image, digest: &Digest, kind: &str) -> Result<Vec<Digest>, FetchError> {
-        let index = match self.index(image, &format!("referrers/{digest}")).await {
-            Err(error) if error.reason == Reason::NotFound => {
-                match self.index(image, &format!("manifests/sha256-{}", digest.hex())).await {
-                    Err(error) if error.reason == Reason::NotFound => return Ok(Vec::new()),
-                    result => result?,
-                }
-            }
-            result => result?,
+        let list = match self.list(image, &format!("referrers/{digest}")).await? {
+            None => self.list(image, &format!("manifests/{}", tag(digest))).await?,
+            list => list,
         };
-        Ok(of_kind(index, kind))
+        let index = list.map(|list| serde_json::from_slice(&list)).transpose();
+        Ok(of_kind(index.map_err(|_| no_index(image))?.unwrap_or(Index { manifests: Vec::new() }), kind))
     }
 
-    async fn index(&self, image: &Image, path: &str) -> Result<Index, FetchError> {
-        let answer = self.get(image, path, INDEX_TYPE).await?;
+    /// Puts an artifact that was pushed on the list of those about its subject, where the registry does not do so itself. Who
+    /// else does so at the same time may be lost from the list.
+    ///
+    /// # Errors
+    /// When the list cannot be had or put.
+    pub async fn list_referrer(&self, image: &Image, artifact: &Manifest) -> Result<(), FetchError> {
+        let Some(subject) = &artifact.content.subject else { return Ok(()) };
+        let subject = subject.digest;
+        if self.list(image, &format!("referrers/{subject}")).await?.is_some() {
+            return Ok(());
+        }
+        let list = self.list(image, &format!("manifests/{}", tag(&subject))).await?;
+        match with(list.as_deref(), artifact).ok_or_else(|| no_index(image))? {
+            Some(list) => self.put_manifest(image, &tag(&subject), INDEX_TYPE, list).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn list(&self, image: &Image, path: &str) -> Result<Option<Vec<u8>>, FetchError> {
+        let answer = match self.get(image, path, INDEX_TYPE).await {
+            Ok(answer) => answer,
+            Err(error) if error.reason == Reason::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let mut body = Whole::new("the list of signatures", MAX_MANIFEST);
         self.web.body(&image.host, answer, &mut body).await?;
-        serde_json::from_slice(&body.finish().0).map_err(|_| {
-            let text = format!("{} gives a list of artifacts that is no index", image.host);
-            FetchError::new(Reason::ManifestUnsupported, text)
-        })
+        Ok(Some(body.finish().0))
     }
+}
+
+/// The tag of the list, where there is no other.
+fn tag(subject: &Digest) -> String {
+    format!("sha256-{}", subject.hex())
+}
+
+fn no_index(image: &Image) -> FetchError {
+    let text = format!("{} gives a list of artifacts that is no index", image.host);
+    FetchError::new(Reason::ManifestUnsupported, text)
+}
+
+/// The list with this artifact on it too. `Some(None)` where it is there already, nothing where the list is none.
+fn with(list: Option<&[u8]>, artifact: &Manifest) -> Option<Option<Vec<u8>>> {
+    let empty = || json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": []});
+    let mut list = list.map_or_else(|| Some(empty()), |list| serde_json::from_slice(list).ok())?;
+    let entries = list.get_mut("manifests")?.as_array_mut()?;
+    let digest = artifact.digest.to_string();
+    if entries.iter().any(|entry| entry["digest"] == digest.as_str()) {
+        return Some(None);
+    }
+    let said: Value = serde_json::from_slice(&artifact.bytes).ok()?;
+    let mut entry = json!({"mediaType": MANIFEST_TYPE, "digest": digest, "size": artifact.bytes.len()});
+    if let Some(kind) = said.get("artifactType") {
+        entry["artifactType"] = kind.clone();
+    }
+    entries.push(entry);
+    Some(Some(list.to_string().into_bytes()))
 }
 
 fn of_kind(index: Index, kind: &str) -> Vec<Digest> {
@@ -63,9 +107,23 @@ fn of_kind(index: Index, kind: &str) -> Vec<Digest> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn an_artifact_is_listed_once() {
+        let artifact = Manifest::of_module(b"signature", BTreeMap::new());
+        let first = with(None, &artifact).expect("a list").expect("is new");
+        assert_eq!(with(Some(&first), &artifact), Some(None));
+        let other = Manifest::of_module(b"another", BTreeMap::new());
+        let both = with(Some(&first), &other).expect("a list").expect("is new");
+        let index: Index = serde_json::from_slice(&both).expect("an index");
+        assert_eq!(of_kind(index, "x"), [artifact.digest, other.digest]);
+        for list in [&b"no JSON"[..], b"[]", b"{}"] {
+            assert_eq!(with(Some(list), &artifact), None);
+        }
+    }
 
     #[test]
     fn what_is_said_to_be_something_else_is_left_out() {

@@ -34,6 +34,7 @@ mod tests;
 pub use identity::Identity;
 pub use key::{KeyError, PublicKey};
 pub use material::Material;
+pub use referrers::bundles;
 pub use requirement::{AnyOf, Requirement, RequirementError, Signer, Subject};
 pub use signed::{Evidence, Proof};
 pub use trust::{TrustRoot, TrustRootError};

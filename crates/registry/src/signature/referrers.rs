@@ -1,10 +1,12 @@
 //! Bundles beside a manifest, in artifacts that say they are about it.
 
+use std::collections::BTreeMap;
+
 use portcullis_contract::{Digest, Reason};
 
 use super::material::Layer;
 use super::verify::unavailable;
-use crate::oci::{Image, Registry};
+use crate::oci::{Descriptor, Image, Manifest, Registry};
 use crate::{FetchError, Whole};
 
 /// How the media types of bundles begin, in all their versions.
@@ -19,8 +21,8 @@ pub(super) const MAX_BUNDLES: usize = 32;
 /// # Errors
 /// `SignatureInvalid` when the registry's list of them is none, `SignatureUnavailable` when they cannot be had now.
 pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Layer>, FetchError> {
-    let referrers = match registry.referrers(image, manifest, BUNDLE).await {
-        Ok(referrers) => referrers,
+    let artifacts = match bundles(registry, image, manifest).await {
+        Ok(artifacts) => artifacts,
         Err(error) if error.reason == Reason::ManifestUnsupported => {
             let text = format!("the signatures of {image}: {}", error.message);
             return Err(FetchError::new(Reason::SignatureInvalid, text));
@@ -28,28 +30,43 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
         Err(error) => return Err(unavailable(image, error)),
     };
     let mut layers = Vec::new();
-    for digest in referrers.into_iter().take(MAX_BUNDLES) {
-        layers.extend(bundle(registry, image, digest).await.map_err(|error| unavailable(image, error))?);
+    for artifact in artifacts {
+        layers.extend(bundle(registry, image, &artifact).await.map_err(|error| unavailable(image, error))?);
     }
     Ok(layers)
 }
 
-/// The bundle in an artifact. Nothing when it is something else.
-async fn bundle(registry: &Registry, image: &Image, digest: Digest) -> Result<Option<Layer>, FetchError> {
-    let place = Image { tag: None, digest: Some(digest), ..image.clone() };
-    let artifact = match registry.manifest(&place).await {
-        Ok(artifact) => artifact,
-        Err(error) if matches!(error.reason, Reason::ManifestUnsupported | Reason::NotFound) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let [layer] = artifact.content.layers.as_slice() else { return Ok(None) };
-    if !layer.media_type.starts_with(BUNDLE) || layer.size > MAX_BUNDLE {
-        return Ok(None);
+/// The artifacts with bundles about a manifest.
+///
+/// # Errors
+/// When they cannot be had, or the registry's list of them is none.
+pub async fn bundles(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Manifest>, FetchError> {
+    let mut artifacts = Vec::new();
+    for digest in registry.referrers(image, manifest, BUNDLE).await?.into_iter().take(MAX_BUNDLES) {
+        let place = Image { tag: None, digest: Some(digest), ..image.clone() };
+        match registry.manifest(&place).await {
+            Ok(artifact) => artifacts.extend(layer(&artifact).is_some().then_some(artifact)),
+            // Something else, or what the list tells no more truly.
+            Err(error) if matches!(error.reason, Reason::ManifestUnsupported | Reason::NotFound) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(artifacts)
+}
+
+async fn bundle(registry: &Registry, image: &Image, artifact: &Manifest) -> Result<Option<Layer>, FetchError> {
+    let Some(layer) = layer(artifact) else { return Ok(None) };
+    let place = Image { tag: None, digest: Some(artifact.digest), ..image.clone() };
     let mut receive = Whole::new("a signature", MAX_BUNDLE);
     registry.blob(&place, &layer.digest, &mut receive).await?;
     let (body, found) = receive.finish();
     // What is said of a bundle is in the bundle.
-    let annotations = Default::default();
+    let annotations = BTreeMap::new();
     Ok((found == layer.digest).then(|| Layer { media_type: layer.media_type.clone(), annotations, body }))
+}
+
+/// The one layer of an artifact, if it is a bundle.
+fn layer(artifact: &Manifest) -> Option<&Descriptor> {
+    let [layer] = artifact.content.layers.as_slice() else { return None };
+    (layer.media_type.starts_with(BUNDLE) && layer.size <= MAX_BUNDLE).then_some(layer)
 }
