@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use portcullis_e2e::{MAX_API_SERVERS, Name};
@@ -70,6 +71,26 @@ pub(crate) enum Command {
         /// Arguments for kubectl.
         #[arg(last = true)]
         args: Vec<OsString>,
+    },
+    /// Run helm as an administrator of a cluster.
+    #[command(
+        after_help = "Example:\n  cargo xtask cluster helm -- install portcullis helm --namespace portcullis --create-namespace"
+    )]
+    Helm {
+        #[command(flatten)]
+        named: Named,
+        /// Arguments for helm.
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// Put images on the node of a cluster, from archives as `cargo xtask images` and `docker save` write them.
+    #[command(after_help = "Example:\n  cargo xtask cluster import target/images/*.tar")]
+    Import {
+        #[command(flatten)]
+        named: Named,
+        /// The archives.
+        #[arg(required = true, value_name = "FILE")]
+        archives: Vec<PathBuf>,
     },
     /// Build Kubernetes and helm, if they are not in the cache, and print where they are.
     Build {

@@ -35,9 +35,21 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Run { named, replicas } => trial::run(&cache, &named.name, usize::from(replicas))?,
         Command::Kubectl { named, args } => {
             let kubernetes = Kubernetes::build(&cache, &|line| eprintln!("{line}"))?;
-            let cluster = Running::find(&cache, &named.name)?.ok_or_else(|| Error::NotUp(named.name.to_string()))?;
+            let cluster = find(&cache, &named.name)?;
             let failed = cluster.kubectl(&kubernetes).args(args).exec();
             return Err(failed).context("failed to start kubectl");
+        }
+        Command::Helm { named, args } => {
+            let helm = Helm::build(&cache, &|line| eprintln!("{line}"))?;
+            let kubeconfig = find(&cache, &named.name)?.kubeconfig;
+            let failed = helm.command(Some(&kubeconfig)).args(args).exec();
+            return Err(failed).context("failed to start helm");
+        }
+        Command::Import { named, archives } => {
+            let cluster = find(&cache, &named.name)?;
+            for archive in archives {
+                cluster.import_image(&archive)?;
+            }
         }
         Command::Build { check } => {
             let tell = |line: &str| eprintln!("{line}");
@@ -53,6 +65,10 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn find(cache: &Cache, name: &Name) -> Result<Running> {
+    Ok(Running::find(cache, name)?.ok_or_else(|| Error::NotUp(name.to_string()))?)
 }
 
 /// Finds the cluster or makes it.

@@ -62,6 +62,10 @@ pub enum Error {
     #[error("failed to make a node: this machine lacks {0}")]
     NodeNeeds(String),
 
+    /// A cluster without a node, or one whose node has ended.
+    #[error("failed to find the node of the cluster {0}: `cargo xtask cluster up --node` makes one")]
+    NoNode(String),
+
     /// Something that was done on the node.
     #[error("failed to {action}: {output}")]
     Node {

@@ -48,22 +48,28 @@ impl Helm {
         crate::repository().join("helm")
     }
 
-    /// Runs it, with this text as its standard input. Without a kubeconfig it talks to no cluster.
-    ///
-    /// # Panics
-    /// When it cannot be started.
-    pub fn run<'a>(&self, kubeconfig: Option<&Path>, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+    /// The command, away from the settings of who runs it. Without a kubeconfig it talks to no cluster.
+    pub fn command(&self, kubeconfig: Option<&Path>) -> Command {
         let mut command = Command::new(&self.program);
         for (key, _) in std::env::vars_os() {
             if ["HELM_", "KUBE"].iter().any(|prefix| key.to_string_lossy().starts_with(prefix)) {
                 command.env_remove(&key);
             }
         }
-        let mut child = command
+        command.env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/nonexistent")));
+        // No proxy knows addresses of this machine.
+        command.env("NO_PROXY", "*");
+        command
+    }
+
+    /// Runs it, with this text as its standard input. Without a kubeconfig it talks to no cluster.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn run<'a>(&self, kubeconfig: Option<&Path>, args: impl IntoIterator<Item = &'a str>, input: &str) -> Output {
+        let mut child = self
+            .command(kubeconfig)
             .args(args)
-            .env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/nonexistent")))
-            // No proxy knows addresses of this machine.
-            .env("NO_PROXY", "*")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -5,11 +5,12 @@ use std::process::Command;
 
 use serde::Serialize;
 
+use crate::component::Component;
 use crate::kubectl::Kubectl;
 use crate::process::ProcessId;
 use crate::record::{Health, Record};
 use crate::slots::{Slot, Slots};
-use crate::{Cache, Error, Kubernetes, Name};
+use crate::{Cache, Error, Kubernetes, Name, node};
 
 /// A cluster of the cache folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -99,6 +100,16 @@ impl Running {
     pub fn kubectl(&self, kubernetes: &Kubernetes) -> Command {
         let folder = self.kubeconfig.parent().unwrap_or(Path::new("/"));
         Kubectl::new(kubernetes, &self.kubeconfig, folder).into_command()
+    }
+
+    /// Puts the images of an archive on its node, as [`crate::Cluster::import_image`] does.
+    ///
+    /// # Errors
+    /// When it has no node that runs, or the archive cannot be read.
+    pub fn import_image(&self, archive: &Path) -> Result<(), Error> {
+        let first = Component::Node.to_string();
+        let node = self.processes.iter().find(|process| process.name == first && process.memory.is_some());
+        node::import_archive(node.ok_or_else(|| Error::NoNode(self.name.clone()))?.pid, archive)
     }
 
     fn of(folder: &Path, record: &Record) -> Self {

@@ -21,6 +21,13 @@ pub(super) fn import_pod_image(cache: &Cache, node: u32) -> Result<(), Error> {
     import(node, file).map_err(|output| Error::Node { action: format!("import {POD_IMAGE}"), output })
 }
 
+/// Puts the images of an archive on the node whose first process this is.
+pub(crate) fn import_archive(node: u32, archive: &Path) -> Result<(), Error> {
+    let file = File::open(archive).map_err(Error::file("open", archive))?;
+    let failed = |output| Error::Node { action: format!("import the images of {}", archive.display()), output };
+    import(node, file).map_err(failed)
+}
+
 /// A file without a name, which nobody has to remove.
 fn tempfile() -> std::io::Result<File> {
     let file: OwnedFd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -47,9 +54,7 @@ impl Cluster {
     /// # Panics
     /// When there is no node, or the archive cannot be read.
     pub fn import_image(&self, archive: &Path) {
-        let file = File::open(archive).unwrap_or_else(|error| panic!("failed to open {}: {error}", archive.display()));
-        import(self.node_process(), file)
-            .unwrap_or_else(|said| panic!("failed to import {}: {said}", archive.display()));
+        import_archive(self.node_process(), archive).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// The names of the images on the node, and their digests, as `ctr images list` tells them.

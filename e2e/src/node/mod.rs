@@ -21,6 +21,7 @@ mod pod_program;
 mod ready;
 mod spawn;
 
+pub(crate) use containers::import_archive;
 pub use evidence::Evidence;
 pub(crate) use needs::check as check_needs;
 pub use pod_program::PodProgram;

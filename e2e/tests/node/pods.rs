@@ -1,8 +1,9 @@
 //! Pods run, and are reached in all the ways that a product and its users rely on.
 
+use std::process::Command;
 use std::sync::LazyLock;
 
-use portcullis_e2e::{Cluster, eventually};
+use portcullis_e2e::{Cache, Cluster, POD_IMAGE, Running, eventually};
 use serde_json::json;
 
 use crate::cluster;
@@ -98,6 +99,35 @@ fn a_killed_container_is_started_again() {
     eventually("a restart", || (scene.restarts("one") == 1).then_some(()));
     scene.wait_ready("one");
     assert_ne!(SHARED.container_id("killed", "one", "web"), first);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn images_are_put_on_a_node_from_archives() {
+    let ctr = |words: &[&'static str]| {
+        SHARED.run_on_node(["ctr", "--namespace", "k8s.io", "images"].iter().chain(words).copied())
+    };
+    ctr(&["tag", POD_IMAGE, "localhost/other:1"]).expect("another name");
+    // The node sees the folder of its cluster there.
+    ctr(&["export", "/run/cluster/other.tar", "localhost/other:1"]).expect("an archive");
+    let has_it = || SHARED.images().iter().any(|image| image == "localhost/other:1");
+    let remove = || ctr(&["rm", "localhost/other:1"]).expect("the end of an image").to_owned();
+    remove();
+    assert!(!has_it());
+    let archive = SHARED.folder().join("other.tar");
+    SHARED.import_image(&archive);
+    assert!(has_it());
+
+    // As a person does it.
+    remove();
+    let all = Running::list(&Cache::from_env().unwrap()).unwrap();
+    let own = all.iter().find(|one| one.kubeconfig == SHARED.kubeconfig()).unwrap();
+    let import = Command::new(env!("CARGO_BIN_EXE_portcullis-e2e"))
+        .args(["import", "--name", &own.name])
+        .arg(archive)
+        .output()
+        .unwrap();
+    assert!(import.status.success() && has_it(), "{import:?}");
 }
 
 #[test]
