@@ -88,12 +88,13 @@ fn object(pod: &Pod) -> Object {
 
 /// A Secret that is not there leaves what was mounted.
 fn mount(pod: &Pod) {
-    let Some((name, mount)) = &pod.mount else { return };
-    let path = format!("/api/v1/namespaces/{}/secrets/{name}", pod.namespace);
-    if let Some(secret) = pod.api.get(&path)
-        && let Err(error) = lock(mount).put(secret_files(&secret))
-    {
-        eprintln!("pod {}: failed to mount the secret {name}: {error}", pod.name);
+    for (name, mount) in &pod.mounts {
+        let path = format!("/api/v1/namespaces/{}/secrets/{name}", pod.namespace);
+        if let Some(secret) = pod.api.get(&path)
+            && let Err(error) = lock(mount).put(secret_files(&secret))
+        {
+            eprintln!("pod {}: failed to mount the secret {name}: {error}", pod.name);
+        }
     }
 }
 

@@ -33,8 +33,8 @@ pub struct Pod {
     pub(super) address: Ipv4Addr,
     pub(super) folder: PathBuf,
     pub(super) containers: Vec<Container>,
-    /// A Secret of the same namespace that is mounted, by its name.
-    pub(super) mount: Option<(String, Mutex<Mount>)>,
+    /// Secrets of the same namespace that are mounted, by their names.
+    pub(super) mounts: Vec<(String, Mutex<Mount>)>,
     pub(super) is_ready: AtomicBool,
     /// The kubelet has gone: nobody restarts anything or tells the API server.
     pub(super) is_alone: AtomicBool,
@@ -104,7 +104,7 @@ impl Pod {
         self.address
     }
 
-    /// A folder of its own: `volume`, `private`, `tls`, `token` and kubeconfigs are below it.
+    /// A folder of its own: `volume`, `private`, `tls`, `siblings`, `token` and kubeconfigs are below it.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -21,6 +21,7 @@ pub struct PodSetup {
     servers: Vec<(Program, SocketAddr)>,
     without: Vec<Program>,
     api_server: Option<u8>,
+    siblings: Option<Vec<Ipv4Addr>>,
 }
 
 impl PodSetup {
@@ -65,6 +66,14 @@ impl PodSetup {
         self
     }
 
+    /// Its loader answers other loaders, and asks those of the pods at these addresses, with the certificates that the controller
+    /// makes where it is told to.
+    #[must_use]
+    pub fn with_siblings(mut self, others: &[Ipv4Addr]) -> Self {
+        self.siblings = Some(others.to_vec());
+        self
+    }
+
     /// Leaves a program out.
     #[must_use]
     pub fn without(mut self, program: Program) -> Self {
@@ -103,15 +112,23 @@ impl PodSetup {
         let token = pod::token(&api, namespace, account, &name, &uid);
         files::write(&folder.join("token"), &token).unwrap_or_else(|error| panic!("{error}"));
         fs::write(folder.join("source-ca.pem"), installation.source().authority()).expect("the folder can be written");
-        let mount = programs.contains(&Program::Evaluator).then(|| {
-            let mount = Mount::new(folder.join("tls")).expect("the folder can be written");
-            (installation.tls_secret(), Mutex::new(mount))
-        });
+        let mount = |name: &str, secret: String| {
+            let mount = Mount::new(folder.join(name)).expect("the folder can be written");
+            (secret, Mutex::new(mount))
+        };
+        let mut mounts = Vec::new();
+        if programs.contains(&Program::Evaluator) {
+            mounts.push(mount("tls", installation.tls_secret()));
+        }
+        if self.siblings.is_some() {
+            mounts.push(mount("siblings", format!("portcullis-{}-siblings", installation.policy_server())));
+        }
         let is_left_out = |program: &&Program| !self.without.contains(program);
         let containers = programs.iter().filter(is_left_out).map(|&program| {
             let probes = SocketAddr::from((address, probe_port(program)));
             let kubeconfig = self.kubeconfig(installation, &folder, program);
-            let own = Own { installation, name: &name, uid: &uid, address, folder: &folder };
+            let siblings = self.siblings.as_deref();
+            let own = Own { installation, name: &name, uid: &uid, address, folder: &folder, siblings };
             let process = Process::start(Launch {
                 name: format!("{namespace}/{name} {program}"),
                 program,
@@ -128,7 +145,7 @@ impl PodSetup {
             uid: uid.clone(),
             address,
             folder: folder.clone(),
-            mount,
+            mounts,
             is_ready: false.into(),
             is_alone: false.into(),
             has_ended: false.into(),
@@ -180,6 +197,7 @@ struct Own<'a> {
     uid: &'a str,
     address: Ipv4Addr,
     folder: &'a Path,
+    siblings: Option<&'a [Ipv4Addr]>,
 }
 
 impl Own<'_> {
@@ -227,10 +245,31 @@ impl Own<'_> {
                 ("--revision-pause", "500ms".into()),
             ],
         };
+        let siblings = if program == Program::Loader { self.siblings() } else { Vec::new() };
         let probes = SocketAddr::from((self.address, probe_port(program))).to_string();
         let common = [("--probe-address", probes), ("--log-format", "json".into())];
         // The evaluator knows nothing of Kubernetes.
         let identity = identity.into_iter().filter(|_| program != Program::Evaluator);
-        own.into_iter().chain(common).chain(identity).map(|(flag, value)| (flag.to_owned(), value)).collect()
+        own.into_iter()
+            .chain(siblings)
+            .chain(common)
+            .chain(identity)
+            .map(|(flag, value)| (flag.to_owned(), value))
+            .collect()
+    }
+
+    /// What the loader must know of other loaders.
+    fn siblings(&self) -> Vec<(&'static str, String)> {
+        let Some(others) = self.siblings else { return Vec::new() };
+        let at = |address: Ipv4Addr| SocketAddr::from((address, 8444)).to_string();
+        let mut flags = vec![
+            ("--siblings-tls-dir", self.folder.join("siblings").display().to_string()),
+            ("--siblings-address", at(self.address)),
+            ("--siblings-own-address", self.address.to_string()),
+        ];
+        // As a Service gives them: oneself among them.
+        let others: Vec<String> = others.iter().copied().chain([self.address]).map(at).collect();
+        flags.push(("--siblings", others.join(",")));
+        flags
     }
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod faults;
+mod pinned;
 mod serving;
 mod watch;
 

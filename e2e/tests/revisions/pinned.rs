@@ -1,0 +1,90 @@
+//! Revisions that are pinned to a module whose bytes are on the volume already, brought there for another policy.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_e2e::Installation;
+use rcgen::{KeyPair, SigningKey as _};
+use serde_json::{Value, json};
+
+use crate::{Policy, digest, installation, replica, two_modules};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// Puts an artifact with one layer at a pointer of a repository, and gives the digest of its manifest.
+fn put(installation: &Installation<'_>, repository: &str, pointer: &str, layer: &[u8], about: &Value) -> String {
+    let mut described = json!({ "digest": digest(layer), "size": layer.len() });
+    for (key, value) in about.as_object().unwrap() {
+        described[key] = value.clone();
+    }
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": MANIFEST, "layers": [described], "annotations": { "name": repository },
+        "config": { "mediaType": "application/vnd.wasm.config.v1+json", "digest": digest(b"{}"), "size": 2 },
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let of = digest(&manifest);
+    let source = installation.source();
+    source.put(&format!("/v2/{repository}/blobs/{}", digest(layer)), layer);
+    source.put(&format!("/v2/{repository}/manifests/{of}"), manifest.clone());
+    source.put(&format!("/v2/{repository}/manifests/{pointer}"), manifest);
+    of
+}
+
+/// Signs a manifest as cosign does.
+fn sign(installation: &Installation<'_>, repository: &str, manifest: &str, key: &KeyPair) {
+    let statement = json!({
+        "critical": {
+            "identity": { "docker-reference": repository }, "image": { "docker-manifest-digest": manifest },
+            "type": "cosign container image signature",
+        },
+        "optional": null,
+    });
+    let statement = statement.to_string().into_bytes();
+    let signature = STANDARD.encode(key.sign(&statement).unwrap());
+    let about = json!({
+        "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json",
+        "annotations": { "dev.cosignproject.cosign/signature": signature },
+    });
+    put(installation, repository, &format!("{}.sig", manifest.replace(':', "-")), &statement, &about);
+}
+
+/// Rows L21 and L27: no network is needed for the bytes, and the rules are those of the policy that asks.
+#[test]
+#[ignore = "starts a cluster"]
+fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
+    let installation = installation("pinned");
+    let key = KeyPair::generate().unwrap();
+    let (module, _) = two_modules();
+    let wasm = json!({ "mediaType": "application/vnd.wasm.content.layer.v1+wasm" });
+    put(&installation, "open", "v1", &module, &wasm);
+    let signed = put(&installation, "signed", "v1", &module, &wasm);
+    sign(&installation, "signed", &signed, &key);
+    let address = |repository: &str| format!("registry://{}/{repository}:v1", installation.source().host());
+    let by_us =
+        json!({ "signatures": { "allOf": [{ "kind": "pubKey", "owner": "us", "key": key.public_key_pem() }] } });
+    let pin = [("pinned-digest", &*digest(&module))];
+
+    let open = Policy::of(&installation, "open");
+    open.revise(1, &address("open"), &json!({}), &pin);
+    let pod = replica(&installation);
+    open.wait_serving(&pod, 1);
+    let unsigned = Policy::of(&installation, "unsigned");
+    unsigned.revise(1, &address("open"), &by_us, &pin);
+    unsigned.wait_failure(&pod, "SignatureInvalid");
+    let wanted = Policy::of(&installation, "signed");
+    wanted.revise(1, &address("signed"), &by_us, &pin);
+    assert_eq!(wanted.wait_serving(&pod, 1), digest(&module));
+    assert_eq!(
+        unsigned.serving(&pod).map_or(0, |(generation, _)| generation),
+        0,
+        "signed elsewhere is not signed here"
+    );
+
+    // What told who signed it is on the volume from now on.
+    installation.source().close();
+    let again = Policy::of(&installation, "again");
+    again.revise(1, &address("signed"), &by_us, &pin);
+    again.wait_serving(&pod, 1);
+    unsigned.revise(2, &address("open"), &by_us, &pin);
+    unsigned.wait_failure(&pod, "RegistryUnreachable");
+    open.wait_serving(&pod, 1);
+}
