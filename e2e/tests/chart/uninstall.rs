@@ -26,8 +26,6 @@ fn a_job_with_an_account_of_its_own_runs_before_anything_is_deleted() {
         ("ServiceAccount", "portcullis-uninstall"),
         ("Role", "portcullis-uninstall"),
         ("RoleBinding", "portcullis-uninstall"),
-        ("ClusterRole", "portcullis-default-uninstall"),
-        ("ClusterRoleBinding", "portcullis-default-uninstall"),
     ] {
         let annotations = &find(&objects, kind, name)["metadata"]["annotations"];
         assert_eq!(annotations["helm.sh/hook"], "pre-delete", "{kind}");
@@ -40,6 +38,19 @@ fn a_job_with_an_account_of_its_own_runs_before_anything_is_deleted() {
     assert_eq!(job["spec"]["activeDeadlineSeconds"], 180);
     assert!(args(container(&objects, "uninstall")).contains(&"--uninstall=portcullis-controller"));
     assert!(!has(&render(&json!({ "uninstall": { "hook": false } })), "Job", "portcullis-uninstall"));
+}
+
+#[test]
+fn what_the_account_may_do_in_the_whole_cluster_is_there_before_it_is_needed() {
+    // A webhook that nobody answers may refuse whatever has no namespace.
+    let objects = render(&json!({}));
+    for kind in ["ClusterRole", "ClusterRoleBinding"] {
+        let role = find(&objects, kind, "portcullis-default-uninstall");
+        assert!(role["metadata"]["annotations"]["helm.sh/hook"].is_null(), "{kind}");
+    }
+    for object in objects.iter().filter(|object| !object["metadata"]["annotations"]["helm.sh/hook"].is_null()) {
+        assert_eq!(object["metadata"]["namespace"], crate::NAMESPACE, "{} is a hook", object["metadata"]["name"]);
+    }
 }
 
 #[test]
