@@ -9,6 +9,7 @@ mod boundaries;
 mod chart;
 mod cluster;
 mod deny;
+mod e2e;
 mod files;
 mod generate;
 mod guests;
@@ -145,6 +146,15 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Make the images, install the chart with helm, and test what it promises.
+    ///
+    /// In a cluster of the tests' own, with a node on this machine, as root on Linux; or, with KUBECONFIG set, in the cluster that it
+    /// names, which must have the images. Tests that look into the node are not tried there. What a failed test left to look at is
+    /// kept in `target/e2e/`.
+    #[command(after_help = "Examples:\n  cargo xtask e2e\n  cargo xtask e2e -- first_denial\n  \
+                      KUBECONFIG=~/.kube/config cargo xtask e2e --modules-address 172.18.0.1:8446 \\\n      \
+                      --image-registry registry.example.com/portcullis")]
+    E2e(e2e::Wanted),
     /// Become a program in a network namespace of its own; what cargo starts the cluster tests with.
     #[command(hide = true)]
     InOwnNetwork {
@@ -180,6 +190,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Images(wanted) => images::run(&workspace, &wanted),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),
+        Command::E2e(wanted) => e2e::run(&workspace, &wanted),
         Command::InOwnNetwork { program } => network::become_in_own(&program),
         Command::Deny => deny::run(&workspace),
     }

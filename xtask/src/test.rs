@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::programs::{self, CONTROLLER, PROGRAMS, Profile};
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, guests, network, tools};
+use crate::{boundaries, cluster, e2e, guests, network, tools};
 
 /// The crate of the black-box tests. They start the real programs, so those are built before it is run, and after the unit
 /// tests: building the evaluator's tests may leave a program with their features behind.
@@ -181,7 +181,9 @@ impl<'a> Plan<'a> {
         }
         let workspace = self.workspace;
         let package = workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
-        for target in package.context("the crate of the cluster tests is a member")?.test_targets() {
+        let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
+        targets.retain(|target| target != e2e::TESTS);
+        for target in targets {
             let name = format!("cluster: tests {target}");
             if target == cluster::NODE_TESTS
                 && !self.wanted.list
@@ -204,7 +206,30 @@ impl<'a> Plan<'a> {
             test.args(["--include-ignored", "--test-threads", "3"]);
             self.add(Step::command(name, test));
         }
+        self.chart()?;
         self.add(Step::command("cluster: clean up", cluster::clean_command(workspace)));
+        Ok(())
+    }
+
+    /// The tests of what the chart promises, on images that are made for them.
+    fn chart(&mut self) -> Result<()> {
+        let name = format!("cluster: tests {}", e2e::TESTS);
+        if !self.wanted.list
+            && self.selects(&name)
+            && let Err(missing) = tools::node()
+        {
+            self.add(Step::skip(name, format!("the chart was not installed: {missing:#}")));
+            return Ok(());
+        }
+        let images = format!("cluster: images for {}", e2e::TESTS);
+        self.add(Step::shown(images, e2e::images_command(self.workspace)?));
+        let mut test = self.workspace.cargo("test");
+        if !self.wanted.list {
+            network::own(&mut test)?;
+        }
+        e2e::with_images(&mut test, self.workspace);
+        e2e::complete(&mut test, self.workspace, &self.wanted.args);
+        self.add(Step::command(name, test));
         Ok(())
     }
 

@@ -28,7 +28,7 @@ use packages::Packages;
 
 /// Where an image says that it comes from, unless told otherwise. Nothing pulls from `localhost`, so that an image which was not
 /// put onto a node is missed and not fetched from a stranger.
-pub(crate) const REGISTRY: &str = "localhost/portcullis";
+const REGISTRY: &str = "localhost/portcullis";
 
 /// The group of all programs of a pod, to whom its volume belongs.
 const GROUP: u32 = 65530;
@@ -73,6 +73,14 @@ pub(crate) struct Wanted {
     /// The Rust target: `x86_64-unknown-linux-gnu` or `aarch64-unknown-linux-gnu`; that of this machine when absent.
     #[arg(long, value_name = "TRIPLE")]
     target: Option<String>,
+}
+
+impl Wanted {
+    /// All images for this machine, with their usual names.
+    pub(crate) fn all(debug: bool, out: &Path) -> Self {
+        let registry = REGISTRY.to_owned();
+        Self { names: Vec::new(), debug, out: Some(out.to_owned()), registry, tag: None, target: None }
+    }
 }
 
 /// Builds the programs and writes an archive and a bill of materials for each.

@@ -1,0 +1,103 @@
+//! Tests of what the chart promises, in a cluster with a node or in somebody's own.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::workspace::Workspace;
+use crate::{cluster, images, network, tools};
+
+/// The binary of these tests.
+pub(crate) const TESTS: &str = "chart_promises";
+
+/// How it is told where images are.
+const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
+
+/// What to try, and where.
+#[derive(clap::Args)]
+pub(crate) struct Wanted {
+    /// Test images that are built with optimisations, as users get them.
+    #[arg(long)]
+    release: bool,
+    /// With KUBECONFIG: what references of images begin with, where that cluster can get them; the chart's default when absent.
+    #[arg(long, value_name = "PREFIX", requires = "modules_address")]
+    image_registry: Option<String>,
+    /// With KUBECONFIG: what references of images end with; the chart's default when absent.
+    #[arg(long, value_name = "TAG", requires = "modules_address")]
+    image_tag: Option<String>,
+    /// With KUBECONFIG: IP:PORT at which pods of that cluster reach this machine, for modules of policies. The port must be free.
+    #[arg(long, value_name = "IP:PORT")]
+    modules_address: Option<std::net::SocketAddr>,
+    /// Arguments for the tests, for instance a part of a test's name.
+    #[arg(last = true)]
+    args: Vec<OsString>,
+}
+
+/// Runs the tests against the cluster that KUBECONFIG names, or else against one that they start.
+pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
+    let mut test = workspace.cargo("test");
+    match env::var_os("KUBECONFIG").filter(|path| !path.is_empty()) {
+        Some(kubeconfig) => against_others(&mut test, &kubeconfig, wanted)?,
+        None => {
+            ensure!(wanted.modules_address.is_none(), "--modules-address is for a cluster that KUBECONFIG names");
+            tools::node()?;
+            cluster::build(workspace)?;
+            let folder = images_dir(workspace, wanted.release);
+            images::run(workspace, &images::Wanted::all(!wanted.release, &folder))?;
+            network::own(&mut test)?;
+            test.env(IMAGES, folder);
+        }
+    }
+    let status = complete(&mut test, workspace, &wanted.args).status().context("failed to start cargo")?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+fn against_others(test: &mut Command, kubeconfig: &OsString, wanted: &Wanted) -> Result<()> {
+    let modules = wanted.modules_address.with_context(|| {
+        format!(
+            "KUBECONFIG names a cluster, {}: say with --modules-address at which IP:PORT its pods reach this machine, or unset \
+             KUBECONFIG for a cluster of the tests' own",
+            kubeconfig.display()
+        )
+    })?;
+    println!("testing the cluster of {}", kubeconfig.display());
+    test.env("PORTCULLIS_E2E_KUBECONFIG", kubeconfig).env("PORTCULLIS_E2E_MODULES_ADDRESS", modules.to_string());
+    for (name, value) in [("REGISTRY", &wanted.image_registry), ("TAG", &wanted.image_tag)] {
+        if let Some(value) = value {
+            test.env(format!("PORTCULLIS_E2E_IMAGE_{name}"), value);
+        }
+    }
+    Ok(())
+}
+
+/// Adds what chooses the tests to a `cargo test` that will find images in [`images_dir`].
+pub(crate) fn complete<'a>(test: &'a mut Command, workspace: &Workspace, args: &[OsString]) -> &'a mut Command {
+    test.args(["--quiet", "--no-fail-fast", "--package", cluster::PACKAGE, "--test", TESTS]).args(args);
+    if !args.iter().any(|arg| arg == "--") {
+        test.arg("--");
+    }
+    // They wait for each other, as they share an installation.
+    test.args(["--include-ignored", "--test-threads", "1"]);
+    test.env("PORTCULLIS_E2E_LOGS", workspace.target.join("e2e"))
+}
+
+/// Sets up a test in `cargo xtask test`: in a cluster of its own, with images for tests.
+pub(crate) fn with_images(test: &mut Command, workspace: &Workspace) {
+    test.env(IMAGES, images_dir(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");
+}
+
+/// The command that makes images for tests.
+pub(crate) fn images_command(workspace: &Workspace) -> Result<Command> {
+    let mut command = Command::new(env::current_exe().context("failed to find this program")?);
+    command.args(["images", "--debug", "--out"]).arg(images_dir(workspace, false));
+    command.env("CARGO_TARGET_DIR", &workspace.target);
+    Ok(command)
+}
+
+/// Apart from those that are built for users.
+fn images_dir(workspace: &Workspace, is_release: bool) -> PathBuf {
+    workspace.target.join(if is_release { "images" } else { "images/debug" })
+}
