@@ -9,6 +9,7 @@ mod making;
 mod repair;
 mod rotation;
 mod secrets;
+mod siblings;
 mod two_api_servers;
 
 use std::sync::LazyLock;

@@ -19,9 +19,19 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
+    /// Those for webhooks.
     pub(crate) fn of(installation: &Installation<'_>) -> Self {
-        let secret = |kind| installation.api().get(&path(installation, kind)).unwrap_or_default();
-        let (ca, tls) = (secret("ca"), secret("tls"));
+        Self::named(installation, "ca", "tls")
+    }
+
+    /// Those for loaders.
+    pub(crate) fn of_siblings(installation: &Installation<'_>) -> Self {
+        Self::named(installation, "siblings-ca", "siblings")
+    }
+
+    fn named(installation: &Installation<'_>, authority: &str, serving: &str) -> Self {
+        let secret = |kind: &str| installation.api().get(&path(installation, kind)).unwrap_or_default();
+        let (ca, tls) = (secret(authority), secret(serving));
         Self {
             authority: text(&ca, "ca.crt"),
             previous: text(&ca, "previous.crt"),
@@ -36,7 +46,7 @@ impl Secrets {
     }
 }
 
-/// The path of the Secret of the authority (`ca`) or of the serving certificate (`tls`).
+/// The path of the Secret of an authority (`ca`, `siblings-ca`) or of a serving certificate (`tls`, `siblings`).
 pub(crate) fn path(installation: &Installation<'_>, kind: &str) -> String {
     format!("/api/v1/namespaces/{}/secrets/{}", installation.namespace(), name(installation, kind))
 }
