@@ -91,6 +91,16 @@ fn helm_installs_into_a_strict_namespace_and_upgrades_to_everything() {
     let get =
         ["get", "deployment", "portcullis-controller", "--namespace", "strict", "--output=jsonpath={.spec.replicas}"];
     assert_eq!(cluster.kubectl(get).expect("the controller"), "3");
+    // Who hands the number of pods over to an autoscaler keeps those that serve.
+    let get = [
+        "get",
+        "deployment",
+        "portcullis-policy-server",
+        "--namespace",
+        "strict",
+        "--output=jsonpath={.spec.replicas}",
+    ];
+    assert_ne!(cluster.kubectl(get).expect("the policy server"), "1");
 
     // Another release of the same policy server is refused.
     make_namespace(cluster, "second");
