@@ -23,6 +23,7 @@ mod process_swaps;
 mod registries;
 mod resolving;
 mod settings;
+mod siblings;
 mod signatures;
 mod storms;
 mod trusting;

@@ -10,15 +10,15 @@ use portcullis_contract::Reason;
 use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Source, Tls};
 
 /// A name server that knows one address for every name, or none.
-struct NameServer {
-    address: SocketAddr,
+pub(crate) struct NameServer {
+    pub(crate) address: SocketAddr,
     /// Of so many questions for one name, one is answered.
     answers_one_of: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
 impl NameServer {
-    fn new(ip: [u8; 4]) -> Self {
+    pub(crate) fn new(ip: [u8; 4]) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("binds");
         socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a limit");
         let address = socket.local_addr().expect("an address");
@@ -38,7 +38,7 @@ impl NameServer {
         Self { address, answers_one_of, stop }
     }
 
-    fn answer_one_of(&self, questions: usize) {
+    pub(crate) fn answer_one_of(&self, questions: usize) {
         self.answers_one_of.store(questions, Ordering::SeqCst);
     }
 }

@@ -20,13 +20,16 @@ fn manifest(kind: &str, blob: &[u8], annotations: Value) -> String {
     .to_string()
 }
 
-/// Puts a module at `repository:v1`, and gives its manifest's digest.
-fn publish(source: &Source, repository: &str) -> Digest {
+/// Puts a module at `repository:v1` and at its digest, and gives its manifest's digest.
+pub(crate) fn publish(source: &Source, repository: &str) -> Digest {
     let module = guest("always_accept");
     let manifest = manifest(WASM, &module, json!({"name": repository}));
     source.answer(&format!("/v2/{repository}/blobs/{}", Digest::of(&module)), [Reply::ok(module)]);
     let digest = Digest::of(manifest.as_bytes());
-    source.answer(&format!("/v2/{repository}/manifests/v1"), [Reply::ok(manifest).header("content-type", MANIFEST)]);
+    for pointer in ["v1".to_owned(), digest.to_string()] {
+        let reply = Reply::ok(manifest.clone()).header("content-type", MANIFEST);
+        source.answer(&format!("/v2/{repository}/manifests/{pointer}"), [reply]);
+    }
     digest
 }
 
@@ -35,7 +38,7 @@ fn signatures_at(repository: &str, digest: &Digest) -> String {
 }
 
 /// Signs as cosign does: a statement about `said`, beside the manifest `digest`.
-fn sign(source: &Source, repository: &str, digest: &Digest, said: &Digest, key: &KeyPair) {
+pub(crate) fn sign(source: &Source, repository: &str, digest: &Digest, said: &Digest, key: &KeyPair) {
     let statement = json!({
         "critical": {
             "identity": {"docker-reference": repository},
@@ -56,7 +59,7 @@ fn policy(source: &Source, name: &str, signatures: Value) -> Policy {
     Policy::cluster(name).module(&format!("registry://{}/{name}:v1", source.host())).spec("signatures", signatures)
 }
 
-fn by(key: &KeyPair) -> Value {
+pub(crate) fn by(key: &KeyPair) -> Value {
     json!({"allOf": [{"kind": "pubKey", "owner": "us", "key": key.public_key_pem()}]})
 }
 
