@@ -63,7 +63,7 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn helm_installs_into_a_strict_namespace_and_upgrades_to_everything() {
+fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() {
     // Of its own: helm takes no definitions that others have applied.
     let cluster = &Cluster::start(&Options::default()).unwrap();
     make_namespace(cluster, "strict");
