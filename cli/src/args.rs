@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use portcullis_registry::Allowed;
 
 use crate::registry::args::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
 
@@ -192,6 +193,11 @@ pub struct RunArgs {
     #[arg(long)]
     pub logs: bool,
 
+    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
+    /// this machine itself. May be given several times.
+    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
+    pub allow_private: Vec<Allowed>,
+
     /// How the loader asks registries.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -235,6 +241,11 @@ pub struct EvalArgs {
     /// The form of the output.
     #[arg(long, short, value_enum, default_value = "text")]
     pub output: EvalForm,
+
+    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
+    /// this machine itself. May be given several times.
+    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
+    pub allow_private: Vec<Allowed>,
 
     /// How the loader asks registries.
     #[command(flatten)]

@@ -68,7 +68,7 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     // One thread, as children that end with their parent end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = runtime.block_on(async {
-        let session = Session::start(&chosen, &roots, args.access.for_loader()).await?;
+        let session = Session::start(&chosen, &roots, args.access.for_loader(&args.allow_private)).await?;
         let judged = session.judge(&chosen, &review).await;
         session.stop().await;
         judged

@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use portcullis_registry::Allowed;
+
 /// A program of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Program {
@@ -80,14 +82,11 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// The addresses that modules may come from although they are not public: this machine, as for a registry that somebody tries,
-/// and what the environment allows besides.
-pub fn allowed_addresses() -> String {
-    let own = "127.0.0.0/8,::1";
-    match std::env::var("PORTCULLIS_ALLOW_PRIVATE") {
-        Ok(more) if !more.is_empty() => format!("{own},{more}"),
-        _ => own.to_owned(),
-    }
+/// The addresses that modules may come from although they are not public, as the loader takes them: this machine, as for a
+/// registry that somebody tries, and what the user allows besides.
+pub fn allowed_addresses(more: &[Allowed]) -> String {
+    let own = ["127.0.0.0/8", "::1"].map(str::to_owned);
+    own.into_iter().chain(more.iter().map(Allowed::to_string)).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -95,6 +94,13 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn this_machine_is_always_allowed() {
+        let more: Vec<Allowed> =
+            ["10.0.0.0/8", "registry.internal", "::1"].map(|text| text.parse().expect(text)).to_vec();
+        assert_eq!(allowed_addresses(&more), "127.0.0.0/8,::1,10.0.0.0/8,registry.internal,::1/128");
+    }
 
     #[test]
     fn what_is_missing_is_named_with_how_to_build_it() {

@@ -79,7 +79,6 @@ impl Session {
         let mut arguments: Vec<OsString> = vec!["--dir".into(), policies.into()];
         arguments.extend(["--volume".into(), volume.path.clone().into()]);
         arguments.extend(["--evaluator-state".into(), evaluator_state.to_string().into()]);
-        arguments.extend(["--allow-private".into(), crate::program::allowed_addresses().into()]);
         for flag in ["--probe-address", "--state-address"] {
             arguments.extend([flag.into(), any.clone()]);
         }

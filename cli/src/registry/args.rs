@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use portcullis_process::SettingError;
-use portcullis_registry::{DockerConfig, Sources};
+use portcullis_registry::{Allowed, DockerConfig, Sources};
 
 use super::signer::SignerArgs;
 use crate::args::ResultForm;
+use crate::program::allowed_addresses;
 
 /// How registries are asked.
 #[derive(Debug, Clone, Default, Args)]
@@ -59,13 +60,14 @@ impl AccessArgs {
         self.docker_config.clone().or_else(of_loader).or_else(own)
     }
 
-    /// The same for a loader.
-    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+    /// The same for a loader, which asks no private address but this machine and those that are allowed.
+    pub(crate) fn for_loader(&self, allowed: &[Allowed]) -> Vec<OsString> {
         let folders = [("--docker-config", self.docker_folder())];
         let files = [("--source-ca", self.source_ca.clone()), ("--sources", self.sources.clone())];
         let paths = folders.into_iter().chain(files).filter_map(|(flag, path)| Some((flag, path?.into_os_string())));
         let hosts = self.allow_http_host.iter().map(|host| ("--allow-http-host", OsString::from(host)));
-        paths.chain(hosts).flat_map(|(flag, value)| [flag.into(), value]).collect()
+        let private = [("--allow-private", OsString::from(allowed_addresses(allowed)))];
+        paths.chain(hosts).chain(private).flat_map(|(flag, value)| [flag.into(), value]).collect()
     }
 }
 

@@ -44,7 +44,7 @@ struct Module {
 
 /// Fetches a module to a file, and says which.
 pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
-    let module = bring(&args.access, &args.module).await?;
+    let module = fetch(&args.access, &args.module).await?;
     let path = match &args.output_file {
         Some(path) => path.clone(),
         None => PathBuf::from(file_name(&args.module)),
@@ -80,7 +80,7 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
 
 /// Tells what a module is.
 pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
-    let module = bring(&args.access, &args.module).await?;
+    let module = fetch(&args.access, &args.module).await?;
     let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is no module", args.module))?;
     if args.manifest {
         let metadata = inspected.metadata.context("the module has no policy metadata to make a policy of")?;
@@ -100,7 +100,8 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let image = image(&args.image)?;
     let requirement = args.signer.requirement()?;
     let registry = registry(&args.access)?;
-    let manifest = registry.manifest(&image).await.map_err(explain)?;
+    let manifest = registry.manifest(&image).await.map_err(explain);
+    let manifest = manifest.with_context(|| format!("failed to fetch {}", args.image))?;
     manifest.module().map_err(explain)?;
     let trust_root = args.signer.trust_root.as_deref();
     let proofs =
@@ -108,6 +109,15 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let artifact = Artifact::new(&image, manifest.digest);
     let (words, fields) = signer::told(&proofs);
     told::one(args.output, &artifact, &words, fields)
+}
+
+async fn fetch(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {
+    let result = bring(access, module).await;
+    // A bad setting says itself what it is about.
+    result.map_err(|error| match error.is::<SettingError>() {
+        true => error,
+        false => error.context(format!("failed to fetch {}", portcullis_contract::clean(module, 300))),
+    })
 }
 
 /// Brings a module from a file, a web address or a registry.

@@ -134,7 +134,6 @@ impl Plan {
         if let Some(policies) = &self.settings.policies {
             arguments = arguments.with("--policies", policies);
         }
-        arguments = arguments.with("--allow-private", crate::program::allowed_addresses());
         arguments.0.extend(self.settings.access.iter().cloned());
         self.recipe(Program::Loader, &["probes", "state"], arguments)
     }

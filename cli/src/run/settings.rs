@@ -35,7 +35,7 @@ pub(super) struct Settings {
     pub(super) live: bool,
     /// Logs also on standard error.
     pub(super) logs: bool,
-    /// How the loader asks registries: its arguments.
+    /// What addresses modules may have, and how the loader asks registries: its arguments.
     pub(super) access: Vec<OsString>,
 }
 
@@ -68,7 +68,7 @@ impl Settings {
                 TableMode::Lines => false,
             },
             logs: args.logs,
-            access: args.access.for_loader(),
+            access: args.access.for_loader(&args.allow_private),
         })
     }
 

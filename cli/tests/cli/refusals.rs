@@ -76,6 +76,28 @@ fn nothing_to_judge_is_status_2() {
     );
 }
 
+/// What the commands for modules refuse before they ask anybody.
+#[test]
+fn arguments_of_registries_that_make_no_sense() {
+    for (arguments, setting) in [
+        (&["pull", "registry://a.example/b:v1", "--source-ca", "nowhere"][..], "--source-ca: there is no file nowhere"),
+        (&["pull", "registry://a.example/b:v1", "--sources", "nowhere"], "--sources: nowhere: failed to find nowhere"),
+        (
+            &["pull", "registry://a.example/b:v1", "--allow-http-host", "http://a"],
+            "--allow-http-host: \"http://a\" is no host",
+        ),
+        (&["pull", "registry://A B/c"], "want registry://host/repository:tag"),
+        (&["verify", "registry://a.example/b:v1", "--verification", "nowhere"], "--verification: nowhere"),
+        (&["verify", "registry://a.example/b:v1"], "--key <FILE>"),
+        (&["inspect", "x.wasm", "--manifest", "-o", "json"], "cannot be used with"),
+        (&["run", ".", "--source-ca", "nowhere"], "--source-ca: there is no file nowhere"),
+    ] {
+        let (code, err) = refused(arguments);
+        assert_eq!(code, Some(64), "{arguments:?}: {err}");
+        assert!(err.starts_with("error: ") && err.contains(setting), "{arguments:?}: {err}");
+    }
+}
+
 #[test]
 fn a_probe_port_without_room_for_the_next_two() {
     let (code, err) = refused(&["run", ".", "--probe-address", "127.0.0.1:65535"]);
@@ -86,10 +108,16 @@ fn a_probe_port_without_room_for_the_next_two() {
 #[test]
 fn help_teaches_with_examples_and_completion_knows_the_commands() {
     let folder = tempfile::tempdir().expect("a folder");
-    for command in ["run", "get", "describe", "history", "diff", "rollback", "eval", "completion"] {
+    let of_policies = ["run", "get", "describe", "history", "diff", "rollback", "eval", "completion"];
+    let of_modules = ["pull", "push", "inspect", "verify", "save", "load"];
+    for command in of_policies.iter().chain(&of_modules) {
         let help = portcullis(folder.path(), &[command, "--help"]);
         assert_eq!(help.code, Some(0));
         assert!(help.out.contains("\nExamples:\n  "), "{}", help.out);
+    }
+    for command in of_modules {
+        let help = portcullis(folder.path(), &[command, "--help"]).out;
+        assert!(["Exit status: 0", "--docker-config", "--output <"].iter().all(|word| help.contains(word)), "{help}");
     }
     for shell in ["bash", "zsh", "fish"] {
         let script = portcullis(folder.path(), &["completion", shell]);

@@ -43,6 +43,15 @@ impl fmt::Display for Range {
     }
 }
 
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(ip, bits) => write!(f, "{ip}/{bits}"),
+            Self::Host(name) => f.write_str(name),
+        }
+    }
+}
+
 impl FromStr for Allowed {
     type Err = String;
 

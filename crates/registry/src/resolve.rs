@@ -25,6 +25,17 @@ pub(crate) struct RefusedAddress {
     pub(crate) range: Range,
 }
 
+/// A name that leads to no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unresolved {
+    /// The name server answers, and has nothing.
+    #[error("the name {0} is not known to the name server; is it spelled right?")]
+    Unknown(String),
+    /// It does not answer, or says that it cannot.
+    #[error("the name {0} cannot be looked up now: {1}")]
+    Failing(String, String),
+}
+
 /// Resolves names, and gives only addresses that may be connected to. The client connects to what it is given here, so that
 /// an answer that changes between check and connection changes nothing.
 #[derive(Clone)]
@@ -82,7 +93,11 @@ impl GuardedResolver {
     pub(crate) async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, Box<dyn Error + Send + Sync>> {
         let no_server = || io::Error::other("the system names no name server");
         let resolver = self.inner.get_or_init(|| self.build()).as_ref().ok_or_else(no_server)?;
-        let found: Vec<IpAddr> = resolver.lookup_ip(name).await?.iter().collect();
+        let found = resolver.lookup_ip(name).await.map_err(|error| match error.is_no_records_found() {
+            true => Unresolved::Unknown(name.to_owned()),
+            false => Unresolved::Failing(name.to_owned(), error.to_string()),
+        })?;
+        let found: Vec<IpAddr> = found.iter().collect();
         Ok(admit(&self.guard, name, &found, self.own.contains(name))?)
     }
 }

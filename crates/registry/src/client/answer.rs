@@ -23,7 +23,11 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
     // The URL may hold a query that is nobody's business.
     let error = error.without_url();
     if let Some(cause) = tls::find::<rustls::Error>(&error) {
-        let text = format!("{host}: {}: {cause}", tls::explain(cause));
+        let text = match cause {
+            // What came instead of TLS is no news to anybody.
+            rustls::Error::InvalidMessage(_) => format!("{host}: {}", tls::explain(cause)),
+            cause => format!("{host}: {}: {cause}", tls::explain(cause)),
+        };
         return FetchError::new(Reason::TLSFailed, text);
     }
     if let Some(refused) = tls::find::<RefusedAddress>(&error) {
