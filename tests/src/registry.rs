@@ -197,6 +197,8 @@ impl Registry {
             "schemaVersion": 2, "mediaType": INDEX_TYPE,
             "manifests": [{"mediaType": MANIFEST_TYPE, "digest": of, "size": size}],
         });
+        // A later caller finds it installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let scheme = if self.is_tls { "https" } else { "http" };
         let put = reqwest::Client::builder()
             .no_proxy()
