@@ -54,13 +54,19 @@ pub(crate) enum Command {
         output: Output,
     },
     /// Start a cluster with Portcullis in it, stay until Ctrl-C, and leave nothing behind.
-    #[command(after_help = "Example:\n  cargo xtask cluster run --replicas 1")]
+    ///
+    /// Its programs run as processes of this machine, and nothing runs the pods that it judges; with --node the chart is installed with
+    /// helm on a node that runs pods.
+    #[command(after_help = "Examples:\n  cargo xtask cluster run --replicas 1\n  cargo xtask cluster run --node")]
     Run {
         #[command(flatten)]
         named: Named,
         /// How many replicas the policy server has.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
         replicas: u8,
+        /// With a node, and images made by `cargo xtask images --debug`. Takes what `up --node` takes.
+        #[arg(long)]
+        node: bool,
     },
     /// Run kubectl as an administrator of a cluster.
     #[command(after_help = "Examples:\n  cargo xtask cluster kubectl -- get namespaces\n  \

@@ -32,7 +32,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             let all = Running::list(&cache)?;
             print(&all, output.output, || table::clusters(&all))?;
         }
-        Command::Run { named, replicas } => trial::run(&cache, &named.name, usize::from(replicas))?,
+        Command::Run { named, replicas, node: false } => trial::run(&cache, &named.name, usize::from(replicas))?,
+        Command::Run { named, replicas, node: true } => trial::run_on_node(&named.name, usize::from(replicas))?,
         Command::Kubectl { named, args } => {
             let kubernetes = Kubernetes::build(&cache, &|line| eprintln!("{line}"))?;
             let cluster = find(&cache, &named.name)?;

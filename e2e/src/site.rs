@@ -14,7 +14,7 @@ use crate::files;
 use crate::helm::Helm;
 use crate::kubectl::Kubectl;
 use crate::source::{self, Source};
-use crate::{Cache, Cluster, Kubernetes, Options, Output};
+use crate::{Cache, Cluster, Kubernetes, Name, Options, Output};
 
 /// The kubeconfig of somebody's cluster; without it, one is started.
 const KUBECONFIG: &str = "PORTCULLIS_E2E_KUBECONFIG";
@@ -60,12 +60,24 @@ impl Site {
         let kubernetes = Kubernetes::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
         match set(KUBECONFIG) {
             Some(kubeconfig) => Self::other(kubeconfig.into(), kubernetes, helm),
-            None => Self::own(kubernetes, helm),
+            None => Self::own(&Options::default(), kubernetes, helm),
         }
     }
 
-    fn own(kubernetes: Kubernetes, helm: Helm) -> Self {
-        let options = Options { node: true, ..Options::default() };
+    /// A new cluster of this name with a node, with the images on it.
+    ///
+    /// # Panics
+    /// When it cannot be started; says what is missing.
+    pub fn named(name: Name) -> Self {
+        let cache = Cache::from_env().unwrap_or_else(|error| panic!("{error}"));
+        let tell = |line: &str| eprintln!("{line}");
+        let helm = Helm::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
+        let kubernetes = Kubernetes::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
+        Self::own(&Options { name: Some(name), ..Options::default() }, kubernetes, helm)
+    }
+
+    fn own(options: &Options, kubernetes: Kubernetes, helm: Helm) -> Self {
+        let options = Options { node: true, ..options.clone() };
         let cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
         let folder = set(IMAGES).map_or_else(|| crate::repository().join("target/images"), PathBuf::from);
         for name in NAMES {

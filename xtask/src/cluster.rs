@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::programs::Profile;
 use crate::workspace::Workspace;
-use crate::{network, programs, tools};
+use crate::{e2e, network, programs, tools};
 
 /// The crate that makes them, and tests them.
 pub(crate) const PACKAGE: &str = "portcullis-e2e";
@@ -20,13 +20,17 @@ pub(crate) const NODE_TESTS: &str = "node";
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> {
     let mut command = command(workspace, args);
     let asks_for_help = args.iter().any(|arg| arg == "--help" || arg == "-h");
-    if args.first().is_some_and(|arg| arg == "run") && !asks_for_help {
+    let is_run = args.first().is_some_and(|arg| arg == "run");
+    let has_node = (is_run || args.first().is_some_and(|arg| arg == "up")) && args.iter().any(|arg| arg == "--node");
+    if has_node && !asks_for_help {
+        tools::node()?;
+    }
+    if is_run && has_node && !asks_for_help {
+        e2e::make_images(workspace, &mut command)?;
+    } else if is_run && !asks_for_help {
         let programs = [&programs::PROGRAMS[..], &[programs::CONTROLLER]].concat();
         programs::build(workspace, &programs, Profile::Dev)?;
         command.env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Dev.dir()));
-    }
-    if args.iter().any(|arg| arg == "--node") && !asks_for_help {
-        tools::node()?;
     }
     let status = command.status().context("failed to start cargo")?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))

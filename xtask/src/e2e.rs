@@ -89,6 +89,14 @@ pub(crate) fn with_images(test: &mut Command, workspace: &Workspace) {
     test.env(IMAGES, images_dir(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");
 }
 
+/// Makes images for tests, and tells a command where they are.
+pub(crate) fn make_images(workspace: &Workspace, command: &mut Command) -> Result<()> {
+    let folder = images_dir(workspace, false);
+    images::run(workspace, &images::Wanted::all(true, &folder))?;
+    command.env(IMAGES, folder);
+    Ok(())
+}
+
 /// The command that makes images for tests.
 pub(crate) fn images_command(workspace: &Workspace) -> Result<Command> {
     let mut command = Command::new(env::current_exe().context("failed to find this program")?);
