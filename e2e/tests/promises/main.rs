@@ -7,6 +7,7 @@ mod first_apply;
 mod groups;
 mod lifecycle;
 mod load;
+mod metrics;
 mod modes;
 mod requests;
 mod switching_off;
