@@ -16,5 +16,6 @@ mod rolling;
 mod scaling;
 mod source_away;
 mod stage;
+mod swap;
 mod uninstall;
 mod upgrade;
