@@ -17,6 +17,11 @@ impl Secret {
         Self(format!("s3cr3t-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
+    /// One that is there already.
+    pub fn known(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
     /// The text.
     pub fn text(&self) -> &str {
         &self.0

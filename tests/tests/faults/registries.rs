@@ -47,6 +47,7 @@ fn fault_l06_wrong_password() {
     pod.assert_recovered(REMOTE, 1);
     pod.assert_recovered(UPDATED, 2);
     wrong.assert_nowhere(&pod);
+    Secret::known(password()).assert_nowhere(&pod);
     canary.finish(&pod);
 }
 

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod downloads;
 mod edits;
 mod eval;
 mod examples;
@@ -11,6 +12,7 @@ mod identities;
 mod metrics;
 mod policies_yml;
 mod registries;
+mod registry_tool;
 mod run;
 mod swaps;
 mod tool;

@@ -1,69 +1,142 @@
-//! A module from a developer's machine to a cluster's admission: pushed, looked at, named by a policy, and pinned.
+//! A module from a developer's machine to admission: pushed, named by a policy, pinned, and fetched once.
 
 use std::fs;
+use std::path::Path;
+use std::time::Instant;
 
 use portcullis_contract::Digest;
-use portcullis_tests::{Folder, Pod, Registry, Review, eventually};
+use portcullis_tests::{
+    Folder, LIMIT, Pod, PodSetup, Policy, Program, Registry, Reply, Review, docker_config, eventually,
+    eventually_within, heavy, password,
+};
 
 use crate::tool::{examples, run, written};
 
-#[test]
-fn a_pushed_module_is_named_by_its_tag_and_stays_what_it_was() {
-    let registry = Registry::with_login();
-    let access = ["--docker-config", &registry.docker_config(), "--source-ca", &registry.ca_file()].map(str::to_owned);
-    let tool = |args: &[&str]| run(args.iter().map(|&arg| arg.to_owned()).chain(access.clone()));
-    let module = examples().join("modules/no-privileged.wasm");
-    let path = module.to_str().expect("text");
-    let name = registry.module("policies/no-privileged:v1");
+const REMOTE: &str = "cluster/remote";
 
-    let pushed = tool(&["push", path, &name]);
+fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
+    let setup = Pod::on(folder).loader("--source-ca", registry.ca_file());
+    setup.loader("--docker-config", registry.docker_config())
+}
+
+/// Removes what is in a folder.
+fn empty(folder: &Path) {
+    for item in fs::read_dir(folder).expect("lists").flatten() {
+        match item.path().is_dir() {
+            true => fs::remove_dir_all(item.path()).expect("removes"),
+            false => fs::remove_file(item.path()).expect("removes"),
+        }
+    }
+}
+
+/// Where `status.resolved` says that a policy's module is.
+fn resolved(pod: &Pod, id: &str) -> String {
+    eventually("the status to tell the digest", || {
+        Some(pod.status(id)?["status"]["resolved"]["digest"].as_str()?.to_owned())
+    })
+}
+
+#[test]
+fn promise_a_pushed_module_is_active_and_stays_what_it_was_when_its_tag_moves() {
+    let registry = Registry::with_login();
+    let module = examples().join("modules/no-privileged.wasm");
+    let name = registry.module("policies/no-privileged:v1");
+    let access = ["--docker-config", &registry.docker_config(), "--source-ca", &registry.ca_file()].map(str::to_owned);
+    let push = ["push", &module.to_string_lossy(), &name].map(str::to_owned);
+    let pushed = run(push.into_iter().chain(access));
     assert!(pushed.status.success(), "{}", written(&pushed));
-    let pinned = String::from_utf8_lossy(&pushed.stdout).trim().to_owned();
-    assert!(pinned.starts_with(&name) && pinned.contains("@sha256:"), "{pinned}");
-    let bytes = fs::read(&module).expect("reads");
 
     let folder = Folder::empty();
-    let copy = folder.path("copy.wasm");
-    let pulled = tool(&["pull", &pinned, "--output-file", copy.to_str().expect("text")]);
-    assert!(pulled.status.success(), "{}", written(&pulled));
-    assert_eq!(fs::read(&copy).expect("reads"), bytes);
+    folder.put(&Policy::cluster("remote").module(&name));
+    let digest = Digest::of(&fs::read(&module).expect("reads"));
+    {
+        let pod = pod_with(&folder, &registry).start();
+        pod.assert_recovered(REMOTE, 1);
+        assert!(pod.ask(REMOTE, &Review::pod()).verdict().allowed);
+        assert_eq!(resolved(&pod, REMOTE), digest.to_string());
+    }
+    registry.push("policies/no-privileged:v1", &Reply::module_bytes("what the tag is now"));
+    // A new pod, which has to fetch it: of the old one's volume only the record is left.
+    for name in ["volume/modules", "volume/artifacts", "private"] {
+        empty(&folder.path(name));
+    }
+    let (blobs, manifests) = (registry.blobs_given(), registry.manifests_given());
+    let pod = pod_with(&folder, &registry).start();
+    pod.assert_recovered(REMOTE, 1);
+    assert_eq!(pod.wait_current(REMOTE, 1).digest, digest);
+    assert_eq!(resolved(&pod, REMOTE), digest.to_string());
+    assert_eq!(registry.blobs_given() - blobs, 1, "it was fetched, by its digest");
+    assert_eq!(registry.manifests_given(), manifests, "nobody asked what the tag is now");
+}
 
-    let inspected = tool(&["inspect", &name, "--output", "json"]);
-    assert!(inspected.status.success(), "{}", written(&inspected));
-    let json: serde_json::Value = serde_json::from_slice(&inspected.stdout).expect("JSON");
-    assert_eq!(json["digest"], Digest::of(&bytes).to_string());
-    assert_eq!(json["metadata"]["protocolVersion"], "v1");
-
-    // What --manifest prints is a policy that is served.
-    let manifest = tool(&["inspect", &name, "--manifest"]);
-    assert!(manifest.status.success(), "{}", written(&manifest));
-    let manifest: serde_json::Value = serde_yaml_ng::from_slice(&manifest.stdout).expect("YAML");
-    let id = format!("cluster/{}", manifest["metadata"]["name"].as_str().expect("a name"));
-    folder.write("policies/made.yaml", manifest.to_string());
-    let setup = Pod::on(&folder).loader("--source-ca", registry.ca_file());
-    let pod = setup.loader("--docker-config", registry.docker_config()).start();
-    pod.assert_recovered(&id, 1);
-    assert!(pod.ask(&id, &Review::pod()).verdict().allowed);
-
-    // The tag moves: an edit of settings alone keeps the module, and the policy says which it is.
-    let other = fs::read(examples().join("modules/required-labels.wasm")).expect("reads");
-    registry.push("policies/no-privileged:v1", &other);
-    let digest = eventually("the state to tell the digest", || {
-        pod.loader_state()?.policies.into_iter().find(|policy| policy.id.as_str() == id)?.digest
+#[test]
+fn promise_two_hundred_policies_over_twenty_modules_fetch_twenty_blobs() {
+    let _alone = heavy();
+    let registry = Registry::with_login();
+    for number in 0..20 {
+        let module = Reply::module_bytes(&format!("module {number}"));
+        // Two names of the same bytes.
+        registry.push(&format!("policies/m{number}:v1"), &module);
+        registry.push(&format!("policies/m{number}:stable"), &module);
+    }
+    let folder = Folder::empty();
+    for number in 0..200 {
+        let tag = if number % 40 < 20 { "v1" } else { "stable" };
+        let name = registry.module(&format!("policies/m{}:{tag}", number % 20));
+        folder.put(&Policy::cluster(&format!("p{number}")).module(&name));
+    }
+    let (blobs, start) = (registry.blobs_given(), Instant::now());
+    let pod = pod_with(&folder, &registry).begin();
+    let state = eventually_within(LIMIT * 2, "all policies to serve", || {
+        pod.evaluator_state().filter(|state| state.current.len() == 200)
     });
-    assert_eq!(digest, Digest::of(&bytes));
-    // Into a place without network, and out of it.
-    let archive = folder.path("modules.tar");
-    let archive = archive.to_str().expect("text");
-    let saved = tool(&["save", &pinned, "--output-file", archive]);
-    assert!(saved.status.success(), "{}", written(&saved));
-    let other_place = format!("{}/mirror", registry.host());
-    let loaded = tool(&["load", archive, &other_place]);
-    assert!(loaded.status.success(), "{}", written(&loaded));
-    let there = tool(&["inspect", &format!("{other_place}/policies/no-privileged:v1"), "--output", "json"]);
-    let there: serde_json::Value = serde_json::from_slice(&there.stdout).expect("JSON");
-    assert_eq!(there["digest"], Digest::of(&bytes).to_string());
+    eprintln!("200 policies over 20 modules serve after {:?}", start.elapsed());
+    assert!(state.deviations.is_empty(), "{:?}", state.deviations);
+    assert_eq!(registry.blobs_given() - blobs, 20, "each module was fetched once");
+    let compiled = pod.metrics(Program::Loader);
+    let compiled = compiled.lines().find(|line| line.starts_with("portcullis_compilations_total{result=\"ok\"}"));
+    assert!(compiled.is_some_and(|line| line.ends_with(" 20")), "each module was compiled once: {compiled:?}");
+}
 
-    let unsigned = tool(&["verify", &name, "--verification", "/nowhere"]);
-    assert_eq!(unsigned.status.code(), Some(64), "{}", written(&unsigned));
+#[test]
+fn promise_a_volume_that_outlives_its_pod_needs_no_registry() {
+    let registry = Registry::with_login();
+    registry.push("policies/a:v1", &Reply::module_bytes("kept"));
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    {
+        let pod = pod_with(&folder, &registry).start();
+        pod.assert_recovered(REMOTE, 1);
+    }
+    registry.stop();
+    let pod = pod_with(&folder, &registry).start();
+    pod.assert_recovered(REMOTE, 1);
+    assert!(pod.ask(REMOTE, &Review::pod()).verdict().allowed);
+}
+
+/// A login that `docker login` made is enough, and the folder that Docker keeps it in.
+#[test]
+fn promise_a_module_of_a_registry_with_login_is_judged_with() {
+    let registry = Registry::with_login();
+    registry.push("policies/a:v1", &fs::read(examples().join("modules/no-privileged.wasm")).expect("reads"));
+    let folder = Folder::empty();
+    fs::create_dir(folder.path(".docker")).expect("a folder");
+    folder.write(".docker/config.json", docker_config(registry.host(), password()));
+    folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
+    let manifest = folder.policies().join("cluster-remote.yaml");
+    let eval = |request: &str| {
+        let request = examples().join("requests").join(request);
+        let mut command = crate::tool::command([
+            "eval".as_ref(),
+            manifest.as_os_str(),
+            request.as_os_str(),
+            "--source-ca".as_ref(),
+            registry.ca_file().as_ref(),
+        ]);
+        command.env("HOME", folder.path("")).env_remove("XDG_CACHE_HOME").env_remove("DOCKER_CONFIG");
+        command.output().expect("it starts")
+    };
+    let (good, bad) = (eval("pod-ok.json"), eval("pod-privileged.json"));
+    assert_eq!(good.status.code(), Some(0), "{}", written(&good));
+    assert_eq!(bad.status.code(), Some(1), "{}", written(&bad));
 }

@@ -1,0 +1,43 @@
+//! What `portcullis run` shows of a download, and the settings that it takes for one.
+
+use std::fs;
+
+use portcullis_tests::{Folder, Launch, Policy, Process, Program, Reply, Source, eventually, program};
+use rustix::process::Signal;
+
+use crate::tool::examples;
+
+#[test]
+fn promise_a_download_shows_as_a_bar() {
+    let source = Source::https();
+    let module = fs::read(examples().join("modules/no-privileged.wasm")).expect("reads");
+    // Some seconds.
+    let rate = module.len() as u64 / 6;
+    source.answer("/m.wasm", [Reply::ok(module).rate(rate)]);
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
+    let policies = folder.policies().to_string_lossy().into_owned();
+    let mut args = vec!["run", &policies, "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
+    let ca = source.ca_file(&folder);
+    args.extend(["--source-ca", &ca, "--table", "live"]);
+    let tool = Process::start(Launch {
+        name: "portcullis run".to_owned(),
+        program: program(Program::Cli),
+        args: args.iter().map(Into::into).collect(),
+        env: Vec::new(),
+        wrapper: Vec::new(),
+        user: None,
+    });
+    let wait = |what: &str, is: &dyn Fn(&str) -> bool| {
+        eventually(what, || {
+            assert!(tool.is_alive(), "it has ended");
+            tool.lines().into_iter().find(|line| is(line))
+        })
+    };
+    let is_bar =
+        |line: &str| line.contains("cluster/remote: fetching [#") && line.contains("-] ") && line.contains(" MB");
+    wait("a bar", &is_bar);
+    wait("the policy to be served", &|line| line.contains("cluster/remote") && line.contains("Active"));
+    tool.signal(Signal::INT);
+    assert_eq!(tool.wait_for_end(portcullis_tests::LIMIT).code(), Some(0));
+}
