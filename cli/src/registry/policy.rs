@@ -38,6 +38,9 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     if !metadata.context_aware_resources.is_empty() || !metadata.host_capabilities.is_empty() {
         text.push_str("# The module asks for what contextAwareResources and hostCapabilities grant; take away what it should not have.\n");
     }
+    let told = ["url", "source"].iter().find_map(|name| metadata.annotation(name));
+    let told = told.map_or_else(String::new, |address| format!(": {}", portcullis_contract::clean(address, 300)));
+    text.push_str(&format!("# Settings: {{}} if it needs none; what it takes its author says{told}\n"));
     Ok(text + &serde_yaml_ng::to_string(&policy)?)
 }
 
@@ -60,11 +63,12 @@ mod tests {
         let metadata: Metadata = serde_json::from_value(json!({
             "mutating": true, "hostCapabilities": ["oci/*"],
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-            "annotations": {"io.kubewarden.policy.title": "Safe Labels", "io.kubewarden.policy.description": "labels\nthat are safe"},
+            "annotations": {"io.kubewarden.policy.title": "Safe Labels", "io.kubewarden.policy.url": "https://example.com/labels", "io.kubewarden.policy.description": "labels\nthat are safe"},
         }))
         .expect("metadata");
         let text = manifest("registry://ghcr.io/a/b:v1", &metadata).expect("a manifest");
         assert!(text.starts_with("# labels that are safe\n"), "{text}");
+        assert!(text.contains("its author says: https://example.com/labels\n"), "{text}");
         let policy: Value = serde_yaml_ng::from_str(&text).expect("YAML");
         assert_eq!(policy["metadata"]["name"], "safe-labels");
         assert_eq!(policy["spec"]["mutating"], true);

@@ -98,7 +98,7 @@ impl Logins {
                 let (login, trouble) = match login {
                     Ok(Some(login)) => (Some(login), None),
                     Ok(None) => (None, Some(missing(image, docker))),
-                    Err(error) => (None, Some(error)),
+                    Err(error) => (None, Some(wanted_by(image, &error))),
                 };
                 let ask =
                     Ask { realm, service, scope: scope.unwrap_or_else(|| wanted(image, push)), login: login.as_ref() };
@@ -112,7 +112,7 @@ impl Logins {
                 }
             }
             (_, Ok(None)) => return Err(missing(image, docker)),
-            (_, Err(error)) => return Err(error),
+            (_, Err(error)) => return Err(wanted_by(image, &error)),
         };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_TOKENS {
@@ -206,6 +206,11 @@ fn missing(image: &Image, docker: Option<&DockerConfig>) -> FetchError {
         None => format!("{host} wants a login: give the folder of a Docker config.json with --docker-config"),
     };
     FetchError::new(Reason::CredentialsMissing, text)
+}
+
+/// Why the file gave no login, for who did not know that one is wanted.
+fn wanted_by(image: &Image, error: &FetchError) -> FetchError {
+    FetchError::new(error.reason, format!("{} wants a login: {}", image.host, error.message))
 }
 
 fn basic(user: &str, password: &str) -> Result<HeaderValue, FetchError> {
