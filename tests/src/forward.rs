@@ -83,9 +83,9 @@ impl Shared {
             head.push(byte[0]);
         }
         let head = String::from_utf8_lossy(&head).into_owned();
-        let shown = head.lines().filter_map(|line| line.split_once(": "));
-        let shown = shown.filter(|(name, _)| name.eq_ignore_ascii_case("proxy-authorization")).map(|(_, value)| value);
-        if self.login.as_deref().is_some_and(|login| shown.last() != Some(login)) {
+        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+        let shown = lines.find(|(name, _)| name.eq_ignore_ascii_case("proxy-authorization")).map(|(_, value)| value);
+        if self.login.is_some() && self.login.as_deref() != shown {
             let refusal =
                 "HTTP/1.1 407 Login\r\nproxy-authenticate: Basic realm=\"tests\"\r\ncontent-length: 0\r\n\r\n";
             return caller.write_all(refusal.as_bytes());
