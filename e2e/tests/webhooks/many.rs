@@ -1,5 +1,6 @@
 //! Many policies.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -108,8 +109,32 @@ fn fault_k08_many_policies_at_once_are_all_ready_and_the_others_are_judged_meanw
         assert!(start.elapsed() < CROWD_LIMIT, "{ready} of {policies} are ready after {CROWD_LIMIT:?}");
         std::thread::sleep(Duration::from_secs(1));
     }
-    println!("{policies} policies were ready after {:?}", start.elapsed());
+    println!(
+        "{policies} policies were ready after {:?}; writes for each: {}",
+        start.elapsed(),
+        writes(&scene, policies)
+    );
     scene.webhooks(11);
+}
+
+/// What was written about policies and their revisions, by whom and with which answer, divided by the number of policies.
+fn writes(scene: &Scene, policies: usize) -> String {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for event in scene.installation.cluster().audit_events() {
+        let target = &event["objectRef"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (verb, resource) = (text(&event["verb"]), text(&target["resource"]));
+        let is_write = matches!(verb.as_str(), "create" | "update" | "patch" | "delete");
+        if !is_write || !matches!(resource.as_str(), "clusterpolicies" | "controllerrevisions" | "events") {
+            continue;
+        }
+        let user = text(&event["user"]["username"]);
+        let user = user.rsplit(':').next().unwrap_or_default();
+        let part = target["subresource"].as_str().map(|part| format!("/{part}")).unwrap_or_default();
+        *counts.entry(format!("{user} {verb} {resource}{part} {}", event["responseStatus"]["code"])).or_default() += 1;
+    }
+    let each = |(what, count): (&String, &u32)| format!("{what}: {:.2}", f64::from(*count) / policies as f64);
+    counts.iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
 #[test]

@@ -31,10 +31,12 @@ use super::judge::wanted;
 use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
 use super::pace::{Next, Pace};
-use super::store::{Source, Store};
+use super::store::{Record, Source, Store};
 use super::trouble::Trouble;
+use super::urgency::{Urgency, urgency};
 use super::watch::{Collection, News, follow};
 use super::write::{self, Outcome};
+use crate::decide::Replica;
 use crate::{event, failing};
 
 /// News that wait.
@@ -136,6 +138,11 @@ fn collections(settings: &Settings) -> [(Source, &'static str, Collection); 4] {
     ]
 }
 
+/// How soon a policy's status is to be written; nothing where it is right.
+fn wish(record: &Record, replicas: &[Replica<'_>]) -> Option<Urgency> {
+    wanted(record, replicas, Timestamp::now()).map(|status| urgency(record, &status))
+}
+
 struct Leader<'a> {
     server: Arc<Server>,
     settings: &'a Settings,
@@ -196,8 +203,7 @@ impl<'a> Leader<'a> {
             let replicas = self.store.replicas();
             for id in dirty {
                 let record = self.store.policy(&id);
-                let wants = record.and_then(|record| wanted(record, &replicas, Timestamp::now())).is_some();
-                self.pace.want(&id, wants, now);
+                self.pace.want(&id, record.and_then(|record| wish(record, &replicas)), now);
                 let failing = record.and_then(|record| failing::worst(&record.object.meta.uid, &replicas));
                 if let (Some(record), Some(said)) = (record, failing)
                     && self.failing.insert(id.clone())
@@ -316,8 +322,8 @@ impl<'a> Leader<'a> {
                 self.store.touch(&id);
             } else {
                 let replicas = self.store.replicas();
-                let wants = wanted(record, &replicas, Timestamp::now()).is_some();
-                self.pace.want(&id, wants, now);
+                let wish = wish(record, &replicas);
+                self.pace.want(&id, wish, now);
             }
         }
     }

@@ -27,6 +27,7 @@ mod own;
 mod pace;
 mod store;
 mod trouble;
+mod urgency;
 mod watch;
 mod write;
 

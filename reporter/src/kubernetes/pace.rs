@@ -6,10 +6,18 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::PolicyId;
 
+use super::urgency::Urgency;
+
 /// A quiet policy may change so often before it has to wait: seen, loaded by all, called.
 const BURST: f64 = 3.0;
 /// Writes a second for one policy, after that.
 const PER_POLICY: f64 = 1.0;
+/// How long it may be left untold that loading has begun.
+const SOON: Duration = Duration::from_secs(1);
+/// How long after a write the next one may tell of progress only.
+const PROGRESS: Duration = Duration::from_secs(10);
+/// Of all writes, this part may be of what can wait: the rest is kept for what cannot.
+const CAN_WAIT: f64 = 0.2;
 /// Calls that are on their way at the same time.
 const IN_FLIGHT: usize = 16;
 
@@ -64,8 +72,10 @@ pub(crate) enum Next {
 
 #[derive(Debug)]
 struct Slot {
-    /// Since when a write is wanted.
-    wanted: Option<Instant>,
+    /// Since when a write is wanted, and how soon.
+    wanted: Option<(Instant, Urgency)>,
+    /// When the last write began.
+    written: Option<Instant>,
     not_before: Instant,
     bucket: Bucket,
     in_flight: bool,
@@ -76,7 +86,20 @@ struct Slot {
 pub(crate) struct Pace {
     slots: BTreeMap<PolicyId, Slot>,
     all: Bucket,
+    can_wait: Bucket,
     in_flight: usize,
+}
+
+impl Slot {
+    /// When this policy's turn comes, as far as it is about this policy.
+    fn due(&self, now: Instant) -> Instant {
+        let patient = match (self.wanted, self.written) {
+            (Some((_, Urgency::Progress)), Some(written)) => written + PROGRESS,
+            (Some((since, Urgency::Soon | Urgency::Progress)), _) => since + SOON,
+            (Some((_, Urgency::Now)) | None, _) => now,
+        };
+        self.not_before.max(self.bucket.free_at(now)).max(patient)
+    }
 }
 
 impl Pace {
@@ -84,21 +107,26 @@ impl Pace {
     pub(crate) fn new(per_second: u32, now: Instant) -> Self {
         let per_second = f64::from(per_second.max(1));
         // A tenth of a second's worth at once: the limit holds over a second, not only on average.
-        Self { slots: BTreeMap::new(), all: Bucket::new((per_second / 10.0).max(1.0), per_second, now), in_flight: 0 }
+        let bucket = |per_second: f64| Bucket::new((per_second / 10.0).max(1.0), per_second, now);
+        let (all, can_wait) = (bucket(per_second), bucket(per_second * CAN_WAIT));
+        Self { slots: BTreeMap::new(), all, can_wait, in_flight: 0 }
     }
 
     /// A write is wanted, or not any more.
-    pub(crate) fn want(&mut self, id: &PolicyId, wanted: bool, now: Instant) {
-        let fresh =
-            || Slot { wanted: None, not_before: now, bucket: Bucket::new(BURST, PER_POLICY, now), in_flight: false };
-        match self.slots.get_mut(id) {
-            Some(slot) if wanted => slot.wanted = slot.wanted.or(Some(now)),
-            Some(slot) => slot.wanted = None,
-            None if wanted => {
-                self.slots.insert(id.clone(), Slot { wanted: Some(now), ..fresh() });
-            }
-            None => {}
-        }
+    pub(crate) fn want(&mut self, id: &PolicyId, wanted: Option<Urgency>, now: Instant) {
+        let Some(urgency) = wanted else {
+            self.slots.entry(id.clone()).and_modify(|slot| slot.wanted = None);
+            return;
+        };
+        let slot = self.slots.entry(id.clone()).or_insert_with(|| Slot {
+            wanted: None,
+            written: None,
+            not_before: now,
+            bucket: Bucket::new(BURST, PER_POLICY, now),
+            in_flight: false,
+        });
+        let since = slot.wanted.map_or(now, |(since, _)| since);
+        slot.wanted = Some((since, urgency));
     }
 
     /// A write has ended; the next one not before this time.
@@ -127,22 +155,29 @@ impl Pace {
         if self.in_flight >= IN_FLIGHT {
             return Next::Idle;
         }
-        let due = |slot: &Slot| slot.not_before.max(slot.bucket.free_at(now));
-        let waiting = self.slots.iter().filter(|(_, slot)| !slot.in_flight && slot.wanted.is_some());
-        // Of those that may go now, who waits longest; else whose time comes first.
-        let first = waiting.min_by_key(|(_, slot)| (due(slot).max(now), slot.wanted));
-        let Some((id, slot)) = first else { return Next::Idle };
-        let at = due(slot).max(self.all.free_at(now));
+        let patient = self.can_wait.free_at(now);
+        let waiting = self.slots.iter().filter(|(_, slot)| !slot.in_flight).filter_map(|(id, slot)| {
+            let (since, urgency) = slot.wanted?;
+            let due = slot.due(now).max(if urgency == Urgency::Now { now } else { patient });
+            // Of those that may go now, the most urgent, and of these who waits longest; else whose time comes first.
+            Some((due.max(now), urgency, since, id))
+        });
+        let Some((due, urgency, _, id)) = waiting.min() else { return Next::Idle };
+        let at = due.max(self.all.free_at(now));
         if at > now {
             return Next::At(at);
         }
         let id = id.clone();
         self.all.take(now);
+        if urgency != Urgency::Now {
+            self.can_wait.take(now);
+        }
         self.in_flight += 1;
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.bucket.take(now);
             slot.in_flight = true;
             slot.wanted = None;
+            slot.written = Some(now);
         }
         Next::Write(id)
     }
@@ -172,7 +207,7 @@ mod tests {
         let mut times = Vec::new();
         for step in 0..100 {
             let now = start + Duration::from_millis(100 * step);
-            pace.want(&id("a"), true, now);
+            pace.want(&id("a"), Some(Urgency::Now), now);
             if writes(&mut pace, now) > 0 {
                 times.push(step / 10);
             }
@@ -185,7 +220,7 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::new(50, start);
         for number in 0..200 {
-            pace.want(&id(&format!("p{number}")), true, start);
+            pace.want(&id(&format!("p{number}")), Some(Urgency::Now), start);
         }
         let mut total = 0;
         for step in 0..=300 {
@@ -200,8 +235,8 @@ mod tests {
     fn who_waits_longest_goes_first() {
         let start = Instant::now();
         let mut pace = Pace::new(50, start);
-        pace.want(&id("z"), true, start);
-        pace.want(&id("a"), true, start + Duration::from_millis(1));
+        pace.want(&id("z"), Some(Urgency::Now), start);
+        pace.want(&id("a"), Some(Urgency::Now), start + Duration::from_millis(1));
         assert_eq!(pace.next(start + Duration::from_millis(2)), Next::Write(id("z")));
     }
 
@@ -209,9 +244,9 @@ mod tests {
     fn one_write_of_a_policy_is_on_its_way_at_a_time() {
         let start = Instant::now();
         let mut pace = Pace::new(50, start);
-        pace.want(&id("a"), true, start);
+        pace.want(&id("a"), Some(Urgency::Now), start);
         assert_eq!(pace.next(start), Next::Write(id("a")));
-        pace.want(&id("a"), true, start);
+        pace.want(&id("a"), Some(Urgency::Now), start);
         assert_eq!(pace.next(start), Next::Idle);
         pace.done(&id("a"), None);
         assert_eq!(pace.next(start), Next::Write(id("a")));
@@ -222,7 +257,7 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::new(1000, start);
         for number in 0..100 {
-            pace.want(&id(&format!("p{number}")), true, start);
+            pace.want(&id(&format!("p{number}")), Some(Urgency::Now), start);
         }
         let given = (0..100).filter(|_| matches!(pace.next(start), Next::Write(_))).count();
         assert_eq!(given, IN_FLIGHT);
@@ -233,10 +268,10 @@ mod tests {
         let start = Instant::now();
         let mut pace = Pace::new(50, start);
         let later = start + Duration::from_secs(4);
-        pace.want(&id("a"), true, start);
+        pace.want(&id("a"), Some(Urgency::Now), start);
         assert_eq!(pace.next(start), Next::Write(id("a")));
         pace.done(&id("a"), Some(later));
-        pace.want(&id("a"), true, start);
+        pace.want(&id("a"), Some(Urgency::Now), start);
         assert_eq!(pace.next(start), Next::At(later));
         pace.hurry(&id("a"), start);
         assert_eq!(pace.next(start), Next::Write(id("a")));
@@ -246,8 +281,38 @@ mod tests {
     fn a_wish_can_be_withdrawn() {
         let start = Instant::now();
         let mut pace = Pace::new(50, start);
-        pace.want(&id("a"), true, start);
-        pace.want(&id("a"), false, start);
+        pace.want(&id("a"), Some(Urgency::Now), start);
+        pace.want(&id("a"), None, start);
         assert_eq!(pace.next(start), Next::Idle);
+    }
+
+    #[test]
+    fn what_can_wait_is_overtaken() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut pace = Pace::new(50, start);
+        pace.want(&id("a"), Some(Urgency::Soon), start);
+        assert_eq!(pace.next(start), Next::At(at(1000)));
+        pace.want(&id("a"), Some(Urgency::Now), at(300));
+        assert_eq!(writes(&mut pace, at(300)), 1);
+        pace.want(&id("a"), Some(Urgency::Progress), at(900));
+        assert_eq!(pace.next(at(900)), Next::At(at(10_300)), "what it tells is that it goes on");
+        pace.want(&id("b"), Some(Urgency::Soon), at(900));
+        assert_eq!(pace.next(at(1900)), Next::Write(id("b")), "nothing better came");
+    }
+
+    #[test]
+    fn many_that_can_wait_leave_room_for_those_that_cannot() {
+        let start = Instant::now();
+        let mut pace = Pace::new(50, start);
+        for number in 0..100 {
+            pace.want(&id(&format!("p{number}")), Some(Urgency::Soon), start);
+        }
+        pace.want(&id("urgent"), Some(Urgency::Now), start + SOON);
+        assert_eq!(pace.next(start + SOON), Next::Write(id("urgent")));
+        pace.done(&id("urgent"), None);
+        let written: usize =
+            (0..100).map(|step| writes(&mut pace, start + SOON + Duration::from_millis(10 * step))).sum();
+        assert!((9..=12).contains(&written), "{written} in a second");
     }
 }

@@ -1,0 +1,100 @@
+//! How soon a status is written. Pure.
+
+use portcullis_api::{ConditionType, PolicyStatus};
+use serde_json::json;
+
+use super::fields;
+use super::store::Record;
+
+/// How soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// At once.
+    Now,
+    /// Loading has begun, which in a moment is mostly over: then there is one thing to tell, and not two.
+    Soon,
+    /// Loading goes on, and goes well.
+    Progress,
+}
+
+/// How soon `next` is written, which differs from what is there.
+pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
+    let last = record.last.as_ref();
+    let is_loading = next.word() == "Progressing" && !next.is_true(ConditionType::Degraded);
+    if !is_loading || last.is_some_and(|last| last.is_true(ConditionType::Degraded)) {
+        return Urgency::Now;
+    }
+    let found = fields::ours(&record.object.raw_status);
+    match last {
+        // Somebody else has changed it, which is put right at once.
+        Some(last) if fields::ours(&json!(last)) != found => Urgency::Now,
+        Some(last) if says(last) == says(next) => Urgency::Progress,
+        Some(_) | None => Urgency::Soon,
+    }
+}
+
+/// What a status says, but for numbers and words.
+fn says(status: &PolicyStatus) -> impl PartialEq {
+    let conditions = status.conditions.iter();
+    let conditions: Vec<_> = conditions.map(|one| (one.r#type, one.status, one.reason.clone())).collect();
+    (status.observed_generation, conditions)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use portcullis_api::{Condition, Kind, Truth};
+
+    use super::*;
+    use crate::kubernetes::object::PolicyObject;
+
+    fn status(word: &str, summary: &str, is_degraded: bool) -> PolicyStatus {
+        let condition = |r#type, status, reason: &str| Condition {
+            r#type,
+            status,
+            reason: reason.to_owned(),
+            message: summary.to_owned(),
+            observed_generation: 1,
+            last_transition_time: Timestamp::UNIX_EPOCH,
+        };
+        let degraded = if is_degraded { Truth::True } else { Truth::False };
+        PolicyStatus {
+            observed_generation: 1,
+            summary: summary.to_owned(),
+            conditions: vec![
+                condition(ConditionType::Ready, Truth::False, word),
+                condition(ConditionType::Degraded, degraded, "AsExpected"),
+            ],
+            ..PolicyStatus::default()
+        }
+    }
+
+    /// A policy whose status is `last`.
+    fn record(last: Option<PolicyStatus>) -> Record {
+        let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "1", "generation": 1});
+        let object = json!({"metadata": metadata, "spec": {}, "status": last});
+        let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
+        Record { object, last, tried: None, given_up: None }
+    }
+
+    #[test]
+    fn that_loading_has_begun_can_wait_and_what_comes_of_it_cannot() {
+        let loading = status("Progressing", "0/3", false);
+        assert_eq!(urgency(&record(None), &loading), Urgency::Soon);
+        assert_eq!(urgency(&record(Some(status("Active", "3/3", false))), &loading), Urgency::Soon);
+        assert_eq!(urgency(&record(Some(loading.clone())), &status("Progressing", "1/3", false)), Urgency::Progress);
+        for word in ["Active", "WebhookPending", "NoReplicas"] {
+            assert_eq!(urgency(&record(Some(loading.clone())), &status(word, "3/3", false)), Urgency::Now, "{word}");
+        }
+    }
+
+    #[test]
+    fn failures_their_end_and_somebody_else_s_edits_do_not_wait() {
+        let (loading, failing) = (status("Progressing", "0/3", false), status("Degraded", "0/3", true));
+        assert_eq!(urgency(&record(Some(loading.clone())), &failing), Urgency::Now);
+        assert_eq!(urgency(&record(Some(failing)), &loading), Urgency::Now);
+        let mut edited = record(Some(loading.clone()));
+        edited.object.raw_status["summary"] = json!("9/9");
+        assert_eq!(urgency(&edited, &loading), Urgency::Now);
+    }
+}
