@@ -40,7 +40,7 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     }
     let told = ["url", "source"].iter().find_map(|name| metadata.annotation(name));
     let told = told.map_or_else(String::new, |address| format!(": {}", portcullis_contract::clean(address, 300)));
-    text.push_str(&format!("# Settings: {{}} if it needs none; what it takes its author says{told}\n"));
+    text.push_str(&format!("# Settings: the module's author says what they may be{told}\n"));
     Ok(text + &serde_yaml_ng::to_string(&policy)?)
 }
 
@@ -68,7 +68,7 @@ mod tests {
         .expect("metadata");
         let text = manifest("registry://ghcr.io/a/b:v1", &metadata).expect("a manifest");
         assert!(text.starts_with("# labels that are safe\n"), "{text}");
-        assert!(text.contains("its author says: https://example.com/labels\n"), "{text}");
+        assert!(text.contains("what they may be: https://example.com/labels\n"), "{text}");
         let policy: Value = serde_yaml_ng::from_str(&text).expect("YAML");
         assert_eq!(policy["metadata"]["name"], "safe-labels");
         assert_eq!(policy["spec"]["mutating"], true);

@@ -37,7 +37,8 @@ fn fault_l06_wrong_password() {
 
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     folder.put(&Policy::cluster("updated").module(&registry.module("policies/a:v1")));
-    pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    let failure = pod.assert_unserved(REMOTE, Reason::Unauthorized);
+    assert!(failure.message.contains("refuses the login that"), "{}", failure.message);
     pod.assert_kept(UPDATED, Reason::Unauthorized, 1, |verdict| verdict.message == "generation one");
     let health = pod.probe(Program::Loader, &format!("/healthz/sources/{}", registry.host())).expect("answers");
     assert_eq!(health.status, 500, "{health:?}");

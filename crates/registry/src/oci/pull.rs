@@ -73,11 +73,28 @@ impl Registry {
         let mut hop = Hop::get(placeholder());
         hop.headers.insert(ACCEPT, HeaderValue::from_static(accept));
         let answer = self.ask(image, path, hop, false).await?;
-        if answer.status().is_success() {
-            Ok(answer)
-        } else {
-            Err(client::refused(&host_of(answer.url()), answer.status(), answer.headers()))
+        if answer.status().is_success() { Ok(answer) } else { Err(self.refused(image, &answer)) }
+    }
+
+    /// An answer that is not what was asked for.
+    pub(super) fn refused(&self, image: &Image, answer: &reqwest::Response) -> FetchError {
+        let (host, status) = (host_of(answer.url()), answer.status());
+        let error = client::refused(&host, status, answer.headers());
+        if host != image.api_host() {
+            // Where blobs really lie nobody logs in.
+            return error;
         }
+        // Who has no login has been told already what is missing.
+        let text = match (status, &self.docker) {
+            (StatusCode::UNAUTHORIZED, Some(docker)) => {
+                format!("{host} refuses the login that {} has for it (status 401)", docker.path().display())
+            }
+            (StatusCode::FORBIDDEN, Some(_)) => {
+                format!("{host} does not let this login have {} (status 403)", image.repository)
+            }
+            _ => return error,
+        };
+        FetchError { retry_after: error.retry_after, ..FetchError::new(error.reason, text) }
     }
 
     /// Asks the registry, logging in where it wants that. `path` is below the repository.

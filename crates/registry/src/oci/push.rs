@@ -56,7 +56,7 @@ impl Registry {
         let begin = Hop { method: Method::POST, body: Some(Bytes::new()), ..Hop::get(placeholder()) };
         let answer = self.ask(image, "blobs/uploads/", begin, true).await?;
         if answer.status() != StatusCode::ACCEPTED {
-            return Err(client::refused(&host_of(answer.url()), answer.status(), answer.headers()));
+            return Err(self.refused(image, &answer));
         }
         let location = answer.headers().get(LOCATION).and_then(|location| location.to_str().ok());
         let no_place = || {
