@@ -3,6 +3,7 @@
 use std::env;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -10,11 +11,10 @@ use std::time::Duration;
 
 use crate::api::Api;
 use crate::client::Client;
-use crate::files;
 use crate::helm::Helm;
 use crate::kubectl::Kubectl;
 use crate::source::{self, Source};
-use crate::{Cache, Cluster, Kubernetes, Name, Options, Output};
+use crate::{Cache, Cluster, Kubernetes, Name, Options, Output, files, guard};
 
 /// The kubeconfig of somebody's cluster; without it, one is started.
 const KUBECONFIG: &str = "PORTCULLIS_E2E_KUBECONFIG";
@@ -59,7 +59,7 @@ impl Site {
         let helm = Helm::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
         let kubernetes = Kubernetes::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
         match set(KUBECONFIG) {
-            Some(kubeconfig) => Self::other(kubeconfig.into(), kubernetes, helm),
+            Some(kubeconfig) => Self::other(&cache, kubeconfig.into(), kubernetes, helm),
             None => Self::own(&Options::default(), kubernetes, helm),
         }
     }
@@ -95,10 +95,11 @@ impl Site {
         }
     }
 
-    fn other(kubeconfig: PathBuf, kubernetes: Kubernetes, helm: Helm) -> Self {
+    fn other(cache: &Cache, kubeconfig: PathBuf, kubernetes: Kubernetes, helm: Helm) -> Self {
         let words = "say with --modules-address at which IP:PORT pods of that cluster reach this machine";
         let modules = set(MODULES_ADDRESS).and_then(|address| address.parse().ok()).expect(words);
-        let folder = env::temp_dir().join(format!("portcullis-e2e-{}", std::process::id()));
+        // What kubectl keeps of clusters is told apart by their addresses.
+        let folder = cache.root().join("kubectl");
         files::make_folder(&folder).unwrap_or_else(|error| panic!("{error}"));
         let (proxy, address) = start_proxy(&kubernetes, &kubeconfig, &folder);
         let api = Api::new(Arc::new(Client::through_proxy()), vec![address]);
@@ -165,10 +166,10 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if let Place::Other { proxy, .. } = &mut self.place {
+            guard::forget(proxy.id());
             // It may have ended already.
             let _ = proxy.kill();
             let _ = proxy.wait();
-            let _ = files::remove_folder(&self.folder);
         }
     }
 }
@@ -177,7 +178,9 @@ impl Drop for Site {
 fn start_proxy(kubernetes: &Kubernetes, kubeconfig: &Path, folder: &Path) -> (Child, SocketAddr) {
     let mut command = Kubectl::new(kubernetes, kubeconfig, folder).into_command();
     command.args(["proxy", "--port=0"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.process_group(0);
     let mut proxy = command.spawn().unwrap_or_else(|error| panic!("failed to start kubectl proxy: {error}"));
+    guard::watch(proxy.id());
     let mut line = String::new();
     let output = proxy.stdout.as_mut().expect("standard output is a pipe");
     let _ = BufReader::new(output).read_line(&mut line);

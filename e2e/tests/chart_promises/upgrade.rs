@@ -20,7 +20,7 @@ fn previous_chart(folder: &Path) -> String {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn fault_k01_k07_an_upgrade_keeps_policies_and_what_they_say_and_fails_no_call() {
+fn fault_k07_an_upgrade_and_the_way_back_keep_policies_and_what_they_say_and_fail_no_call() {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let previous = previous_chart(folder.path());
@@ -50,7 +50,7 @@ fn fault_k01_k07_an_upgrade_keeps_policies_and_what_they_say_and_fails_no_call()
     assert_eq!((&object["metadata"]["uid"], &object["metadata"]["generation"]), (&uid, &json!(1)));
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
 
-    // And back, one container at a time being of another version meanwhile.
+    // And back.
     let load = release.load(&shop, 20);
     let back = release.site().helm(
         ["rollback", release.namespace(), "1", "--namespace", release.namespace(), "--wait", "--timeout", "4m"],
