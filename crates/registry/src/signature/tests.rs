@@ -120,9 +120,7 @@ fn l21_an_identity_counts_that_a_certificate_proves() {
             &format!(
                 "allOf: [{{kind: genericIssuer, issuer: '{GITHUB}', subject: {{urlPrefix: 'https://github.com/org'}}}}]"
             ),
-            &format!(
-                "anyOf: {{signatures: [{{kind: githubAction, owner: other}}, {{kind: githubAction, owner: org}}]}}"
-            ),
+            "anyOf: {signatures: [{kind: githubAction, owner: other}, {kind: githubAction, owner: org}]}",
         ] {
             let evidence = ask(material, wanted, &trust).expect(wanted);
             let [Evidence::Certificate(identity)] = evidence.as_slice() else { panic!("{evidence:?}") };
