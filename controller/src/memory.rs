@@ -68,6 +68,8 @@ pub struct Verdict {
 pub struct Waiting {
     /// The generation.
     pub generation: i64,
+    /// Since when.
+    pub since: Instant,
     /// Since when, or when it was last told.
     pub told: Instant,
 }

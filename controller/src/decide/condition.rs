@@ -43,7 +43,7 @@ pub(super) fn verdict(
         if refused.is_some() {
             return refused;
         }
-        if remembered.is_some_and(|remembered| remembered.right.is_some()) {
+        if group.may_register || remembered.is_some_and(|remembered| remembered.right.is_some()) {
             return None;
         }
         if policy.is_suspended {

@@ -27,7 +27,7 @@ pub(super) struct Group<'w> {
     /// Policies that need the webhook: living ones that have not moved to another group.
     claims: BTreeSet<&'w str>,
     /// Whether some policy that is asked has its newest revision here, and all replicas know it.
-    may_register: bool,
+    pub(super) may_register: bool,
     /// A policy that was registered here already, as its status says.
     was_registered: bool,
     /// The first member, of whom events tell.

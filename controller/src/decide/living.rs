@@ -1,9 +1,10 @@
 //! What to do about a policy that is not being deleted.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use portcullis_api::PolicyReference;
 use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
-use portcullis_api::{PolicyReference, Truth};
 
 use super::groups::{Groups, newest_group};
 use super::{Decision, Now, Rules, condition, revision};
@@ -11,6 +12,9 @@ use crate::action::Action;
 use crate::event::Told;
 use crate::memory::{Memory, Verdict, Waiting};
 use crate::world::{PolicyView, RevisionView, World};
+
+/// How long nothing is said of a new policy that waits for its replicas.
+const HASTE: Duration = Duration::from_secs(5);
 
 pub(super) fn decide(
     world: &World,
@@ -28,13 +32,10 @@ pub(super) fn decide(
     let revisions = world.revisions.get(&policy.reference.uid);
     let newest = revisions.and_then(|revisions| revisions.get(&policy.generation));
     let verdict = match newest {
-        None => match revision::create(policy, revisions, rules) {
-            Ok(action) => {
-                decision.act(action);
-                None
-            }
-            Err(missing) => Some(refused(policy, missing.to_string(), now, decision)),
-        },
+        None => {
+            decision.act(revision::create(policy, revisions, rules));
+            None
+        }
         Some(newest) => condition::verdict(policy, newest, groups, memory, rules),
     };
     if let Some(revisions) = revisions {
@@ -44,18 +45,11 @@ pub(super) fn decide(
         }
     }
     let Some(verdict) = verdict else { return };
-    wait(policy, &verdict, memory, rules, now, decision);
-    decision.actions.extend(condition::write(policy, verdict, now));
-}
-
-/// The content that is asked for is not there. What serves goes on.
-fn refused(policy: &PolicyView, message: String, now: Now, decision: &mut Decision) -> Verdict {
-    let verdict = Verdict { status: Truth::False, reason: "SpecInvalid", message };
-    // Told once: when the condition begins to say it.
-    if condition::write(policy, verdict.clone(), now).is_some() {
-        decision.act(tell(&policy.reference, "SpecInvalid", verdict.message.clone()));
+    let since = wait(policy, &verdict, memory, rules, now, decision);
+    if since.is_some_and(|since| is_hasty(policy, since, now, decision)) {
+        return;
     }
-    verdict
+    decision.actions.extend(condition::write(policy, verdict, now));
 }
 
 /// Writes on revisions what has become known.
@@ -104,24 +98,40 @@ fn mark(
     }
 }
 
-/// An event for who waits for long, again and again.
-fn wait(policy: &PolicyView, verdict: &Verdict, memory: &mut Memory, rules: &Rules, now: Now, decision: &mut Decision) {
+/// Whether it is too early to say that a new policy waits for its replicas: mostly the wait is over before anybody reads of it.
+/// It is said when the replicas' leader says something as well, or after a while.
+fn is_hasty(policy: &PolicyView, since: Instant, now: Now, decision: &mut Decision) -> bool {
+    let is_new = policy.standing.webhook.is_none() && policy.standing.observed < policy.generation;
+    is_new && !decision.has_passed(since, HASTE, now)
+}
+
+/// An event for who waits for long, again and again. Gives since when it waits, where it does.
+fn wait(
+    policy: &PolicyView,
+    verdict: &Verdict,
+    memory: &mut Memory,
+    rules: &Rules,
+    now: Now,
+    decision: &mut Decision,
+) -> Option<Instant> {
     let uid = &policy.reference.uid;
     if verdict.reason != condition::WAITING {
         memory.waiting.remove(uid);
-        return;
+        return None;
     }
-    let begins = Waiting { generation: policy.generation, told: now.instant };
+    let begins = Waiting { generation: policy.generation, since: now.instant, told: now.instant };
     let waiting = memory.waiting.entry(uid.clone()).or_insert(begins);
     if waiting.generation != policy.generation {
         *waiting = begins;
     }
+    let since = waiting.since;
     if decision.has_passed(waiting.told, rules.waiting_event, now) {
         waiting.told = now.instant;
         decision.wake_at(now.instant + rules.waiting_event);
         let note = format!("{}; replicas of the status say which one it is and why", verdict.message);
         decision.act(tell(&policy.reference, condition::WAITING, note));
     }
+    Some(since)
 }
 
 fn tell(policy: &PolicyReference, reason: &'static str, note: String) -> Action {

@@ -13,35 +13,23 @@ use crate::world::{PolicyView, RevisionView};
 /// Fields that always act from the newest generation, or say how it is kept.
 const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "rollbackTo", "revisionHistoryLimit"];
 
-/// The generation to roll back to is not there any more.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "spec.rollbackTo: there is no revision of generation {wanted}; set it to one of those that are kept ({kept}), or remove it"
-)]
-pub(super) struct NoRevision {
-    wanted: i64,
-    kept: String,
-}
-
-/// The revision of a policy's newest generation.
-pub(super) fn create(
-    policy: &PolicyView,
-    revisions: Option<&BTreeMap<i64, RevisionView>>,
-    rules: &Rules,
-) -> Result<Action, NoRevision> {
+/// The revision of a policy's newest generation. Where it is to have the content of one that is not there any more, it says so; then
+/// its switches act, and what served before goes on.
+pub(super) fn create(policy: &PolicyView, revisions: Option<&BTreeMap<i64, RevisionView>>, rules: &Rules) -> Action {
     let mut annotations = BTreeMap::new();
-    let spec = match policy.rollback_to {
-        None => (*policy.spec).clone(),
-        Some(generation) => {
-            let source = source(generation, revisions)?;
+    let newest = (*policy.spec).clone();
+    let (spec, problem) = match policy.rollback_to.map(|generation| (generation, source(generation, revisions))) {
+        None => (newest, None),
+        Some((generation, Some(source))) => {
             annotations.insert(ROLLED_BACK_TO_ANNOTATION, generation.to_string());
             if let Some(pin) = source.annotations.get(PINNED_DIGEST_ANNOTATION) {
                 annotations.insert(PINNED_DIGEST_ANNOTATION, pin.clone());
             }
-            rolled_back(&source.spec, &policy.spec)
+            (rolled_back(&source.spec, &policy.spec), None)
         }
+        Some((generation, None)) => (newest, Some(missing(generation, revisions))),
     };
-    let data = RevisionData { policy: policy.reference.clone(), generation: policy.generation, spec };
+    let data = RevisionData { policy: policy.reference.clone(), generation: policy.generation, spec, problem };
     let name = policy.reference.revision_name(policy.generation);
     let object = json!({
         "apiVersion": "apps/v1",
@@ -55,18 +43,24 @@ pub(super) fn create(
         "data": data,
         "revision": policy.generation,
     });
-    Ok(Action::CreateRevision { name, object })
+    Action::CreateRevision { name, object }
 }
 
 /// The revision of a generation, or a later one that holds its content.
-fn source(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Result<&RevisionView, NoRevision> {
+fn source(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Option<&RevisionView> {
     let holds = |revision: &&RevisionView| revision.marks.rolled_back_to == Some(generation);
-    let found = revisions.and_then(|all| all.get(&generation).or_else(|| all.values().rev().find(holds)));
-    found.ok_or_else(|| {
-        let kept: Vec<_> =
-            revisions.into_iter().flat_map(BTreeMap::keys).rev().take(20).map(ToString::to_string).collect();
-        NoRevision { wanted: generation, kept: if kept.is_empty() { "none".to_owned() } else { kept.join(", ") } }
-    })
+    let named = revisions?.get(&generation).filter(|named| named.has_content);
+    named.or_else(|| revisions?.values().rev().find(holds))
+}
+
+/// That the generation to roll back to is not there any more, and which ones are.
+fn missing(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> String {
+    let kept = revisions.into_iter().flat_map(BTreeMap::values).filter(|revision| revision.has_content);
+    let kept: Vec<_> = kept.rev().take(20).map(|revision| revision.generation.to_string()).collect();
+    let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(", ") };
+    format!(
+        "spec.rollbackTo: there is no revision of generation {generation}; set it to one of those that are kept ({kept}), or remove it"
+    )
 }
 
 fn rolled_back(content: &Value, newest: &Value) -> Value {
@@ -91,7 +85,7 @@ pub(super) fn pin(resolved: &Resolved) -> String {
 /// back to always stay.
 pub(super) fn prune<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, RevisionView>) -> Vec<&'w RevisionView> {
     let served = revisions.values().rev().find(|revision| revision.marks.served).map(|revision| revision.generation);
-    let wanted = policy.rollback_to.and_then(|to| source(to, Some(revisions)).ok()).map(|source| source.generation);
+    let wanted = policy.rollback_to.and_then(|to| source(to, Some(revisions))).map(|source| source.generation);
     let older = revisions.values().rev().filter(|revision| revision.generation < policy.generation);
     let beyond = older.skip(policy.history_limit);
     beyond

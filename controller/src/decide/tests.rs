@@ -126,6 +126,10 @@ impl Stage {
 
     /// The revision of this policy at its generation, with these marks.
     fn revision(&mut self, policy: &P, marks: &[&str]) {
+        self.revision_with(policy, marks, None);
+    }
+
+    fn revision_with(&mut self, policy: &P, marks: &[&str], problem: Option<&str>) {
         let metadata = &policy.0["metadata"];
         let reference = json!({"kind": "ClusterPolicy", "name": metadata["name"], "uid": metadata["uid"]});
         let name = format!("{}-{}", metadata["name"].as_str().unwrap_or_default(), metadata["generation"]);
@@ -135,7 +139,8 @@ impl Stage {
             Source::Revisions,
             json!({
                 "metadata": {"name": name, "uid": format!("uid-of-{name}"), "annotations": annotations},
-                "data": {"policy": reference, "generation": metadata["generation"], "spec": policy.0["spec"]},
+                "data": {"policy": reference, "generation": metadata["generation"], "spec": policy.0["spec"],
+                         "problem": problem},
                 "revision": metadata["generation"],
             }),
         );

@@ -47,6 +47,8 @@ pub struct PolicyView {
 pub struct Standing {
     /// The newest generation that every expected replica knows while it serves some generation; 0 if there is none.
     pub everywhere: i64,
+    /// The newest generation that the leader of the reporters has looked at; 0 if there is none.
+    pub observed: i64,
     /// What a generation means in bytes.
     pub resolved: Option<Resolved>,
     /// The last generation that was Ready.
@@ -106,6 +108,7 @@ impl Standing {
         let all_know = status.replicas.iter().all(|one| one.state != ReplicaState::Previous || one.reason.is_some());
         Self {
             everywhere: if all_serve && all_know { status.observed_generation } else { 0 },
+            observed: status.observed_generation,
             resolved: status.resolved,
             last_served: status.last_served,
             webhook: status.conditions.into_iter().find(|one| one.r#type == ConditionType::WebhookConfigured),

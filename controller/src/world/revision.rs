@@ -30,6 +30,8 @@ pub struct RevisionView {
     pub content: Result<Content, String>,
     /// The spec that it holds.
     pub spec: Arc<Value>,
+    /// Whether there is something to serve. Not where the content for `rollbackTo` was not there.
+    pub has_content: bool,
 }
 
 impl RevisionView {
@@ -46,6 +48,7 @@ impl RevisionView {
             annotations,
             content: Content::read(&data.policy, &data.spec),
             policy: data.policy,
+            has_content: data.problem.is_none(),
             spec: Arc::new(data.spec),
         })
     }

@@ -44,6 +44,10 @@ pub struct RevisionData {
     pub generation: i64,
     /// The policy's `spec`, as the API server had it. Text of an older or newer release is kept whole.
     pub spec: Value,
+    /// Why this generation cannot be served, in words, where the controller knows it: the content for `rollbackTo` is not there.
+    /// Only what always acts from the newest generation counts of `spec` then.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
 }
 
 /// A policy, by name and uid.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use portcullis_e2e::{Policy, eventually};
+use portcullis_e2e::{Policy, condition, eventually};
 use serde_json::json;
 
 use crate::scene::{Scene, rules};
@@ -101,10 +101,16 @@ fn a_rollback_serves_the_content_of_an_earlier_generation_and_one_to_nowhere_is_
     assert!(refused.contains("the first"), "{refused}");
     let nowhere = second.field("rollbackTo", 77);
     scene.installation.apply(&nowhere).expect("the edit");
-    let condition = scene.wait_reason(&nowhere, "SpecInvalid");
-    assert!(
-        condition["message"].as_str().is_some_and(|text| text.contains("no revision of generation 77")),
-        "{condition}"
-    );
+    let object = scene.installation.wait_for_object(&nowhere, "a refusal", |object| {
+        condition(object, "Accepted").is_some_and(|accepted| accepted["reason"] == "SpecInvalid")
+    });
+    let text = condition(&object, "Accepted").map(|accepted| accepted["message"].to_string()).unwrap_or_default();
+    assert!(text.contains("no revision of generation 77") && text.contains("(3, 2, 1)"), "{text}");
+    scene.installation.wait_for_object(&nowhere, "what serves", |object| {
+        condition(object, "Ready").is_some_and(|ready| ready["reason"] == "ServingPrevious")
+    });
     assert!(scene.create("still").expect_err("what serves goes on").contains("the first"));
+    // The switches act all the same.
+    scene.installation.apply(&nowhere.field("mode", "monitor")).expect("the edit");
+    eventually("nobody is denied", || scene.create("let-in").ok());
 }

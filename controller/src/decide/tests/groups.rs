@@ -6,7 +6,7 @@ use super::*;
 fn a_policy_that_moves_is_called_in_both_groups_until_the_new_one_is_proven() {
     let mut stage = Stage::new();
     let (old, new) = (policy("a"), policy("a").generation(2).on("secrets"));
-    stage.put(new.clone());
+    stage.put(new.clone().condition("True", "Registered", 1));
     stage.revision(&old, &["served"]);
     stage.revision(&new, &[]);
     stage.proven(&old);

@@ -16,12 +16,25 @@ fn no_webhook_is_registered_before_every_replica_serves() {
     let mut stage = Stage::new();
     stage.put(policy("a"));
     stage.revision(&policy("a"), &[]);
+    assert_eq!(stage.told(), ["try"], "mostly it is over before anybody reads of it");
+    stage.put(policy("a").status("observedGeneration", json!(1)));
     assert_eq!(stage.told(), ["try", "a False WaitingForReplicas at 1"]);
     stage.tried(&policy("a"));
     stage.put(policy("a").condition("False", "WaitingForReplicas", 1));
     assert_eq!(stage.told(), ["a False WaitingForReplicas at 1"], "the message is another");
     stage.put(policy("a").everywhere());
-    assert_eq!(stage.told(), ["register", "a False WaitingForReplicas at 1"]);
+    assert_eq!(stage.told(), ["register"]);
+}
+
+#[test]
+fn that_a_policy_waits_is_said_after_a_while_also_where_no_replica_is() {
+    let mut stage = Stage::new();
+    stage.put(policy("a"));
+    stage.revision(&policy("a"), &[]);
+    stage.tried(&policy("a"));
+    assert_eq!(stage.told(), [""; 0]);
+    stage.pass(5);
+    assert_eq!(stage.told(), ["a False WaitingForReplicas at 1"]);
 }
 
 #[test]

@@ -62,15 +62,31 @@ fn a_rollback_has_the_old_content_and_the_new_switches() {
 }
 
 #[test]
-fn a_rollback_to_nowhere_is_told_once_and_what_serves_goes_on() {
+fn a_rollback_to_nowhere_has_the_new_switches_and_says_what_is_missing() {
     let mut stage = Stage::new();
-    let nowhere = policy("a").generation(3).spec("rollbackTo", json!(9));
-    stage.put(nowhere.clone());
+    let nowhere = policy("a").generation(3).spec("rollbackTo", json!(9)).spec("mode", json!("monitor"));
+    stage.put(nowhere);
     stage.revision(&policy("a"), &["served"]);
     stage.tried(&policy("a"));
     let actions = stage.decide();
-    let told: Vec<_> = actions.iter().map(short).collect();
-    assert_eq!(told, ["tell a SpecInvalid", "a False SpecInvalid at 3"]);
-    let Some(Action::SetCondition { condition, .. }) = actions.last() else { panic!("{told:?}") };
-    assert!(condition.message.contains("no revision of generation 9") && condition.message.contains("(1)"));
+    let [Action::CreateRevision { object, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(object["data"]["spec"]["mode"], "monitor");
+    let problem = object["data"]["problem"].as_str().unwrap_or_default();
+    assert!(problem.contains("no revision of generation 9") && problem.contains("(1)"), "{problem}");
+    assert_eq!(object["metadata"]["annotations"], json!({}));
+}
+
+#[test]
+fn nobody_rolls_back_to_a_generation_that_had_no_content() {
+    let mut stage = Stage::new();
+    stage.revision(&policy("a"), &["served", "withdrawn"]);
+    stage.revision_with(&policy("a").generation(2), &[], Some("there was nothing"));
+    stage.put(policy("a").generation(3).spec("rollbackTo", json!(2)));
+    let actions = stage.decide();
+    let created = actions.iter().find_map(|action| match action {
+        Action::CreateRevision { object, .. } => object["data"]["problem"].as_str(),
+        _ => None,
+    });
+    let problem = created.expect("a revision with a problem");
+    assert!(problem.contains("no revision of generation 2") && problem.contains("(1)"), "{problem}");
 }

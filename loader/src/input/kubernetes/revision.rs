@@ -6,7 +6,7 @@ use portcullis_api::revision::{
     POLICY_KIND_LABEL, POLICY_NAME_LABEL, POLICY_NAMESPACE_LABEL, POLICY_UID_LABEL, PolicyReference, RevisionMarks,
 };
 use portcullis_api::{API_VERSION, Kind, Metadata, Policy};
-use portcullis_contract::{Digest, PolicyId, Reason};
+use portcullis_contract::{Digest, Failure, PolicyId, Reason, clean};
 use serde_json::Value;
 
 use super::object::Object;
@@ -54,10 +54,13 @@ pub(super) fn read(object: &Object) -> Result<Revision, String> {
     };
     let id = policy.id().map_err(|error| format!("its policy's name cannot be used: {error}"))?;
     let generation = value.and_then(|value| value["generation"].as_i64()).unwrap_or(object.revision);
+    let problem = value.and_then(|value| value["problem"].as_str()).map(|text| clean(text, Failure::MAX_MESSAGE));
     let (head, body) = match document {
         Ok(document) => content(&policy, document),
         Err(text) => (None, Err(Problem::new(Reason::SpecInvalid, format!("the revision cannot be read: {text}")))),
     };
+    // Its switches act, and nobody knows what else it would be.
+    let body = problem.map_or(body, |text| Err(Problem::new(Reason::SpecInvalid, text)));
     let hash = match (&head, &body) {
         (Some(head), Ok(body)) => hash(head, body),
         _ => Digest::of(text.as_bytes()),
@@ -193,6 +196,20 @@ pub(super) mod tests {
     #[test]
     fn the_content_of_a_rollback_is_there_already() {
         assert!(read_changed(|o| o["data"]["spec"]["rollbackTo"] = json!(1)).body.is_ok());
+    }
+
+    #[test]
+    fn of_content_that_is_not_there_the_switches_act() {
+        let revision = read_changed(|o| {
+            o["data"]["spec"]["mode"] = json!("monitor");
+            o["data"]["problem"] = json!("there is no revision of generation 9");
+        });
+        assert_eq!(revision.head.map(|head| head.mode), Some(Mode::Monitor));
+        let problem = revision.body.expect_err("a problem");
+        assert_eq!(
+            (problem.reason, problem.message.as_str()),
+            (Reason::SpecInvalid, "there is no revision of generation 9")
+        );
     }
 
     #[test]
