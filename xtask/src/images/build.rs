@@ -93,6 +93,7 @@ fn flags(workspace: &Workspace) -> Vec<String> {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
     // The folder that comes last wins where one is in the other.
     flags.extend(cargo_home.map(|home| format!("--remap-path-prefix={}=/cargo", home.display())));
+    flags.push(format!("--remap-path-prefix={}=/target", workspace.target.display()));
     flags.push(format!("--remap-path-prefix={}=/portcullis", workspace.root.display()));
     flags
 }
