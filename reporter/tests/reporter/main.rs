@@ -68,8 +68,19 @@ fn number_evaluator(state: &mut EvaluatorState, version: u64) {
 }
 
 struct Reporter {
-    child: Child,
+    child: Running,
     folder: TempDir,
+}
+
+/// A process that ends with its test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Reporter {
@@ -86,7 +97,7 @@ impl Reporter {
             .stderr(Stdio::piped())
             .spawn()
             .expect("starts");
-        Self { child, folder }
+        Self { child: Running(child), folder }
     }
 
     fn status(&self) -> Option<ObservedPolicy> {
@@ -113,11 +124,11 @@ impl Reporter {
 
     /// Asks for the end; the exit status and what was printed.
     fn end(mut self) -> (Option<i32>, String, TempDir) {
-        let id = rustix::process::Pid::from_child(&self.child);
+        let id = rustix::process::Pid::from_child(&self.child.0);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("is there");
-        let status = self.child.wait().expect("ends");
+        let status = self.child.0.wait().expect("ends");
         let mut printed = String::new();
-        self.child.stdout.take().expect("is piped").read_to_string(&mut printed).expect("text");
+        self.child.0.stdout.take().expect("is piped").read_to_string(&mut printed).expect("text");
         (status.code(), printed, self.folder)
     }
 }
@@ -203,7 +214,7 @@ fn fault_r28_an_evaluator_that_hangs_lies_or_floods() {
     });
     let reporter = Reporter::start(loader_address, flooding_address);
     unknown(&reporter.word("Degraded"));
-    let resident = resident_mebibytes(reporter.child.id());
+    let resident = resident_mebibytes(reporter.child.0.id());
     assert!(resident < 256, "{resident} MiB for an answer without end");
     reporter.end();
 }
@@ -220,6 +231,6 @@ fn a_reporter_whose_log_nobody_reads_still_ends() {
     let (_evaluator, evaluator_address) = served(evaluator(1), number_evaluator);
     let mut reporter = Reporter::start(loader_address, evaluator_address);
     reporter.word("Active");
-    drop(reporter.child.stderr.take());
+    drop(reporter.child.0.stderr.take());
     assert_eq!(reporter.end().0, Some(0));
 }
