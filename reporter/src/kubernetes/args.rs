@@ -54,7 +54,7 @@ pub struct KubernetesArgs {
     pub report_lifetime: Duration,
 
     /// Most writes of status in a second, of all policies together.
-    #[arg(long, env = "PORTCULLIS_STATUS_WRITES", value_name = "NUMBER", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, env = "PORTCULLIS_STATUS_WRITES", value_name = "NUMBER", default_value = "120", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub status_writes: u32,
 
     /// Longest watch: a connection that has died without a word is noticed after this.

@@ -20,7 +20,10 @@ pub(crate) enum Urgency {
 /// How soon `next` is written, which differs from what is there.
 pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
     let last = record.last.as_ref();
-    let is_loading = next.word() == "Progressing" && !next.is_true(ConditionType::Degraded);
+    // Once every replica has loaded it, the webhook waits for this to be told.
+    let counts = &next.replica_counts;
+    let is_loaded = counts.expected > 0 && counts.current == counts.expected;
+    let is_loading = next.word() == "Progressing" && !next.is_true(ConditionType::Degraded) && !is_loaded;
     if !is_loading || last.is_some_and(|last| last.is_true(ConditionType::Degraded)) {
         return Urgency::Now;
     }
@@ -43,7 +46,7 @@ fn says(status: &PolicyStatus) -> impl PartialEq {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use portcullis_api::{Condition, Kind, Truth};
+    use portcullis_api::{Condition, Kind, ReplicaCounts, Truth};
 
     use super::*;
     use crate::kubernetes::object::PolicyObject;
@@ -86,6 +89,16 @@ mod tests {
         for word in ["Active", "WebhookPending", "NoReplicas"] {
             assert_eq!(urgency(&record(Some(loading.clone())), &status(word, "3/3", false)), Urgency::Now, "{word}");
         }
+    }
+
+    #[test]
+    fn that_all_replicas_have_loaded_it_does_not_wait() {
+        let loading = status("Progressing", "2/3", false);
+        let counts = |current| ReplicaCounts { expected: 3, current, ..ReplicaCounts::default() };
+        let at = |current| PolicyStatus { replica_counts: counts(current), ..status("Progressing", "", false) };
+        assert_eq!(urgency(&record(None), &at(2)), Urgency::Soon);
+        assert_eq!(urgency(&record(None), &at(3)), Urgency::Now);
+        assert_eq!(urgency(&record(Some(loading)), &at(3)), Urgency::Now);
     }
 
     #[test]
