@@ -4,8 +4,33 @@ use portcullis_e2e::{POLICY_SERVER_ACCOUNT, eventually_within};
 use serde_json::json;
 
 use crate::cluster;
-use crate::stage::{SOON, Stage};
+use crate::stage::{Replica, SOON, Stage};
 use crate::states::Says;
+
+/// Waits until the API server keeps to the rules of the chart: of a new one it hears a moment after it was applied.
+fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
+    let holder = stage.wait_for_holder();
+    eventually_within(SOON, "the holder's report", || stage.report(&holder));
+    let other = replicas.iter().find(|replica| replica.name() != holder).expect("two replicas");
+    let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &other.pod));
+    let home = format!("--namespace={}", stage.installation.namespace());
+    let reports = "replicareports.policies.portcullis.dev";
+    let mut forged = stage.installation.api().get(&stage.lease()).expect("a Lease");
+    forged["spec"]["holderIdentity"] = json!("somebody-else");
+    forged["metadata"].as_object_mut().expect("an object").remove("resourceVersion");
+    let edit = json!({ "spec": { "manifestNumber": 0 } }).to_string();
+    for (args, input) in [
+        (&["patch", reports, &holder, "--type=merge", "--patch", &edit][..], String::new()),
+        (&["delete", reports, &holder][..], String::new()),
+        (&["replace", "--filename=-"][..], forged.to_string()),
+    ] {
+        let args = [args, &["--dry-run=server", &home]].concat();
+        eventually_within(SOON, "a rule to count", || {
+            let tried = cluster().kubectl_as(&kubeconfig, args.iter().copied(), &input);
+            tried.stderr.contains("ValidatingAdmissionPolicy").then_some(())
+        });
+    }
+}
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -15,6 +40,7 @@ fn fault_x03_a_reporter_writes_the_report_of_no_other_pod() {
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     let reports: Vec<_> =
         replicas.iter().map(|replica| eventually_within(SOON, "a report", || stage.report(replica.name()))).collect();
+    wait_until_fenced(&stage, &replicas);
     let token = stage.installation.token(POLICY_SERVER_ACCOUNT, &replicas[0].pod);
     let kubeconfig = cluster().kubeconfig_for(&token);
     let namespace = format!("--namespace={}", stage.installation.namespace());
@@ -39,6 +65,7 @@ fn only_the_holder_of_the_lease_writes_status_and_events_and_removes_reports() {
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
+    wait_until_fenced(&stage, &replicas);
     let holder = stage.wait_for_holder();
     for replica in &replicas {
         let leads = replica.name() == holder;
