@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use portcullis_tests::{Folder, Launch, Policy, Process, Program, Reply, Source, eventually, program};
+use portcullis_tests::{Folder, Policy, Reply, Source, eventually};
 use rustix::process::Signal;
 
+use crate::run::start_with;
 use crate::tool::examples;
 
 #[test]
@@ -16,18 +17,8 @@ fn promise_a_download_shows_as_a_bar() {
     source.answer("/m.wasm", [Reply::ok(module).rate(rate)]);
     let folder = Folder::empty();
     folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
-    let policies = folder.policies().to_string_lossy().into_owned();
-    let mut args = vec!["run", &policies, "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
     let ca = source.ca_file(&folder);
-    args.extend(["--source-ca", &ca, "--table", "live"]);
-    let tool = Process::start(Launch {
-        name: "portcullis run".to_owned(),
-        program: program(Program::Cli),
-        args: args.iter().map(Into::into).collect(),
-        env: Vec::new(),
-        wrapper: Vec::new(),
-        user: None,
-    });
+    let tool = start_with(&folder.policies(), &["--source-ca", &ca, "--table", "live"]);
     let wait = |what: &str, is: &dyn Fn(&str) -> bool| {
         eventually(what, || {
             assert!(tool.is_alive(), "it has ended");

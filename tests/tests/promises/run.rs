@@ -20,11 +20,17 @@ fn wait_line(tool: &Process, text: &str) -> String {
 }
 
 fn start(dir: &Path) -> Process {
-    let args = ["run", &dir.display().to_string(), "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
+    start_with(dir, &[])
+}
+
+/// `portcullis run` on a folder, on free ports, with more flags.
+pub(crate) fn start_with(dir: &Path, flags: &[&str]) -> Process {
+    let dir = dir.display().to_string();
+    let args = ["run", &dir, "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
     Process::start(Launch {
         name: "portcullis run".to_owned(),
         program: program(Program::Cli),
-        args: args.iter().map(Into::into).collect(),
+        args: args.iter().chain(flags).map(Into::into).collect(),
         env: Vec::new(),
         wrapper: Vec::new(),
         user: None,

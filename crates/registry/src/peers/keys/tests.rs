@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use rustls::{ClientConnection, ServerConnection};
+use rustls::{ClientConnection, Connection, ServerConnection};
 use tempfile::TempDir;
 
 use super::*;
@@ -59,33 +59,26 @@ fn tls(files: &[String; 3]) -> PeerTls {
 /// Whether one may ask the other.
 fn may_ask(asks: &PeerTls, asked: &PeerTls) -> bool {
     let name = ServerName::try_from(NAME).expect("a name");
-    let mut client = ClientConnection::new(Arc::clone(&asks.client), name).expect("a connection");
-    let mut server = ServerConnection::new(Arc::clone(&asked.server)).expect("a connection");
-    for _ in 0..10 {
-        let mut bytes = Vec::new();
-        while client.wants_write() {
-            client.write_tls(&mut bytes).expect("writes");
-        }
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            server.read_tls(&mut rest).expect("reads");
-            if server.process_new_packets().is_err() {
-                return false;
-            }
-        }
-        let mut bytes = Vec::new();
-        while server.wants_write() {
-            server.write_tls(&mut bytes).expect("writes");
-        }
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            client.read_tls(&mut rest).expect("reads");
-            if client.process_new_packets().is_err() {
-                return false;
-            }
+    let mut client = Connection::from(ClientConnection::new(Arc::clone(&asks.client), name).expect("a connection"));
+    let mut server = Connection::from(ServerConnection::new(Arc::clone(&asked.server)).expect("a connection"));
+    let agreed = (0..10).all(|_| carry(&mut client, &mut server) && carry(&mut server, &mut client));
+    agreed && !client.is_handshaking() && !server.is_handshaking()
+}
+
+/// Brings what one has to say to the other. Whether that one goes on.
+fn carry(from: &mut Connection, to: &mut Connection) -> bool {
+    let mut bytes = Vec::new();
+    while from.wants_write() {
+        from.write_tls(&mut bytes).expect("writes");
+    }
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        to.read_tls(&mut rest).expect("reads");
+        if to.process_new_packets().is_err() {
+            return false;
         }
     }
-    !client.is_handshaking() && !server.is_handshaking()
+    true
 }
 
 #[test]
