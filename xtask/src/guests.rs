@@ -15,6 +15,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use wasm_encoder::{CustomSection, Section};
 
+use crate::remap;
+
 const METADATA_SECTION: &str = "io.kubewarden.metadata";
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
@@ -135,9 +137,7 @@ fn build_rust(guests: &[&Guest], target: &Path, opt_level: Option<&str>) -> Resu
         cargo.args(["--package", guest.name]);
     }
     // Panic messages name source files: the same ones wherever the module is built.
-    for (path, name) in [(guests_dir.clone(), "guests"), (cargo_home(), "cargo")] {
-        flags.push(format!("--remap-path-prefix={}=/{name}", path.display()));
-    }
+    flags.extend([remap::flag(&guests_dir, "guests"), remap::flag(&remap::cargo_home(), "cargo")]);
     cargo.current_dir(&guests_dir).env("CARGO_TARGET_DIR", target).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     if let Some(level) = opt_level {
         cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level);
@@ -237,13 +237,6 @@ fn run(mut command: Command) -> Result<()> {
 
 fn kept_dir() -> PathBuf {
     root().join("examples/modules")
-}
-
-fn cargo_home() -> PathBuf {
-    match env::var_os("CARGO_HOME") {
-        Some(home) => home.into(),
-        None => env::home_dir().unwrap_or_default().join(".cargo"),
-    }
 }
 
 fn root() -> PathBuf {

@@ -17,6 +17,7 @@ mod images;
 mod network;
 mod programs;
 mod progress;
+mod remap;
 mod step;
 mod test;
 mod tools;

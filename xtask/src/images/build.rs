@@ -2,13 +2,13 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::programs::{self, Profile};
 use crate::progress;
+use crate::remap;
 use crate::workspace::Workspace;
 
 /// What programs are built for.
@@ -75,7 +75,7 @@ pub(super) fn program(
     // With a target named, these flags are for the program alone: what runs while building is shared with other builds.
     command
         .args(["--locked", "--target", target.triple()])
-        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace).join("\x1f"));
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace, profile).join("\x1f"));
     ensure!(progress::watch_cargo(command, label)?, "{package} does not build; the compiler's words are above");
     let path = workspace.target.join(target.triple()).join(profile.dir()).join(package);
     let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
@@ -87,14 +87,15 @@ pub(super) fn program(
     Ok(bytes)
 }
 
-/// Flags of the compiler: the C library goes into the program, and the paths of this machine stay out of it.
-fn flags(workspace: &Workspace) -> Vec<String> {
+/// Flags of the compiler: the C library goes into the program, and the paths of this machine stay out of it. What is built for
+/// tests alone may name its checkout: with other flags for each checkout, cargo would build all dependencies anew in each.
+fn flags(workspace: &Workspace, profile: Profile) -> Vec<String> {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-    let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cargo")));
     // The folder that comes last wins where one is in the other.
-    flags.extend(cargo_home.map(|home| format!("--remap-path-prefix={}=/cargo", home.display())));
-    flags.push(format!("--remap-path-prefix={}=/target", workspace.target.display()));
-    flags.push(format!("--remap-path-prefix={}=/portcullis", workspace.root.display()));
+    flags.extend([remap::flag(&remap::cargo_home(), "cargo"), remap::flag(&workspace.target, "target")]);
+    if profile == Profile::Release {
+        flags.push(remap::flag(&workspace.root, "portcullis"));
+    }
     flags
 }
 
