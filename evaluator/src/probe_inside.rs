@@ -12,20 +12,37 @@ use std::process::Command;
 /// Names of variables that would hold what this program must not have.
 const SECRETS: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "KUBECONFIG", "CREDENTIAL"];
 
-/// Tries everything, on this volume among others.
-pub(crate) fn run(volume: &Path) {
+/// Where everybody may write on most machines, also in a container whose root is read-only.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Tries everything, with these folders among others.
+pub(crate) fn run(volume: &Path, private: &Path) {
     tell("connect", TcpStream::connect(("127.0.0.1", 9)).map(|_| "connected"));
+    if let Some(server) = api_server() {
+        tell("connect to the API server", TcpStream::connect(server).map(|_| "connected"));
+    }
     tell("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
     tell("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
     tell("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
+    // Of all programs this one is there in any case.
+    tell("exec itself", Command::new("/proc/self/exe").arg("--version").status().map(|status| status.to_string()));
     let name = format!(".portcullis-probe-{}.tmp", std::process::id());
-    for (attempt, folder) in [("write", &*std::env::temp_dir()), ("write to the volume", volume)] {
+    let beside = private.parent().unwrap_or(private);
+    for (attempt, folder) in [
+        ("write", &*std::env::temp_dir()),
+        ("write to the volume", volume),
+        ("write beside the private copies", beside),
+        ("write to shared memory", Path::new(SHARED_MEMORY)),
+        ("write a private copy", private),
+    ] {
         let file = folder.join(&name);
         tell(attempt, fs::write(&file, "probe").map(|()| "written"));
         // Where it could be written it should not stay.
         let _ = fs::remove_file(&file);
     }
     tell("read", fs::read("/etc/hostname").map(|_| "read"));
+    tell("look around", fs::read_dir("/").map(|_| "read"));
+    tell("look for processes", fs::read_dir("/proc").map(|_| "read"));
     let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
     tell("token", fs::read(token).map(|_| "read"));
     let found: Vec<_> = std::env::vars_os()
@@ -34,6 +51,12 @@ pub(crate) fn run(volume: &Path) {
         .collect();
     let outcome = if found.is_empty() { "nothing".to_owned() } else { found.join(" ") };
     tell("environment", Ok::<_, std::io::Error>(outcome));
+}
+
+/// Where Kubernetes tells every container of a pod to find the API server.
+fn api_server() -> Option<(String, u16)> {
+    let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?;
+    Some((host, std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?))
 }
 
 fn tell<T: Display, E: Display>(attempt: &str, result: Result<T, E>) {

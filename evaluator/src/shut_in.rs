@@ -26,7 +26,7 @@ pub(crate) fn shut_in(args: &Args, metrics: &Metrics) {
     metrics.seccomp.set(i64::from(report.seccomp == "on"));
     tell(&report);
     if failpoint::hit("evaluator.probe_inside") {
-        probe_inside::run(&args.volume);
+        probe_inside::run(&args.volume, &args.private_dir);
     }
 }
 
