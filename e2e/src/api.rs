@@ -45,6 +45,11 @@ impl Api {
         Self { client, servers }
     }
 
+    /// What knows how to ask, and who is asked: what calls take that are made again and again.
+    pub(crate) fn parts(&self) -> (&Client, &[SocketAddr]) {
+        (&self.client, &self.servers)
+    }
+
     /// The same API through one server only; they are counted from 1.
     ///
     /// # Panics

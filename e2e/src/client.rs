@@ -18,7 +18,7 @@ use crate::layout::Layout;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// No answer that is asked for is longer, in bytes.
-const MAX_ANSWER: u64 = 256 << 20;
+pub(crate) const MAX_ANSWER: u64 = 256 << 20;
 
 /// An administrator.
 pub(crate) struct Client {
@@ -62,28 +62,28 @@ impl Client {
 
     /// Asks, and returns status and body.
     pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<(u16, Vec<u8>)> {
+        // Version 1.0 is answered in one piece, which ends with the connection.
+        let answer = exchange(self.connect(server)?, &question.bytes("HTTP/1.0", server))?;
+        parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
+    }
+
+    /// Connects for questions; those who read and write wait [`LIMIT`] at most.
+    pub(crate) fn connect(&self, server: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let socket = TcpStream::connect_timeout(&server, LIMIT)?;
         socket.set_read_timeout(Some(LIMIT))?;
         socket.set_write_timeout(Some(LIMIT))?;
         socket.set_nodelay(true)?;
-        let Question { method, path, content_type, body } = question;
-        // Version 1.0 is answered in one piece, which ends with the connection.
-        let mut head = format!("{method} {path} HTTP/1.0\r\nHost: {server}\r\nAccept: application/json\r\n");
-        if !body.is_empty() {
-            head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
-        }
-        let request = format!("{head}\r\n{body}");
-        let answer = match &self.config {
-            Some(config) => {
-                let name = ServerName::from(server.ip());
-                let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-                exchange(StreamOwned::new(connection, socket), &request)?
-            }
-            None => exchange(socket, &request)?,
-        };
-        parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
+        let Some(config) = &self.config else { return Ok(Box::new(socket)) };
+        let name = ServerName::from(server.ip());
+        let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        Ok(Box::new(StreamOwned::new(connection, socket)))
     }
 }
+
+/// Bytes in both directions.
+pub(crate) trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
 
 /// Sends all of a request, and reads until the other side hangs up.
 fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
@@ -106,6 +106,16 @@ pub(crate) struct Question<'a> {
 impl<'a> Question<'a> {
     fn get(path: &'a str) -> Self {
         Self { method: "GET", path, content_type: "", body: "" }
+    }
+
+    /// The whole request, in this version of HTTP.
+    pub(crate) fn bytes(&self, version: &str, server: SocketAddr) -> String {
+        let Question { method, path, content_type, body } = self;
+        let mut head = format!("{method} {path} {version}\r\nHost: {server}\r\nAccept: application/json\r\n");
+        if !body.is_empty() {
+            head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
+        }
+        format!("{head}\r\n{body}")
     }
 }
 

@@ -20,6 +20,7 @@ mod cache;
 mod client;
 mod cluster;
 mod component;
+mod connection;
 mod error;
 mod files;
 mod go;
@@ -65,7 +66,7 @@ pub use installation::{
 pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
-pub use node::{Evidence, POD_IMAGE, PodProgram};
+pub use node::{Evidence, POD_IMAGE, PodProgram, Rules};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;

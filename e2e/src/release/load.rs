@@ -1,77 +1,213 @@
 //! Calls at a steady pace while something happens.
 
-use std::sync::Arc;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::api::Api;
+use crate::client::Question;
+use crate::connection::Connection;
+use crate::wait::{LIMIT, eventually_within};
 
-/// Callers at the same time; a call that takes long delays those of its caller only.
-const CALLERS: u32 = 8;
+/// Callers at the same time, at least and at most. Each waits for the answer to its call.
+const CALLERS: (u32, u32) = (8, 24);
+
+/// As many callers as keep the pace when each call takes so long.
+const USUAL: Duration = Duration::from_millis(100);
 
 /// What became of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The status of HTTP; nothing when no API server answered.
     pub code: Option<u16>,
-    /// What the API server said, or why nobody answered.
+    /// What the API server said to a call that failed, or why nobody answered.
     pub message: String,
+    /// When it was sent.
+    pub sent: Instant,
+    /// When the answer was there.
+    pub answered: Instant,
 }
 
 /// Calls that go on.
 pub struct Load {
-    is_done: Arc<AtomicBool>,
-    callers: Vec<JoinHandle<Vec<Answer>>>,
+    shared: Arc<Shared>,
+    callers: Vec<JoinHandle<()>>,
+    per_second: u32,
+    start: Instant,
+}
+
+struct Shared {
+    api: Api,
+    path: String,
+    body: String,
+    pace: Duration,
+    /// When the next call is due, whoever makes it.
+    due: Mutex<Instant>,
+    answers: Mutex<Answers>,
+    is_done: AtomicBool,
+}
+
+#[derive(Default)]
+struct Answers {
+    made: usize,
+    /// Those that nobody has taken.
+    left: Vec<Answer>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Load {
-    /// Posts a body to a path so many times a second, as far as the machine can.
-    pub(crate) fn start(api: &Api, path: String, body: Value, per_second: u32) -> Self {
-        let is_done = Arc::new(AtomicBool::new(false));
-        let pace = Duration::from_secs(1) * CALLERS / per_second;
-        let callers = (0..CALLERS).map(|number| {
-            let (api, path, body, is_done) = (api.clone(), path.clone(), body.clone(), Arc::clone(&is_done));
-            thread::spawn(move || {
-                let mut answers = Vec::new();
-                let mut next = Instant::now() + pace * number / CALLERS;
-                while !is_done.load(Ordering::SeqCst) {
-                    // Who is late does not catch up: calls would come in bursts.
-                    next = (next + pace).max(Instant::now());
-                    answers.push(call(&api, &path, &body));
-                    thread::sleep(next.saturating_duration_since(Instant::now()));
-                }
-                answers
-            })
+    /// Posts a body to a path so many times a second, as far as the machine can, on connections that stay open.
+    pub(crate) fn start(api: &Api, path: String, body: &Value, per_second: u32) -> Self {
+        let start = Instant::now();
+        let shared = Arc::new(Shared {
+            api: api.clone(),
+            path,
+            body: body.to_string(),
+            pace: Duration::from_secs(1) / per_second,
+            due: Mutex::new(start),
+            answers: Mutex::default(),
+            is_done: false.into(),
         });
-        Self { callers: callers.collect(), is_done }
+        let callers = (0..callers(per_second)).map(|_| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.call_on())
+        });
+        Self { callers: callers.collect(), shared, per_second, start }
     }
 
-    /// Ends it, a second after now, and tells what became of each call.
+    /// Ends it, a second after now, tells what became of each call that was not taken, and prints how many a second there were.
     ///
     /// # Panics
     /// When a caller has.
     pub fn end(mut self) -> Vec<Answer> {
         thread::sleep(Duration::from_secs(1));
-        self.is_done.store(true, Ordering::SeqCst);
-        self.callers.drain(..).flat_map(|caller| caller.join().expect("calling does not panic")).collect()
+        self.shared.is_done.store(true, Ordering::SeqCst);
+        for caller in self.callers.drain(..) {
+            caller.join().expect("calling does not panic");
+        }
+        let (seconds, answers) = (self.start.elapsed().as_secs_f64(), std::mem::take(&mut *lock(&self.shared.answers)));
+        let rate = answers.made as f64 / seconds;
+        println!("{} calls in {seconds:.1} s: {rate:.0} a second of {} wanted", answers.made, self.per_second);
+        answers.left
+    }
+
+    /// [`Load::end`], but not before so many calls were made.
+    ///
+    /// # Panics
+    /// When they were not in time, as API servers answer none.
+    pub fn end_after(self, calls: usize) -> Vec<Answer> {
+        let is_enough = || (lock(&self.shared.answers).made >= calls).then_some(());
+        eventually_within(LIMIT * 2, &format!("{calls} calls"), is_enough);
+        self.end()
+    }
+
+    /// What became of each call since this was asked last.
+    pub fn take(&self) -> Vec<Answer> {
+        std::mem::take(&mut lock(&self.shared.answers).left)
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.is_done.store(true, Ordering::SeqCst);
+        self.shared.is_done.store(true, Ordering::SeqCst);
     }
 }
 
-fn call(api: &Api, path: &str, body: &Value) -> Answer {
-    match api.create(path, body) {
-        Ok(reply) => {
-            let message = reply.body["message"].as_str().unwrap_or_default().to_owned();
-            Answer { code: Some(reply.code), message }
+fn callers(per_second: u32) -> u32 {
+    let (least, most) = CALLERS;
+    per_second.div_ceil((Duration::from_secs(1).as_millis() / USUAL.as_millis()) as u32).clamp(least, most)
+}
+
+/// When a call is made, of which the next one was due then. Who is late does not catch up: calls would come in bursts.
+fn turn(due: &mut Instant, pace: Duration, now: Instant) -> Instant {
+    let turn = now.max(*due);
+    *due = turn + pace;
+    turn
+}
+
+impl Shared {
+    fn call_on(&self) {
+        let mut open = None;
+        while !self.is_done.load(Ordering::SeqCst) {
+            let turn = turn(&mut lock(&self.due), self.pace, Instant::now());
+            thread::sleep(turn.saturating_duration_since(Instant::now()));
+            let sent = Instant::now();
+            let result = self.call(&mut open);
+            let (code, message) = match result {
+                Ok((code, body)) => (Some(code), message(code, &body)),
+                Err(error) => (None, error.to_string()),
+            };
+            let mut answers = lock(&self.answers);
+            answers.made += 1;
+            answers.left.push(Answer { code, message, sent, answered: Instant::now() });
         }
-        Err(message) => Answer { code: None, message },
+    }
+
+    /// On the connection that is open, or else on a new one to the first API server that takes it.
+    fn call(&self, open: &mut Option<(Connection, Vec<u8>)>) -> io::Result<(u16, Vec<u8>)> {
+        let (mut connection, request) = match open.take() {
+            Some(open) => open,
+            None => self.connect()?,
+        };
+        let answer = connection.call(&request)?;
+        *open = (!connection.is_over()).then_some((connection, request));
+        Ok(answer)
+    }
+
+    fn connect(&self) -> io::Result<(Connection, Vec<u8>)> {
+        let (client, servers) = self.api.parts();
+        let question =
+            Question { method: "POST", path: &self.path, content_type: "application/json", body: &self.body };
+        let connect =
+            |server: &SocketAddr| Ok((Connection::open(client, *server)?, Connection::request(*server, &question)));
+        let mut last = Err(io::Error::other("there is no API server"));
+        for server in servers {
+            last = connect(server);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+}
+
+/// What an API server said; it is not read when the call was done.
+fn message(code: u16, body: &[u8]) -> String {
+    let read = || serde_json::from_slice::<Value>(body).unwrap_or_default()["message"].as_str().map(str::to_owned);
+    if code < 300 { String::new() } else { read().unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_have_turns_at_a_steady_pace_and_nobody_catches_up() {
+        let (start, pace) = (Instant::now(), Duration::from_millis(5));
+        let mut due = start;
+        assert_eq!(turn(&mut due, pace, start), start);
+        assert_eq!(turn(&mut due, pace, start), start + pace);
+        assert_eq!(turn(&mut due, pace, start + pace * 10), start + pace * 10);
+        assert_eq!(turn(&mut due, pace, start + pace * 10), start + pace * 11);
+    }
+
+    #[test]
+    fn a_faster_pace_takes_more_callers() {
+        assert_eq!([1, 30, 100, 200, 5000].map(callers), [8, 8, 10, 20, 24]);
+    }
+
+    #[test]
+    fn only_what_failed_has_a_message() {
+        assert_eq!(message(403, br#"{"message": "no"}"#), "no");
+        assert_eq!(message(502, b"<html>"), "");
+        assert_eq!(message(201, br#"{"message": "no"}"#), "");
     }
 }

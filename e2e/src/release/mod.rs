@@ -252,7 +252,7 @@ impl<'s> Release<'s> {
         let pod = json!({ "metadata": { "name": null, "generateName": "tried-" } });
         let mut body = self::pod(namespace, "tried");
         merge(&mut body, &pod);
-        Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), body, per_second)
+        Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), &body, per_second)
     }
 
     /// Keeps what tells why a test failed in a folder: objects, events, and the logs of every container. Returns the folder.
