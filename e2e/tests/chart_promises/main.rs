@@ -6,8 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod bad_update;
+mod cage;
 mod cold_start;
 mod containers;
+mod cut_off;
 mod degraded;
 mod first_denial;
 mod killed;

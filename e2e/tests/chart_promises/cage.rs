@@ -1,0 +1,102 @@
+//! What code that has broken out of its instance finds in the evaluator of an installed pod.
+
+use std::collections::BTreeMap;
+
+use portcullis_e2e::{Container, Release, eventually};
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, own_cluster};
+
+/// The pod in which it is tried.
+const POD: &str = "probed";
+
+/// What a system call is answered that the evaluator has given up, and what a file is that it has.
+const NO_CALL: &str = "refused: Operation not permitted (os error 1)";
+const NO_FILE: &str = "refused: Permission denied (os error 13)";
+
+/// One more pod as the Deployment makes them, with this variable for the evaluator. It goes with this.
+struct Probed(&'static Release<'static>);
+
+impl Probed {
+    fn start(release: &'static Release<'static>, name: &str, value: &str) -> Self {
+        let namespace = release.namespace();
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments/portcullis-policy-server");
+        let mut spec = release.api().get(&path).unwrap()["spec"]["template"]["spec"].clone();
+        let containers = spec["containers"].as_array_mut().unwrap();
+        let evaluator = containers.iter_mut().find(|container| container["name"] == "evaluator").unwrap();
+        evaluator["env"] = json!([{ "name": name, "value": value }]);
+        // Without the labels of the others nobody counts it among them.
+        let metadata = json!({ "name": POD, "namespace": namespace });
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+        release.site().kubectl_with(["create", "--filename=-"], &pod.to_string()).expect("one more pod");
+        Self(release)
+    }
+}
+
+impl Drop for Probed {
+    fn drop(&mut self) {
+        let path = format!("/api/v1/namespaces/{}/pods/{POD}", self.0.namespace());
+        // What is left of it ends with the namespace.
+        let _ = self.0.api().delete(&path, Some(0));
+    }
+}
+
+/// What each attempt got, from the evaluator's log; nothing before the last one.
+fn attempts(release: &Release<'_>) -> Option<BTreeMap<String, String>> {
+    let log = release.kubectl(["logs", POD, "--container=evaluator"]);
+    let lines: Vec<Value> = log.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let probes = lines.iter().filter(|line| line["message"] == "probe");
+    let found: BTreeMap<_, _> = probes.map(|line| (text(&line["attempt"]), text(&line["outcome"]))).collect();
+    found.contains_key("environment").then_some(found)
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_x01_x10_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
+    let stage = Stage::new("cage");
+    if own_cluster("fault_x10").is_none() {
+        // The images of somebody's cluster are those of users, which try nothing in themselves.
+        return;
+    }
+    let release = stage.release();
+    let _probed = Probed::start(release, "PORTCULLIS_FAILPOINTS", "evaluator.probe_inside=error");
+    let attempts = eventually("the end of the attempts", || attempts(release));
+
+    for call in ["connect", "connect to the API server", "listen", "datagram", "exec", "exec itself"] {
+        assert_eq!(attempts[call], NO_CALL, "{call}: {attempts:#?}");
+    }
+    // The container's own limits let it write to both of the first, and read the others.
+    let files =
+        ["write beside the private copies", "write to shared memory", "read", "look around", "look for processes"];
+    for file in files {
+        assert_eq!(attempts[file], NO_FILE, "{file}: {attempts:#?}");
+    }
+    for absent in ["write", "write to the volume", "token"] {
+        assert!(attempts[absent].starts_with("refused: "), "{absent}: {attempts:#?}");
+    }
+    assert_eq!(attempts["environment"], "nothing", "no credential in the environment");
+    assert_eq!(attempts["write a private copy"], "written", "what it needs it may do");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn every_evaluator_of_the_installation_says_that_it_is_shut_in_and_the_kernel_has_its_filter() {
+    let stage = Stage::new("shut-in");
+    if own_cluster("shut-in").is_none() {
+        return;
+    }
+    let release = stage.release();
+    for pod in release.pods() {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let path = format!("/api/v1/namespaces/{}/pods/{name}:8081/proxy/metrics", release.namespace());
+        let metrics = release.kubectl(["get", "--raw", &path]);
+        let metrics = metrics.expect("the metrics of an evaluator");
+        for metric in ["portcullis_landlock_enforced 1", "portcullis_seccomp_enforced 1"] {
+            assert!(metrics.lines().any(|line| line == metric), "{name}: no {metric}");
+        }
+        // Beside the container runtime's filter, which all have, it has one of its own.
+        let filters = |container| Container::of(&pod, container).unwrap().status("Seccomp_filters");
+        assert_eq!([filters("evaluator"), filters("loader"), filters("reporter")], ["2", "1", "1"], "{name}");
+    }
+}

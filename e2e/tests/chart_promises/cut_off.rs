@@ -1,0 +1,84 @@
+//! Leaders that reach no API server.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{Release, condition, eventually, never};
+use serde_json::{Value, json};
+
+use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
+
+/// How long a Lease counts after its last renewal, and what the others, who look every 1.8 s, and a busy machine may take.
+const LEASE: Duration = Duration::from_secs(15 + 7);
+
+/// Who holds a Lease of the installation: the name of a pod.
+fn holder(release: &Release<'_>, lease: &str) -> Option<String> {
+    let namespace = release.namespace();
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{namespace}-{lease}");
+    let holder = release.api().get(&path)?["spec"]["holderIdentity"].as_str()?.to_owned();
+    (!holder.is_empty()).then_some(holder)
+}
+
+fn address(pods: &[Value], name: &str) -> IpAddr {
+    let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name).expect("a leader is a pod");
+    pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
+}
+
+/// Whether the newest generation is told of, and so many replicas have it.
+fn has(object: &Value, current: usize) -> bool {
+    let is_newest =
+        |kind| condition(object, kind).is_some_and(|one| one["observedGeneration"] == object["metadata"]["generation"]);
+    is_newest("Ready") && object["status"]["replicaCounts"]["current"] == current
+}
+
+fn is_active(object: &Value) -> bool {
+    has(object, REPLICAS) && condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Active")
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k06_leaders_that_are_cut_from_the_api_are_followed_and_do_no_harm_when_they_are_back() {
+    let stage = Stage::new("cut-off");
+    let Some(cluster) = own_cluster("fault_k06") else { return };
+    let (release, shop) = (stage.release(), stage.namespace());
+    let policy = release.cluster_policy("cut-off");
+    release.apply_ready(&[policy.clone().denying("version one")]);
+    let holders = || Some([holder(release, "controller")?, holder(release, "reporter")?]);
+    let before = eventually("leaders", holders);
+    let pods = [release.controllers(), release.pods()].concat();
+    let load = release.load(&shop, 20);
+
+    let cut = cluster.cut_from_api_servers(&[address(&pods, &before[0]), address(&pods, &before[1])]);
+    let start = Instant::now();
+    let after = eventually("other leaders", || {
+        let now = holders()?;
+        (now[0] != before[0] && now[1] != before[1]).then_some(now)
+    });
+    assert!(start.elapsed() < LEASE, "{:?}", start.elapsed());
+    // The others go on: an edit becomes a revision, is loaded, and is told of. The pod that is cut off hears nothing of it.
+    let policy = policy.denying("version two");
+    release.apply(&policy).expect("the edit");
+    policy.wait_until(&release.api(), "the edit in the status", |object| has(object, REPLICAS - 1));
+    let webhooks = || -> Vec<Value> {
+        release.webhooks().into_iter().map(|webhook| webhook["metadata"]["generation"].clone()).collect()
+    };
+    let webhooks_before = webhooks();
+
+    drop(cut);
+    policy.wait_until(&release.api(), "the edit everywhere", is_active);
+    never(Duration::from_secs(3), "another leader or a step back", || {
+        let (now, object) = (holders(), release.api().get(&policy.path())?);
+        (now.as_ref() != Some(&after) || !is_active(&object)).then_some((now, object["status"].clone()))
+    });
+    assert_eq!(webhooks(), webhooks_before, "nobody has written webhooks that were right");
+    release.wait_for_replicas(REPLICAS);
+    for name in ["one", "two", "three"] {
+        assert_denied(&release.create_pod(&shop, name, &json!({})), "version two");
+    }
+    let answers = load.end();
+    let others: Vec<_> = answers
+        .iter()
+        .filter(|answer| !["version one", "version two"].iter().any(|version| answer.message.contains(version)))
+        .collect();
+    assert!(others.is_empty() && answers.len() > 20, "{} of {}: {:?}", others.len(), answers.len(), others.first());
+}
