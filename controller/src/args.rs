@@ -74,7 +74,7 @@ pub struct Args {
     pub check: Option<PathBuf>,
 
     /// Where /livez, /readyz and /metrics are served.
-    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8084")]
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8084")]
     pub probe_address: SocketAddr,
 
     /// The API server.

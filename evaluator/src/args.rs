@@ -21,11 +21,11 @@ pub struct Args {
     pub private_dir: PathBuf,
 
     /// Where admission reviews are answered.
-    #[arg(long, env = "PORTCULLIS_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    #[arg(long, env = "PORTCULLIS_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8443")]
     pub address: SocketAddr,
 
     /// Where /livez, /readyz, /healthz/policies, /healthz/certificate and /metrics are served.
-    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8081")]
     pub probe_address: SocketAddr,
 
     /// Where the state is told to loader and reporter; on the loopback only.

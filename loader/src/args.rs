@@ -37,7 +37,7 @@ pub struct Args {
     pub module_root: Vec<PathBuf>,
 
     /// Where /livez, /readyz, /healthz and /metrics are served.
-    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", default_value = "0.0.0.0:8082")]
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", default_value = "[::]:8082")]
     pub probe_address: SocketAddr,
 
     /// Where /v1/state is served; on the loopback only.

@@ -29,6 +29,8 @@ mod store;
 mod supervise;
 mod work;
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +41,7 @@ use portcullis_engine::Compiler;
 use portcullis_process::{
     Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
 };
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use crate::args::Args;
@@ -99,7 +102,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
 
     let siblings = match &settings.siblings_port {
         Some((address, keys)) => {
-            let listener = tokio::net::TcpListener::bind(address).await;
+            let listener = listen(*address);
             let listener = listener.with_context(|| format!("--siblings-address: failed to listen on {address}"))?;
             tracing::info!(port = "siblings", address = %listener.local_addr()?, "listening");
             Some((listener, keys.clone()))
@@ -205,11 +208,15 @@ async fn open(
     }
 }
 
+/// A port of the main runtime.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = portcullis_process::listen(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
 /// Follows the evaluator's state.
-fn follow(
-    address: std::net::SocketAddr,
-    shutdown: &Shutdown,
-) -> anyhow::Result<watch::Receiver<Option<Arc<EvaluatorState>>>> {
+fn follow(address: SocketAddr, shutdown: &Shutdown) -> anyhow::Result<watch::Receiver<Option<Arc<EvaluatorState>>>> {
     // Made once here, so that a setting that cannot work is told at the start.
     Follower::<EvaluatorState>::new(address).context("failed to set up the evaluator's follower")?;
     let (sender, receiver) = watch::channel(None);

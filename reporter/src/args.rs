@@ -32,7 +32,7 @@ pub struct Args {
     pub kubernetes: KubernetesArgs,
 
     /// Where /livez, /readyz and /metrics are served.
-    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8083")]
+    #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8083")]
     pub probe_address: SocketAddr,
 
     /// How policies are shown on standard output.

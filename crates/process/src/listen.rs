@@ -1,23 +1,28 @@
-//! Taking a port, also right after another process had it.
+//! Taking a port, of both families of addresses, also right after another process had it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// How long a port may still be taken by the process before: a container that is started again finds the port of its
 /// predecessor open for as long as one of that one's children, which was just being started, has not run yet.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
+/// Connections that wait to be accepted, as the standard library has it.
+const BACKLOG: i32 = 128;
 
-/// Listens on `address`. Waits a moment for who is just letting go of it, and blocks the thread meanwhile.
+/// Listens on `address`. `[::]` means all addresses, of IPv4 as well, and of IPv4 alone where there is no IPv6. Waits a
+/// moment for who is just letting go of the port, and blocks the thread meanwhile.
 ///
 /// # Errors
 /// When the address cannot be bound, or is still in use after two seconds.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let begun = Instant::now();
     loop {
-        match TcpListener::bind(address) {
+        match bind(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
                 thread::sleep(PAUSE)
             }
@@ -26,9 +31,62 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match address {
+        SocketAddr::V6(all) if all.ip().is_unspecified() => or_ipv4_alone(both_families(all), all.port()),
+        one => TcpListener::bind(one),
+    }
+}
+
+/// Said to the socket and not left to the machine, whose `net.ipv6.bindv6only` may be set.
+fn both_families(address: SocketAddrV6) -> io::Result<TcpListener> {
+    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Kernels and sandboxes without IPv6 say so in different words, so all but "in use" counts as that.
+fn or_ipv4_alone(bound: io::Result<TcpListener>, port: u16) -> io::Result<TcpListener> {
+    match bound {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        bound => bound,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv6Addr, TcpStream};
+
     use super::*;
+
+    #[test]
+    fn all_addresses_are_those_of_both_families() {
+        let all = listen("[::]:0".parse().expect("an address")).expect("listens");
+        let port = all.local_addr().expect("bound").port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("answers over IPv4");
+        // Machines without IPv6 have no such loopback.
+        if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port)).expect("answers over IPv6");
+        }
+    }
+
+    #[test]
+    fn without_ipv6_all_addresses_are_those_of_ipv4() {
+        let unsupported = io::Error::from(rustix::io::Errno::AFNOSUPPORT);
+        let bound = or_ipv4_alone(Err(unsupported), 0).expect("listens");
+        assert_eq!(bound.local_addr().expect("bound").ip(), Ipv4Addr::UNSPECIFIED);
+    }
+
+    #[test]
+    fn a_port_that_somebody_has_over_ipv4_is_taken() {
+        let before = listen("0.0.0.0:0".parse().expect("an address")).expect("listens");
+        let port = before.local_addr().expect("bound").port();
+        let refused = listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).expect_err("it is taken");
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[test]
     fn a_port_that_is_let_go_in_a_moment_is_taken() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portcullis_e2e::Program;
+use portcullis_e2e::{Program, eventually};
 use serde_json::json;
 
 use crate::{assert_denied, installation};
@@ -39,9 +39,15 @@ fn programs_in_a_cluster_show_the_metrics_of_the_page() {
     installation.apply(&broken).expect("the policy");
     installation.wait_for(&broken, "Stalled", "True");
 
+    let replica = installation.replicas().remove(0);
+    let named = format!(r#"portcullis_reporter_troubled_policies{{policy="cluster/{}",status="Error"}} 1"#, broken.name());
+    eventually("the policy in trouble is named", || {
+        let (_, text) = replica.probe(Program::Reporter, "/metrics")?;
+        text.lines().any(|line| line == named).then_some(())
+    });
+
     let documented = documented();
     let mut shown = BTreeSet::new();
-    let replica = installation.replicas().remove(0);
     let controller = installation.pods().into_iter().find(|pod| pod.name() != replica.name()).unwrap();
     let programs = [
         (&replica, Program::Evaluator),

@@ -105,7 +105,7 @@ async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics
             () = sleep => {}
         }
     }
-    metrics.count_words(std::iter::empty());
+    metrics.tally.show(std::iter::empty());
     if leadership.is_held() {
         // A part of it has panicked, as nothing else ends it. What it knew is not to be trusted, so all begins anew.
         tracing::error!("a part of the leader ended; it begins anew");
@@ -228,7 +228,10 @@ impl<'a> Leader<'a> {
             self.pace.forget(|id| store.policy(id).is_some());
             self.backoffs.retain(|id, _| store.policy(id).is_some());
             self.failing.retain(|id| store.policy(id).is_some());
-            self.metrics.count_words(self.store.policies().filter_map(|record| Some(record.last.as_ref()?.word())));
+            let policies = self.store.policies();
+            self.metrics
+                .tally
+                .show(policies.filter_map(|record| Some((&record.object.id, record.last.as_ref()?.word()))));
         }
         let status = self.start_writes(now);
         let event = self.start_event(now);

@@ -1,8 +1,8 @@
 //! What is counted of the output to Kubernetes.
 
-use std::collections::BTreeMap;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use super::tally::Tally;
 
 /// The metrics.
 #[derive(Clone)]
@@ -21,7 +21,8 @@ pub(crate) struct ClusterMetrics {
     pub(crate) events: IntCounter,
     /// Events given up.
     pub(crate) events_lost: IntCounter,
-    words: IntGaugeVec,
+    /// How policies fare.
+    pub(crate) tally: Tally,
 }
 
 impl ClusterMetrics {
@@ -56,33 +57,14 @@ impl ClusterMetrics {
                 "portcullis_reporter_events_lost_total",
                 "Events given up: too many, or refused",
             ))?,
-            words: IntGaugeVec::new(
-                Opts::new(
-                    "portcullis_reporter_led_policies",
-                    "Policies by the reason of Ready, where this reporter leads",
-                ),
-                &["status"],
-            )?,
+            tally: Tally::new(registry)?,
         };
         registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.leads.clone()))?;
         registry.register(Box::new(metrics.outdated.clone()))?;
-        registry.register(Box::new(metrics.words.clone()))?;
         for counter in [&metrics.writes, &metrics.conflicts, &metrics.events, &metrics.events_lost] {
             registry.register(Box::new(counter.clone()))?;
         }
         Ok(metrics)
-    }
-
-    /// How many policies have which word.
-    pub(crate) fn count_words<'w>(&self, words: impl Iterator<Item = &'w str>) {
-        let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
-        for word in words {
-            *counts.entry(word).or_default() += 1;
-        }
-        self.words.reset();
-        for (word, count) in counts {
-            self.words.with_label_values(&[word]).set(count);
-        }
     }
 }

@@ -26,6 +26,7 @@ mod object;
 mod own;
 mod pace;
 mod store;
+mod tally;
 mod trouble;
 mod urgency;
 mod watch;
