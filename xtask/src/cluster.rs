@@ -36,21 +36,11 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Builds Kubernetes and helm, if they are not in the cache.
+/// Builds Kubernetes and helm, if they are not in the cache. It tells of its progress on standard error.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
-    let status = build_command(workspace).status().context("failed to start cargo")?;
+    let status = command(workspace, &["build".into()]).status().context("failed to start cargo")?;
     ensure!(status.success(), "Kubernetes or helm does not build; the words are above");
     Ok(())
-}
-
-/// The command that builds Kubernetes and helm, if they are not in the cache. It tells of its progress on standard error.
-pub(crate) fn build_command(workspace: &Workspace) -> Command {
-    command(workspace, &["build".into()])
-}
-
-/// The command that removes what clusters of ended tests have left.
-pub(crate) fn clean_command(workspace: &Workspace) -> Command {
-    command(workspace, &["down".into(), "--abandoned".into()])
 }
 
 fn command(workspace: &Workspace, args: &[OsString]) -> Command {

@@ -16,6 +16,12 @@ pub(crate) const TESTS: &str = "chart_promises";
 /// How it is told where images are.
 const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
 
+/// Where they keep what a failed one left.
+const LOGS: &str = "PORTCULLIS_E2E_LOGS";
+
+/// They wait for each other, as they share an installation.
+const ARGS: [&str; 3] = ["--include-ignored", "--test-threads", "1"];
+
 /// What to try, and where.
 #[derive(clap::Args)]
 pub(crate) struct Wanted {
@@ -74,18 +80,17 @@ fn against_others(test: &mut Command, kubeconfig: &OsString, wanted: &Wanted) ->
 }
 
 /// Adds what chooses the tests to a `cargo test` that will find images in [`images_dir`].
-pub(crate) fn complete<'a>(test: &'a mut Command, workspace: &Workspace, args: &[OsString]) -> &'a mut Command {
+fn complete<'a>(test: &'a mut Command, workspace: &Workspace, args: &[OsString]) -> &'a mut Command {
     test.args(["--quiet", "--no-fail-fast", "--package", cluster::PACKAGE, "--test", TESTS]).args(args);
     if !args.iter().any(|arg| arg == "--") {
         test.arg("--");
     }
-    // They wait for each other, as they share an installation.
-    test.args(["--include-ignored", "--test-threads", "1"]);
-    test.env("PORTCULLIS_E2E_LOGS", workspace.target.join("e2e"))
+    test.args(ARGS).env(LOGS, workspace.target.join("e2e"))
 }
 
-/// Sets up a test in `cargo xtask test`: in a cluster of its own, with images for tests.
-pub(crate) fn with_images(test: &mut Command, workspace: &Workspace) {
+/// What the tests are told in `cargo xtask test`: a cluster of their own, with images for tests.
+pub(crate) fn set_up(test: &mut Command, workspace: &Workspace) {
+    test.args(ARGS).env(LOGS, workspace.target.join("e2e"));
     test.env(IMAGES, images_dir(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");
 }
 

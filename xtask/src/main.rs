@@ -10,6 +10,7 @@ mod chart;
 mod cluster;
 mod deny;
 mod e2e;
+mod executables;
 mod files;
 mod generate;
 mod guests;

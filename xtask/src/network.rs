@@ -22,6 +22,26 @@ pub(crate) fn own(cargo: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The same command, in a network of its own.
+///
+/// # Errors
+/// When this program cannot be found.
+pub(crate) fn inside_own(command: &Command) -> Result<Command> {
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let mut inside = Command::new(program);
+    inside.arg("in-own-network").arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        inside.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    Ok(inside)
+}
+
 /// Becomes this program, in a network of its own.
 ///
 /// # Errors

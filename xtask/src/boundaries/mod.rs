@@ -13,6 +13,9 @@ use crate::files;
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
 
+/// What the names of these steps begin with.
+pub(crate) const ALONE: &str = "builds alone: ";
+
 /// Runs all rules, the building of each crate alone included.
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     let mut steps = rules(workspace);
@@ -41,9 +44,10 @@ pub(crate) fn builds_alone(workspace: &Workspace) -> Vec<Step<'_>> {
     let variants = workspace.packages.iter().flat_map(|package| package.variants());
     variants
         .map(|variant| {
-            let mut command = workspace.cargo("check");
-            command.arg("--quiet").args(variant.args());
-            Step::command(format!("builds alone: {}", variant.label()), command)
+            // Lints too: what one feature leaves unused is used by another.
+            let mut command = workspace.cargo("clippy");
+            command.args(["--quiet", "--no-deps"]).args(variant.args()).args(["--", "--deny", "warnings"]);
+            Step::command(format!("{ALONE}{}", variant.label()), command)
         })
         .collect()
 }

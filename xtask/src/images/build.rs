@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,6 +11,9 @@ use crate::programs::{self, Profile};
 use crate::progress;
 use crate::remap;
 use crate::workspace::Workspace;
+
+/// The compiler's flag that puts the C library into a program.
+const STATIC: &str = "-Ctarget-feature=+crt-static";
 
 /// What programs are built for.
 #[derive(Debug, PartialEq)]
@@ -60,7 +64,7 @@ pub(super) fn version_line(words: &str) -> Result<String> {
     line.map(str::to_owned).with_context(|| format!("rustc -vV says nothing behind `{words}`"))
 }
 
-/// Builds a program statically, in a folder of cargo's that other builds do not use, and returns its bytes.
+/// Builds a program statically and returns its bytes.
 ///
 /// # Errors
 /// When it does not build, or needs libraries of the system all the same.
@@ -71,13 +75,13 @@ pub(super) fn program(
     target: &Target,
     label: &str,
 ) -> Result<Vec<u8>> {
-    let mut command = programs::build_command(workspace, package, profile);
-    // With a target named, these flags are for the program alone: what runs while building is shared with other builds.
-    command
-        .args(["--locked", "--target", target.triple()])
-        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace, profile).join("\x1f"));
-    ensure!(progress::watch_cargo(command, label)?, "{package} does not build; the compiler's words are above");
-    let path = workspace.target.join(target.triple()).join(profile.dir()).join(package);
+    let is_relinked = profile == Profile::Dev && *target == Target::of_this_machine()?;
+    let (command, folder) =
+        if is_relinked { relink(workspace, package) } else { build(workspace, package, profile, target) };
+    let flags = is_relinked.then_some(STATIC);
+    let is_built = progress::watch_cargo_with_flags(command, flags.as_slice(), label)?;
+    ensure!(is_built, "{package} does not build; the compiler's words are above");
+    let path = folder.join(profile.dir()).join(package);
     let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
     ensure!(
         is_static(&bytes).with_context(|| format!("{} is no program for Linux", path.display()))?,
@@ -87,16 +91,33 @@ pub(super) fn program(
     Ok(bytes)
 }
 
-/// Flags of the compiler: the C library goes into the program, and the paths of this machine stay out of it. What is built for
-/// tests alone may name its checkout: with other flags for each checkout, cargo would build all dependencies anew in each.
-fn flags(workspace: &Workspace, profile: Profile) -> Vec<String> {
-    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+/// For tests: what the program is linked of is what other builds have compiled, and the flag is for the last link alone. The result
+/// takes the place of the program that needs libraries, until that is built next.
+fn relink(workspace: &Workspace, package: &str) -> (Command, PathBuf) {
+    let mut command = workspace.cargo("rustc");
+    command.args(["--package", package, "--bin", package]);
+    (command, workspace.target.clone())
+}
+
+/// For users: all of it with the same flags, in a folder of cargo's that other builds do not use.
+fn build(workspace: &Workspace, package: &str, profile: Profile, target: &Target) -> (Command, PathBuf) {
+    let mut command = programs::build_command(workspace, package, profile);
+    // With a target named, these flags are for the program alone: what runs while building is shared with other builds.
+    command
+        .args(["--locked", "--target", target.triple()])
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace).join("\x1f"));
+    (command, workspace.target.join(target.triple()))
+}
+
+/// Flags of the compiler: the C library goes into the program, and the paths of this machine stay out of it.
+fn flags(workspace: &Workspace) -> [String; 4] {
     // The folder that comes last wins where one is in the other.
-    flags.extend([remap::flag(&remap::cargo_home(), "cargo"), remap::flag(&workspace.target, "target")]);
-    if profile == Profile::Release {
-        flags.push(remap::flag(&workspace.root, "portcullis"));
-    }
-    flags
+    [
+        STATIC.to_owned(),
+        remap::flag(&remap::cargo_home(), "cargo"),
+        remap::flag(&workspace.target, "target"),
+        remap::flag(&workspace.root, "portcullis"),
+    ]
 }
 
 /// Whether a program starts without a dynamic loader: none of the segments of its ELF file names one.

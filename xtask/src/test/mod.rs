@@ -1,0 +1,206 @@
+//! All tests, in the order in which a failure tells most: what is cheap first, the real programs last.
+
+mod builds;
+mod real;
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::executables::Executables;
+use crate::programs::{CONTROLLER, PROGRAMS};
+use crate::step::{Step, run_all, summary};
+use crate::workspace::Workspace;
+use crate::{boundaries, cluster, guests, tools};
+
+/// The crate of the black-box tests, which start the real programs.
+const BLACK_BOX: &str = "portcullis-tests";
+
+/// What of the tests to run.
+pub(crate) struct Wanted {
+    /// Only steps that have this in their name.
+    pub(crate) filter: String,
+    /// Name the steps, and run nothing.
+    pub(crate) list: bool,
+    /// Leave out what starts clusters.
+    pub(crate) no_cluster: bool,
+    /// For the Rust tests.
+    pub(crate) args: Vec<OsString>,
+}
+
+/// Runs the steps that are wanted. Fails when any of them does.
+pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
+    let executables = Executables::default();
+    let mut plan = Plan { workspace, wanted, executables: &executables, steps: Vec::new() };
+    plan.everything()?;
+    if wanted.list {
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(
+        !plan.steps.is_empty(),
+        "no step has `{}` in its name: `cargo xtask test --list` names them",
+        wanted.filter
+    );
+    let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
+    let (text, totals) = summary(&done);
+    let left_out = if wanted.no_cluster { ", without cluster tests (--no-cluster)" } else { "" };
+    println!("\n{text}{left_out}");
+    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The steps, as they are collected.
+struct Plan<'a> {
+    workspace: &'a Workspace,
+    wanted: &'a Wanted,
+    executables: &'a Executables,
+    steps: Vec<Step<'a>>,
+}
+
+/// Tests that are run when everything is built.
+struct Tests<'a> {
+    step: Step<'a>,
+    /// What they start or read, beside themselves.
+    needs: &'static [Need],
+}
+
+/// What tests start or read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Need {
+    Programs,
+    Guests,
+    Kubernetes,
+    Images,
+}
+
+impl<'a> Plan<'a> {
+    fn everything(&mut self) -> Result<()> {
+        self.formatting();
+        for step in boundaries::rules(self.workspace) {
+            self.add(step);
+        }
+        self.generated()?;
+        self.lints();
+        self.guests();
+
+        let selected = |tests: Vec<Tests<'a>>| -> Vec<_> {
+            tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
+        };
+        let unit = selected(self.unit_tests());
+        let real = selected(self.real_tests()?);
+        self.builds(unit.iter().chain(&real))?;
+        for tests in unit {
+            self.add(tests.step);
+        }
+        let has_clusters = real.iter().any(|tests| tests.needs.contains(&Need::Kubernetes));
+        for tests in real {
+            self.add(tests.step.beside());
+        }
+        if has_clusters {
+            self.clean_up();
+        }
+        Ok(())
+    }
+
+    fn formatting(&mut self) {
+        let mut programs = self.workspace.cargo("fmt");
+        programs.args(["--all", "--check"]);
+        self.add(Step::command("formatting", programs));
+        let mut guests = self.in_guests("fmt");
+        guests.args(["--all", "--check"]);
+        self.add(Step::command("guests: formatting", guests));
+    }
+
+    /// This program again, since what cargo says belongs into the step's log.
+    fn generated(&mut self) -> Result<()> {
+        let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
+        command.args(["generate", "--check"]).env("CARGO_TARGET_DIR", &self.workspace.target);
+        self.add(Step::command("generated files", command));
+        Ok(())
+    }
+
+    /// Everything at once, and what others build on by itself too. That a program builds alone is seen when it is built.
+    fn lints(&mut self) {
+        let mut clippy = self.workspace.cargo("clippy");
+        clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+        self.add(Step::command("lints", clippy));
+        let is_program = |step: &Step<'_>| {
+            let name = step.name.strip_prefix(boundaries::ALONE);
+            PROGRAMS.into_iter().chain([CONTROLLER]).any(|program| Some(program) == name)
+        };
+        for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_program(step)) {
+            self.add(step.gate());
+        }
+    }
+
+    fn guests(&mut self) {
+        let mut clippy = self.in_guests("clippy");
+        clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+        self.add(Step::command("guests: lints", clippy));
+
+        let mut native = self.in_guests("test");
+        native.args(["--quiet", "--workspace", "--no-fail-fast"]).args(&self.wanted.args);
+        self.add(Step::command("guests: tests", native));
+
+        self.add(if tools::on_path("go") {
+            let mut go = Command::new("go");
+            go.args(["test", "-v", "./..."]).current_dir(self.workspace.root.join("guests/allowed-registries"));
+            Step::command("guests: tests in Go", go)
+        } else {
+            Step::skip("guests: tests in Go", "there is no Go here; install Go 1.24 or newer")
+        });
+
+        self.add(Step::check("guests: kept modules", || {
+            Ok(guests::check().err().map(|error| format!("{error:#}")).into_iter().collect())
+        }));
+    }
+
+    /// The tests of each crate that start no cluster.
+    fn unit_tests(&self) -> Vec<Tests<'a>> {
+        let packages = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX);
+        let tests = packages.map(|package| {
+            let (executables, args) = (self.executables, self.args());
+            let step = Step::commands(format!("tests: {}", package.name), move || {
+                // Those that start clusters come last.
+                let is_early = |kind: &str| kind != "test" || package.name != cluster::PACKAGE;
+                executables.start(|one| one.is_test && one.package == package.name && is_early(&one.kind), &args)
+            });
+            Tests { step, needs: &[] }
+        });
+        tests.collect()
+    }
+
+    /// The arguments for tests, without what tells cargo's from theirs.
+    fn args(&self) -> Vec<OsString> {
+        self.wanted.args.iter().filter(|arg| *arg != "--").cloned().collect()
+    }
+
+    /// A cargo command in the workspace of the guests, which has other features, profiles and lints.
+    fn in_guests(&self, subcommand: &str) -> Command {
+        let mut command = self.workspace.cargo(subcommand);
+        command
+            .current_dir(self.workspace.root.join("guests"))
+            .env("CARGO_TARGET_DIR", self.workspace.target.join("guests/build"));
+        command
+    }
+
+    fn selects(&self, name: &str) -> bool {
+        name.contains(&self.wanted.filter)
+    }
+
+    /// Adds a step that is wanted by its name.
+    fn add(&mut self, step: Step<'a>) {
+        if self.selects(&step.name) {
+            self.add_needed(step);
+        }
+    }
+
+    /// Adds a step, whatever its name.
+    fn add_needed(&mut self, step: Step<'a>) {
+        if self.wanted.list {
+            println!("{}", step.name);
+        } else {
+            self.steps.push(step);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Tests that start the real programs: on folders, on control planes, and as the chart installs them.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::{BLACK_BOX, Need, Plan, Tests};
+use crate::programs::Profile;
+use crate::step::Step;
+use crate::{cluster, e2e, network, tools};
+
+/// Black-box tests with registries, which are all in modules of this name.
+const REGISTRIES: &str = "registries::";
+
+impl<'a> Plan<'a> {
+    /// What takes longest comes first, so that it does not run alone in the end.
+    pub(super) fn real_tests(&self) -> Result<Vec<Tests<'a>>> {
+        let mut all = Vec::new();
+        if !self.wanted.no_cluster {
+            all.extend(self.chart());
+        }
+        all.extend(self.black_box());
+        if !self.wanted.no_cluster {
+            all.extend(self.clusters()?);
+        }
+        Ok(all)
+    }
+
+    fn black_box(&self) -> Vec<Tests<'a>> {
+        let (executables, mut args) = (self.executables, self.args());
+        let (programs, guests) = (self.workspace.bin_dir(Profile::Dev.dir()), self.guests_dir());
+        let mut all = Vec::new();
+        if let Err(missing) = if self.wanted.list { Ok(()) } else { tools::registry() } {
+            args.extend(["--skip".into(), REGISTRIES.into()]);
+            let words = format!("nothing was tested with a registry: {missing:#}");
+            all.push(Tests { step: Step::skip("black-box: registries", words), needs: &[] });
+        }
+        let step = Step::commands("black-box: tests", move || {
+            let mut commands = executables.start(|one| one.is_test && one.package == BLACK_BOX, &args)?;
+            for command in &mut commands {
+                command.env("PORTCULLIS_BIN_DIR", &programs);
+                if guests.is_dir() {
+                    command.env("PORTCULLIS_GUESTS_DIR", &guests);
+                }
+            }
+            Ok(commands)
+        });
+        all.push(Tests { step, needs: &[Need::Programs, Need::Guests] });
+        all
+    }
+
+    /// The tests that start real control planes, each binary as a step, in networks of their own.
+    fn clusters(&self) -> Result<Vec<Tests<'a>>> {
+        if let Err(missing) = if self.wanted.list { Ok(()) } else { cluster::possible() } {
+            let words = format!("nothing was tested with Kubernetes: {missing:#}");
+            return Ok(vec![Tests { step: Step::skip("cluster: tests", words), needs: &[] }]);
+        }
+        let package = self.workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
+        let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
+        targets.retain(|target| target != e2e::TESTS);
+        Ok(targets.into_iter().map(|target| self.cluster(target)).collect())
+    }
+
+    fn cluster(&self, target: String) -> Tests<'a> {
+        let name = format!("cluster: tests {target}");
+        if target == cluster::NODE_TESTS
+            && let Some(skipped) = self.skipped_without_node(&name, "no pod was run on a node")
+        {
+            return skipped;
+        }
+        let mut args = self.args();
+        // Tests of a binary share a cluster and two cores; more of them at once would only wait for each other.
+        args.extend(["--include-ignored", "--test-threads", "3"].map(OsString::from));
+        let programs = self.workspace.bin_dir(Profile::Dev.dir());
+        let step = self.in_own_network(name, target, args, move |command| {
+            command.env("PORTCULLIS_BIN_DIR", &programs);
+        });
+        Tests { step, needs: &[Need::Programs, Need::Kubernetes] }
+    }
+
+    /// The tests of what the chart promises, on images that are made for them.
+    fn chart(&self) -> Option<Tests<'a>> {
+        if !self.wanted.list && cluster::possible().is_err() {
+            // Told for all tests with clusters.
+            return None;
+        }
+        let name = format!("cluster: tests {}", e2e::TESTS);
+        if let Some(skipped) = self.skipped_without_node(&name, "the chart was not installed") {
+            return Some(skipped);
+        }
+        let workspace = self.workspace;
+        let step = self.in_own_network(name, e2e::TESTS.to_owned(), self.args(), move |command| {
+            e2e::set_up(command, workspace);
+        });
+        Some(Tests { step, needs: &[Need::Images, Need::Kubernetes] })
+    }
+
+    fn in_own_network(
+        &self,
+        name: String,
+        target: String,
+        args: Vec<OsString>,
+        set_up: impl Fn(&mut Command) + Send + 'a,
+    ) -> Step<'a> {
+        let executables = self.executables;
+        Step::commands(name, move || {
+            let wanted = executables.start(
+                |one| one.is_test && one.package == cluster::PACKAGE && one.kind == "test" && one.target == target,
+                &args,
+            )?;
+            let inside = |mut command: Command| {
+                set_up(&mut command);
+                network::inside_own(&command)
+            };
+            wanted.into_iter().map(inside).collect()
+        })
+    }
+
+    /// A step that tells what is missing here, where a node cannot be had; packages are installed where that is our business.
+    fn skipped_without_node(&self, name: &str, what: &str) -> Option<Tests<'a>> {
+        if self.wanted.list || !self.selects(name) {
+            return None;
+        }
+        let missing = tools::node().err()?;
+        Some(Tests { step: Step::skip(name, format!("{what}: {missing:#}")), needs: &[] })
+    }
+}
