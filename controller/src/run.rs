@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::args::Args;
 use crate::carry_out::Hands;
-use crate::certificates::{CaBundle, CertificateMetrics, Form, Keeper, KeeperParts};
+use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
 use crate::check::Check;
 use crate::control::{Control, Ears};
 use crate::decide::Rules;
@@ -141,23 +141,23 @@ fn keepers(
     metrics: &CertificateMetrics,
 ) -> Result<(KeeperParts, Option<KeeperParts>), SettingError> {
     let (certificates, server) = (&args.certificates, args.policy_server.as_str());
-    let parts = |rules, form, ca_secret, tls_secret| KeeperParts {
+    let parts = |rules, external_secret, ca_secret, tls_secret| KeeperParts {
         client: clients.calls.clone(),
         namespace: args.namespace.clone(),
         policy_server: args.policy_server.clone(),
         instance: args.pod_name(),
-        form,
+        external_secret,
         ca_secret,
         tls_secret,
         rules,
         metrics: metrics.clone(),
     };
     let rules = certificates.rules(server, &args.namespace, &args.service)?;
-    let webhooks =
-        parts(rules, certificates.certificates, certificates.ca_secret(server), certificates.tls_secret(server));
-    let siblings = certificates.siblings_rules(server, &args.namespace)?.map(|rules| {
-        parts(rules, Form::Own, certificates.siblings_ca_secret(server), certificates.siblings_secret(server))
-    });
+    let external = certificates.external_secret(server);
+    let webhooks = parts(rules, external, certificates.ca_secret(server), certificates.tls_secret(server));
+    let siblings = certificates
+        .siblings_rules(server, &args.namespace)?
+        .map(|rules| parts(rules, None, certificates.siblings_ca_secret(server), certificates.siblings_secret(server)));
     Ok((webhooks, siblings))
 }
 

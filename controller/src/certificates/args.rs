@@ -16,7 +16,7 @@ const SHORTEST: Duration = Duration::from_secs(10);
 pub enum Form {
     /// This controller.
     Own,
-    /// Somebody else, for instance cert-manager, who writes the serving Secret with `ca.crt`.
+    /// Somebody else, for instance cert-manager, who writes a Secret with `ca.crt`.
     External,
 }
 
@@ -24,7 +24,7 @@ pub enum Form {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Certificates")]
 pub struct CertificateArgs {
-    /// Who makes the certificates: this controller, or somebody else, like cert-manager, who writes the serving Secret.
+    /// Who makes the certificates: this controller, or somebody else, like cert-manager, who writes the external Secret.
     #[arg(long, env = "PORTCULLIS_CERTIFICATES", value_name = "WHO", value_enum, default_value_t = Form::Own)]
     pub certificates: Form,
 
@@ -35,6 +35,11 @@ pub struct CertificateArgs {
     /// The Secret of the serving certificate, which pods mount. [default: portcullis-<policy server>-tls]
     #[arg(long, env = "PORTCULLIS_TLS_SECRET", value_name = "NAME")]
     pub tls_secret: Option<String>,
+
+    /// The Secret that somebody else writes; its content is given to the pods when every webhook trusts it.
+    /// [default: portcullis-<policy server>-external]
+    #[arg(long, env = "PORTCULLIS_EXTERNAL_SECRET", value_name = "NAME")]
+    pub external_secret: Option<String>,
 
     /// Makes certificates by which loaders help each other while a registry is away, with an authority of their own.
     #[arg(long, env = "PORTCULLIS_SIBLINGS")]
@@ -78,6 +83,12 @@ impl CertificateArgs {
     /// The name of the serving Secret.
     pub fn tls_secret(&self, policy_server: &str) -> String {
         self.tls_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-tls"))
+    }
+
+    /// The name of the Secret that somebody else writes; nothing where this controller makes the certificates.
+    pub fn external_secret(&self, policy_server: &str) -> Option<String> {
+        let name = || self.external_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-external"));
+        (self.certificates == Form::External).then(name)
     }
 
     /// The name of the Secret of the loaders' authority.
@@ -136,6 +147,10 @@ impl CertificateArgs {
     pub fn rules(&self, policy_server: &str, namespace: &str, service: &str) -> Result<Rules, SettingError> {
         if self.ca_secret(policy_server) == self.tls_secret(policy_server) {
             return Err(SettingError::new("--ca-secret", "is the Secret of --tls-secret too; give them two names"));
+        }
+        if self.external_secret(policy_server).is_some_and(|name| name == self.tls_secret(policy_server)) {
+            let problem = "is the Secret of --tls-secret too, which pods mount; give them two names";
+            return Err(SettingError::new("--external-secret", problem));
         }
         for (setting, lifetime) in [("--ca-lifetime", self.ca_lifetime), ("--tls-lifetime", self.tls_lifetime)] {
             if lifetime < SHORTEST {
@@ -213,6 +228,7 @@ mod tests {
     fn settings_that_contradict_each_other_are_named() {
         for (args, named) in [
             (vec!["--ca-secret=x", "--tls-secret=x"], "--ca-secret"),
+            (vec!["--certificates=external", "--external-secret=x", "--tls-secret=x"], "--external-secret"),
             (vec!["--tls-lifetime=1s"], "--tls-lifetime"),
             (vec!["--ca-lifetime=10m"], "--ca-lifetime"),
         ] {

@@ -12,6 +12,9 @@ use super::rules::Rules;
 use super::serving::{Pair, PairError};
 use super::stored::{StoredAuthority, StoredServing};
 
+/// When to look again at webhooks that do not trust a new authority yet. Whoever registers them is at it.
+pub(super) const SPREADING: Duration = Duration::from_secs(1);
+
 /// What is known beside the Secrets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
@@ -64,6 +67,8 @@ pub(crate) enum Step {
     },
     /// The serving Secret's `ca.crt` becomes the bundle.
     Show,
+    /// What somebody else made becomes the content of the serving Secret.
+    Give,
 }
 
 /// Why something is made.
@@ -112,6 +117,22 @@ pub(crate) enum Problem {
     /// Somebody else makes the certificates, and there are none.
     #[error("is not there; who makes the certificates must write it, with `tls.crt`, `tls.key` and `ca.crt`")]
     NoServing,
+    /// Somebody else makes the certificates, and not for the name that API servers ask for.
+    #[error("holds a certificate for other names than `{0}`, and is not taken")]
+    OtherNames(String),
+    /// Somebody else makes the certificates, and this one is not good now.
+    #[error("holds a certificate that is good from {from} to {until} only, and is not taken")]
+    OutOfTime {
+        /// When it begins.
+        from: Timestamp,
+        /// When it ends.
+        until: Timestamp,
+    },
+    /// Somebody else makes the certificates, and names others than those who sign them.
+    #[error(
+        "holds a `tls.crt` that no authority in `ca.crt` has signed with RSA, Ed25519 or ECDSA of P-256 or P-384, and is not taken"
+    )]
+    OtherAuthority,
     /// Somebody else makes the certificates, and does not say who signs them.
     #[error("has no `ca.crt`, so webhooks cannot trust the policy server; take an issuer that writes it")]
     NotShown,
@@ -125,7 +146,23 @@ impl Problem {
     pub(crate) fn which(&self) -> Which {
         match self {
             Self::Authority(_) | Self::Previous(_) | Self::ClockBehind => Which::Ca,
-            Self::Serving(_) | Self::Shown(_) | Self::NoServing | Self::NotShown => Which::Serving,
+            Self::Serving(_)
+            | Self::Shown(_)
+            | Self::NoServing
+            | Self::OtherNames(_)
+            | Self::OutOfTime { .. }
+            | Self::OtherAuthority
+            | Self::NotShown => Which::Serving,
+        }
+    }
+}
+
+impl Step {
+    /// The Secret that it writes.
+    pub(crate) fn which(&self) -> Which {
+        match self {
+            Self::MakeAuthority { .. } | Self::Trust { .. } => Which::Ca,
+            Self::IssueServing { .. } | Self::Show | Self::Give => Which::Serving,
         }
     }
 }
@@ -153,6 +190,7 @@ impl fmt::Display for Step {
             Self::Trust { .. } => f.write_str("another authority is trusted beside the stored one"),
             Self::IssueServing { cause } => write!(f, "a new serving certificate: {cause}"),
             Self::Show => f.write_str("`ca.crt` has all authorities that are in use"),
+            Self::Give => f.write_str("what somebody else made, which every webhook trusts now"),
         }
     }
 }
@@ -192,6 +230,8 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
         return decision;
     }
     let now = match &serving.pair {
+        // Replicas that run have the old one, and those that start are not called before webhooks trust them.
+        None | Some(Err(_)) if !moment.is_spread => Now::Wait(Some(SPREADING)),
         None => Now::Do(Step::IssueServing { cause: Cause::Absent }),
         Some(Err(_)) => Now::Do(Step::IssueServing { cause: Cause::Unusable }),
         Some(Ok(pair)) => with_pair(moment, authority, stored, pair, serving, rules),
@@ -204,14 +244,14 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
 }
 
 /// A step, or the time until one.
-enum Now {
+pub(super) enum Now {
     Do(Step),
     Wait(Option<Duration>),
 }
 
 impl Now {
     /// The step, once the quiet time is as long as this.
-    fn after(pause: Duration, moment: &Moment<'_>, step: Step) -> Self {
+    pub(super) fn after(pause: Duration, moment: &Moment<'_>, step: Step) -> Self {
         match pause.checked_sub(moment.quiet) {
             Some(left) if !left.is_zero() => Self::Wait(Some(left)),
             _ => Self::Do(step),
@@ -258,8 +298,7 @@ fn with_pair(
     if !is_ours {
         return match moment.is_spread {
             true => Now::after(rules.bundle_pause, moment, Step::IssueServing { cause: Cause::Introduced }),
-            // Whoever registers webhooks is at it; nothing is known of how long it takes.
-            false => Now::Wait(None),
+            false => Now::Wait(Some(SPREADING)),
         };
     }
     if !stored.previous.is_empty() {

@@ -1,92 +1,169 @@
-//! Certificates that somebody else makes, for instance cert-manager: what webhooks are to trust. Pure.
+//! Certificates that somebody else makes, for instance cert-manager: what webhooks are to trust, and when pods get them. Pure.
+
+use std::time::Duration;
 
 use super::bundle::CaBundle;
-use super::decide::{Decision, Moment, Problem, Which};
+use super::decide::{Decision, Moment, Now, Problem, SPREADING, Step, Which};
+use super::offer::Offer;
 use super::rules::Rules;
-use super::stored::StoredServing;
+use super::stored::{Data, StoredServing};
 
-/// Decides what to trust by `ca.crt` of the serving Secret alone. What was trusted before stays trusted for the time that a new serving
-/// certificate takes to reach every replica, since the other side changes both at once.
-pub(crate) fn follow(moment: &Moment<'_>, serving: &StoredServing, rules: &Rules) -> Decision {
-    let problem = match &serving.shown {
-        Some(Ok(shown)) => {
-            let left = rules.replica_pause.checked_sub(moment.quiet).filter(|left| !left.is_zero());
-            let old = moment.remembered.without(shown).living(moment.now);
-            let is_changing = left.is_some() && !old.is_empty();
-            let mut decision = Decision::new(if is_changing { shown.clone().and(&old) } else { shown.clone() });
-            decision.wait = left.filter(|_| is_changing);
-            let first = shown.certificates().iter().min_by_key(|one| one.not_after);
-            for (which, certificate) in [(Which::Ca, first), (Which::Serving, serving.leaf.as_ref())] {
-                if let Some(certificate) = certificate {
-                    decision.judge(moment.now, rules, which, certificate);
-                }
+/// Decides what to trust, and whether what is offered is given to the pods, which have `given` now. The other side changes certificate and
+/// authority at once; so webhooks trust first, and for as long as pods take to follow they trust what was before.
+pub(crate) fn follow(
+    moment: &Moment<'_>,
+    offer: &Result<Offer, Problem>,
+    given: Option<&Data>,
+    rules: &Rules,
+) -> Decision {
+    let stored = StoredServing::read(given);
+    let shown = stored.shown();
+    let mut decision = match offer {
+        Ok(offer) if offer.is(given) => settle(moment, offer.authorities(), rules),
+        Ok(offer) => {
+            let old = shown.clone().and(moment.remembered).living(moment.now);
+            let mut decision = Decision::new(offer.authorities().clone().and(&old));
+            match introduce(moment, offer, &stored, rules) {
+                Now::Do(step) => decision.step = Some(step),
+                Now::Wait(wait) => decision.wait = wait,
             }
-            return decision;
+            decision
         }
-        Some(Err(error)) => Problem::Shown(error.clone()),
-        None if serving.pair.is_none() => Problem::NoServing,
-        None => Problem::NotShown,
+        Err(problem) => {
+            // Replicas go on with what they have, and so do webhooks.
+            let mut decision = Decision::new(shown.clone().and(moment.remembered));
+            decision.problems.push(problem.clone());
+            decision
+        }
     };
-    // Replicas go on with what they have, and so do webhooks.
-    let mut decision = Decision::new(CaBundle::default().and(moment.remembered));
-    decision.problems.push(problem);
+    let first = shown.certificates().iter().min_by_key(|one| one.not_after);
+    for (which, certificate) in [(Which::Ca, first), (Which::Serving, stored.leaf.as_ref())] {
+        if let Some(certificate) = certificate {
+            decision.judge(moment.now, rules, which, certificate);
+        }
+    }
     decision
+}
+
+/// Pods were given what is offered. What was trusted before stays trusted until the last of them shows it.
+fn settle(moment: &Moment<'_>, authorities: &CaBundle, rules: &Rules) -> Decision {
+    let left = rules.replica_pause.checked_sub(moment.quiet).filter(|left| !left.is_zero());
+    let old = moment.remembered.without(authorities).living(moment.now);
+    let is_changing = left.is_some() && !old.is_empty();
+    let bundle = if is_changing { authorities.clone().and(&old) } else { authorities.clone() };
+    let mut decision = Decision::new(bundle);
+    decision.wait = left.filter(|_| is_changing);
+    decision
+}
+
+/// Gives pods what is offered as soon as API servers accept it.
+fn introduce(moment: &Moment<'_>, offer: &Offer, stored: &StoredServing, rules: &Rules) -> Now {
+    if !moment.is_spread {
+        return Now::Wait(Some(SPREADING));
+    }
+    let is_served = stored.leaf.as_ref().is_some_and(|leaf| !leaf.is_over(moment.now));
+    // A mere renewal is of an authority that has long been trusted, and where nobody is accepted there is nothing to wait for.
+    let is_hurried = !is_served || offer.is_of(&stored.shown());
+    let pause = if is_hurried { Duration::ZERO } else { rules.bundle_pause };
+    Now::after(pause, moment, Step::Give)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::authority::Authority;
     use super::super::decide::tests::{now, rules};
     use super::*;
 
-    fn moment(quiet: u64, remembered: &CaBundle) -> Moment<'_> {
-        Moment { now: now(), quiet: Duration::from_secs(quiet), is_spread: true, remembered }
+    fn authority() -> Authority {
+        Authority::make(&rules(), now()).expect("an authority")
     }
 
-    fn serving(authority: &Authority) -> StoredServing {
-        let pair = authority.issue(&rules(), now()).expect("a certificate");
-        StoredServing::read(Some(&StoredServing::data(&pair, &authority.bundle())))
+    fn made(authority: &Authority) -> Data {
+        StoredServing::data(&authority.issue(&rules(), now()).expect("a certificate"), &authority.bundle())
+    }
+
+    /// Decides about what is offered to pods that have `given`, after some seconds in which nothing changed.
+    fn decide(
+        quiet: u64,
+        is_spread: bool,
+        remembered: &CaBundle,
+        offered: Option<&Data>,
+        given: Option<&Data>,
+    ) -> Decision {
+        let moment = Moment { now: now(), quiet: Duration::from_secs(quiet), is_spread, remembered };
+        follow(&moment, &Offer::read(offered, &rules(), now()), given, &rules())
     }
 
     #[test]
-    fn what_is_shown_is_trusted_and_nothing_is_made() {
-        let authority = Authority::make(&rules(), now()).expect("an authority");
-        let decision = follow(&moment(0, &CaBundle::default()), &serving(&authority), &rules());
-        assert_eq!((&decision.bundle, decision.step, decision.wait), (&authority.bundle(), None, None));
+    fn the_first_one_is_given_at_once() {
+        let one = authority();
+        let offered = made(&one);
+        let decision = decide(0, true, &CaBundle::default(), Some(&offered), None);
+        assert_eq!((&decision.bundle, &decision.step), (&one.bundle(), &Some(Step::Give)));
+        let decision = decide(0, true, &one.bundle(), Some(&offered), Some(&offered));
+        assert_eq!((&decision.bundle, &decision.step, decision.wait), (&one.bundle(), &None, None));
         assert_eq!(decision.ends.len(), 2);
         assert!(decision.problems.is_empty() && decision.expiring.is_empty());
     }
 
     #[test]
-    fn an_authority_that_changed_is_trusted_for_a_while() {
-        let (old, new) = (Authority::make(&rules(), now()), Authority::make(&rules(), now()));
-        let (old, new) = (old.expect("an authority"), new.expect("an authority"));
-        let remembered = old.bundle();
+    fn fault_h16_webhooks_trust_a_new_authority_before_any_pod_has_its_certificate() {
+        let (old, new) = (authority(), authority());
+        let (given, offered) = (made(&old), made(&new));
+        let both = new.bundle().and(&old.bundle());
+        let pause = rules().bundle_pause.as_secs();
+        for (quiet, is_spread, step, wait) in [
+            (999, false, None, Some(SPREADING)),
+            (0, true, None, Some(rules().bundle_pause)),
+            (pause - 1, true, None, Some(Duration::from_secs(1))),
+            (pause, true, Some(Step::Give), None),
+        ] {
+            let decision = decide(quiet, is_spread, &old.bundle(), Some(&offered), Some(&given));
+            assert_eq!((&decision.bundle, decision.step, decision.wait), (&both, step, wait), "{quiet} s {is_spread}");
+        }
+    }
+
+    #[test]
+    fn fault_h16_an_old_authority_is_trusted_until_every_pod_has_the_new_certificate() {
+        let (old, new) = (authority(), authority());
+        let given = made(&new);
         let pause = rules().replica_pause.as_secs();
-        let decision = follow(&moment(1, &remembered), &serving(&new), &rules());
+        let decision = decide(1, true, &old.bundle(), Some(&given), Some(&given));
         assert_eq!(decision.bundle, new.bundle().and(&old.bundle()));
         assert_eq!(decision.wait, Some(Duration::from_secs(pause - 1)));
-        let decision = follow(&moment(pause, &remembered), &serving(&new), &rules());
+        let decision = decide(pause, true, &old.bundle(), Some(&given), Some(&given));
         assert_eq!((decision.bundle, decision.wait), (new.bundle(), None));
     }
 
     #[test]
-    fn what_is_missing_is_told_and_the_old_stays_trusted() {
-        let old = Authority::make(&rules(), now()).expect("an authority");
+    fn a_renewed_certificate_of_the_same_authority_is_given_at_once() {
+        let one = authority();
+        let decision = decide(0, true, &one.bundle(), Some(&made(&one)), Some(&made(&one)));
+        assert_eq!((decision.bundle, decision.step), (one.bundle(), Some(Step::Give)));
+    }
+
+    #[test]
+    fn fault_h15_nothing_is_waited_for_when_the_old_one_has_ended() {
+        let (old, new) = (authority(), authority());
+        let given = made(&old);
+        let later = now().checked_add(jiff::SignedDuration::from_hours(31 * 24)).expect("a time");
+        let new = StoredServing::data(&new.issue(&rules(), later).expect("a certificate"), &new.bundle());
         let remembered = old.bundle();
-        let told = |serving: &StoredServing| {
-            let decision = follow(&moment(999, &remembered), serving, &rules());
-            assert_eq!(decision.bundle, remembered);
-            decision.problems
-        };
-        assert_eq!(told(&StoredServing::default()), [Problem::NoServing]);
-        let pair = old.issue(&rules(), now()).expect("a certificate");
-        let mut data = StoredServing::data(&pair, &old.bundle());
-        data.remove("ca.crt");
-        assert_eq!(told(&StoredServing::read(Some(&data))), [Problem::NotShown]);
-        data.insert("ca.crt".to_owned(), k8s_openapi::ByteString(b"noise".to_vec()));
-        assert!(matches!(told(&StoredServing::read(Some(&data)))[..], [Problem::Shown(_)]));
+        let moment = Moment { now: later, quiet: Duration::ZERO, is_spread: true, remembered: &remembered };
+        let decision = follow(&moment, &Offer::read(Some(&new), &rules(), later), Some(&given), &rules());
+        assert_eq!((decision.step, decision.expiring), (Some(Step::Give), vec![Which::Serving]));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_and_pods_and_webhooks_stay_as_they_are() {
+        let old = authority();
+        let given = made(&old);
+        let mut broken = made(&old);
+        broken.remove("ca.crt");
+        for (offered, problem) in [(None, Problem::NoServing), (Some(&broken), Problem::NotShown)] {
+            let decision = decide(999, true, &CaBundle::default(), offered, Some(&given));
+            assert_eq!((&decision.bundle, &decision.step), (&old.bundle(), &None));
+            assert_eq!((decision.problems, decision.ends.len()), (vec![problem], 2));
+        }
     }
 }

@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
 use tokio::sync::watch;
 
-use super::args::Form;
 use super::authority::{Authority, AuthorityError};
 use super::bundle::CaBundle;
 use super::decide::{Decision, Moment, Step, Which, next};
 use super::event::{Events, Reason};
 use super::external;
 use super::metrics::CertificateMetrics;
+use super::offer::Offer;
 use super::quiet::{Quiet, digest};
 use super::rules::{Purpose, Rules};
 use super::spread::Registered;
@@ -41,8 +41,8 @@ pub struct KeeperParts {
     pub policy_server: String,
     /// Name of this pod.
     pub instance: String,
-    /// Who makes the certificates.
-    pub form: Form,
+    /// The Secret that somebody else writes; nothing where the certificates are made here.
+    pub external_secret: Option<String>,
     /// The Secret of the authority.
     pub ca_secret: String,
     /// The Secret of the serving certificate.
@@ -135,17 +135,31 @@ impl Keeper {
         let tls = self.read(Which::Serving).await?;
         let now = self.time(tls.time);
         let serving = StoredServing::read(tls.secret.as_ref().map(data).as_ref());
-        match self.parts.form {
-            Form::Own => self.keep(now, tls.secret.as_ref(), &serving).await,
-            Form::External => {
-                let remembered = self.remembered().await?;
-                let quiet = self.quiet.since(digest(&[tls.secret.as_ref()], true));
-                let moment = Moment { now, quiet, is_spread: true, remembered: &remembered };
-                let decision = external::follow(&moment, &serving, &self.parts.rules);
-                self.publish(&decision, now).await;
-                self.expiring(&decision).await;
-                Ok(Turn::Rest(rest(&decision)))
-            }
+        match self.parts.external_secret.clone() {
+            None => self.keep(now, tls.secret.as_ref(), &serving).await,
+            Some(name) => self.follow(now, &name, tls.secret.as_ref()).await,
+        }
+    }
+
+    /// A turn with certificates that somebody else makes.
+    async fn follow(&mut self, now: Timestamp, name: &str, tls: Option<&Secret>) -> Result<Turn, TurnError> {
+        let source = self.read_named(name, Which::Serving).await?.secret;
+        let given = tls.map(data);
+        let offer = Offer::read(source.as_ref().map(data).as_ref(), &self.parts.rules, now);
+        let is_spread = match &offer {
+            // Asked only during a change, as it counts only then.
+            Ok(offer) if !offer.is(given.as_ref()) => self.registered().await?.trust(offer.authorities()),
+            _ => true,
+        };
+        let remembered = self.remembered().await?;
+        let quiet = self.quiet.since(digest(&[source.as_ref(), tls], is_spread));
+        let moment = Moment { now, quiet, is_spread, remembered: &remembered };
+        let decision = external::follow(&moment, &offer, given.as_ref(), &self.parts.rules);
+        self.publish(&decision, now).await;
+        self.expiring(&decision).await;
+        match (&decision.step, offer) {
+            (Some(step), Ok(offer)) => self.write(step, tls, offer.into_data()).await,
+            _ => Ok(Turn::Rest(rest(&decision))),
         }
     }
 
@@ -167,27 +181,35 @@ impl Keeper {
         self.publish(&decision, now).await;
         let Some(step) = &decision.step else { return Ok(Turn::Rest(rest(&decision))) };
 
-        let (which, kind, read) = match step {
-            Step::MakeAuthority { .. } | Step::Trust { .. } => (Which::Ca, "Opaque", ca.as_ref()),
-            Step::IssueServing { .. } | Step::Show => (Which::Serving, "kubernetes.io/tls", tls),
-        };
+        let read = if step.which() == Which::Ca { ca.as_ref() } else { tls };
         let Some(data) = self.made(&decision, step, &stored, serving, now)? else { return Ok(Turn::Rest(POLL)) };
+        let written = self.write(step, read, data).await;
+        if written.is_err() {
+            self.expiring(&decision).await;
+        }
+        written
+    }
+
+    async fn read(&self, which: Which) -> Result<Read, TurnError> {
+        self.read_named(self.name(which), which).await
+    }
+
+    async fn read_named(&self, name: &str, which: Which) -> Result<Read, TurnError> {
+        self.store.read(name).await.map_err(|source| TurnError::Store { name: name.to_owned(), which, source })
+    }
+
+    /// Writes what a step makes, if the Secret is still the one that was read.
+    async fn write(&self, step: &Step, read: Option<&Secret>, data: Data) -> Result<Turn, TurnError> {
+        let which = step.which();
+        let kind = if which == Which::Ca { "Opaque" } else { "kubernetes.io/tls" };
         match self.store.write(self.name(which), kind, read, data).await {
             Ok(()) => {
                 tracing::info!(secret = self.name(which), step = %step, "certificates changed");
                 Ok(Turn::Again)
             }
             Err(StoreError::Conflict) => Ok(Turn::Again),
-            Err(source) => {
-                self.expiring(&decision).await;
-                Err(TurnError::Store { name: self.name(which).to_owned(), which, source })
-            }
+            Err(source) => Err(TurnError::Store { name: self.name(which).to_owned(), which, source }),
         }
-    }
-
-    async fn read(&self, which: Which) -> Result<Read, TurnError> {
-        let name = self.name(which);
-        self.store.read(name).await.map_err(|source| TurnError::Store { name: name.to_owned(), which, source })
     }
 
     fn is_for_webhooks(&self) -> bool {
@@ -231,6 +253,8 @@ impl Keeper {
                 None => None,
             },
             Step::Show => pair.map(|pair| StoredServing::data(pair, &decision.bundle)),
+            // There is nothing of somebody else's.
+            Step::Give => None,
         })
     }
 
@@ -249,13 +273,14 @@ impl Keeper {
         self.parts.metrics.show(self.parts.rules.purpose, &decision.ends, now);
         let problems: Vec<_> = decision.problems.iter().map(|problem| (problem.which(), problem.to_string())).collect();
         for (which, problem) in &problems {
-            let text = format!("Secret {}: {problem}", self.name(*which));
-            self.events.warn(Reason::CertificateInvalid, *which, &self.reference(*which), &text).await;
+            let name = self.maker(*which);
+            let text = format!("Secret {name}: {problem}");
+            self.events.warn(Reason::CertificateInvalid, *which, &self.reference(name), &text).await;
         }
         self.is_troubled = !problems.is_empty();
         if self.is_troubled {
             self.parts.metrics.errors.inc();
-            let text = problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.name(*which)));
+            let text = problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.maker(*which)));
             self.tell(text.collect::<Vec<_>>().join("; "));
         }
     }
@@ -263,12 +288,10 @@ impl Keeper {
     async fn expiring(&mut self, decision: &Decision) {
         for which in &decision.expiring {
             let end = decision.ends.iter().find(|(one, _)| one == which).map(|(_, end)| end.to_string());
-            let text = format!(
-                "the certificate in Secret {} ends at {} and was not renewed",
-                self.name(*which),
-                end.unwrap_or_default()
-            );
-            self.events.warn(Reason::CertificateExpiring, *which, &self.reference(*which), &text).await;
+            let name = self.maker(*which);
+            let text =
+                format!("the certificate in Secret {name} ends at {} and was not renewed", end.unwrap_or_default());
+            self.events.warn(Reason::CertificateExpiring, *which, &self.reference(name), &text).await;
         }
     }
 
@@ -276,7 +299,8 @@ impl Keeper {
         self.parts.metrics.errors.inc();
         self.tell(error.to_string());
         if let TurnError::Store { which, source: StoreError::NotOurs, .. } = error {
-            self.events.warn(Reason::CertificateInvalid, *which, &self.reference(*which), &error.to_string()).await;
+            let reference = self.reference(self.name(*which));
+            self.events.warn(Reason::CertificateInvalid, *which, &reference, &error.to_string()).await;
         }
     }
 
@@ -317,12 +341,17 @@ impl Keeper {
         }
     }
 
-    fn reference(&self, which: Which) -> ObjectReference {
+    /// The Secret in which whoever makes a certificate writes it first.
+    fn maker(&self, which: Which) -> &str {
+        self.parts.external_secret.as_deref().unwrap_or_else(|| self.name(which))
+    }
+
+    fn reference(&self, secret: &str) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Secret".to_owned()),
             namespace: Some(self.parts.namespace.clone()),
-            name: Some(self.name(which).to_owned()),
+            name: Some(secret.to_owned()),
             ..ObjectReference::default()
         }
     }

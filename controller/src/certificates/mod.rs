@@ -16,7 +16,10 @@
 //!                                (the old serving certificate)      (a new one; the old authority is still trusted)
 //! ```
 //!
-//! What to do next is decided by `decide::next`, which knows neither clock nor network; [`Keeper`] reads, asks, writes and waits.
+//! What somebody else makes is in a third Secret. It is copied into the serving Secret when webhooks trust it, and never earlier: whoever
+//! makes it changes certificate and authority at once, and a pod may have a changed Secret within a second.
+//!
+//! What to do next is decided by `decide::next` and `external::follow`, which know neither clock nor network; [`Keeper`] reads, asks, writes and waits.
 //! A Secret is written only as the one that was read, so two controllers never make two authorities.
 
 mod args;
@@ -28,6 +31,7 @@ mod event;
 mod external;
 mod keeper;
 mod metrics;
+mod offer;
 mod quiet;
 mod rules;
 mod serving;

@@ -12,11 +12,11 @@ use super::serving::{Pair, PairError};
 /// Data of a Secret.
 pub(crate) type Data = BTreeMap<String, ByteString>;
 
-const CA_CERTIFICATE: &str = "ca.crt";
+pub(crate) const CA_CERTIFICATE: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
 const PREVIOUS: &str = "previous.crt";
-const TLS_CERTIFICATE: &str = "tls.crt";
-const TLS_KEY: &str = "tls.key";
+pub(crate) const TLS_CERTIFICATE: &str = "tls.crt";
+pub(crate) const TLS_KEY: &str = "tls.key";
 
 /// The authority's Secret.
 #[derive(Default)]

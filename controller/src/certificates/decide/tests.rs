@@ -96,6 +96,7 @@ impl World {
                 let pair = self.serving().pair.expect("a Secret").expect("a pair");
                 self.serving = Some(StoredServing::data(&pair, &decision.bundle));
             }
+            Step::Give => panic!("nobody else makes certificates here"),
         }
         self.quiet = Duration::ZERO;
         step
@@ -164,7 +165,7 @@ fn an_authority_is_replaced_with_overlap() {
     // Webhooks must trust it first, and then for a pause.
     world.is_spread = false;
     world.forward(days(1));
-    assert_eq!((world.decide().step, world.decide().wait), (None, None));
+    assert_eq!((world.decide().step, world.decide().wait), (None, Some(SPREADING)));
     world.is_spread = true;
     world.quiet = Duration::from_secs(4);
     assert_eq!((world.decide().step, world.decide().wait), (None, Some(Duration::from_secs(6))));
@@ -330,4 +331,20 @@ fn w12_the_authority_of_loaders_is_replaced_with_overlap_by_the_secret_alone() {
         (both, leaf),
         "all trust both before anybody shows the new one"
     );
+}
+
+#[test]
+fn fault_h16_a_serving_certificate_lost_in_a_rotation_comes_again_when_webhooks_trust_its_authority() {
+    let mut world = World::settled();
+    world.forward(days(61));
+    world.run();
+    world.authority = None;
+    assert!(matches!(world.step(), Step::MakeAuthority { cause: Cause::Absent, .. }));
+    for lost in [None, Some(super::super::stored::Data::new())] {
+        world.serving = lost;
+        world.is_spread = false;
+        assert_eq!((world.decide().step, world.decide().wait), (None, Some(SPREADING)));
+        world.is_spread = true;
+        assert!(matches!(world.decide().step, Some(Step::IssueServing { .. })));
+    }
 }
