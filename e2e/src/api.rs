@@ -110,14 +110,26 @@ impl Api {
         self.send("DELETE", path, "application/json", &options.to_string())
     }
 
+    /// What is at a path as text, like a log or what a pod says through the API server, and the status of HTTP.
+    ///
+    /// # Errors
+    /// When no server answers.
+    pub fn text(&self, path: &str) -> Result<(u16, String), String> {
+        let (code, body) = self.answer("GET", path, "", "")?;
+        Ok((code, String::from_utf8_lossy(&body).into_owned()))
+    }
+
     fn send(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<Reply, String> {
+        let (code, body) = self.answer(method, path, content_type, body)?;
+        Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() })
+    }
+
+    fn answer(&self, method: &str, path: &str, content_type: &str, body: &str) -> Result<(u16, Vec<u8>), String> {
         let question = Question { method, path, content_type, body };
         let mut problems = Vec::new();
         for server in &self.servers {
             match self.client.send(*server, &question) {
-                Ok((code, body)) => {
-                    return Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() });
-                }
+                Ok(answer) => return Ok(answer),
                 Err(error) => problems.push(format!("{server}: {error}")),
             }
         }

@@ -28,6 +28,7 @@ mod guard;
 mod guest;
 mod helm;
 mod installation;
+mod issuer;
 mod json;
 mod kubeconfig;
 mod kubectl;
@@ -63,6 +64,7 @@ pub use installation::{
     CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,
     SERVICE, condition,
 };
+pub use issuer::Issuer;
 pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;

@@ -38,8 +38,9 @@ fn render() -> String {
     let helm = Helm::build(&cache, &|line| eprintln!("{line}")).unwrap_or_else(|error| panic!("{error}"));
     let values = json!({
         "policyServer": POLICY_SERVER,
-        // Tests switch it on for single pods.
+        // Tests switch these on for single pods.
         "siblings": { "enabled": true },
+        "certificates": { "mode": "external" },
         "uninstall": { "hook": false },
     });
     let rendered = helm.template("rig", NAMESPACE, &values);

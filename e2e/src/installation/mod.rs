@@ -10,10 +10,10 @@ mod options;
 mod pod;
 mod policy;
 mod setup;
-mod tls;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,7 @@ pub use policy::{Policy, condition};
 pub use setup::PodSetup;
 
 use crate::api::Api;
+use crate::issuer::Issuer;
 use crate::program::Program;
 use crate::source::Source;
 use crate::wait::eventually;
@@ -33,6 +34,8 @@ use pod::lock;
 pub const POLICY_SERVER_ACCOUNT: &str = "portcullis-policy-server";
 /// The account of the controller's pods.
 pub const CONTROLLER_ACCOUNT: &str = "portcullis-controller";
+/// How long a certificate of the test lasts, where no controller makes one.
+const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 /// The service in front of the evaluators.
 pub const SERVICE: &str = "portcullis-policy-server";
 
@@ -57,7 +60,8 @@ impl<'c> Installation<'c> {
         let source = Source::start(cluster);
         let installation = Self { cluster, options, source, pods: Mutex::default(), count: Mutex::default() };
         if installation.options.certificates == Certificates::OfTheTest {
-            installation.put_certificate(&tls::make(installation.namespace()));
+            let issued = Issuer::new("certificates of a test").issue(installation.namespace(), LIFETIME);
+            installation.put_certificate(&issued);
         }
         installation
     }

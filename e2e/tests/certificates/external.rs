@@ -1,35 +1,28 @@
 //! Certificates that somebody else makes, as cert-manager does, and row H14.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use portcullis_e2e::{Installation, InstallationOptions, PodSetup, Program, SERVICE, eventually, eventually_within};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
-use serde_json::json;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use portcullis_e2e::{
+    Installation, InstallationOptions, Issuer, PodSetup, Program, eventually, eventually_within, never,
+};
+use serde_json::{Value, json};
 
 use crate::secrets::{self, Secrets, bundles};
 use crate::{ROTATION, cluster, denying, events, hurried};
 
-/// What cert-manager writes: a certificate that has this much time left of three times as much, by an authority of its own.
-fn issued(namespace: &str, left: Duration) -> [(&'static str, String); 3] {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "somebody else");
-    let key = KeyPair::generate().unwrap();
-    let authority = params.self_signed(&key).unwrap().pem();
-    let issuer = Issuer::new(params, key);
-    let mut params = CertificateParams::new(vec![format!("{SERVICE}.{namespace}.svc")]).unwrap();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    params.not_before = date_time_ymd(1970, 1, 1) + (now - 2 * left - Duration::from_secs(60));
-    params.not_after = date_time_ymd(1970, 1, 1) + now + left;
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, &issuer).unwrap().pem();
-    [("tls.crt", certificate), ("tls.key", key.serialize_pem()), ("ca.crt", authority)]
-}
-
-fn put(installation: &Installation<'_>, left: Duration) {
-    let texts = issued(installation.namespace(), left);
-    let texts: Vec<_> = texts.iter().map(|(key, text)| (*key, text.as_str())).collect();
-    secrets::put(installation, "tls", &texts);
+/// Writes the Secret as cert-manager does: with a certificate that has this much time left of three times as much.
+fn put(installation: &Installation<'_>, issuer: &Issuer, left: Duration) {
+    let texts = issuer.issue(installation.namespace(), left);
+    let data: serde_json::Map<String, Value> =
+        texts.iter().map(|(key, text)| ((*key).to_owned(), STANDARD.encode(text).into())).collect();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
+        "metadata": { "name": secrets::name(installation, "external") },
+    });
+    let applied = installation.api().apply(&secrets::path(installation, "external"), "somebody-else", &secret);
+    applied.unwrap().expect("the Secret");
 }
 
 fn external() -> PodSetup {
@@ -39,8 +32,11 @@ fn external() -> PodSetup {
 #[test]
 #[ignore = "starts a cluster"]
 fn certificates_of_cert_manager_are_followed() {
-    let installation = Installation::start(cluster(), InstallationOptions::named("external").certified_by_the_test());
-    installation.start_controller_with(external());
+    let installation = Installation::start(cluster(), InstallationOptions::named("external"));
+    let (first, second) = (Issuer::new("the first one"), Issuer::new("the second one"));
+    let month = Duration::from_secs(30 * 24 * 3600);
+    put(&installation, &first, month);
+    let controller = installation.start_controller_with(external());
     installation.add_replica();
     installation.wait_ready();
     let namespace = installation.make_namespace("shop");
@@ -55,28 +51,37 @@ fn certificates_of_cert_manager_are_followed() {
     let before = Secrets::of(&installation);
     assert_eq!(before.authority, "", "no authority is made");
 
-    put(&installation, Duration::from_secs(30 * 24 * 3600));
-    let now = Secrets::of(&installation);
-    eventually("both authorities in every webhook", || {
+    // While nobody can have webhooks trust another authority, pods are not given its certificate.
+    controller.stop(Program::Controller);
+    put(&installation, &second, month);
+    never(Duration::from_secs(2), "another certificate for the pods", || {
+        Some(Secrets::of(&installation)).filter(|now| now.leaf != before.leaf)
+    });
+    controller.start(Program::Controller);
+    let now = eventually("the pods' new certificate", || {
+        // Webhooks are looked at after the Secret: what they trust then they trusted with it at the latest.
+        let now = Some(Secrets::of(&installation)).filter(|now| now.leaf != before.leaf)?;
         let is_there = |bundle: &String| bundle.contains(&before.shown) && bundle.contains(&now.shown);
-        bundles(&installation).iter().all(is_there).then_some(())
+        assert!(bundles(&installation).iter().all(is_there), "both authorities are in every webhook");
+        Some(now)
     });
     eventually_within(ROTATION, "the new authority alone", || {
         bundles(&installation).iter().all(|bundle| *bundle == now.shown).then_some(())
     });
     eventually("the policy's own denial", || create().contains(&text).then_some(()));
     installation.wait_for(&policy, "WebhookConfigured", "True");
-    assert_eq!(Secrets::of(&installation), now, "nothing is written");
+    assert_eq!(Secrets::of(&installation), now, "nothing else is written");
 }
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_h14_a_certificate_near_its_end_is_told() {
-    let installation = Installation::start(cluster(), InstallationOptions::named("ending").certified_by_the_test());
-    put(&installation, Duration::from_secs(3600));
+    let installation = Installation::start(cluster(), InstallationOptions::named("ending"));
+    let issuer = Issuer::new("somebody else");
+    put(&installation, &issuer, Duration::from_secs(3600));
     let controller = installation.start_controller_with(external());
     let event = eventually("an event", || {
-        events(&installation, &secrets::name(&installation, "tls"), "CertificateExpiring").pop()
+        events(&installation, &secrets::name(&installation, "external"), "CertificateExpiring").pop()
     });
     assert_eq!(
         (&event["type"], &event["reportingController"]),
@@ -84,15 +89,14 @@ fn fault_h14_a_certificate_near_its_end_is_told() {
     );
     assert!(event["note"].as_str().unwrap().contains("was not renewed"), "{event}");
     let series = "portcullis_controller_certificate_expiry_seconds{certificate=\"serving\"} ";
-    let (_, metrics) = controller.probe(Program::Controller, "/metrics").unwrap();
-    let left = metrics.lines().find_map(|line| line.strip_prefix(series)?.parse::<i64>().ok()).unwrap();
-    assert!((1..=3600).contains(&left), "{left}");
+    let left = || {
+        let (_, metrics) = controller.probe(Program::Controller, "/metrics")?;
+        metrics.lines().find_map(|line| line.strip_prefix(series)?.parse::<i64>().ok())
+    };
+    let short = left().unwrap();
+    assert!((1..=3600).contains(&short), "{short}");
 
     // Renewed, nothing is told any more.
-    put(&installation, Duration::from_secs(100 * 24 * 3600));
-    eventually("the renewed certificate", || {
-        let (_, metrics) = controller.probe(Program::Controller, "/metrics")?;
-        let left = metrics.lines().find_map(|line| line.strip_prefix(series)?.parse::<i64>().ok())?;
-        (left > 3600).then_some(())
-    });
+    put(&installation, &issuer, Duration::from_secs(100 * 24 * 3600));
+    eventually("the renewed certificate", || left().filter(|left| *left > 3600));
 }

@@ -86,10 +86,16 @@ fn the_controller_knows_who_makes_the_certificates() {
 }
 
 #[test]
-fn cert_manager_writes_the_secret_that_pods_mount_for_the_names_that_api_servers_call() {
+fn cert_manager_writes_the_secret_that_the_controller_reads_for_the_names_that_api_servers_call() {
     let objects = render(&json!({ "certificates": { "mode": "cert-manager" } }));
     let spec = &find(&objects, "Certificate", "portcullis-policy-server")["spec"];
-    assert_eq!(spec["secretName"], "portcullis-default-tls");
+    assert_eq!(spec["secretName"], "portcullis-default-external");
+    let rights = find(&objects, "Role", "portcullis-controller")["rules"].as_array().unwrap().clone();
+    let names = json!(["portcullis-default-external"]);
+    let right = rights.iter().find(|rule| rule["resourceNames"] == names).unwrap();
+    assert_eq!(right["verbs"], json!(["get"]));
+    let own = render(&json!({}));
+    assert!(!find(&own, "Role", "portcullis-controller").to_string().contains("external"));
     assert_eq!(spec["dnsNames"][0], "portcullis-policy-server.gate.svc");
     assert!(has(&objects, "Issuer", spec["issuerRef"]["name"].as_str().unwrap()));
 

@@ -1,0 +1,61 @@
+//! Who makes certificates for the policy server in the controller's place, as cert-manager does.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
+
+use crate::installation::SERVICE;
+
+/// How much earlier than a third before its end a certificate begins to be due, so that clocks do not matter.
+const MARGIN: Duration = Duration::from_secs(60);
+
+/// A certificate authority that belongs to nobody else.
+pub struct Issuer {
+    certificate: String,
+    issuer: rcgen::Issuer<'static, KeyPair>,
+}
+
+impl Issuer {
+    /// A new one, whose certificate is for this name.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        Self { certificate, issuer: rcgen::Issuer::new(params, key) }
+    }
+
+    /// `tls.crt`, `tls.key` and `ca.crt` for the service in this namespace. The certificate has this much time left, and two thirds of its
+    /// lifetime have passed, so that its renewal is due.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    pub fn issue(&self, namespace: &str, left: Duration) -> [(&'static str, String); 3] {
+        let mut params = CertificateParams::new(vec![format!("{SERVICE}.{namespace}.svc")]).expect("a name");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+        let start = date_time_ymd(1970, 1, 1);
+        params.not_before = start + now.saturating_sub(2 * left + MARGIN);
+        params.not_after = start + now + left;
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
+        [("tls.crt", certificate), ("tls.key", key.serialize_pem()), ("ca.crt", self.certificate.clone())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_certificates_of_one_issuer_have_one_authority_and_two_keys() {
+        let issuer = Issuer::new("one");
+        let [first, second] = [1, 2].map(|hours| issuer.issue("shop", Duration::from_secs(3600 * hours)));
+        assert_eq!(first[2], second[2]);
+        assert!(first[0] != second[0] && first[1] != second[1]);
+        assert_ne!(Issuer::new("one").issue("shop", Duration::from_secs(1))[2], first[2]);
+    }
+}
