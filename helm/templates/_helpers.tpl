@@ -3,20 +3,34 @@
 portcullis-{{ .Values.policyServer }}
 {{- end }}
 
-{{/* Labels of every object. */}}
+{{/* Labels of every object. Written by toYaml, as all that users choose is: a name may look like a number. */}}
 {{- define "portcullis.labels" -}}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: portcullis
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-policies.portcullis.dev/policy-server: {{ .Values.policyServer }}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_"))
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/version" (.Chart.AppVersion | replace "+" "_")
+  "app.kubernetes.io/part-of" "portcullis"
+  "app.kubernetes.io/managed-by" .Release.Service
+  "policies.portcullis.dev/policy-server" .Values.policyServer
+-}}
+{{- toYaml (merge $own (omit .Values.labels "app.kubernetes.io/name")) }}
+{{- end }}
+
+{{/* These, and others that take the place of none of them: (list . others). */}}
+{{- define "portcullis.labelsAnd" -}}
+{{- toYaml (merge (include "portcullis.labels" (index . 0) | fromYaml) (index . 1)) }}
+{{- end }}
+
+{{/* Labels of the pods of a component: (list . "policy-server" others). */}}
+{{- define "portcullis.podLabels" -}}
+{{- $own := include "portcullis.selector" (list (index . 0) (index . 1)) | fromYaml }}
+{{- toYaml (merge $own (include "portcullis.labels" (index . 0) | fromYaml) (index . 2)) }}
 {{- end }}
 
 {{/* What finds the pods of a component: (list . "policy-server"). It never changes, as a Deployment's selector may not. */}}
 {{- define "portcullis.selector" -}}
 app.kubernetes.io/name: portcullis-{{ index . 1 }}
-policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer }}
+policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quote }}
 {{- end }}
 
 {{/* The image of a program: (list . "loader"). */}}
@@ -104,6 +118,18 @@ livenessProbe:
   matchLabelKeys: [pod-template-hash]
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Ends an upgrade that would remove every pod that serves, as helm removes what is no longer in the chart without waiting for what takes
+     its place: (list . isStateful). */}}
+{{- define "portcullis.refuseToReplace" -}}
+{{- $root := index . 0 }}{{ $old := ternary "Deployment" "StatefulSet" (index . 1) -}}
+{{- $object := lookup "apps/v1" $old $root.Release.Namespace "portcullis-policy-server" | default dict -}}
+{{- $serves := dig "status" "readyReplicas" 0 $object | int -}}
+{{- if and $serves (ne "keep" (dig "metadata" "annotations" "helm.sh/resource-policy" "" $object)) -}}
+{{- $kubectl := printf "kubectl --namespace %s" $root.Release.Namespace -}}
+{{- fail (printf "volume.persistence.enabled is %t, and helm would remove the %s with all pods that serve before others are ready. Let it stay until then: `%s annotate %s portcullis-policy-server helm.sh/resource-policy=keep`, upgrade again with --wait, then `%s delete %s portcullis-policy-server`" (index . 1) $old $kubectl (lower $old) $kubectl (lower $old)) -}}
+{{- end -}}
 {{- end }}
 
 {{/* What the loader is told in files. */}}

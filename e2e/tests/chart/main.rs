@@ -6,6 +6,8 @@
 
 mod api_server;
 mod monitoring;
+mod names;
+mod network;
 mod pods;
 mod rights;
 mod settings;
@@ -53,6 +55,7 @@ fn refusal(values: &Value) -> String {
 fn everything() -> Value {
     json!({
         "policyServer": "edge",
+        "labels": { "team": "platform" },
         "image": {
             "registry": "registry.example.com:5000/portcullis",
             "tag": "v9",
@@ -64,7 +67,7 @@ fn everything() -> Value {
             "priorityClassName": "system-cluster-critical",
             "podLabels": { "team": "platform" },
             "podAnnotations": { "example.com/note": "one" },
-            "nodeSelector": { "kubernetes.io/os": "linux" },
+            "nodeSelector": { "kubernetes.io/arch": "amd64" },
             "tolerations": [{ "key": "dedicated", "operator": "Exists" }],
             "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
                 "weight": 1,
@@ -90,7 +93,7 @@ fn everything() -> Value {
         "volume": { "persistence": { "enabled": true, "size": "5Gi", "storageClassName": "fast" } },
         "autoscaling": { "enabled": true },
         "disruptionBudget": { "maxUnavailable": "34%" },
-        "service": { "annotations": { "example.com/note": "one" }, "ipFamilyPolicy": "PreferDualStack" },
+        "service": { "annotations": { "example.com/note": "one" }, "ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4"] },
         "networkPolicy": {
             "metricsFrom": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } } }],
             "egressPorts": [443, 6443],

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::{NAMESPACE, containers, everything, find, has, pods, render};
+use crate::{NAMESPACE, containers, everything, find, has, pods, refusal, render};
 
 fn watched() -> Value {
     json!({ "monitoring": {
@@ -64,6 +64,39 @@ fn every_port_with_metrics_is_read_and_no_other_pod_is() {
             assert_eq!(is_found, object["kind"] != "Job", "{}", object["metadata"]["name"]);
         }
     }
+}
+
+#[test]
+fn who_has_service_monitors_only_reads_the_same_ports_of_the_same_pods() {
+    let objects = render(
+        &json!({ "monitoring": { "labels": { "release": "prometheus" }, "serviceMonitor": { "enabled": true } } }),
+    );
+    let monitor = find(&objects, "ServiceMonitor", "portcullis");
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    let is_chosen =
+        |service: &&Value| wanted.iter().all(|(label, value)| service["metadata"]["labels"][label] == *value);
+    let services: Vec<_> = objects.iter().filter(|object| object["kind"] == "Service").filter(is_chosen).collect();
+    let endpoints = monitor["spec"]["endpoints"].as_array().unwrap();
+    let mut read = BTreeSet::new();
+    for service in services {
+        let spec = &service["spec"];
+        // No balancing, and pods that are not ready as well.
+        assert_eq!((&spec["clusterIP"], &spec["publishNotReadyAddresses"]), (&json!("None"), &json!(true)));
+        let chosen = objects.iter().find(|object| {
+            object["kind"] == "Deployment" && object["spec"]["selector"]["matchLabels"] == spec["selector"]
+        });
+        let pod = &chosen.unwrap()["spec"]["template"]["spec"];
+        for port in spec["ports"].as_array().unwrap() {
+            let is_there = |one: &Value| one["name"] == port["targetPort"] && one["containerPort"] == port["port"];
+            assert!(containers(pod).iter().any(|one| one["ports"].as_array().unwrap().iter().any(is_there)), "{port}");
+            assert!(endpoints.iter().any(|endpoint| endpoint["port"] == port["name"]), "{port}");
+            read.insert(port["name"].as_str().unwrap());
+        }
+    }
+    assert_eq!(read, BTreeSet::from(["evaluator", "loader", "reporter", "controller"]));
+    let both = json!({ "monitoring": { "podMonitor": { "enabled": true }, "serviceMonitor": { "enabled": true } } });
+    assert!(refusal(&both).contains("counted twice"));
 }
 
 #[test]

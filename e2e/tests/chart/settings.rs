@@ -35,6 +35,8 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "networkPolicy": { "egressPorts": [70000] } }), "/networkPolicy/egressPorts/0"),
         (json!({ "certificates": { "mode": "none" } }), "/certificates/mode"),
         (json!({ "certificates": { "issuerRef": { "nam": "x" } } }), "nam"),
+        (json!({ "certificates": { "issuerRef": { "kind": "ClusterIssuer" } } }), "/certificates/issuerRef"),
+        (json!({ "labels": { "team": 1 } }), "/labels/team"),
         (
             json!({ "rbac": { "contextAwareReads": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] }] } }),
             "/rbac/contextAwareReads/0/verbs/0",

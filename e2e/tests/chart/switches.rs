@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{args, container, everything, find, has, render};
+use crate::{args, container, everything, find, has, pods, render};
 
 #[test]
 fn a_claim_for_each_pod_makes_a_stateful_set() {
@@ -103,6 +103,41 @@ fn cert_manager_writes_the_secret_that_the_controller_reads_for_the_names_that_a
     let objects = render(&json!({ "certificates": { "mode": "cert-manager", "issuerRef": issuer } }));
     assert_eq!(find(&objects, "Certificate", "portcullis-policy-server")["spec"]["issuerRef"], issuer);
     assert!(!objects.iter().any(|object| object["kind"] == "Issuer"));
+}
+
+#[test]
+fn the_authority_that_cert_manager_keeps_outlives_what_it_signs() {
+    let objects = render(&json!({ "certificates": { "mode": "cert-manager" } }));
+    let hours = |name| {
+        let duration = &find(&objects, "Certificate", name)["spec"]["duration"];
+        duration.as_str().and_then(|text| text.strip_suffix('h')).unwrap().parse::<u32>().unwrap()
+    };
+    // It is renewed at two thirds of its life; what the old one signed a moment before must not outlive it.
+    assert!(hours("portcullis-policy-server") < hours("portcullis-authority") / 3);
+}
+
+#[test]
+fn classes_of_the_system_have_the_quota_that_some_clouds_ask_for() {
+    let quota = |values| render(&values).into_iter().find(|object| object["kind"] == "ResourceQuota");
+    let both =
+        ["server", "controller"].map(|who| (who.to_owned(), json!({ "priorityClassName": "system-cluster-critical" })));
+    let found = quota(both.into_iter().collect()).unwrap();
+    let scope = &found["spec"]["scopeSelector"]["matchExpressions"];
+    assert_eq!(
+        *scope,
+        json!([{ "scopeName": "PriorityClass", "operator": "In", "values": ["system-cluster-critical"] }])
+    );
+    assert!(quota(json!({ "server": { "priorityClassName": "high" } })).is_none());
+    assert!(quota(json!({})).is_none());
+}
+
+#[test]
+fn pods_run_on_linux_beside_what_else_is_asked_of_nodes() {
+    let more = json!({ "nodeSelector": { "kubernetes.io/arch": "arm64" } });
+    for (name, pod) in pods(&render(&json!({ "server": more, "controller": more }))) {
+        let wanted = json!({ "kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux" });
+        assert_eq!(pod["nodeSelector"], wanted, "{name}");
+    }
 }
 
 #[test]

@@ -1,8 +1,11 @@
 {{/* Labels of an alert: (list . "critical"). Critical: requests go unjudged now, or will within hours. */}}
 {{- define "portcullis.alertLabels" -}}
-severity: {{ index . 1 }}
-policy_server: {{ (index . 0).Values.policyServer }}
-{{- with (index . 0).Values.monitoring.prometheusRule.labels }}
-{{ toYaml . }}
+{{- $own := dict "severity" (index . 1) "policy_server" (index . 0).Values.policyServer }}
+{{- toYaml (merge $own (index . 0).Values.monitoring.prometheusRule.labels) }}
 {{- end }}
+
+{{/* Words for Prometheus that name the policies with a reason of Ready: (list . "Error"). */}}
+{{- define "portcullis.alertNames" -}}
+{{- $series := printf "portcullis_reporter_troubled_policies{namespace='%s',status='%s'}" (index . 0).Release.Namespace (index . 1) -}}
+{{ `{{ range query ` }}"{{ $series }}"{{ ` | sortByLabel "policy" }}{{ .Labels.policy }} {{ end }}` }}
 {{- end }}

@@ -1,0 +1,120 @@
+//! Names and labels that users choose, of which YAML and the chart may think something else.
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use portcullis_e2e::objects_of;
+
+use crate::{find, helm, pods};
+
+/// Every text that an object has below a key of this name, or below a map of this name.
+fn below<'o>(object: &'o Value, key: &str, found: &mut Vec<&'o Value>) {
+    match object {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::Object(map) if name == key => found.extend(map.values()),
+                    value if name == key => found.push(value),
+                    value => below(value, key, found),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| below(value, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn names_that_look_like_numbers_and_truths_stay_names() {
+    let values = json!({
+        "policyServer": "1e3",
+        "server": { "priorityClassName": "0x1f" },
+        "controller": { "priorityClassName": "12" },
+        "volume": { "persistence": { "enabled": true, "storageClassName": "0.5" } },
+        "certificates": { "mode": "cert-manager" },
+        "siblings": { "enabled": true },
+        "modules": { "pullSecret": "123", "allowedPrivate": ["fe80::"] },
+        "monitoring": { "podMonitor": { "enabled": true }, "prometheusRule": { "enabled": true }, "dashboard": { "enabled": true } },
+    });
+    let rendered = helm().template("true", "123", &values);
+    assert!(rendered.is_ok(), "{}", rendered.stderr);
+    let objects = objects_of(&rendered.stdout);
+    for key in [
+        "namespace",
+        "labels",
+        "matchLabels",
+        "selector",
+        "priorityClassName",
+        "storageClassName",
+        "secretName",
+        "args",
+    ] {
+        let mut found = Vec::new();
+        // What a schema says of a field of this name is no such field.
+        let ours = objects.iter().filter(|object| object["kind"] != "CustomResourceDefinition");
+        ours.for_each(|object| below(object, key, &mut found));
+        assert!(!found.is_empty(), "nothing is called {key}");
+        for value in found {
+            let is_text = value.is_string() || value.as_array().is_some_and(|all| all.iter().all(Value::is_string));
+            // A selector of labels is a map of maps.
+            assert!(
+                is_text || value.is_object() || value["key"].is_string() || value[0]["key"].is_string(),
+                "{key}: {value}"
+            );
+        }
+    }
+}
+
+#[test]
+fn labels_of_users_are_on_every_object_and_take_the_place_of_none_of_the_charts() {
+    let theirs = json!({ "team": "platform", "app.kubernetes.io/name": "mine", "policies.portcullis.dev/policy-server": "other" });
+    let values = json!({
+        "labels": theirs, "server": { "podLabels": theirs }, "controller": { "podLabels": theirs },
+        "monitoring": {
+            "labels": theirs,
+            "podMonitor": { "enabled": true },
+            "prometheusRule": { "enabled": true, "labels": { "severity": "none" } },
+            "dashboard": { "enabled": true, "labels": theirs },
+        },
+    });
+    let rendered = helm().template("portcullis", crate::NAMESPACE, &values);
+    assert!(rendered.is_ok(), "{}", rendered.stderr);
+    for object in serde_yaml_ng::Deserializer::from_str(&rendered.stdout) {
+        // A key that is there twice is an error of this reader's.
+        serde_yaml_ng::Value::deserialize(object).unwrap();
+    }
+    let objects = objects_of(&rendered.stdout);
+    for object in &objects {
+        let labels = &object["metadata"]["labels"];
+        assert_eq!(labels["team"], "platform", "{} {}", object["kind"], object["metadata"]["name"]);
+        assert_eq!(labels["policies.portcullis.dev/policy-server"], "default");
+    }
+    for name in ["portcullis-policy-server", "portcullis-controller"] {
+        let spec = &find(&objects, "Deployment", name)["spec"];
+        let labels = &spec["template"]["metadata"]["labels"];
+        assert_eq!(labels["team"], "platform");
+        for (label, value) in spec["selector"]["matchLabels"].as_object().unwrap() {
+            assert_eq!(&labels[label], value, "{label}");
+        }
+    }
+    assert_eq!(pods(&objects).len(), 4);
+}
+
+#[test]
+fn the_longest_names_that_there_may_be_fit() {
+    let values = json!({ "policyServer": "p".repeat(40), "certificates": { "mode": "cert-manager" }, "siblings": { "enabled": true } });
+    let rendered = helm().template(&"r".repeat(53), &"n".repeat(63), &values);
+    assert!(rendered.is_ok(), "{}", rendered.stderr);
+    for object in objects_of(&rendered.stdout) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        // What becomes the name of a host or a label.
+        let is_short =
+            ["Service", "Deployment", "StatefulSet", "Job", "Pod"].map(Value::from).contains(&object["kind"]);
+        assert!(name.len() <= if is_short { 52 } else { 253 }, "{} {name}", object["kind"]);
+        let mut labels = Vec::new();
+        below(&object["metadata"], "labels", &mut labels);
+        assert!(labels.iter().all(|label| label.as_str().unwrap().len() <= 63), "{name}: {labels:?}");
+        // The common name of a certificate.
+        assert!(object["spec"]["commonName"].as_str().is_none_or(|name| name.len() <= 64), "{name}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Who may connect to whom, and at which addresses.
+
+use serde_json::{Value, json};
+
+use crate::{args, container, everything, find, pods, refusal, render};
+
+/// The NetworkPolicies that select pods with these labels.
+fn policies_for<'o>(objects: &'o [Value], labels: &Value) -> Vec<&'o Value> {
+    let selects = |policy: &Value| {
+        let wanted = policy["spec"]["podSelector"]["matchLabels"].as_object().unwrap();
+        wanted.iter().all(|(label, value)| labels[label] == *value)
+    };
+    objects.iter().filter(|object| object["kind"] == "NetworkPolicy" && selects(object)).collect()
+}
+
+#[test]
+fn every_pod_may_connect_to_what_it_needs_where_a_namespace_forbids_all_that_nobody_allows() {
+    for values in [json!({}), everything()] {
+        let objects = render(&values);
+        let templates = objects.iter().filter_map(|object| match object["kind"].as_str()? {
+            "Pod" => Some(object),
+            "Deployment" | "StatefulSet" | "Job" => Some(&object["spec"]["template"]),
+            _ => None,
+        });
+        let mut count = 0;
+        for template in templates {
+            count += 1;
+            let labels = &template["metadata"]["labels"];
+            let policies = policies_for(&objects, labels);
+            assert_eq!(policies.len(), 1, "{labels}");
+            let egress = policies[0]["spec"]["egress"].as_array().unwrap();
+            for port in [53, 5353] {
+                for protocol in ["UDP", "TCP"] {
+                    assert!(
+                        egress.iter().any(|rule| rule["to"].is_null()
+                            && rule["ports"]
+                                .as_array()
+                                .unwrap()
+                                .contains(&json!({ "port": port, "protocol": protocol }))),
+                        "{labels}: {protocol} {port}"
+                    );
+                }
+            }
+            let api_server = [json!({ "protocol": "TCP" }), json!({ "port": 6443, "protocol": "TCP" })];
+            let ports =
+                egress.iter().filter(|rule| rule["to"].is_null()).flat_map(|rule| rule["ports"].as_array().unwrap());
+            assert!(ports.into_iter().any(|port| api_server.contains(port)), "{labels}: the API server");
+        }
+        assert_eq!(count, pods(&objects).len());
+        assert_eq!(count, 4, "policy server, controller, and the two that ask and that uninstall");
+        // What `helm test` asks is at a port of pods that nobody may have listed.
+        let test = find(&objects, "NetworkPolicy", "portcullis-test")["spec"]["egress"].to_string();
+        assert!(test.contains(r#""ports":[{"port":8443}]"#), "{test}");
+    }
+}
+
+#[test]
+fn programs_listen_on_addresses_of_both_families() {
+    let objects = render(&everything());
+    assert!(args(container(&objects, "evaluator")).contains(&"--address=[::]:8443"));
+    let loader = container(&objects, "loader");
+    assert!(args(loader).contains(&"--siblings-address=[::]:8444"));
+    let own = loader["env"].as_array().unwrap().iter().find(|env| env["name"] == "PORTCULLIS_SIBLINGS_OWN_ADDRESS");
+    assert_eq!(own.unwrap()["valueFrom"]["fieldRef"]["fieldPath"], "status.podIPs", "it has one of each family");
+}
+
+#[test]
+fn the_service_has_the_families_of_addresses_that_are_asked_for() {
+    let service = |values| find(&render(&values), "Service", "portcullis-policy-server")["spec"].clone();
+    let both = service(json!({ "service": { "ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6", "IPv4"] } }));
+    assert_eq!((&both["ipFamilyPolicy"], &both["ipFamilies"]), (&json!("RequireDualStack"), &json!(["IPv6", "IPv4"])));
+    let usual = service(json!({}));
+    assert!(usual["ipFamilyPolicy"].is_null() && usual["ipFamilies"].is_null(), "the cluster knows best");
+    assert!(refusal(&json!({ "service": { "ipFamilies": ["IPv5"] } })).contains("/service/ipFamilies/0"));
+}
+
+#[test]
+fn pods_in_the_network_of_their_node_make_room_before_the_next_one_comes() {
+    let objects = render(&json!({ "server": { "hostNetwork": true } }));
+    let spec = &find(&objects, "Deployment", "portcullis-policy-server")["spec"];
+    let pod = &spec["template"]["spec"];
+    assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
+    assert_eq!(spec["strategy"]["rollingUpdate"], json!({ "maxSurge": 0, "maxUnavailable": 1 }));
+    // API servers call pods of the policy server, and nobody else needs it.
+    let others = pods(&objects).into_iter().filter(|(name, _)| *name != "portcullis-policy-server");
+    assert!(others.into_iter().all(|(_, pod)| pod["hostNetwork"].is_null()));
+    assert!(render(&json!({})).iter().all(|object| !object.to_string().contains("hostNetwork")));
+}
