@@ -33,6 +33,8 @@ struct Shared {
     /// On whom it hangs up.
     refused: Mutex<Vec<IpAddr>>,
     is_closed: AtomicBool,
+    /// How much longer every answer takes.
+    delay: Mutex<Duration>,
     has_ended: AtomicBool,
 }
 
@@ -71,6 +73,7 @@ impl Source {
             requests: Mutex::default(),
             refused: Mutex::default(),
             is_closed: false.into(),
+            delay: Mutex::default(),
             has_ended: false.into(),
         });
         let server = Arc::clone(&shared);
@@ -127,14 +130,20 @@ impl Source {
         self.shared.is_closed.store(true, Ordering::SeqCst);
     }
 
+    /// From now on every answer takes so much longer.
+    pub fn slow(&self, delay: Duration) {
+        *lock(&self.shared.delay) = delay;
+    }
+
     /// From now on it hangs up on who connects from this address.
     pub fn refuse(&self, peer: IpAddr) {
         lock(&self.shared.refused).push(peer);
     }
 
-    /// From now on it answers everybody again.
+    /// From now on it answers everybody again, as fast as it can.
     pub fn open(&self) {
         lock(&self.shared.refused).clear();
+        self.slow(Duration::ZERO);
         self.shared.is_closed.store(false, Ordering::SeqCst);
     }
 
@@ -168,7 +177,8 @@ impl Shared {
         lock(&self.requests).push((path.clone(), Instant::now()));
         let none = Answer { status: 404, body: Arc::default(), delay: Duration::ZERO };
         let answer = lock(&self.answers).get(&path).cloned().unwrap_or(none);
-        thread::sleep(answer.delay);
+        let delay = answer.delay + *lock(&self.delay);
+        thread::sleep(delay);
         let Answer { status, body, .. } = answer;
         let head = format!("HTTP/1.1 {status} OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes())?;

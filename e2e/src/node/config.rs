@@ -163,6 +163,8 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         // How full the machine's disk is says nothing about the test, and images cannot be pulled again.
         "evictionHard": { "memory.available": "50Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%" },
         "imageGCHighThresholdPercent": 100,
+        // Tests kill a container again and again, and wait until it is back.
+        "crashLoopBackOff": { "maxContainerRestartPeriod": "10s" },
     })
 }
 

@@ -32,9 +32,19 @@ impl Container {
 
     /// Kills it, as the kernel does when memory is short.
     pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Stops it where it is, until the result goes.
+    pub fn freeze(self) -> Frozen {
+        self.signal(Signal::STOP);
+        Frozen(self)
+    }
+
+    fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             // It may have ended since.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
@@ -98,6 +108,15 @@ impl Container {
     fn read(&self, file: &str) -> String {
         let path = format!("/proc/{}/{file}", self.pid);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("failed to read {path}: {error}"))
+    }
+}
+
+/// A container that does nothing. It goes on when this goes.
+pub struct Frozen(Container);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use container::Container;
+pub use container::{Container, Frozen};
 pub use load::{Answer, Load};
 
 use crate::api::Api;
@@ -252,7 +252,12 @@ impl<'s> Release<'s> {
         let pod = json!({ "metadata": { "name": null, "generateName": "tried-" } });
         let mut body = self::pod(namespace, "tried");
         merge(&mut body, &pod);
-        Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"), &body, per_second)
+        self.load_of(namespace, "pods", &body, per_second)
+    }
+
+    /// [`Release::load`] with objects of a resource of the core group.
+    pub fn load_of(&self, namespace: &str, resource: &str, object: &Value, per_second: u32) -> Load {
+        Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/{resource}?dryRun=All"), object, per_second)
     }
 
     /// Keeps what tells why a test failed in a folder: objects, events, and the logs of every container. Returns the folder.

@@ -14,6 +14,7 @@ mod degraded;
 mod first_denial;
 mod killed;
 mod locked_out;
+mod random_faults;
 mod rolling;
 mod scaling;
 mod source_away;

@@ -1,0 +1,137 @@
+//! What must be so when everything is over.
+
+use std::thread;
+use std::time::Duration;
+
+use portcullis_e2e::{condition, eventually};
+use serde_json::{Value, json};
+
+use super::effect::{ODD_SUMMARY, ODD_TIMEOUT};
+use super::fault::Edit;
+use super::stand::Stand;
+use super::victim::SECRET;
+use crate::stage::{REPLICAS, names};
+
+/// How long nothing may change when nothing happens.
+const QUIET: Duration = Duration::from_secs(2);
+
+impl Stand {
+    /// Ends every fault, and asserts that all is well again with nobody's help: statuses are true, nothing is left of what has gone,
+    /// nothing was told that must not be, and nothing changes any more.
+    pub(super) fn recover(&mut self) {
+        self.wanted = REPLICAS;
+        self.release.scale(REPLICAS);
+        for victim in &mut self.victims {
+            victim.mend_source(self.release);
+            victim.edit(self.release, Edit::Good);
+        }
+        let _ = self.release.api().delete(&self.passing.path(), None);
+        self.settle();
+        self.look();
+        self.wait_for_status();
+        self.look();
+        self.end_calls();
+        self.wait_for_no_trace();
+        self.wait_for_quiet();
+        self.look_for_secrets();
+    }
+
+    /// Every policy is Ready everywhere, and its status names no pod that is not there.
+    fn wait_for_status(&self) {
+        let api = self.release.api();
+        for policy in self.victims.iter().map(|victim| victim.policy()).chain([&self.canary]) {
+            policy.wait_until(&api, "a status that is true", |object| {
+                let status = &object["status"];
+                let is = |kind: &str, value: &str| {
+                    condition(object, kind).is_some_and(|found| {
+                        found["status"] == value && found["observedGeneration"] == object["metadata"]["generation"]
+                    })
+                };
+                let pods = names(&self.release.pods());
+                let entries = status["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
+                is("Ready", "True")
+                    && is("Enforced", "True")
+                    && is("Degraded", "False")
+                    && is("WebhookConfigured", "True")
+                    && status["replicaCounts"]["current"] == REPLICAS
+                    && status["summary"] == format!("{REPLICAS}/{REPLICAS}")
+                    && entries.iter().all(|entry| pods.iter().any(|pod| entry["pod"] == **pod))
+            });
+        }
+    }
+
+    /// Nothing is left of pods and policies that have gone, nor of what somebody wrote.
+    fn wait_for_no_trace(&self) {
+        let (api, namespace) = (self.release.api(), self.release.namespace());
+        let list = |path: &str| api.get(path).unwrap_or_default()["items"].as_array().cloned().unwrap_or_default();
+        let sorted = |mut names: Vec<String>| {
+            names.sort();
+            names
+        };
+        eventually("a report of each pod, and no other", || {
+            let reports =
+                list(&format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{namespace}/replicareports"));
+            (sorted(names(&reports)) == sorted(names(&self.release.pods()))).then_some(())
+        });
+        eventually("webhooks as they were", || {
+            let webhooks = self.release.webhooks();
+            let mut entries = webhooks.iter().flat_map(|webhook| webhook["webhooks"].as_array().into_iter().flatten());
+            entries.all(|entry| entry["timeoutSeconds"] != ODD_TIMEOUT).then_some(())
+        });
+        eventually("holders of the Leases that are there", || {
+            let leases = list(&format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"));
+            let pods = names(&[self.release.pods(), self.release.controllers()].concat());
+            let is_held = |lease: &Value| pods.iter().any(|pod| lease["spec"]["holderIdentity"] == **pod);
+            (leases.len() >= 2 && leases.iter().all(is_held)).then_some(())
+        });
+        eventually("the end of a policy that was deleted", || {
+            let gone = api.read(&self.passing.path()).is_ok_and(|reply| reply.code == 404);
+            let service = json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": { "generateName": "asked-" },
+                "spec": { "ports": [{ "port": 80 }] },
+            });
+            let path = format!("/api/v1/namespaces/{}/services?dryRun=All", self.namespace);
+            (gone && api.create(&path, &service).is_ok_and(|reply| reply.is_ok())).then_some(())
+        });
+    }
+
+    /// Objects that nobody changes stay as they are.
+    fn wait_for_quiet(&self) {
+        let api = self.release.api();
+        let versions = || {
+            let paths = self.victims.iter().map(|victim| victim.policy().path()).chain([self.canary.path()]);
+            let policies = paths.map(|path| api.get(&path).unwrap_or_default());
+            policies
+                .chain(self.release.webhooks())
+                .map(|object| object["metadata"]["resourceVersion"].clone())
+                .collect()
+        };
+        let mut before: Vec<Value> = versions();
+        eventually("two seconds without a change", || {
+            thread::sleep(QUIET);
+            let now = versions();
+            let is_quiet = now == before;
+            before = now;
+            is_quiet.then_some(())
+        });
+    }
+
+    /// What objects and settings hold is in no log, no event, no status and no report.
+    fn look_for_secrets(&self) {
+        let kubectl = |args: &[&str]| self.release.kubectl(args.iter().copied()).expect("what is told").to_owned();
+        for app in ["portcullis-policy-server", "portcullis-controller"] {
+            let selector = format!("app.kubernetes.io/name={app}");
+            let logs =
+                kubectl(&["logs", "--selector", &selector, "--all-containers", "--tail=-1", "--max-log-requests=30"]);
+            assert!(!logs.is_empty(), "no logs of {app}");
+            assert!(!logs.contains(SECRET), "{app} tells a secret in its logs");
+        }
+        let told = kubectl(&["get", "events,replicareports", "--all-namespaces", "--output=json"]);
+        assert!(!told.contains(SECRET), "events or reports tell a secret");
+        for victim in &self.victims {
+            let object = self.release.api().get(&victim.policy().path()).unwrap();
+            assert!(!object["status"].to_string().contains(SECRET), "{:#}", object["status"]);
+            assert_ne!(object["status"]["summary"], ODD_SUMMARY);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! How each fault is made.
+
+use std::thread;
+use std::time::Duration;
+
+use portcullis_e2e::{Component, Container};
+use serde_json::{Value, json};
+
+use super::fault::{Fault, Part};
+use super::stand::Stand;
+
+/// How long a slow source takes for an answer.
+const SLOW: Duration = Duration::from_millis(700);
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1";
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+/// What somebody writes into webhooks and statuses.
+pub(super) const ODD_TIMEOUT: u32 = 29;
+pub(super) const ODD_SUMMARY: &str = "99/99";
+
+impl Stand {
+    /// Lets a fault happen now. An API server that is just away leaves undone what is to be done through it.
+    pub(super) fn perform(&mut self, fault: &Fault) {
+        match fault {
+            Fault::KillContainer { program, replica } => {
+                if let Some(pod) = nth(self.release.pods(), *replica) {
+                    self.kill(&pod, program);
+                }
+            }
+            Fault::FreezeContainer { program, replica, time } => {
+                let container = nth(self.release.pods(), *replica).and_then(|pod| Container::of(&pod, program));
+                let frozen = container.map(|container| container.freeze());
+                thread::sleep(*time);
+                drop(frozen);
+            }
+            Fault::DeletePod { replica, at_once } => {
+                if let Some(pod) = nth(self.release.pods(), *replica) {
+                    self.delete_pod(&pod, at_once.then_some(0));
+                }
+            }
+            Fault::KillLeader => {
+                let lease = format!("portcullis-{0}-controller", self.release.namespace());
+                let holder = self.lease(&lease)["spec"]["holderIdentity"].clone();
+                let mut pods = self.release.controllers();
+                pods.retain(|pod| pod["metadata"]["name"] == holder);
+                if let Some(pod) = pods.first() {
+                    self.kill(pod, "controller");
+                }
+            }
+            Fault::DeleteController { pod } => {
+                if let Some(pod) = nth(self.release.controllers(), *pod) {
+                    self.delete_pod(&pod, None);
+                }
+            }
+            Fault::Scale { replicas } => {
+                self.wanted = *replicas;
+                self.release.scale(*replicas);
+            }
+            Fault::RestartRollout => self.restart("portcullis-policy-server", &json!(self.kills.len().to_string())),
+            Fault::UndoRollout => self.restart("portcullis-policy-server", &Value::Null),
+            Fault::RestartControllers => self.restart("portcullis-controller", &json!(self.kills.len().to_string())),
+            Fault::RestartApiServer { is_killed } => {
+                let server = Component::ApiServer(1);
+                if *is_killed {
+                    self.cluster.kill(server)
+                } else {
+                    self.cluster.stop(server)
+                }
+                self.cluster.start_again(server);
+            }
+            Fault::FreezePart { part, time } => {
+                let component = component(*part);
+                self.cluster.pause(component);
+                thread::sleep(*time);
+                self.cluster.resume(component);
+            }
+            Fault::RestartKubelet => self.cluster.restart_kubelet(),
+            Fault::WhileSourceIsClosed { time, fault } => {
+                self.release.source().close();
+                self.perform(fault);
+                thread::sleep(*time);
+                self.release.source().open();
+            }
+            Fault::WhileSourceIsSlow { time, fault } => {
+                self.release.source().slow(SLOW);
+                self.perform(fault);
+                thread::sleep(*time);
+                self.release.source().slow(Duration::ZERO);
+            }
+            Fault::Edit { victim, edit } => self.victims[*victim].edit(self.release, *edit),
+            Fault::EditWebhook { webhook } => self.edit_webhook(*webhook),
+            Fault::EditStatus { victim } => {
+                let path = format!("{}/status", self.victims[*victim].policy().path());
+                let _ = self.release.api().patch(&path, &json!({ "status": { "summary": ODD_SUMMARY } }));
+            }
+            Fault::DeleteLease { lease } => {
+                let path = format!("{LEASES}/namespaces/{}/leases", self.release.namespace());
+                let list = self.release.api().get(&path).unwrap_or_default()["items"].take();
+                if let Some(lease) = nth(list.as_array().cloned().unwrap_or_default(), *lease) {
+                    let name = lease["metadata"]["name"].as_str().unwrap();
+                    let _ = self.release.api().delete(&format!("{path}/{name}"), None);
+                }
+            }
+            Fault::PolicyComes => self.apply(&self.passing),
+            Fault::PolicyGoes => {
+                let _ = self.release.api().delete(&self.passing.path(), None);
+            }
+        }
+    }
+
+    fn delete_pod(&self, pod: &Value, grace_seconds: Option<u32>) {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let path = format!("/api/v1/namespaces/{}/pods/{name}", self.release.namespace());
+        let _ = self.release.api().delete(&path, grace_seconds);
+    }
+
+    /// What `kubectl rollout restart` does, and with null what `kubectl rollout undo` does after it.
+    fn restart(&self, deployment: &str, mark: &Value) {
+        let path = format!("/apis/apps/v1/namespaces/{}/deployments/{deployment}", self.release.namespace());
+        let annotations = json!({ "kubectl.kubernetes.io/restartedAt": mark });
+        let _ = self
+            .release
+            .api()
+            .patch(&path, &json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } }));
+    }
+
+    fn edit_webhook(&self, number: usize) {
+        if let Some(mut webhook) = nth(self.release.webhooks(), number) {
+            for entry in webhook["webhooks"].as_array_mut().into_iter().flatten() {
+                entry["timeoutSeconds"] = ODD_TIMEOUT.into();
+            }
+            let name = webhook["metadata"]["name"].as_str().unwrap().to_owned();
+            let patch = json!({ "webhooks": webhook["webhooks"] });
+            let _ = self.release.api().patch(&format!("{WEBHOOKS}/{name}"), &patch);
+        }
+    }
+
+    /// A Lease of the release, or null.
+    fn lease(&self, name: &str) -> Value {
+        let path = format!("{LEASES}/namespaces/{}/leases/{name}", self.release.namespace());
+        self.release.api().get(&path).unwrap_or_default()
+    }
+}
+
+fn component(part: Part) -> Component {
+    match part {
+        Part::ApiServer => Component::ApiServer(1),
+        Part::Etcd => Component::Etcd,
+        Part::ControllerManager => Component::ControllerManager,
+        Part::Kubelet => Component::Kubelet,
+        Part::KubeProxy => Component::KubeProxy,
+    }
+}
+
+/// One of a list, by a number that knows nothing of its length; in the order of creation, which names do not tell.
+fn nth(mut list: Vec<Value>, number: usize) -> Option<Value> {
+    let born = |object: &Value| {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        (text("creationTimestamp"), text("name"))
+    };
+    list.sort_by_key(born);
+    let index = number.checked_rem(list.len())?;
+    Some(list.swap_remove(index))
+}

@@ -1,0 +1,44 @@
+//! Faults that are drawn at random, one after the other and into each other, while API servers ask.
+//!
+//! ```text
+//! seed ──► Fault::draw ──► Stand::suffer ──► Stand::look ──► … ──► Stand::recover
+//!                              │                 │
+//!                      the fault itself    judge: every answer since the last look
+//! ```
+//!
+//! A seed gives the same faults in the same order. What they meet differs from run to run, as machines do.
+
+mod aftermath;
+mod effect;
+mod fault;
+mod run;
+mod stand;
+mod verdict;
+mod victim;
+
+use std::thread;
+use std::time::Instant;
+
+use fastrand::Rng;
+
+use self::fault::{Fault, pause};
+use self::run::Run;
+use self::stand::Stand;
+use crate::stage::{Stage, own_cluster};
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k12_whatever_goes_wrong_no_verdict_is_wrong_and_all_is_well_in_the_end() {
+    let stage = Stage::new("random-faults");
+    let Some(cluster) = own_cluster("fault_k12") else { return };
+    let run = Run::from_env();
+    let mut stand = Stand::new(&stage, cluster);
+    let mut random = Rng::with_seed(run.seed);
+    let start = Instant::now();
+    while start.elapsed() < run.time {
+        stand.suffer(&Fault::draw(&mut random));
+        thread::sleep(pause(&mut random));
+        stand.look();
+    }
+    stand.recover();
+}
