@@ -27,12 +27,32 @@ fn list(objects: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string()
 }
 
+/// What is on by default is off, sizes are as small or large as they get, and a name looks like a number.
+fn bare() -> Value {
+    json!({
+        "policyServer": "1e3",
+        "server": { "replicas": 0, "priorityClassName": "system-node-critical" },
+        "evaluator": { "resources": { "requests": { "cpu": 0.1, "memory": 1 }, "limits": { "cpu": 96, "memory": "1Ti" } } },
+        "reporter": { "resources": { "requests": null, "limits": null } },
+        "controller": { "replicas": 0 },
+        "volume": { "persistence": { "enabled": true } },
+        "disruptionBudget": { "enabled": false },
+        "networkPolicy": { "enabled": false },
+        "siblings": { "enabled": true },
+        "crds": { "keep": false },
+        "fences": { "enabled": false },
+        "rbac": { "aggregateToView": false },
+        "uninstall": { "hook": false },
+        "service": { "ipFamilyPolicy": "SingleStack" },
+    })
+}
+
 #[test]
 #[ignore = "starts a cluster"]
 fn every_object_passes_the_checks_of_a_real_api_server() {
     make_namespace(cluster(), crate::NAMESPACE);
     let dry_run = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--filename=-"];
-    for values in [json!({}), everything()] {
+    for (values, templates_with_pods) in [(json!({}), 3), (everything(), 3), (bare(), 2)] {
         let (accounts, others): (Vec<_>, Vec<_>) =
             render(&values).into_iter().partition(|object| object["kind"] == "ServiceAccount");
         // Pods are refused whose account is not there.
@@ -54,7 +74,7 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec })
         });
         let made: Vec<_> = made.collect();
-        assert_eq!(made.len(), 3, "policy server, controller, and the Job that uninstalls");
+        assert_eq!(made.len(), templates_with_pods, "policy server, controller, and the Job that uninstalls");
         let said = cluster().kubectl_as(&cluster().kubeconfig(), dry_run, &list(&made));
         assert!(said.is_ok(), "{}", said.stderr);
         assert_eq!(said.stderr, "", "the strictest pod security warns");
