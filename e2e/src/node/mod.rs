@@ -21,6 +21,7 @@ mod packet_filter;
 mod pod_program;
 mod ready;
 mod spawn;
+mod volumes;
 
 pub(crate) use containers::import_archive;
 pub use evidence::Evidence;
@@ -73,6 +74,8 @@ impl Node {
         for (name, text) in config::files(layout, self, &needs::network_plugins()?) {
             files::write(&folder(layout).join(name), &text)?;
         }
+        // A power cut leaves no groups. Kubelet would ask for three seconds after the containers of each.
+        cgroup::remove(&self.cgroup)?;
         cgroup::make(&self.cgroup)
     }
 

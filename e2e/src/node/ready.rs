@@ -84,19 +84,23 @@ fn takes_pods(node: &Value) -> bool {
 
 /// Lets API servers ask the kubelet, for `kubectl logs` and `exec`.
 pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client) -> Result<(), Error> {
+    let name = "portcullis-tests:kube-apiserver-kubelet-client";
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    // It is there already when an API server comes back, which may refuse to make anything: its webhooks may be away.
+    if client.object(layout.api_server(1), &format!("{path}/{name}")).is_some() {
+        return Ok(());
+    }
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": { "name": "portcullis-tests:kube-apiserver-kubelet-client" },
+        "metadata": { "name": name },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin" },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client" }],
     });
-    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let body = binding.to_string();
     let question = Question { method: "POST", path, content_type: "application/json", body: &body };
     let what = "the right of API servers to ask the kubelet";
     match client.send(layout.api_server(1), &question) {
-        // It is there already when an API server comes back.
         Ok((201 | 409, _)) => Ok(()),
         Ok((status, answer)) => {
             let said = String::from_utf8_lossy(&answer).into_owned();

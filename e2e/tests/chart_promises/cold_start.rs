@@ -1,10 +1,10 @@
 //! The whole cluster loses power.
 
-use portcullis_e2e::{Container, condition, eventually_within};
+use portcullis_e2e::{Container, condition, eventually, eventually_within};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::stage::{REPLICAS, Stage, assert_denied, own_cluster};
+use crate::stage::{REPLICAS, Stage, assert_denied, names, own_cluster};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -12,13 +12,19 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     let stage = Stage::new("cold-start");
     let Some(cluster) = own_cluster("fault_k11") else { return };
     let (release, shop) = (stage.release(), stage.namespace());
-    let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["pods"], "operations": ["*"] }]);
+    // Everything of everybody is asked about, and refused while nobody answers.
+    let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] }]);
     let policy = release.cluster_policy("cold-start").denying("strict").field("rules", all);
     let policy = policy.with(&json!({ "spec": { "namespaceSelector": null } }));
     release.apply_ready(std::slice::from_ref(&policy));
     let before: Vec<_> = release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect();
     assert_eq!(before.len(), REPLICAS);
 
+    // One of the pods is to be made anew, with nothing on its disk, while nobody answers.
+    let old = names(&release.pods());
+    cluster.cut_node();
+    release.kubectl(["delete", "pod", &old[0], "--wait=false"]).expect("a deletion");
+    eventually("a pod in its place", || (names(&release.pods()).len() > REPLICAS).then_some(()));
     cluster.cut_all();
     cluster.start_all();
 
@@ -32,4 +38,6 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
             && object["status"]["replicaCounts"]["current"] == REPLICAS
     });
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "strict");
+    // It stands in the way of tests with releases of their own.
+    release.delete_policies();
 }

@@ -6,15 +6,18 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod bad_update;
+mod cache_volume;
 mod cage;
 mod cold_start;
 mod containers;
 mod cut_off;
 mod degraded;
+mod deleted;
 mod first_denial;
 mod killed;
 mod locked_out;
 mod random_faults;
+mod restarts;
 mod rolling;
 mod scaling;
 mod source_away;

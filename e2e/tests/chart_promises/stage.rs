@@ -26,10 +26,17 @@ pub(crate) fn site() -> &'static Site {
     &SITE
 }
 
+/// A release of a test's own, beside the shared one, which has the definitions: say `crds.install: false`.
+pub(crate) fn second_release(name: &str) -> Release<'static> {
+    LazyLock::force(&SHARED);
+    Release::new(&SITE, name)
+}
+
 /// One test's turn: nobody else does anything on the cluster meanwhile. Policies end with it.
 pub(crate) struct Stage {
-    test: &'static str,
     release: &'static Release<'static>,
+    test: &'static str,
+    _evidence: Evidence<'static>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -49,7 +56,7 @@ impl Stage {
         release.delete_policies();
         release.scale(REPLICAS);
         release.wait_for_replicas(REPLICAS);
-        Self { test, release, _turn: turn }
+        Self { release, test, _evidence: Evidence { release, test }, _turn: turn }
     }
 
     /// The release.
@@ -63,7 +70,13 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+/// Keeps what tells why, when a test with a release of its own fails.
+pub(crate) struct Evidence<'r> {
+    pub(crate) release: &'r Release<'static>,
+    pub(crate) test: &'static str,
+}
+
+impl Drop for Evidence<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let folder = self.release.keep(self.test);

@@ -1,19 +1,17 @@
 //! `helm uninstall`.
 
-use portcullis_e2e::{Release, eventually};
+use portcullis_e2e::eventually;
 use serde_json::json;
 
-use crate::stage::{assert_denied, site, turn};
+use crate::stage::{assert_denied, second_release, turn};
 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     let _turn = turn();
-    let release = Release::new(site(), "second");
-    // The shared one has the definitions, if it is there; whichever comes first has them.
-    let has_definitions = release.api().get("/apis/policies.portcullis.dev/v1alpha1").is_some();
+    let release = second_release("second");
     let small = json!({
-        "server": { "replicas": 1 }, "controller": { "replicas": 1 }, "crds": { "install": !has_definitions },
+        "server": { "replicas": 1 }, "controller": { "replicas": 1 }, "crds": { "install": false },
     });
     release.install(&small).expect("a second installation beside the first");
     let shop = release.make_namespace("shop");

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use portcullis_e2e::{Helm, Release, condition};
+use portcullis_e2e::{Helm, condition};
 use serde_json::json;
 
-use crate::stage::{assert_all, assert_denied, site, turn};
+use crate::stage::{assert_all, assert_denied, second_release, site, turn};
 
 /// The chart of this repository under a lower version: until there is a release, this is the one before.
 fn previous_chart(folder: &Path) -> String {
@@ -24,10 +24,9 @@ fn fault_k07_an_upgrade_and_the_way_back_keep_policies_and_what_they_say_and_fai
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let previous = previous_chart(folder.path());
-    let release = Release::new(site(), "upgraded");
-    let has_definitions = release.api().get("/apis/policies.portcullis.dev/v1alpha1").is_some();
+    let release = second_release("upgraded");
     let small = json!({
-        "server": { "replicas": 2 }, "controller": { "replicas": 1 }, "crds": { "install": !has_definitions },
+        "server": { "replicas": 2 }, "controller": { "replicas": 1 }, "crds": { "install": false },
     });
     release.install_chart(&previous, &small).expect("the version before");
     let shop = release.make_namespace("shop");

@@ -1,0 +1,108 @@
+//! Volumes that outlive pods, siblings, and how an installation that serves comes to have either.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use portcullis_e2e::{Container, Helm, Release, condition, eventually};
+use serde_json::{Value, json};
+
+use crate::stage::{Evidence, assert_all, second_release, site, turn};
+use crate::strangers;
+
+const SERVER: &str = "portcullis-policy-server";
+const REPLICAS: usize = 2;
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_switching_fails_no_call() {
+    let _turn = turn();
+    let release = second_release("kept");
+    let _evidence = Evidence { release: &release, test: "cache-volume" };
+    let mut without = json!({
+        "server": { "replicas": REPLICAS }, "controller": { "replicas": 1 }, "siblings": { "enabled": true },
+        "crds": { "install": false },
+        // Nobody is ready by having waited: who is ready serves every policy.
+        "evaluator": { "startGate": "30m", "resources": { "requests": { "cpu": "50m" } } },
+    });
+    let with = {
+        // Of somebody's cluster, its own class.
+        let class = site().own_cluster().map_or("", |cluster| {
+            cluster.make_volumes(release.namespace(), REPLICAS);
+            release.namespace()
+        });
+        let mut values = without.clone();
+        values["volume"] = json!({ "persistence": { "enabled": true, "storageClassName": class } });
+        values
+    };
+    release.install(&without).expect("an installation without volumes");
+    let shop = release.make_namespace("shop");
+    let policy = release.cluster_policy("kept").denying("judged");
+    release.apply_ready(std::slice::from_ref(&policy));
+
+    switch(&release, "Deployment", &with, &shop);
+    let claims = release.kubectl(["get", "persistentvolumeclaims", "--output=jsonpath={.items[*].status.phase}"]);
+    assert_eq!(claims.expect("the claims"), "Bound Bound");
+
+    // Every pod goes, and nobody has the module but the volumes.
+    let before = artifacts(&release);
+    release.source().close();
+    release.kubectl(["delete", "pods", "--selector", &format!("app.kubernetes.io/name={SERVER}")]).expect("deletions");
+    release.wait_for_replicas(REPLICAS);
+    eventually("a denial, as soon as API servers have heard of the new addresses", || {
+        release.create_pod(&shop, "one", &json!({})).stderr.contains("judged").then_some(())
+    });
+    policy.wait_until(&release.api(), "Active everywhere", |object| {
+        condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Active")
+            && object["status"]["replicaCounts"]["current"] == REPLICAS
+    });
+    assert_eq!(artifacts(&release), before, "the files are those from before");
+
+    // New pods with nothing on their disks have only the old ones to ask.
+    without["logs"] = json!({ "level": "info,portcullis_loader=debug" });
+    switch(&release, "StatefulSet", &without, &shop);
+    release.source().open();
+    strangers::are_refused(&release);
+
+    release.uninstall().expect("the end of the installation");
+    release.delete_policies();
+    release.site().kubectl(["delete", "namespace", release.namespace(), &shop, "--timeout=120s"]).expect("the end");
+    if let Some(cluster) = site().own_cluster() {
+        cluster.remove_volumes(release.namespace());
+    }
+}
+
+/// Replaces the policy server of this kind by the other kind under load, as the chart's README says.
+fn switch(release: &Release<'_>, old: &str, values: &Value, namespace: &str) {
+    let chart = Helm::chart().display().to_string();
+    let refused = release.upgrade(&chart, values);
+    let next = format!("annotate {} {SERVER} helm.sh/resource-policy=keep", old.to_lowercase());
+    assert!(!refused.is_ok() && refused.stderr.contains(&next), "{refused:?}");
+
+    let load = release.load(namespace, 20);
+    let old = old.to_lowercase();
+    release.kubectl(["annotate", &old, SERVER, "helm.sh/resource-policy=keep"]).expect("an annotation");
+    release.upgrade(&chart, values).expect("the other kind beside it");
+    release.kubectl(["delete", &old, SERVER]).expect("the end of the old kind");
+    release.wait_for_replicas(REPLICAS);
+    assert_all(&load.end(), 403);
+}
+
+/// The compiled modules on the volume of each pod, by name, with what the disk calls them: a copy has another number. None where the
+/// node is not this machine.
+fn artifacts(release: &Release<'_>) -> BTreeMap<String, BTreeMap<String, u64>> {
+    if site().own_cluster().is_none() {
+        return BTreeMap::new();
+    }
+    let of = |pod: &Value| {
+        let folder = Container::of(pod, "loader").expect("a loader that runs").path("/volume/artifacts");
+        let files = fs::read_dir(&folder).unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().to_string_lossy().into_owned(), entry.metadata().unwrap().ino())
+        });
+        let files: BTreeMap<_, _> = files.filter(|(name, _)| name.ends_with(".cwasm")).collect();
+        assert!(!files.is_empty(), "{}", folder.display());
+        (pod["metadata"]["name"].as_str().unwrap().to_owned(), files)
+    };
+    release.pods().iter().map(of).collect()
+}

@@ -1,0 +1,46 @@
+//! Policies are deleted while API servers call.
+
+use portcullis_e2e::eventually;
+use serde_json::json;
+
+use crate::stage::{Stage, assert_all, assert_denied};
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
+    let stage = Stage::new("deleted");
+    let (release, shop) = (stage.release(), stage.namespace());
+    // The one that goes shares a webhook with one that stays; another that goes has a webhook of its own, which goes too.
+    let (stays, goes) = (release.cluster_policy("deleted-stays"), release.cluster_policy("deleted-goes"));
+    let goes = goes.example("no-privileged");
+    let alone = release.cluster_policy("deleted-alone").field("failurePolicy", "Ignore");
+    release.apply_ready(&[stays, goes.clone(), alone.clone()]);
+    let privileged = json!({ "spec": { "containers": [
+        { "name": "main", "image": "example.invalid/none", "securityContext": { "privileged": true } },
+    ] } });
+    assert_denied(&release.create_pod(&shop, "one", &privileged), "policy cluster/deleted-goes: ");
+    let webhooks = release.webhooks().len();
+    let before = failed_calls(&stage);
+
+    let load = release.load(&shop, 50);
+    for policy in [&goes, &alone] {
+        release.site().kubectl(["delete", "--timeout=60s", &policy.reference()]).expect("a deletion");
+    }
+    eventually("the end of a webhook", || (release.webhooks().len() < webhooks).then_some(()));
+    release.create_pod(&shop, "two", &privileged).expect("a pod that nobody minds any more");
+    assert_all(&load.end(), 201);
+    // What failed under Ignore nobody was told.
+    assert_eq!(failed_calls(&stage), before);
+}
+
+/// What API servers have counted of webhooks that did not answer 200, or were passed over.
+fn failed_calls(stage: &Stage) -> Vec<String> {
+    let metrics = stage.release().site().kubectl(["get", "--raw", "/metrics"]);
+    let metrics = metrics.expect("the metrics");
+    let counts = "apiserver_admission_webhook_request_total{";
+    let passed_over = "apiserver_admission_webhook_fail_open_count{";
+    assert!(metrics.contains(counts), "an API server counts calls of webhooks");
+    let is_failure =
+        |line: &&str| line.starts_with(passed_over) || (line.starts_with(counts) && !line.contains("code=\"200\""));
+    metrics.lines().filter(is_failure).map(str::to_owned).collect()
+}
