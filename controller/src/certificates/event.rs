@@ -35,7 +35,8 @@ impl Reason {
 
 /// Tells each thing once an hour.
 pub(crate) struct Events {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
     told: HashMap<(Reason, Which), (String, Instant)>,
 }
 
@@ -43,7 +44,7 @@ impl Events {
     /// `instance` is the name of this pod.
     pub(crate) fn new(client: Client, instance: &str) -> Self {
         let reporter = Reporter { controller: CONTROLLER_REPORTING.to_owned(), instance: Some(instance.to_owned()) };
-        Self { recorder: Recorder::new(client, reporter), told: HashMap::new() }
+        Self { client, reporter, told: HashMap::new() }
     }
 
     /// Writes a warning about a Secret, unless the same was written within the hour.
@@ -60,7 +61,9 @@ impl Events {
             action: "KeepCertificates".to_owned(),
             secondary: None,
         };
-        match self.recorder.publish(&event, secret).await {
+        // A new one each time: a recorder counts up an event that it wrote within minutes, even when there is something else to say now.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        match recorder.publish(&event, secret).await {
             Ok(()) => drop(self.told.insert((reason, which), (note, Instant::now()))),
             Err(error) => tracing::warn!(%error, "failed to write an event"),
         }
