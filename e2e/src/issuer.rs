@@ -35,7 +35,15 @@ impl Issuer {
     /// # Panics
     /// When they cannot be made.
     pub fn issue(&self, namespace: &str, left: Duration) -> [(&'static str, String); 3] {
-        let mut params = CertificateParams::new(vec![format!("{SERVICE}.{namespace}.svc")]).expect("a name");
+        self.issue_for(&format!("{SERVICE}.{namespace}.svc"), left)
+    }
+
+    /// The same for another name.
+    ///
+    /// # Panics
+    /// When they cannot be made.
+    pub fn issue_for(&self, name: &str, left: Duration) -> [(&'static str, String); 3] {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
         let start = date_time_ymd(1970, 1, 1);
         params.not_before = start + now.saturating_sub(2 * left + MARGIN);

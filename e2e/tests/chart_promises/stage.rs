@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use portcullis_e2e::{Answer, Cluster, Output, Release, Site};
+use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site};
 use serde_json::{Value, json};
 
 /// How many replicas a test finds.
@@ -40,6 +40,18 @@ pub(crate) struct Stage {
     _turn: MutexGuard<'static, ()>,
 }
 
+/// `helm upgrade` of the shared release, unless it has these settings.
+fn set(release: &Release<'_>, values: &Value) {
+    /// Those that it has; nothing after an upgrade that failed.
+    static SETTINGS: LazyLock<Mutex<Value>> = LazyLock::new(|| Mutex::new(json!({})));
+    let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    if *settings != *values {
+        *settings = Value::Null;
+        release.upgrade(&Helm::chart().display().to_string(), values).expect("other settings");
+        *settings = values.clone();
+    }
+}
+
 /// Waits for the turn of a test.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -47,14 +59,20 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 }
 
 impl Stage {
-    /// The release with all replicas ready and no policy.
+    /// The release as all tests have it, with all replicas ready and no policy.
     pub(crate) fn new(test: &'static str) -> Self {
+        Self::with(test, &json!({}))
+    }
+
+    /// The same with other settings of the chart. The next test that wants others sets them.
+    pub(crate) fn with(test: &'static str, values: &Value) -> Self {
         let turn = turn();
         let release = &*SHARED;
         // An earlier test may have failed in the middle.
         release.source().open();
         release.delete_policies();
         release.scale(REPLICAS);
+        set(release, values);
         release.wait_for_replicas(REPLICAS);
         Self { release, test, _evidence: Evidence { release, test }, _turn: turn }
     }
@@ -62,6 +80,11 @@ impl Stage {
     /// The release.
     pub(crate) fn release(&self) -> &'static Release<'static> {
         self.release
+    }
+
+    /// `helm upgrade` to other settings.
+    pub(crate) fn set(&self, values: &Value) {
+        set(self.release, values);
     }
 
     /// A namespace for pods of this test.

@@ -1,0 +1,68 @@
+//! Connections to pods as an API server makes them that has just started: each is new, and trusts whom webhooks trust then. API servers
+//! that run keep their connections, and would not notice at once what is wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use portcullis_e2e::Release;
+
+use crate::certificates::Certificates;
+use crate::stage::own_cluster;
+use crate::tls::connect;
+
+/// Between two rounds over all pods.
+const PACE: Duration = Duration::from_millis(200);
+
+/// A connection to each pod, again and again.
+pub(crate) struct Newcomers {
+    is_done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<(usize, Vec<String>)>>,
+}
+
+impl Newcomers {
+    /// Begins. Pods of somebody else's cluster cannot be reached; then nobody comes.
+    pub(crate) fn start(release: &'static Release<'static>) -> Self {
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&is_done);
+        let thread = own_cluster("a new connection to each pod").map(|_| thread::spawn(move || come(release, &done)));
+        Self { is_done, thread }
+    }
+
+    /// Ends. Each was accepted, and accepted whom it called.
+    pub(crate) fn end(mut self) {
+        self.is_done.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let (count, problems) = thread.join().unwrap();
+            assert!(problems.is_empty(), "{} of {count} connections: {problems:#?}", problems.len());
+            assert!(count > 20, "{count} connections prove nothing");
+        }
+    }
+}
+
+impl Drop for Newcomers {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::SeqCst);
+    }
+}
+
+/// How many there were, and what was wrong.
+fn come(release: &'static Release<'static>, is_done: &AtomicBool) -> (usize, Vec<String>) {
+    let (certificates, mut count, mut problems) = (Certificates(release), 0, Vec::new());
+    let name = format!("portcullis-policy-server.{}.svc", release.namespace());
+    while !is_done.load(Ordering::SeqCst) {
+        for pod in release.pods() {
+            count += 1;
+            let shake = || {
+                certificates.bundles().iter().try_for_each(|bundle| connect(&pod, 8443, &name, bundle, None).map(drop))
+            };
+            // What webhooks trust may have changed between asking and calling; it has not done so twice.
+            if let Err(problem) = shake().or_else(|_| shake()) {
+                problems.push(format!("{}: {problem}", pod["metadata"]["name"]));
+            }
+        }
+        thread::sleep(PACE);
+    }
+    (count, problems)
+}

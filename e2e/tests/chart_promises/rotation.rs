@@ -1,0 +1,161 @@
+//! Certificates change while API servers call: those of the controller, and those of somebody else. Rows H14 to H17.
+
+use std::time::Duration;
+
+use portcullis_e2e::{Issuer, Release, eventually, eventually_within};
+use serde_json::{Value, json};
+
+use crate::certificates::Certificates;
+use crate::newcomers::Newcomers;
+use crate::stage::{Stage, assert_all, assert_denied};
+
+/// Calls a second.
+const CALLS: u32 = 100;
+/// Longest wait for a rotation, whose pauses are the test's own.
+const ROTATION: Duration = Duration::from_secs(240);
+/// A certificate that ends soon: it must come to the pods before.
+const SHORT: Duration = Duration::from_secs(25);
+/// A certificate that is not about to end.
+const LONG: Duration = Duration::from_secs(100 * 24 * 3600);
+
+/// Pauses of seconds, and who makes the certificates.
+fn settings(mode: &str) -> Value {
+    // The last pause is longer than pods take to follow that kubelets are made to look at.
+    let flags = ["--webhook-pause=1s", "--revision-pause=500ms", "--ca-pause=2s", "--tls-pause=15s"];
+    json!({ "controller": { "extraArgs": flags }, "certificates": { "mode": mode } })
+}
+
+/// How often containers of the policy server have been started again, all together.
+fn restarts(release: &Release<'_>) -> u64 {
+    let pods = release.pods();
+    let statuses = pods.iter().flat_map(|pod| pod["status"]["containerStatuses"].as_array().into_iter().flatten());
+    statuses.map(|status| status["restartCount"].as_u64().unwrap()).sum()
+}
+
+/// Waits for an event about the Secret that somebody else writes, with these words in its note.
+fn wait_event(certificates: Certificates<'_>, reason: &str, words: &str) {
+    let (release, name) = (certificates.0, certificates.name("external"));
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", release.namespace());
+    eventually(reason, || {
+        let list = release.api().get(&path)?;
+        let is_it = |event: &Value| {
+            let note = event["note"].as_str().unwrap_or_default();
+            event["reason"] == reason && event["regarding"]["name"] == *name && note.contains(words)
+        };
+        list["items"].as_array()?.iter().any(is_it).then_some(())
+    })
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart() {
+    let test = "ending";
+    let issuer = Issuer::new("somebody else");
+    let stage = Stage::with(test, &settings("external"));
+    let (release, shop) = (stage.release(), stage.namespace());
+    let certificates = Certificates(release);
+    release.apply_ready(&[release.cluster_policy(test).denying("not here")]);
+    let taken = certificates.wait_taken("", || {});
+    let before = restarts(release);
+
+    certificates.put(&issuer, SHORT);
+    let taken = certificates.wait_taken(&taken, || {});
+    wait_event(certificates, "CertificateExpiring", "was not renewed");
+    eventually("health checks that name the end", || {
+        let ended = |(code, text): &(u16, String)| *code == 500 && text.contains("certificate failed: it ended at ");
+        certificates.health().iter().all(ended).then_some(())
+    });
+    // Without an answer there is no judgement, and the policy's failurePolicy counts; with one it is the policy's own.
+    let pod = release.create_pod(&shop, "one", &json!({}));
+    assert!(
+        !pod.is_ok() && (pod.stderr.contains("not here") || pod.stderr.contains("failed calling webhook")),
+        "{pod:?}"
+    );
+
+    certificates.put(&issuer, LONG);
+    certificates.wait_taken(&taken, || {});
+    eventually("the policy's own denial", || {
+        release.create_pod(&shop, "two", &json!({})).stderr.contains("not here").then_some(())
+    });
+    assert!(certificates.health().iter().all(|(code, _)| *code == 200), "{:?}", certificates.health());
+    assert_eq!(restarts(release), before);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_h16_h17_certificates_of_somebody_else_are_followed_under_load_and_given_up_again() {
+    let test = "external";
+    let (first, second) = (Issuer::new("the first one"), Issuer::new("the second one"));
+    let stage = Stage::with(test, &settings("external"));
+    let (release, shop) = (stage.release(), stage.namespace());
+    let certificates = Certificates(release);
+    release.apply_ready(&[release.cluster_policy(test).denying("not here")]);
+    let mut taken = certificates.wait_taken("", || {});
+    let before = restarts(release);
+    let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
+
+    for (issuer, left) in [(&first, LONG), (&second, LONG - Duration::from_secs(60))] {
+        let old = certificates.text("tls", "ca.crt");
+        // Certificate and authority change at once, and kubelets are as fast as they can be.
+        certificates.put(issuer, left);
+        let new = certificates.text("external", "ca.crt");
+        taken = certificates.wait_taken(&taken, || {
+            // Webhooks are asked after the Secret.
+            if certificates.text("tls", "ca.crt") == new {
+                certificates.assert_trusted(&[&old, &new]);
+            }
+        });
+    }
+
+    let good = certificates.text("tls", "tls.key");
+    certificates.spoil("external", "tls.key", "noise");
+    wait_event(certificates, "CertificateInvalid", "`tls.key` is no private key");
+    assert_eq!(certificates.text("tls", "tls.key"), good);
+    certificates.put(&second, LONG - Duration::from_secs(120));
+    let taken = certificates.wait_taken(&taken, || {});
+
+    let old = certificates.text("tls", "ca.crt");
+    stage.set(&settings("own"));
+    certificates.wait_taken(&taken, || {});
+    certificates.assert_trusted(&[&old, &certificates.text("ca", "ca.crt")]);
+    newcomers.end();
+    assert_all(&load.end(), 403);
+    assert_eq!(restarts(release), before);
+    certificates.delete("external");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_h16_h17_the_controllers_certificate_and_authority_rotate_under_load() {
+    let stage = Stage::with("rotation", &settings("own"));
+    let (release, shop) = (stage.release(), stage.namespace());
+    let certificates = Certificates(release);
+    release.apply_ready(&[release.cluster_policy("rotation").denying("not here")]);
+    let old = certificates.text("ca", "ca.crt");
+    let taken = certificates.wait_taken("", || {});
+    let before = restarts(release);
+    let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
+
+    // What is no pair may come to the pods for a moment; they keep the old one, and take the next.
+    certificates.spoil("tls", "tls.key", "noise");
+    let taken = certificates.wait_taken(&taken, || {});
+    assert_eq!(certificates.text("ca", "ca.crt"), old);
+
+    let leaf = certificates.text("tls", "tls.crt");
+    certificates.delete("ca");
+    certificates.wait_taken(&taken, || {
+        // Webhooks are asked after the Secret.
+        if certificates.text("tls", "tls.crt") != leaf {
+            certificates.assert_trusted(&[&old, &certificates.text("ca", "ca.crt")]);
+        }
+    });
+    let new = certificates.text("ca", "ca.crt");
+    assert_ne!(new, old);
+    eventually_within(ROTATION, "the new authority alone", || {
+        certificates.bundles().iter().all(|bundle| *bundle == new).then_some(())
+    });
+    newcomers.end();
+    assert_all(&load.end(), 403);
+    assert_denied(&release.create_pod(&shop, "one", &json!({})), "not here");
+    assert_eq!(restarts(release), before);
+}
