@@ -37,6 +37,12 @@ pub(crate) struct Wanted {
     /// With KUBECONFIG: IP:PORT at which pods of that cluster reach this machine, for modules of policies. The port must be free.
     #[arg(long, value_name = "IP:PORT")]
     modules_address: Option<std::net::SocketAddr>,
+    /// How long random faults go on in the test that has some, like `1h`; a minute when absent. Each fault is shown as it happens.
+    #[arg(long, value_name = "TIME")]
+    faults_for: Option<String>,
+    /// The number that random faults follow from, to have those of an earlier run again; another one each time when absent.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
     /// Arguments for the tests, for instance a part of a test's name.
     #[arg(last = true)]
     args: Vec<OsString>,
@@ -57,7 +63,9 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
             test.env(IMAGES, folder);
         }
     }
-    let status = complete(&mut test, workspace, &wanted.args).status().context("failed to start cargo")?;
+    complete(&mut test, workspace, &wanted.args);
+    choose_faults(&mut test, wanted);
+    let status = test.status().context("failed to start cargo")?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
@@ -77,6 +85,20 @@ fn against_others(test: &mut Command, kubeconfig: &OsString, wanted: &Wanted) ->
         }
     }
     Ok(())
+}
+
+/// Tells a test that is complete which random faults to draw.
+fn choose_faults(test: &mut Command, wanted: &Wanted) {
+    if wanted.faults_for.is_some() || wanted.seed.is_some() {
+        // Whoever waits for them wants to see them.
+        test.arg("--nocapture");
+    }
+    for (name, value) in [("FAULTS_FOR", wanted.faults_for.clone()), ("SEED", wanted.seed.map(|seed| seed.to_string()))]
+    {
+        if let Some(value) = value {
+            test.env(format!("PORTCULLIS_E2E_{name}"), value);
+        }
+    }
 }
 
 /// Adds what chooses the tests to a `cargo test` that will find images in [`images_dir`].

@@ -10,8 +10,7 @@ pub(super) const PROGRAMS: [&str; 3] = ["evaluator", "loader", "reporter"];
 /// How many policies are edited.
 pub(super) const VICTIMS: usize = 3;
 
-/// One thing that goes wrong, or that somebody does. A `usize` is a number that is drawn before anybody knows how many there are to
-/// choose from.
+/// One thing that goes wrong, or that somebody does. A `usize` is drawn before anybody knows how many there are to choose from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A container of a replica is killed.
@@ -104,15 +103,15 @@ type Kind = fn(&mut Rng) -> Fault;
 
 /// How often each kind is drawn, compared with the others.
 const TABLE: [(u32, Kind); 20] = [
-    (6, |random| Fault::KillContainer { program: choose(random, &PROGRAMS), replica: random.usize(..) }),
+    (6, |random| Fault::KillContainer { program: choose(random, &PROGRAMS), replica: random.usize(..12) }),
     (2, |random| Fault::FreezeContainer {
         program: choose(random, &PROGRAMS),
-        replica: random.usize(..),
+        replica: random.usize(..12),
         time: millis(random, 200, 1500),
     }),
-    (3, |random| Fault::DeletePod { replica: random.usize(..), at_once: random.u8(..4) == 0 }),
+    (3, |random| Fault::DeletePod { replica: random.usize(..12), at_once: random.u8(..4) == 0 }),
     (3, |_| Fault::KillLeader),
-    (1, |random| Fault::DeleteController { pod: random.usize(..) }),
+    (1, |random| Fault::DeleteController { pod: random.usize(..12) }),
     (2, |random| Fault::Scale { replicas: random.usize(2..=4) }),
     (2, |_| Fault::RestartRollout),
     (1, |_| Fault::UndoRollout),
@@ -123,9 +122,9 @@ const TABLE: [(u32, Kind); 20] = [
     (3, |random| Fault::WhileSourceIsClosed { time: millis(random, 0, 4000), fault: Box::new(in_place(random)) }),
     (2, |random| Fault::WhileSourceIsSlow { time: millis(random, 0, 4000), fault: Box::new(in_place(random)) }),
     (16, |random| Fault::Edit { victim: random.usize(..VICTIMS), edit: choose(random, &EDITS) }),
-    (2, |random| Fault::EditWebhook { webhook: random.usize(..) }),
+    (2, |random| Fault::EditWebhook { webhook: random.usize(..12) }),
     (2, |random| Fault::EditStatus { victim: random.usize(..VICTIMS) }),
-    (2, |random| Fault::DeleteLease { lease: random.usize(..) }),
+    (2, |random| Fault::DeleteLease { lease: random.usize(..12) }),
     (3, |_| Fault::PolicyComes),
     (2, |_| Fault::PolicyGoes),
 ];

@@ -29,9 +29,9 @@ use crate::stage::{Stage, own_cluster};
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_k12_whatever_goes_wrong_no_verdict_is_wrong_and_all_is_well_in_the_end() {
+    let run = Run::from_env();
     let stage = Stage::new("random-faults");
     let Some(cluster) = own_cluster("fault_k12") else { return };
-    let run = Run::from_env();
     let mut stand = Stand::new(&stage, cluster);
     let mut random = Rng::with_seed(run.seed);
     let start = Instant::now();
