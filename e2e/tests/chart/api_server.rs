@@ -138,6 +138,18 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     }
     // Policies outlive the release.
     cluster.kubectl(["get", "clusterpolicies"]).expect("the definitions");
+    // They belong to the release that made them, until another one is told to take them.
+    let take = |more: &[&str]| {
+        at_cluster(cluster, &[&["install", "third", "--namespace", "second"], more].concat(), &json!({}))
+    };
+    let refused = take(&[]);
+    assert!(!refused.is_ok() && refused.stderr.contains("policies.policies.portcullis.dev"), "{}", refused.stderr);
+    let taken = take(&["--take-ownership"]);
+    assert!(taken.is_ok(), "{}", taken.stderr);
+    let gone =
+        helm().run(Some(&cluster.kubeconfig()), ["uninstall", "third", "--namespace", "second", "--no-hooks"], "");
+    assert!(gone.is_ok(), "{}", gone.stderr);
+    cluster.kubectl(["get", "clusterpolicies"]).expect("the definitions");
     let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings";
     let left = cluster.kubectl(["get", kinds, "--output=name"]);
     assert!(!left.expect("a list").contains("portcullis-"), "{}", left.stdout);

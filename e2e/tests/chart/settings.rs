@@ -37,6 +37,7 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "certificates": { "issuerRef": { "nam": "x" } } }), "nam"),
         (json!({ "certificates": { "issuerRef": { "kind": "ClusterIssuer" } } }), "/certificates/issuerRef"),
         (json!({ "labels": { "team": 1 } }), "/labels/team"),
+        (json!({ "autoscaling": { "enabled": true, "minReplicas": 20 } }), "autoscaling.minReplicas is 20"),
         (
             json!({ "rbac": { "contextAwareReads": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] }] } }),
             "/rbac/contextAwareReads/0/verbs/0",
