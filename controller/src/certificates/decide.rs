@@ -237,7 +237,13 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
         Some(Ok(pair)) => with_pair(moment, authority, stored, pair, serving, rules),
     };
     match now {
-        Now::Do(step) => decision.step = Some(step),
+        Now::Do(step) => {
+            if let Step::Trust { previous } = &step {
+                // Webhooks trust it before it is stored, as they may have done so until now.
+                decision.bundle = decision.bundle.and(previous);
+            }
+            decision.step = Some(step);
+        }
         Now::Wait(wait) => decision.wait = wait,
     }
     decision
@@ -272,13 +278,11 @@ fn with_pair(
     if pair.leaf.is_over(moment.now) {
         return issue(Cause::Ended);
     }
-    if !pair.leaf.is_for(&rules.names) {
-        return issue(Cause::OtherNames);
-    }
     let vouches = |one: &&Certificate| one.vouches_for(&pair.leaf, &pair.chain);
     let is_ours = vouches(&&authority.certificate);
     if !is_ours && !stored.previous.certificates().iter().any(|one| vouches(&one)) {
-        // The authority's Secret was replaced by hand, and what replicas show now is trusted by somebody who is not in it.
+        // The authority's Secret was replaced by hand, or somebody else made the certificates until now: what replicas show is trusted by
+        // somebody who is not in it.
         let others = serving.shown().and(moment.remembered).without(&bundle);
         return match others.certificates().iter().find(vouches) {
             Some(issuer) => {
@@ -287,6 +291,10 @@ fn with_pair(
             }
             None => issue(Cause::Untrusted),
         };
+    }
+    // That of another authority is replaced in any case, when webhooks trust this one.
+    if is_ours && !pair.leaf.is_for(&rules.names) {
+        return issue(Cause::OtherNames);
     }
     if is_ours && pair.leaf.due() <= moment.now {
         return issue(Cause::Due);

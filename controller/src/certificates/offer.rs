@@ -1,15 +1,12 @@
 //! What somebody else made for the pods. Pure.
 
 use jiff::Timestamp;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::sign::CertifiedKey;
 
 use super::bundle::CaBundle;
 use super::certificate::Certificate;
 use super::decide::Problem;
 use super::rules::Rules;
-use super::serving::PairError;
+use super::serving::check_key;
 use super::stored::{CA_CERTIFICATE, Data, TLS_CERTIFICATE, TLS_KEY};
 
 /// A certificate with key and authorities that a pod can show and that an API server accepts.
@@ -76,23 +73,13 @@ impl Offer {
     }
 }
 
-/// Checks that key and certificate belong together, as a pod will. Of the key, all forms are taken that the pod takes.
-fn check_key(chain: &[Certificate], key: &[u8]) -> Result<(), PairError> {
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| PairError::Key)?;
-    let chain = chain.iter().map(|certificate| certificate.der().clone()).collect();
-    match CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()) {
-        Ok(_) => Ok(()),
-        Err(rustls::Error::InconsistentKeys(_)) => Err(PairError::OtherKey),
-        Err(_) => Err(PairError::Key),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
 
     use super::super::authority::Authority;
     use super::super::decide::tests::{now, rules};
+    use super::super::serving::PairError;
     use super::super::stored::StoredServing;
     use super::*;
 

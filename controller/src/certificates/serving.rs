@@ -1,6 +1,8 @@
 //! The serving certificate with its key.
 
-use rcgen::{KeyPair, PublicKeyData as _};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::sign::CertifiedKey;
 
 use super::certificate::{Certificate, CertificateError};
 
@@ -33,13 +35,10 @@ impl Pair {
     /// Reads the two texts of a Secret.
     pub(crate) fn parse(certificate: &[u8], key: &[u8]) -> Result<Self, PairError> {
         let mut chain = Certificate::parse_all(certificate)?;
+        check_key(&chain, key)?;
         let leaf = chain.remove(0);
-        let text = std::str::from_utf8(key).map_err(|_| PairError::Key)?;
-        let key = KeyPair::from_pem(text).map_err(|_| PairError::Key)?;
-        if key.subject_public_key_info() != leaf.public_key() {
-            return Err(PairError::OtherKey);
-        }
-        Ok(Self { leaf, chain, key: text.to_owned() })
+        let key = String::from_utf8(key.to_vec()).map_err(|_| PairError::Key)?;
+        Ok(Self { leaf, chain, key })
     }
 
     /// Certificate and chain, as PEM.
@@ -48,11 +47,33 @@ impl Pair {
     }
 }
 
+/// Checks that key and certificate belong together, as a pod will. Of the key, all forms are taken that the pod takes.
+pub(super) fn check_key(chain: &[Certificate], key: &[u8]) -> Result<(), PairError> {
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| PairError::Key)?;
+    let chain = chain.iter().map(|certificate| certificate.der().clone()).collect();
+    match CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(PairError::OtherKey),
+        Err(_) => Err(PairError::Key),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::super::authority::Authority;
     use super::super::decide::tests::{now, rules};
     use super::*;
+
+    /// A P-256 key without what PKCS #8 puts around it, as in RFC 5915.
+    fn as_cert_manager_writes(pem: &str) -> String {
+        const AROUND: usize = 29;
+        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
+        let text = STANDARD.encode(&key.secret_der()[AROUND..]);
+        format!("-----BEGIN EC PRIVATE KEY-----\n{text}\n-----END EC PRIVATE KEY-----\n")
+    }
 
     #[test]
     fn a_pair_is_read_back_and_a_wrong_one_is_not() {
@@ -63,6 +84,8 @@ mod tests {
         assert!(parse(&one.certificate_pem(), &one.key).is_ok_and(|read| read == one));
         assert_eq!(parse(&one.certificate_pem(), &other.key).err(), Some(PairError::OtherKey));
         assert_eq!(parse(&one.certificate_pem(), "").err(), Some(PairError::Key));
+        let key = as_cert_manager_writes(&one.key);
+        assert!(parse(&one.certificate_pem(), &key).is_ok_and(|read| read.key == key));
         assert_eq!(parse("noise", &one.key).err(), Some(PairError::Certificate(CertificateError::Empty)));
     }
 }

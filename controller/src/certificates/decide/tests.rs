@@ -348,3 +348,24 @@ fn fault_h16_a_serving_certificate_lost_in_a_rotation_comes_again_when_webhooks_
         assert!(matches!(world.decide().step, Some(Step::IssueServing { .. })));
     }
 }
+
+#[test]
+fn fault_h16_a_certificate_of_somebody_else_is_trusted_until_one_of_the_controllers_own_takes_its_place() {
+    let mut world = World::settled();
+    let (own, other) = (world.current().bundle(), Authority::make(&rules(), now()).expect("an authority"));
+    let fewer = Rules { names: rules().names[..1].to_vec(), ..rules() };
+    let pair = other.issue(&fewer, now()).expect("a certificate");
+    world.serving = Some(StoredServing::data(&pair, &other.bundle()));
+    world.remembered = other.bundle();
+    let both = own.clone().and(&other.bundle());
+    // Not for a moment do webhooks trust only one of them.
+    assert_eq!(world.decide().bundle, both);
+    assert_eq!(world.run(), [Step::Trust { previous: other.bundle() }, Step::Show]);
+    assert_eq!((world.decide().bundle, world.decide().wait), (both.clone(), Some(rules().bundle_pause)));
+    world.quiet = rules().bundle_pause;
+    assert_eq!(world.step(), issues(Cause::Introduced));
+    assert_eq!((world.decide().bundle, world.decide().wait), (both, Some(rules().replica_pause)));
+    world.quiet = rules().replica_pause;
+    world.run();
+    assert_eq!(world.decide().bundle, own);
+}
