@@ -154,7 +154,9 @@ impl Fault {
             | Self::Scale { .. }
             | Self::RestartRollout
             | Self::UndoRollout
-            | Self::RestartControllers => true,
+            | Self::RestartControllers
+            // A container that is just being started is started once more.
+            | Self::RestartKubelet => true,
             Self::WhileSourceIsClosed { fault, .. } | Self::WhileSourceIsSlow { fault, .. } => {
                 fault.takes_one_of_several()
             }
