@@ -29,9 +29,9 @@ func main() {
 	case "get":
 		err = get(arguments[1])
 	case "lookup":
-		err = lookup(arguments[1])
+		err = lookup(arguments[1], arguments[2])
 	default:
-		err = fmt.Errorf("usage: pod pause | serve | get URL | lookup NAME")
+		err = fmt.Errorf("usage: pod pause | serve | get URL | lookup NAME [SERVER:PORT]")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -81,10 +81,17 @@ func get(url string) error {
 	return err
 }
 
-func lookup(name string) error {
+// lookup asks the servers that the pod is told of, or this one, over UDP.
+func lookup(name, server string) error {
 	within, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	addresses, err := net.DefaultResolver.LookupHost(within, name)
+	resolver := net.Resolver{PreferGo: true}
+	if server != "" {
+		resolver.Dial = func(within context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(within, network, server)
+		}
+	}
+	addresses, err := resolver.LookupHost(within, name)
 	slices.Sort(addresses)
 	for _, address := range addresses {
 		fmt.Println(address)

@@ -305,6 +305,11 @@ impl Cluster {
         self.layout.network.host(number)
     }
 
+    /// Where the DNS of a cluster with a node answers.
+    pub fn dns_address(&self) -> Ipv4Addr {
+        self.layout.network.dns()
+    }
+
     /// An address for a proxy, which the certificate of proxies has.
     pub(crate) fn proxy_address(&self) -> SocketAddr {
         let number = self.proxies.fetch_add(1, Ordering::Relaxed);

@@ -72,7 +72,7 @@ pub use node::{Evidence, POD_IMAGE, PodProgram, Rules};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;
-pub use release::{Answer, Container, Frozen, Load, Release};
+pub use release::{Answer, Container, Frozen, Load, Reach, Release};
 pub use running::{Process, Running, Which};
 pub use site::Site;
 pub use source::Source;

@@ -69,11 +69,23 @@ impl Site {
     /// # Panics
     /// When it cannot be started; says what is missing.
     pub fn named(name: Name) -> Self {
+        Self::new(&Options { name: Some(name), ..Options::default() })
+    }
+
+    /// A new cluster with a node and so many API servers, with the images on it.
+    ///
+    /// # Panics
+    /// When it cannot be started; says what is missing.
+    pub fn with_api_servers(count: u8) -> Self {
+        Self::new(&Options { api_servers: count, ..Options::default() })
+    }
+
+    fn new(options: &Options) -> Self {
         let cache = Cache::from_env().unwrap_or_else(|error| panic!("{error}"));
         let tell = |line: &str| eprintln!("{line}");
         let helm = Helm::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
         let kubernetes = Kubernetes::build(&cache, &tell).unwrap_or_else(|error| panic!("{error}"));
-        Self::own(&Options { name: Some(name), ..Options::default() }, kubernetes, helm)
+        Self::own(options, kubernetes, helm)
     }
 
     fn own(options: &Options, kubernetes: Kubernetes, helm: Helm) -> Self {

@@ -29,7 +29,7 @@ pub(crate) use needs::check as check_needs;
 pub use packet_filter::Rules;
 pub use pod_program::PodProgram;
 pub(crate) use ready::{allow_kubelet_api, wait_for_node, wait_for_part};
-pub(crate) use spawn::{command, process_inside};
+pub(crate) use spawn::{command, path, process_inside};
 
 use std::path::{Path, PathBuf};
 

@@ -52,7 +52,7 @@ pub(super) fn enter(node: u32) -> Command {
 }
 
 /// Where programs are looked for: where this process does, and where those of an administrator are.
-pub(super) fn path() -> OsString {
+pub(crate) fn path() -> OsString {
     let mut folders: Vec<_> =
         env::var_os("PATH").iter().flat_map(|path| env::split_paths(path).collect::<Vec<_>>()).collect();
     folders.extend(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(Into::into));

@@ -3,6 +3,8 @@
 mod container;
 mod keep;
 mod load;
+mod network_policies;
+mod reach;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 
 pub use container::{Container, Frozen};
 pub use load::{Answer, Load};
+pub use reach::Reach;
 
 use crate::api::Api;
 use crate::helm::Helm;
@@ -19,7 +22,7 @@ use crate::json::merge;
 use crate::site::Site;
 use crate::source::Source;
 use crate::wait::eventually_within;
-use crate::{Output, installation};
+use crate::{Cluster, Output, Rules, installation};
 
 /// How long pods may take to start, all of them, on a busy machine.
 const START: Duration = Duration::from_secs(240);
@@ -160,6 +163,20 @@ impl<'s> Release<'s> {
         let kinds = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
         let list = |kind| self.items(&format!("/apis/admissionregistration.k8s.io/v1/{kind}?labelSelector={label}"));
         kinds.into_iter().flat_map(list).collect()
+    }
+
+    /// The NetworkPolicies of the namespace.
+    pub fn network_policies(&self) -> Vec<Value> {
+        self.items(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", self.name))
+    }
+
+    /// Keeps NetworkPolicies for all pods that there are now, on the node of the cluster that the release is in.
+    ///
+    /// # Panics
+    /// When there is something in them that is not understood.
+    pub fn enforce<'c>(&self, cluster: &'c Cluster, policies: &[Value]) -> Rules<'c> {
+        let (pods, namespaces) = (self.items("/api/v1/pods"), self.items("/api/v1/namespaces"));
+        cluster.filter_packets("policies", &network_policies::chains(policies, &pods, &namespaces))
     }
 
     fn items(&self, path: &str) -> Vec<Value> {

@@ -13,6 +13,8 @@ struct Expected {
     name: &'static str,
     user: &'static str,
     has_token: bool,
+    /// What is mounted for it to read.
+    reads: &'static [&'static str],
     /// What it can write to.
     writes: &'static [&'static str],
     /// The files of its image.
@@ -24,6 +26,7 @@ const REPLICA: [Expected; 3] = [
         name: "loader",
         user: "65531",
         has_token: true,
+        reads: &["/config", TOKEN],
         writes: &["/volume"],
         files: &["/etc/ssl/certs/ca-certificates.crt", "/portcullis-loader"],
     },
@@ -31,14 +34,28 @@ const REPLICA: [Expected; 3] = [
         name: "evaluator",
         user: "65532",
         has_token: false,
+        reads: &["/tls", "/volume"],
         writes: &["/private"],
         files: &["/portcullis-evaluator"],
     },
-    Expected { name: "reporter", user: "65533", has_token: true, writes: &[], files: &["/portcullis-reporter"] },
+    Expected {
+        name: "reporter",
+        user: "65533",
+        has_token: true,
+        reads: &[TOKEN],
+        writes: &[],
+        files: &["/portcullis-reporter"],
+    },
 ];
 
-const CONTROLLER: Expected =
-    Expected { name: "controller", user: "65534", has_token: true, writes: &[], files: &["/portcullis-controller"] };
+const CONTROLLER: Expected = Expected {
+    name: "controller",
+    user: "65534",
+    has_token: true,
+    reads: &[TOKEN],
+    writes: &[],
+    files: &["/portcullis-controller"],
+};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -54,7 +71,7 @@ fn fault_x01_each_container_has_the_token_and_the_user_that_it_needs_and_nothing
 }
 
 fn check(pod: &Value, expected: &Expected) {
-    let Expected { name, user, has_token, writes, files } = expected;
+    let Expected { name, user, has_token, reads, writes, files } = expected;
     let container = eventually("a container that runs", || Container::of(pod, name));
 
     // Real, effective, saved and of the file system: none of them is another.
@@ -78,14 +95,17 @@ fn check(pod: &Value, expected: &Expected) {
     // Those of the runtime are virtual; what is left are volumes, and files of the pod like /etc/hosts.
     let is_virtual = |path: &str| ["/proc", "/sys", "/dev"].iter().any(|folder| path.starts_with(folder));
     let is_of_the_pod = |path: &str| ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"].contains(&path);
-    let written: Vec<_> = mounts
-        .iter()
-        .filter(|(path, options)| {
-            !is_virtual(path) && !is_of_the_pod(path) && !options.split(',').any(|one| one == "ro")
-        })
-        .map(|(path, _)| path.as_str())
-        .collect();
-    assert_eq!(written, *writes, "{name}: {mounts:?}");
+    let own = |is_read: bool| {
+        let is_own = |path: &str| path != "/" && !is_virtual(path) && !is_of_the_pod(path);
+        let found = mounts
+            .iter()
+            .filter(|(path, options)| is_own(path) && options.split(',').any(|one| one == "ro") == is_read);
+        let mut paths: Vec<_> = found.map(|(path, _)| path.as_str()).collect();
+        paths.sort_unstable();
+        paths
+    };
+    assert_eq!((own(true), own(false)), (reads.to_vec(), writes.to_vec()), "{name}: {mounts:?}");
+    assert!(mounts.iter().any(|(path, options)| path == "/" && options.starts_with("ro")), "{name}: {mounts:?}");
 
     // Mount points that the runtime has made are empty files and folders.
     let mut found = container.files().unwrap();

@@ -1,0 +1,57 @@
+//! What helm installs where there are two API servers.
+
+use std::time::Duration;
+
+use portcullis_e2e::{Component, Release, Site, eventually_within};
+use serde_json::json;
+
+use crate::stage::{own_cluster, turn};
+
+/// Whether this API server refuses a new ConfigMap, and says why. Nothing when it does not answer.
+fn is_denied(release: &Release<'_>, server: u8, namespace: &str, text: &str) -> Option<bool> {
+    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "generateName": "one-" } });
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let reply = release.api().at(server).create(&path, &object).ok()?;
+    Some(reply.body["message"].as_str().is_some_and(|said| said.contains(text)))
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_with_one() {
+    let _turn = turn();
+    if own_cluster("fault_w09").is_none() {
+        return;
+    }
+    // Of its own: the cluster of the others has one, which is all that they need.
+    let site = Site::with_api_servers(2);
+    let cluster = site.own_cluster().expect("it is our own");
+    let release = Release::new(&site, "two");
+    let small = json!({ "server": { "replicas": 1 }, "controller": { "replicas": 1 } });
+    release.install(&small).expect("an installation");
+    let shop = release.make_namespace("shop");
+    let is_denied = |server, text: &str| is_denied(&release, server, &shop, text);
+    let configmaps = release.cluster_policy("first").on(&["configmaps"]).denying("no configmaps");
+    for server in [1, 2] {
+        assert_eq!(is_denied(server, "no configmaps"), Some(false), "there is no policy yet");
+    }
+    release.apply_ready(std::slice::from_ref(&configmaps));
+    for server in [1, 2] {
+        assert_eq!(
+            is_denied(server, "no configmaps"),
+            Some(true),
+            "Ready was said, and API server {server} does not call"
+        );
+    }
+
+    // The pods go on at the one that is left, and wait for no other.
+    cluster.stop(Component::ApiServer(2));
+    let edited = configmaps.denying("none at all");
+    let secrets = release.cluster_policy("second").on(&["secrets"]).denying("no secrets");
+    release.apply_ready(&[edited, secrets]);
+    assert_eq!(is_denied(1, "none at all"), Some(true));
+
+    cluster.start_again(Component::ApiServer(2));
+    eventually_within(Duration::from_secs(60), "a denial by the one that came back", || {
+        is_denied(2, "none at all").filter(|denied| *denied)
+    });
+}
