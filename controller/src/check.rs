@@ -1,7 +1,7 @@
 //! Asking whether the installation works, for whoever has just installed it: both Leases are renewed, and an evaluator answers at
 //! the Service with the certificate that webhooks trust.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// How long each question may take until its answer is good. An installation that was just made needs some of it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -100,7 +100,8 @@ impl Check {
     }
 }
 
-/// Asks once. Any answer of HTTP over a connection of TLS that is trusted will do: what is asked for is not there.
+/// Asks once. Any answer of HTTP over a connection of TLS that is trusted will do, as what is asked for is not there; so will the
+/// words that only clients with a certificate are answered, since who says them has shown its own.
 fn ask(address: SocketAddr, host: &str, authority: &Path) -> Result<()> {
     let mut roots = RootCertStore::empty();
     let file = || format!("failed to read the authority {}", authority.display());
@@ -117,14 +118,72 @@ fn ask(address: SocketAddr, host: &str, authority: &Path) -> Result<()> {
     let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name)?, stream);
     write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").context("failed to agree on TLS")?;
     let mut head = [0; 9];
-    stream.read_exact(&mut head).context("failed to read an answer")?;
+    match stream.read_exact(&mut head) {
+        Err(error) if wants_certificate(&error) => return Ok(()),
+        read => read.context("failed to read an answer")?,
+    }
     ensure!(&head == b"HTTP/1.1 ", "who answers there speaks no HTTP");
     Ok(())
 }
 
+fn wants_certificate(error: &io::Error) -> bool {
+    let alert = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    matches!(alert, Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::{fs, thread};
+
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::server::WebPkiClientVerifier;
+    use rustls::{ServerConfig, ServerConnection};
+
     use super::*;
+
+    /// Answers nobody without a certificate. Its address, and its own certificate.
+    fn strict_server() -> (SocketAddr, String) {
+        let made = rcgen::generate_simple_self_signed(["a.b.svc".to_owned()]).expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).expect("an authority");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let key = PrivateKeyDer::from_pem_slice(made.signing_key.serialize_pem().as_bytes()).expect("a key");
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(clients.build().expect("clients"))
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("a configuration");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("an address");
+        thread::spawn(move || {
+            let config = Arc::new(config);
+            for mut stream in listener.incoming().flatten() {
+                let mut connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
+                // It ends with what the client is told; then the client goes.
+                connection.complete_io(&mut stream).ok();
+                io::copy(&mut stream, &mut io::sink()).ok();
+            }
+        });
+        (address, made.cert.pem())
+    }
+
+    #[test]
+    fn an_evaluator_that_answers_clients_with_a_certificate_only_is_known_by_its_own() {
+        let (address, authority) = strict_server();
+        let other = rcgen::generate_simple_self_signed(["a.b.svc".to_owned()]).expect("a certificate").cert.pem();
+        let ask = |authority: &str| {
+            let file = std::env::temp_dir().join(format!("portcullis-check-{}.pem", std::process::id()));
+            fs::write(&file, authority).expect("writes");
+            let asked = ask(address, "a.b.svc", &file);
+            fs::remove_file(&file).expect("removes");
+            asked
+        };
+        ask(&authority).expect("it has shown its certificate");
+        ask(&other).expect_err("it is somebody else");
+    }
 
     #[test]
     fn without_an_authority_nobody_is_trusted() {

@@ -98,7 +98,10 @@ fn everything() -> Value {
             "metricsFrom": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } } }],
             "egressPorts": [443, 6443],
         },
-        "certificates": { "mode": "external" },
+        "certificates": {
+            "mode": "external",
+            "clientAuthorities": "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----\n",
+        },
         "siblings": { "enabled": true },
         "modules": {
             "allowedSources": ["registry://ghcr.io/*"],

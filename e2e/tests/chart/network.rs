@@ -55,6 +55,22 @@ fn every_pod_may_connect_to_what_it_needs_where_a_namespace_forbids_all_that_nob
 }
 
 #[test]
+fn who_calls_evaluators_can_be_asked_for_a_certificate() {
+    let objects = render(&everything());
+    let map = find(&objects, "ConfigMap", "portcullis-clients");
+    assert_eq!(map["data"]["authorities.pem"], "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----\n");
+    let evaluator = container(&objects, "evaluator");
+    assert!(args(evaluator).contains(&"--client-ca=/clients/authorities.pem"));
+    // A folder follows changes; a file that is mounted by itself does not.
+    let mounts = evaluator["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["name"] == "clients").unwrap();
+    assert_eq!((&mount["mountPath"], &mount["subPath"]), (&json!("/clients"), &Value::Null));
+    let objects = render(&json!({}));
+    assert!(!container(&objects, "evaluator").to_string().contains("client"));
+    assert!(!objects.iter().any(|object| object["metadata"]["name"] == "portcullis-clients"));
+}
+
+#[test]
 fn programs_listen_on_addresses_of_both_families() {
     let objects = render(&everything());
     assert!(args(container(&objects, "evaluator")).contains(&"--address=[::]:8443"));
