@@ -78,6 +78,11 @@ impl Stand {
             let mut entries = webhooks.iter().flat_map(|webhook| webhook["webhooks"].as_array().into_iter().flatten());
             entries.all(|entry| entry["timeoutSeconds"] != ODD_TIMEOUT).then_some(())
         });
+        eventually("an authority and a certificate", || {
+            let is_there =
+                |kind| api.get(&format!("/api/v1/namespaces/{namespace}/secrets/portcullis-{namespace}-{kind}"));
+            ["ca", "tls"].into_iter().all(|kind| is_there(kind).is_some()).then_some(())
+        });
         eventually("holders of the Leases that are there", || {
             let leases = list(&format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"));
             let pods = names(&[self.release.pods(), self.release.controllers()].concat());

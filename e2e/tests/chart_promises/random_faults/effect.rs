@@ -57,9 +57,9 @@ impl Stand {
                 self.wanted = *replicas;
                 self.release.scale(*replicas);
             }
-            Fault::RestartRollout => self.restart("portcullis-policy-server", &json!(self.kills.len().to_string())),
+            Fault::RestartRollout => self.restart("portcullis-policy-server", &self.mark()),
             Fault::UndoRollout => self.restart("portcullis-policy-server", &Value::Null),
-            Fault::RestartControllers => self.restart("portcullis-controller", &json!(self.kills.len().to_string())),
+            Fault::RestartControllers => self.restart("portcullis-controller", &self.mark()),
             Fault::RestartApiServer { is_killed } => {
                 let server = Component::ApiServer(1);
                 if *is_killed {
@@ -102,6 +102,11 @@ impl Stand {
                     let _ = self.release.api().delete(&format!("{path}/{name}"), None);
                 }
             }
+            Fault::DeleteSecret { is_authority } => {
+                let (namespace, kind) = (self.release.namespace(), if *is_authority { "ca" } else { "tls" });
+                let path = format!("/api/v1/namespaces/{namespace}/secrets/portcullis-{namespace}-{kind}");
+                let _ = self.release.api().delete(&path, None);
+            }
             Fault::PolicyComes => self.apply(&self.passing),
             Fault::PolicyGoes => {
                 let _ = self.release.api().delete(&self.passing.path(), None);
@@ -113,6 +118,11 @@ impl Stand {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let path = format!("/api/v1/namespaces/{}/pods/{name}", self.release.namespace());
         let _ = self.release.api().delete(&path, grace_seconds);
+    }
+
+    /// Another one each time.
+    fn mark(&self) -> Value {
+        self.start.elapsed().as_millis().to_string().into()
     }
 
     /// What `kubectl rollout restart` does, and with null what `kubectl rollout undo` does after it.

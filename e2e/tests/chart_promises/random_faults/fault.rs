@@ -49,6 +49,8 @@ pub(super) enum Fault {
     EditStatus { victim: usize },
     /// Somebody deletes a Lease.
     DeleteLease { lease: usize },
+    /// Somebody deletes the Secret of the authority that webhooks trust, or that of the certificate which it has issued.
+    DeleteSecret { is_authority: bool },
     /// A policy is made that was not there, or was and is deleted.
     PolicyComes,
     /// That policy is deleted.
@@ -102,7 +104,7 @@ const PARTS: [Part; 5] = [Part::ApiServer, Part::Etcd, Part::ControllerManager, 
 type Kind = fn(&mut Rng) -> Fault;
 
 /// How often each kind is drawn, compared with the others.
-const TABLE: [(u32, Kind); 20] = [
+const TABLE: [(u32, Kind); 21] = [
     (6, |random| Fault::KillContainer { program: choose(random, &PROGRAMS), replica: random.usize(..12) }),
     (2, |random| Fault::FreezeContainer {
         program: choose(random, &PROGRAMS),
@@ -125,6 +127,7 @@ const TABLE: [(u32, Kind); 20] = [
     (2, |random| Fault::EditWebhook { webhook: random.usize(..12) }),
     (2, |random| Fault::EditStatus { victim: random.usize(..VICTIMS) }),
     (2, |random| Fault::DeleteLease { lease: random.usize(..12) }),
+    (3, |random| Fault::DeleteSecret { is_authority: random.bool() }),
     (3, |_| Fault::PolicyComes),
     (2, |_| Fault::PolicyGoes),
 ];

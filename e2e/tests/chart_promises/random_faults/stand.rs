@@ -56,7 +56,7 @@ pub(super) struct Stand {
     excuses: Excuses,
     loads: Vec<(Asks, Load)>,
     count: Count,
-    start: Instant,
+    pub(super) start: Instant,
 }
 
 impl Stand {
