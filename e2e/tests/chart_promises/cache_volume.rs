@@ -8,6 +8,7 @@ use portcullis_e2e::{Container, Helm, Release, condition, eventually};
 use serde_json::{Value, json};
 
 use crate::stage::{Evidence, assert_all, second_release, site, turn};
+use crate::strangers;
 
 const SERVER: &str = "portcullis-policy-server";
 const REPLICAS: usize = 2;
@@ -64,6 +65,7 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
         let claims = release.kubectl(["get", "persistentvolumeclaims", "--output=name"]);
         claims.expect("the claims").is_empty().then_some(())
     });
+    strangers::are_refused(&release);
 
     release.uninstall().expect("the end of the installation");
     release.delete_policies();

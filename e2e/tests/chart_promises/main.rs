@@ -26,6 +26,7 @@ mod rotation;
 mod scaling;
 mod source_away;
 mod stage;
+mod strangers;
 mod swap;
 mod tls;
 mod two_api_servers;

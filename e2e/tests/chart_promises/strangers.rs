@@ -1,0 +1,49 @@
+//! Who asks a loader for modules and is none of the installation's loaders: row H18.
+
+use std::io::{self, Read as _, Write as _};
+use std::time::Duration;
+
+use portcullis_e2e::{Issuer, Release};
+
+use crate::certificates::Certificates;
+use crate::stage::own_cluster;
+use crate::tls::{Identity, connect};
+
+/// How long the test's own certificate lasts.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Asserts that loaders of a release with siblings answer who has the certificate of the installation's loaders, and nobody else. Pods of
+/// somebody else's cluster cannot be reached; nothing is tried there.
+pub(crate) fn are_refused(release: &Release<'static>) {
+    if own_cluster("fault_h18").is_none() {
+        return;
+    }
+    let certificates = Certificates(release);
+    let pair = |kind| Some((certificates.text(kind, "tls.crt"), certificates.text(kind, "tls.key")));
+    let name = format!("siblings.{0}.{0}.portcullis", release.namespace());
+    let known = ask(release, &name, pair("siblings")).expect("an answer to a loader");
+    assert!(known.contains(" 404 "), "{known}");
+
+    let [(_, certificate), (_, key), _] = Issuer::new("somebody else").issue_for(&name, HOUR);
+    for (who, identity) in [
+        ("nobody", None),
+        ("an evaluator", pair("tls")),
+        ("somebody of another authority with the right name", Some((certificate, key))),
+    ] {
+        let refused = ask(release, &name, identity).expect_err(who).to_string();
+        assert!(refused.contains("alert") || refused.contains("reset"), "{who}: {refused}");
+    }
+}
+
+/// The first line of a loader's answer to a question for a module that it has not.
+fn ask(release: &Release<'static>, name: &str, identity: Option<Identity>) -> io::Result<String> {
+    let bundle = Certificates(release).text("siblings", "ca.crt");
+    let mut stream = connect(&release.pods()[0], 8444, name, &bundle, identity.as_ref())?;
+    let question = format!("GET /v1/modules/sha256:{:064} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 0);
+    stream.write_all(question.as_bytes())?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Err(error) if answer.is_empty() => Err(error),
+        _ => Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()),
+    }
+}
