@@ -85,39 +85,36 @@ fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart()
 #[ignore = "starts a cluster"]
 fn fault_h16_h17_certificates_of_somebody_else_are_followed_under_load_and_given_up_again() {
     let test = "external";
-    let (first, second) = (Issuer::new("the first one"), Issuer::new("the second one"));
+    let issuer = Issuer::new("somebody else");
     let stage = Stage::with(test, &settings("external"));
     let (release, shop) = (stage.release(), stage.namespace());
     let certificates = Certificates(release);
     release.apply_ready(&[release.cluster_policy(test).denying("not here")]);
-    let mut taken = certificates.wait_taken("", || {});
+    let taken = certificates.wait_taken("", || {});
     let before = restarts(release);
     let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
 
-    for (issuer, left) in [(&first, LONG), (&second, LONG - Duration::from_secs(60))] {
-        let old = certificates.text("tls", "ca.crt");
-        // Certificate and authority change at once, and kubelets are as fast as they can be.
-        certificates.put(issuer, left);
-        let new = certificates.text("external", "ca.crt");
-        taken = certificates.wait_taken(&taken, || {
-            // Webhooks are asked after the Secret.
-            if certificates.text("tls", "ca.crt") == new {
-                certificates.assert_trusted(&[&old, &new]);
-            }
-        });
-    }
+    // Certificate and authority change at once, and kubelets are as fast as they can be.
+    let old = certificates.text("tls", "ca.crt");
+    certificates.put(&issuer, LONG - Duration::from_secs(60));
+    let new = certificates.text("external", "ca.crt");
+    let taken = certificates.wait_taken(&taken, || {
+        // Webhooks are asked after the Secret.
+        if certificates.text("tls", "ca.crt") == new {
+            certificates.assert_trusted(&[&old, &new]);
+        }
+    });
 
     let good = certificates.text("tls", "tls.key");
     certificates.spoil("external", "tls.key", "noise");
     wait_event(certificates, "CertificateInvalid", "`tls.key` is no private key");
     assert_eq!(certificates.text("tls", "tls.key"), good);
-    certificates.put(&second, LONG - Duration::from_secs(120));
+    certificates.put(&issuer, LONG - Duration::from_secs(120));
     let taken = certificates.wait_taken(&taken, || {});
 
-    let old = certificates.text("tls", "ca.crt");
     stage.set(&settings("own"));
     certificates.wait_taken(&taken, || {});
-    certificates.assert_trusted(&[&old, &certificates.text("ca", "ca.crt")]);
+    certificates.assert_trusted(&[&new, &certificates.text("ca", "ca.crt")]);
     newcomers.end();
     assert_all(&load.end(), 403);
     assert_eq!(restarts(release), before);
