@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use portcullis_e2e::{Program, eventually};
+use portcullis_e2e::{Helm, Program, eventually, objects_of};
 use serde_json::{Value, json};
 
-use crate::{args, cluster, container, find, has, render};
+use crate::{args, cluster, container, find, has, helm, render};
 
 /// The verbs and paths of calls of an account, in their order.
 fn writes_of(account: &str) -> Vec<String> {
@@ -38,6 +38,18 @@ fn a_job_with_an_account_of_its_own_runs_before_anything_is_deleted() {
     assert_eq!(job["spec"]["activeDeadlineSeconds"], 180);
     assert!(args(container(&objects, "uninstall")).contains(&"--uninstall=portcullis-controller"));
     assert!(!has(&render(&json!({ "uninstall": { "hook": false } })), "Job", "portcullis-uninstall"));
+}
+
+#[test]
+fn whoever_applies_what_helm_prints_can_leave_out_what_uninstalls() {
+    let chart = Helm::chart().display().to_string();
+    let rendered = helm().run(None, ["template", "portcullis", &chart, "--no-hooks"], "");
+    assert!(rendered.is_ok(), "{}", rendered.stderr);
+    let objects = objects_of(&rendered.stdout);
+    assert!(has(&objects, "Deployment", "portcullis-controller"));
+    for object in &objects {
+        assert!(!["Job", "Pod"].map(Value::from).contains(&object["kind"]), "{}", object["metadata"]["name"]);
+    }
 }
 
 #[test]
