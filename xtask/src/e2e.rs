@@ -136,3 +136,30 @@ pub(crate) fn images_command(workspace: &Workspace) -> Result<Command> {
 fn images_dir(workspace: &Workspace, is_release: bool) -> PathBuf {
     workspace.target.join(if is_release { "images" } else { "images/debug" })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        wanted: Wanted,
+    }
+
+    #[test]
+    fn random_faults_are_chosen_by_flags_and_shown() {
+        let chosen = |words: &[&str]| {
+            let mut test = Command::new("test");
+            choose_faults(&mut test, &Words::parse_from([&["e2e"], words].concat()).wanted);
+            let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+            let set = test.get_envs().filter_map(|(name, value)| Some(format!("{}={}", text(name), text(value?))));
+            test.get_args().map(text).chain(set).collect::<Vec<_>>()
+        };
+        let both = ["--nocapture", "PORTCULLIS_E2E_FAULTS_FOR=1h", "PORTCULLIS_E2E_SEED=17"];
+        assert_eq!(chosen(&["--faults-for", "1h", "--seed", "17", "--", "fault_k12"]), both);
+        assert_eq!(chosen(&["--", "fault_k12"]), Vec::<String>::new());
+    }
+}

@@ -179,7 +179,7 @@ impl Stand {
                 Verdict::Right => self.count.right += 1,
                 Verdict::Broken => self.count.broken += 1,
                 Verdict::Wrong => panic!(
-                    "{asks:?} at {:.1} s must be {expected:#?}, and is {answer:?}",
+                    "{asks:?} at {:.1} s must be {expected:?}, and is {answer:?}",
                     answer.sent.saturating_duration_since(self.start).as_secs_f64(),
                 ),
             }

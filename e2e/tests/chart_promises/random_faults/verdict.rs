@@ -1,5 +1,6 @@
 //! Which answers are right while things go wrong.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use portcullis_e2e::Answer;
@@ -13,7 +14,6 @@ pub(super) struct History {
     versions: Vec<Version>,
 }
 
-#[derive(Debug)]
 struct Version {
     generation: i64,
     /// None for a version that can never serve.
@@ -22,6 +22,13 @@ struct Version {
     applied: Instant,
     /// When its policy was seen Ready; from then on nobody answers with an older one.
     confirmed: Option<Instant>,
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.confirmed.is_some() { "was Ready" } else { "was never Ready" };
+        write!(f, "{} {:?} {state}", self.generation, self.text.as_deref().unwrap_or("cannot serve"))
+    }
 }
 
 impl History {
