@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
+mod asked;
 mod bad_update;
 mod cache_volume;
 mod cage;
