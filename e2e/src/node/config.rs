@@ -164,7 +164,7 @@ fn kubelet(layout: &Layout, node: &Node) -> Value {
         "evictionHard": { "memory.available": "50Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%" },
         "imageGCHighThresholdPercent": 100,
         // Tests kill a container again and again, and wait until it is back.
-        "crashLoopBackOff": { "maxContainerRestartPeriod": "10s" },
+        "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" },
     })
 }
 
