@@ -51,6 +51,25 @@ pub(crate) fn registry() -> Result<()> {
     Ok(())
 }
 
+/// The program that tries alerts, and the package of Debian that has it.
+const ALERTS: (&str, &str) = ("promtool", "prometheus");
+
+/// Sees to it that tests can try the chart's alerts.
+///
+/// # Errors
+/// When they cannot: the reason with the next step, for the line that tells of the skipped test.
+pub(crate) fn alerts() -> Result<()> {
+    let (program, package) = ALERTS;
+    if on_path(program) {
+        return Ok(());
+    }
+    let words = format!("there is no {program}; on Debian: `apt-get install --no-install-recommends {package}`");
+    ensure!(may_install(), words.clone());
+    install(&[package])?;
+    ensure!(on_path(program), words);
+    Ok(())
+}
+
 /// What a node of a cluster takes: a program, or a file that is in one of the folders of [`NETWORK_PLUGINS`], with the package of
 /// Debian that has it.
 const NODE_PACKAGES: [(&str, &str); 4] =

@@ -10,6 +10,9 @@ use crate::programs::Profile;
 use crate::step::Step;
 use crate::{cluster, e2e, network, tools};
 
+/// The tests of what the chart renders, its alerts among that.
+const CHART_TESTS: &str = "chart";
+
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
 
@@ -59,7 +62,16 @@ impl<'a> Plan<'a> {
         let package = self.workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
         let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
         targets.retain(|target| target != e2e::TESTS);
-        Ok(targets.into_iter().map(|target| self.cluster(target)).collect())
+        let mut all: Vec<_> = targets.into_iter().map(|target| self.cluster(target)).collect();
+        let name = "cluster: alerts of the chart";
+        let is_wanted = self.selects(name) || self.selects(&format!("cluster: tests {CHART_TESTS}"));
+        if is_wanted
+            && !self.wanted.list
+            && let Err(missing) = tools::alerts()
+        {
+            all.push(Tests { step: Step::skip(name, format!("they were not tried: {missing:#}")), needs: &[] });
+        }
+        Ok(all)
     }
 
     fn cluster(&self, target: String) -> Tests<'a> {
