@@ -63,6 +63,9 @@ impl Cluster {
             let pid = i32::try_from(one.process.pid).ok().and_then(Pid::from_raw).expect("a process id");
             // It may end just now, with the node or by itself.
             let _ = rustix::process::kill_process(pid, signal);
+            // `nsenter` stops with what it has started in the node, and would not see how that ends.
+            let starter = i32::try_from(one.child.id()).ok().and_then(Pid::from_raw).filter(|_| signal != Signal::STOP);
+            let _ = starter.map(|starter| rustix::process::kill_process(starter, Signal::CONT));
         }
     }
 
