@@ -151,6 +151,16 @@ mod tests {
     }
 
     #[test]
+    fn numbers_in_settings_stay_what_they_are() {
+        // The quick way to read this one is off by one in the last place.
+        let text = r#"{"settings":{"ratio":31.245270191439438}}"#;
+        let spec: Value = serde_json::from_str(text).expect("JSON");
+        let data = RevisionData { policy: reference(), generation: 1, spec, problem: None };
+        let written = serde_json::to_string(&data).expect("JSON");
+        assert!(written.contains(text), "{written}");
+    }
+
+    #[test]
     fn labels_find_the_revisions_of_a_policy() {
         let labels = reference().labels("default");
         assert_eq!(labels[POLICY_NAMESPACE_LABEL], "team-a");
