@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 pub(crate) struct Executable {
     /// The package that it belongs to.
     pub(crate) package: String,
-    /// `lib`, `bin` or `test`.
+    /// `lib`, `bin`, `test` or `example`.
     pub(crate) kind: String,
     /// The name of the library, the program or the folder of tests.
     pub(crate) target: String,

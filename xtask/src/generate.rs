@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -17,12 +17,16 @@ const FOLDER: &str = "helm/definitions";
 /// The version of the programs, and so of the chart: that of the workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Writes them; or, to check, tells which of those in the repository are others than they are made.
-pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
+/// The package that has the types, and its example that writes their definitions: this program links none of the product's crates.
+pub(crate) const DEFINITIONS: (&str, &str) = ("portcullis-api", "crds");
+
+/// Writes them; or, to check, tells which of those in the repository are others than they are made. `definitions` is the program that
+/// writes the definitions, where it was built already.
+pub(crate) fn run(workspace: &Workspace, check: bool, definitions: Option<&Path>) -> Result<ExitCode> {
     let kept = workspace.root.join(FOLDER);
     let files = chart::made(&workspace.root, VERSION)?;
     if !check {
-        make(workspace, &kept)?;
+        make(workspace, &kept, definitions)?;
         for Made { path, text } in &files {
             let path = workspace.root.join(path);
             fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
@@ -34,7 +38,7 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
     if made.exists() {
         fs::remove_dir_all(&made).with_context(|| format!("failed to empty {}", made.display()))?;
     }
-    make(workspace, &made)?;
+    make(workspace, &made, definitions)?;
     let mut problems = compare(&read(&kept)?, &read(&made)?);
     for Made { path, text } in &files {
         if fs::read_to_string(workspace.root.join(path)).is_ok_and(|kept| kept == *text) {
@@ -48,12 +52,18 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the example of the crate that has the types: this program links none of the product's crates.
-fn make(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let mut cargo = workspace.cargo("run");
-    cargo.args(["--quiet", "--package", "portcullis-api", "--example", "crds", "--"]).arg(folder);
-    let status = cargo.status().context("failed to start cargo run")?;
-    ensure!(status.success(), "the definitions could not be made; the words of cargo are above");
+fn make(workspace: &Workspace, folder: &Path, definitions: Option<&Path>) -> Result<()> {
+    let mut command = match definitions {
+        Some(program) => Command::new(program),
+        None => {
+            let (package, example) = DEFINITIONS;
+            let mut cargo = workspace.cargo("run");
+            cargo.args(["--quiet", "--package", package, "--example", example, "--"]);
+            cargo
+        }
+    };
+    let status = command.arg(folder).status().context("failed to start what writes the definitions")?;
+    ensure!(status.success(), "the definitions could not be made; the words are above");
     Ok(())
 }
 

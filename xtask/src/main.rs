@@ -107,6 +107,9 @@ enum Command {
         /// Write nothing; fail where a file is not what the types give.
         #[arg(long)]
         check: bool,
+        /// The program that writes the definitions, where it was built already.
+        #[arg(long, hide = true)]
+        definitions: Option<PathBuf>,
     },
     /// Build the policies under `guests/` to WebAssembly.
     ///
@@ -187,7 +190,7 @@ fn run(command: Command) -> Result<ExitCode> {
             test::run(&workspace, &test::Wanted { filter: filter.unwrap_or_default(), list, no_cluster, args })
         }
         Command::Boundaries => boundaries::run(&workspace),
-        Command::Generate { check } => generate::run(&workspace, check),
+        Command::Generate { check, definitions } => generate::run(&workspace, check, definitions.as_deref()),
         Command::Guests { names, opt_level, out } => build_guests(&names, opt_level.as_deref(), out),
         Command::Images(wanted) => images::run(&workspace, &wanted),
         Command::Bench { args } => bench::run(&workspace, &args),

@@ -8,11 +8,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::executables::Executables;
+use crate::executables::{Executable, Executables};
 use crate::programs::{CONTROLLER, PROGRAMS};
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, guests, tools};
+use crate::{boundaries, cluster, generate, guests, tools};
+
+/// The crate of the benchmarks.
+const BENCH: &str = "portcullis-bench";
 
 /// The crate of the black-box tests, which start the real programs.
 const BLACK_BOX: &str = "portcullis-tests";
@@ -79,14 +82,13 @@ impl<'a> Plan<'a> {
         for step in boundaries::rules(self.workspace) {
             self.add(step);
         }
-        self.generated()?;
         self.lints();
         self.guests();
 
         let selected = |tests: Vec<Tests<'a>>| -> Vec<_> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
         };
-        let unit = selected(self.unit_tests());
+        let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
         let real = selected(self.real_tests()?);
         self.builds(unit.iter().chain(&real))?;
         for tests in unit {
@@ -111,24 +113,33 @@ impl<'a> Plan<'a> {
         self.add(Step::command("guests: formatting", guests));
     }
 
-    /// This program again, since what cargo says belongs into the step's log.
-    fn generated(&mut self) -> Result<()> {
-        let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
-        command.args(["generate", "--check"]).env("CARGO_TARGET_DIR", &self.workspace.target);
-        self.add(Step::command("generated files", command));
-        Ok(())
+    /// This program again, since what it says belongs into the step's log.
+    fn generated(&self) -> Tests<'a> {
+        let (executables, workspace) = (self.executables, self.workspace);
+        let step = Step::commands("generated files", move || {
+            let (package, example) = generate::DEFINITIONS;
+            let is_it = |one: &Executable| one.package == package && one.kind == "example" && one.target == example;
+            let writes = executables.start(is_it, &[])?;
+            let writes = writes.first().context("what writes the definitions was not built")?.get_program();
+            let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
+            command.args(["generate", "--check", "--definitions"]).arg(writes);
+            command.env("CARGO_TARGET_DIR", &workspace.target);
+            Ok(vec![command])
+        });
+        Tests { step, needs: &[] }
     }
 
-    /// Everything at once, and what others build on by itself too. That a program builds alone is seen when it is built.
+    /// Everything at once, and what others build on by itself too. That a program builds alone is seen when it is built, and benchmarks and
+    /// tests have all of the workspace beside them.
     fn lints(&mut self) {
         let mut clippy = self.workspace.cargo("clippy");
         clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
         self.add(Step::command("lints", clippy));
-        let is_program = |step: &Step<'_>| {
+        let is_else = |step: &Step<'_>| {
             let name = step.name.strip_prefix(boundaries::ALONE);
-            PROGRAMS.into_iter().chain([CONTROLLER]).any(|program| Some(program) == name)
+            PROGRAMS.into_iter().chain([CONTROLLER, BENCH, BLACK_BOX]).any(|other| Some(other) == name)
         };
-        for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_program(step)) {
+        for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_else(step)) {
             self.add(step.gate());
         }
     }
