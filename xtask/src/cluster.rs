@@ -28,8 +28,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
     if is_run && has_node && !asks_for_help {
         e2e::make_images(workspace, &mut command)?;
     } else if is_run && !asks_for_help {
-        let programs = [&programs::PROGRAMS[..], &[programs::CONTROLLER]].concat();
-        programs::build(workspace, &programs, Profile::Dev)?;
+        programs::build(workspace, &programs::all(), Profile::Dev)?;
         command.env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Dev.dir()));
     }
     let status = command.status().context("failed to start cargo")?;

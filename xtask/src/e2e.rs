@@ -102,12 +102,12 @@ fn choose_faults(test: &mut Command, wanted: &Wanted) {
 }
 
 /// Adds what chooses the tests to a `cargo test` that will find images in [`images_dir`].
-fn complete<'a>(test: &'a mut Command, workspace: &Workspace, args: &[OsString]) -> &'a mut Command {
+fn complete(test: &mut Command, workspace: &Workspace, args: &[OsString]) {
     test.args(["--quiet", "--no-fail-fast", "--package", cluster::PACKAGE, "--test", TESTS]).args(args);
     if !args.iter().any(|arg| arg == "--") {
         test.arg("--");
     }
-    test.args(ARGS).env(LOGS, workspace.target.join("e2e"))
+    test.args(ARGS).env(LOGS, workspace.target.join("e2e"));
 }
 
 /// What the tests are told in `cargo xtask test`: a cluster of their own, with images for tests.

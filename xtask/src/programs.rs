@@ -17,6 +17,11 @@ pub(crate) const PROGRAMS: [&str; 4] =
 /// The package that makes the program which only clusters need.
 pub(crate) const CONTROLLER: &str = "portcullis-controller";
 
+/// All of them.
+pub(crate) fn all() -> Vec<&'static str> {
+    [&PROGRAMS[..], &[CONTROLLER]].concat()
+}
+
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Profile {
@@ -42,7 +47,7 @@ impl Profile {
 
 /// Builds the programs and says where they are.
 pub(crate) fn build_all(workspace: &Workspace, profile: Profile) -> Result<ExitCode> {
-    let all = [&PROGRAMS[..], &[CONTROLLER]].concat();
+    let all = all();
     build(workspace, &all, profile)?;
     let dir = workspace.bin_dir(profile.dir());
     println!("{} are in {}", all.join(", "), dir.display());

@@ -6,39 +6,33 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::{Need, Plan, Tests};
+use super::{Need, Plan};
 use crate::executables::Executables;
-use crate::programs::{self, CONTROLLER, PROGRAMS, Profile};
+use crate::programs::{self, Profile};
 use crate::step::Step;
 use crate::{cluster, e2e, guests, tools};
 
 impl<'a> Plan<'a> {
-    /// The steps that build what these tests need. While one of them fails, no test is run.
-    pub(super) fn builds<'t>(&mut self, tests: impl Iterator<Item = &'t Tests<'a>> + Clone) -> Result<()>
-    where
-        'a: 't,
-    {
-        let needs = |need| tests.clone().any(|tests| tests.needs.contains(&need));
+    /// The steps that build tests, and what they need beside themselves. While one of them fails, no test is run.
+    pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
         let (executables, workspace) = (self.executables, self.workspace);
-        if tests.clone().next().is_some() {
-            self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
-        }
-        if needs(Need::Guests) {
+        self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
+        if needs.contains(&Need::Guests) {
             self.build_guests()?;
         }
-        if needs(Need::Images) {
+        if needs.contains(&Need::Images) {
             // Before the programs: these static ones are linked where the programs come to be.
             let images = e2e::images_command(workspace)?;
             self.add_needed(Step::command("build: images", images).shown().gate());
         }
-        if needs(Need::Programs) {
-            for program in PROGRAMS.into_iter().chain([CONTROLLER]) {
+        if needs.contains(&Need::Programs) {
+            for program in programs::all() {
                 let mut build = programs::build_command(workspace, program, Profile::Dev);
                 build.arg("--quiet");
                 self.add_needed(Step::command(format!("build: {program}"), build).gate());
             }
         }
-        if needs(Need::Kubernetes) {
+        if needs.contains(&Need::Kubernetes) {
             let build = move || clusters(executables, &["build"]);
             self.add_needed(Step::commands("build: Kubernetes and helm", build).shown().gate());
         }

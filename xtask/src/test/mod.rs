@@ -9,10 +9,9 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::executables::{Executable, Executables};
-use crate::programs::{CONTROLLER, PROGRAMS};
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, generate, guests, tools};
+use crate::{boundaries, cluster, generate, guests, programs, tools};
 
 /// The crate of the benchmarks.
 const BENCH: &str = "portcullis-bench";
@@ -90,15 +89,17 @@ impl<'a> Plan<'a> {
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
         let real = selected(self.real_tests()?);
-        self.builds(unit.iter().chain(&real))?;
+        let needs: Vec<Need> = unit.iter().chain(&real).flat_map(|tests| tests.needs).copied().collect();
+        if !unit.is_empty() || !real.is_empty() {
+            self.builds(&needs)?;
+        }
         for tests in unit {
             self.add(tests.step);
         }
-        let has_clusters = real.iter().any(|tests| tests.needs.contains(&Need::Kubernetes));
         for tests in real {
             self.add(tests.step.beside());
         }
-        if has_clusters {
+        if needs.contains(&Need::Kubernetes) {
             self.clean_up();
         }
         Ok(())
@@ -137,7 +138,7 @@ impl<'a> Plan<'a> {
         self.add(Step::command("lints", clippy));
         let is_else = |step: &Step<'_>| {
             let name = step.name.strip_prefix(boundaries::ALONE);
-            PROGRAMS.into_iter().chain([CONTROLLER, BENCH, BLACK_BOX]).any(|other| Some(other) == name)
+            programs::all().into_iter().chain([BENCH, BLACK_BOX]).any(|other| Some(other) == name)
         };
         for step in boundaries::builds_alone(self.workspace).into_iter().filter(|step| !is_else(step)) {
             self.add(step.gate());

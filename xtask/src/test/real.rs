@@ -19,15 +19,15 @@ const REGISTRIES: &str = "registries::";
 impl<'a> Plan<'a> {
     /// What takes longest comes first, so that it does not run alone in the end.
     pub(super) fn real_tests(&self) -> Result<Vec<Tests<'a>>> {
-        let mut all = Vec::new();
-        if !self.wanted.no_cluster {
-            all.extend(self.chart());
+        if self.wanted.no_cluster {
+            return Ok(self.black_box());
         }
-        all.extend(self.black_box());
-        if !self.wanted.no_cluster {
-            all.extend(self.clusters()?);
+        if let Err(missing) = if self.wanted.list { Ok(()) } else { cluster::possible() } {
+            let words = format!("nothing was tested with Kubernetes: {missing:#}");
+            let skipped = Tests { step: Step::skip("cluster: tests", words), needs: &[] };
+            return Ok(self.black_box().into_iter().chain([skipped]).collect());
         }
-        Ok(all)
+        Ok([vec![self.chart()], self.black_box(), self.clusters()?].into_iter().flatten().collect())
     }
 
     fn black_box(&self) -> Vec<Tests<'a>> {
@@ -55,10 +55,6 @@ impl<'a> Plan<'a> {
 
     /// The tests that start real control planes, each binary as a step, in networks of their own.
     fn clusters(&self) -> Result<Vec<Tests<'a>>> {
-        if let Err(missing) = if self.wanted.list { Ok(()) } else { cluster::possible() } {
-            let words = format!("nothing was tested with Kubernetes: {missing:#}");
-            return Ok(vec![Tests { step: Step::skip("cluster: tests", words), needs: &[] }]);
-        }
         let package = self.workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
         let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
         targets.retain(|target| target != e2e::TESTS);
@@ -92,20 +88,16 @@ impl<'a> Plan<'a> {
     }
 
     /// The tests of what the chart promises, on images that are made for them.
-    fn chart(&self) -> Option<Tests<'a>> {
-        if !self.wanted.list && cluster::possible().is_err() {
-            // Told for all tests with clusters.
-            return None;
-        }
+    fn chart(&self) -> Tests<'a> {
         let name = format!("cluster: tests {}", e2e::TESTS);
         if let Some(skipped) = self.skipped_without_node(&name, "the chart was not installed") {
-            return Some(skipped);
+            return skipped;
         }
         let workspace = self.workspace;
         let step = self.in_own_network(name, e2e::TESTS.to_owned(), self.args(), move |command| {
             e2e::set_up(command, workspace);
         });
-        Some(Tests { step, needs: &[Need::Images, Need::Kubernetes] })
+        Tests { step, needs: &[Need::Images, Need::Kubernetes] }
     }
 
     fn in_own_network(
