@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::client::{Client, Question};
 
@@ -79,6 +79,13 @@ impl Api {
     /// When no server answers.
     pub fn create(&self, path: &str, object: &Value) -> Result<Reply, String> {
         self.send("POST", path, "application/json", &object.to_string())
+    }
+
+    /// Whether a new ConfigMap is refused with this text. Nothing when no server answers.
+    pub fn denies_configmap(&self, namespace: &str, text: &str) -> Option<bool> {
+        let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "generateName": "one-" } });
+        let reply = self.create(&format!("/api/v1/namespaces/{namespace}/configmaps"), &object).ok()?;
+        Some(reply.body["message"].as_str().is_some_and(|said| said.contains(text)))
     }
 
     /// Changes an object by a merge patch.

@@ -2,18 +2,9 @@
 
 use std::time::Duration;
 
-use portcullis_e2e::{Cluster, Component, Installation, Options, condition, eventually_within, never};
-use serde_json::json;
+use portcullis_e2e::{Cluster, Component, Options, condition, eventually_within, never};
 
 use crate::{denying, hurried, installation};
-
-/// Whether this API server refuses a new ConfigMap, and says why. Nothing when it does not answer.
-fn is_denied(installation: &Installation<'_>, server: u8, namespace: &str, text: &str) -> Option<bool> {
-    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "generateName": "one-" } });
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let reply = installation.api().at(server).create(&path, &object).ok()?;
-    Some(reply.body["message"].as_str().is_some_and(|said| said.contains(text)))
-}
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -23,7 +14,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
     let installation = installation(&cluster, "both", 1, hurried());
     let namespace = installation.make_namespace("shop");
     let (policy, text) = denying(&installation);
-    let is_denied = |server| is_denied(&installation, server, &namespace, &text).expect("an answer");
+    let is_denied = |server| installation.api().at(server).denies_configmap(&namespace, &text).expect("an answer");
     for server in [1, 2] {
         assert!(!is_denied(server), "there is no policy yet");
     }
@@ -67,7 +58,7 @@ fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_f
 
     cluster.start_again(Component::ApiServer(2));
     eventually_within(Duration::from_secs(60), "a denial by the one that came back", || {
-        is_denied(&installation, 2, &namespace, &text)?.then_some(())
+        installation.api().at(2).denies_configmap(&namespace, &text)?.then_some(())
     });
     installation.wait_for(&policy, "Ready", "True");
     drop(installation);

@@ -32,6 +32,29 @@ fn restarts(release: &Release<'_>) -> u64 {
     statuses.map(|status| status["restartCount"].as_u64().unwrap()).sum()
 }
 
+/// The release with a policy that denies, before anything changes.
+struct Scene {
+    stage: Stage,
+    /// A namespace for pods.
+    shop: String,
+    certificates: Certificates<'static>,
+    /// The certificate that all pods show.
+    taken: String,
+    /// How often containers were started again so far.
+    before: u64,
+}
+
+impl Scene {
+    fn new(test: &'static str, mode: &str) -> Self {
+        let stage = Stage::with(test, &settings(mode));
+        let (release, shop) = (stage.release(), stage.namespace());
+        let certificates = Certificates(release);
+        release.apply_ready(&[release.cluster_policy(test).denying("not here")]);
+        let taken = certificates.wait_taken("", || {});
+        Self { stage, shop, certificates, taken, before: restarts(release) }
+    }
+}
+
 /// Waits for an event about the Secret that somebody else writes, with these words in its note.
 fn wait_event(certificates: Certificates<'_>, reason: &str, words: &str) {
     let (release, name) = (certificates.0, certificates.name("external"));
@@ -49,14 +72,9 @@ fn wait_event(certificates: Certificates<'_>, reason: &str, words: &str) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart() {
-    let test = "ending";
     let issuer = Issuer::new("somebody else");
-    let stage = Stage::with(test, &settings("external"));
-    let (release, shop) = (stage.release(), stage.namespace());
-    let certificates = Certificates(release);
-    release.apply_ready(&[release.cluster_policy(test).denying("not here")]);
-    let taken = certificates.wait_taken("", || {});
-    let before = restarts(release);
+    let Scene { stage, shop, certificates, taken, before } = Scene::new("ending", "external");
+    let release = stage.release();
 
     certificates.put(&issuer, SHORT);
     let taken = certificates.wait_taken(&taken, || {});
@@ -84,14 +102,9 @@ fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart()
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_h16_h17_certificates_of_somebody_else_are_followed_under_load_and_given_up_again() {
-    let test = "external";
     let issuer = Issuer::new("somebody else");
-    let stage = Stage::with(test, &settings("external"));
-    let (release, shop) = (stage.release(), stage.namespace());
-    let certificates = Certificates(release);
-    release.apply_ready(&[release.cluster_policy(test).denying("not here")]);
-    let taken = certificates.wait_taken("", || {});
-    let before = restarts(release);
+    let Scene { stage, shop, certificates, taken, before } = Scene::new("external", "external");
+    let release = stage.release();
     let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
 
     // Certificate and authority change at once, and kubelets are as fast as they can be.
@@ -124,13 +137,9 @@ fn fault_h16_h17_certificates_of_somebody_else_are_followed_under_load_and_given
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_h16_h17_the_controllers_certificate_and_authority_rotate_under_load() {
-    let stage = Stage::with("rotation", &settings("own"));
-    let (release, shop) = (stage.release(), stage.namespace());
-    let certificates = Certificates(release);
-    release.apply_ready(&[release.cluster_policy("rotation").denying("not here")]);
+    let Scene { stage, shop, certificates, taken, before } = Scene::new("rotation", "own");
+    let release = stage.release();
     let old = certificates.text("ca", "ca.crt");
-    let taken = certificates.wait_taken("", || {});
-    let before = restarts(release);
     let (load, newcomers) = (release.load(&shop, CALLS), Newcomers::start(release));
 
     // What is no pair may come to the pods for a moment; they keep the old one, and take the next.

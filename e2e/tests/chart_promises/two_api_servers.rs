@@ -7,14 +7,6 @@ use serde_json::json;
 
 use crate::stage::{own_cluster, turn};
 
-/// Whether this API server refuses a new ConfigMap, and says why. Nothing when it does not answer.
-fn is_denied(release: &Release<'_>, server: u8, namespace: &str, text: &str) -> Option<bool> {
-    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "generateName": "one-" } });
-    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
-    let reply = release.api().at(server).create(&path, &object).ok()?;
-    Some(reply.body["message"].as_str().is_some_and(|said| said.contains(text)))
-}
-
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_with_one() {
@@ -29,7 +21,7 @@ fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_
     let small = json!({ "server": { "replicas": 1 }, "controller": { "replicas": 1 } });
     release.install(&small).expect("an installation");
     let shop = release.make_namespace("shop");
-    let is_denied = |server, text: &str| is_denied(&release, server, &shop, text);
+    let is_denied = |server, text: &str| release.api().at(server).denies_configmap(&shop, text);
     let configmaps = release.cluster_policy("first").on(&["configmaps"]).denying("no configmaps");
     for server in [1, 2] {
         assert_eq!(is_denied(server, "no configmaps"), Some(false), "there is no policy yet");
