@@ -1,36 +1,48 @@
-//! Reading a request's body within limits of size, time and memory.
+//! Reading a request's body within limits of size, pace and memory.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
-/// Longest time for a body.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bodies up to this size are bounded by the number of connections alone.
+use crate::metrics::Metrics;
+use crate::pace::{LONGEST, Progress};
+use crate::place::Place;
+use crate::turns::{Turn, Turns};
+
+/// Bodies up to this size are bounded by the number of connections alone, and never wait.
 const SMALL: usize = 64 << 10;
-/// What is reserved at a time for a larger body.
+/// What memory is counted in.
 const STEP: usize = 64 << 10;
+/// Memory for all large bodies together, in bodies of the largest size.
+const LARGE_BODIES: usize = 32;
+/// How many of these one source has at most, so that one that sends slowly leaves room for others.
+const LARGE_BODIES_OF_ONE: usize = 24;
+/// How often the pace of a body is looked at of which nothing comes.
+const LOOK: Duration = Duration::from_millis(250);
 /// Longest time that a body which is refused is read and thrown away for.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limits on bodies.
 pub struct BodyLimits {
     largest: usize,
-    /// Steps of memory for all large bodies together. A body that finds none waits; the sender then waits as well, since
-    /// nothing more is read from it.
-    memory: Arc<Semaphore>,
+    /// Steps of memory for all large bodies together. A body has what it announces before anything of it is read; one that
+    /// finds too little waits, and so does its sender.
+    memory: Arc<Turns>,
+    metrics: Metrics,
 }
 
 /// A body, and the memory that is reserved for it.
 pub struct Body {
     /// The content.
     pub bytes: Bytes,
-    _memory: Option<OwnedSemaphorePermit>,
+    _memory: Option<Turn>,
 }
 
 /// A body that is not taken.
@@ -40,15 +52,30 @@ pub enum BodyError {
     TooLarge,
     /// Not there in time.
     TooSlow,
+    /// There was no memory for it in time.
+    NoRoom,
     /// The connection broke; nobody is left to answer.
     Broken,
 }
 
+/// A body that is being read.
+struct Reading<'a> {
+    body: Incoming,
+    place: &'a Place,
+    announced: usize,
+    received: usize,
+    begun: Instant,
+    /// Where its memory comes from, if it is large.
+    memory: Option<&'a Turns>,
+}
+
 impl BodyLimits {
-    /// Bodies of at most `largest` bytes, and 32 times that for all large ones together.
-    pub fn new(largest: usize) -> Self {
-        let steps = largest.saturating_mul(32).div_ceil(STEP).clamp(1, Semaphore::MAX_PERMITS);
-        Self { largest, memory: Arc::new(Semaphore::new(steps)) }
+    /// Bodies of at most `largest` bytes, and a multiple of that for all large ones together.
+    pub fn new(largest: usize, metrics: &Metrics) -> Self {
+        let steps =
+            |bodies: usize| u32::try_from(largest.div_ceil(STEP).saturating_mul(bodies)).unwrap_or(u32::MAX).max(1);
+        let memory = Turns::new(steps(LARGE_BODIES), steps(LARGE_BODIES_OF_ONE));
+        Self { largest, memory, metrics: metrics.clone() }
     }
 
     /// Whether a body announces more than is taken.
@@ -56,52 +83,36 @@ impl BodyLimits {
         body.size_hint().lower() > u64::try_from(self.largest).unwrap_or(u64::MAX)
     }
 
-    /// Reads a body.
+    /// Reads the body of a request that came on a connection.
     ///
     /// # Errors
-    /// When it is too large, too slow, or broken off.
-    pub async fn read(&self, body: Incoming) -> Result<Body, BodyError> {
-        timeout(TIMEOUT, self.pieces(body)).await.unwrap_or(Err(BodyError::TooSlow))
+    /// When it is too large, too slow, or broken off, or there is no memory for it.
+    pub async fn read(&self, body: Incoming, place: &Place) -> Result<Body, BodyError> {
+        if self.is_too_large(&body) {
+            return Err(BodyError::TooLarge);
+        }
+        // No chunks are taken, so this is exactly what comes.
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let turn = if announced > SMALL { Some(self.room(announced, place).await?) } else { None };
+        place.sending(u64::try_from(announced).unwrap_or(u64::MAX));
+        let memory = turn.as_ref().map(|_| &*self.memory);
+        let reading = Reading { body, place, announced, received: 0, begun: Instant::now(), memory };
+        let read = reading.whole().await;
+        if read == Err(BodyError::TooSlow) {
+            self.metrics.bodies_too_slow.inc();
+        }
+        Ok(Body { bytes: read?, _memory: turn })
     }
 
-    async fn pieces(&self, mut body: Incoming) -> Result<Body, BodyError> {
-        // Most bodies come in one piece, which is then not copied.
-        let mut first: Option<Bytes> = None;
-        let mut all = BytesMut::new();
-        let mut memory = None;
-        while let Some(frame) = body.frame().await {
-            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
-            let length = all.len() + first.as_ref().map_or(0, Bytes::len) + piece.len();
-            if length > self.largest {
-                return Err(BodyError::TooLarge);
-            }
-            self.reserve(&mut memory, length).await;
-            if first.is_none() && all.is_empty() {
-                first = Some(piece);
-                continue;
-            }
-            if let Some(first) = first.take() {
-                all.extend_from_slice(&first);
-            }
-            all.extend_from_slice(&piece);
-        }
-        Ok(Body { bytes: first.unwrap_or_else(|| all.freeze()), _memory: memory })
-    }
-
-    async fn reserve(&self, held: &mut Option<OwnedSemaphorePermit>, length: usize) {
-        if length <= SMALL {
-            return;
-        }
-        let have = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = u32::try_from(length.div_ceil(STEP).saturating_sub(have)).unwrap_or(u32::MAX);
-        if more > 0 {
-            let permit = Arc::clone(&self.memory).acquire_many_owned(more).await;
-            let permit = permit.expect("the semaphore is never closed");
-            match held {
-                Some(held) => held.merge(permit),
-                None => *held = Some(permit),
-            }
-        }
+    /// Waits until there is memory for a body.
+    async fn room(&self, announced: usize, place: &Place) -> Result<Turn, BodyError> {
+        place.waiting();
+        let steps = u32::try_from(announced.div_ceil(STEP)).unwrap_or(u32::MAX);
+        let room = self.memory.acquire(place.source(), place.is_known() || place.is_proven(), steps);
+        timeout(LONGEST, room).await.map_err(|_| {
+            self.metrics.bodies_without_room.inc();
+            BodyError::NoRoom
+        })
     }
 
     /// Reads on for a moment and throws away: who still sends when the connection is closed may never see the answer.
@@ -117,5 +128,58 @@ impl BodyLimits {
         };
         // Too late is as good as done.
         let _ = timeout(DISCARD_TIMEOUT, reading).await;
+    }
+}
+
+impl Reading<'_> {
+    async fn whole(mut self) -> Result<Bytes, BodyError> {
+        let mut look = pin!(sleep(LOOK));
+        // Most bodies come in one piece, which is then not copied.
+        let mut first: Option<Bytes> = None;
+        let mut all = BytesMut::new();
+        while let Some(piece) = poll_fn(|cx| self.poll_piece(cx, look.as_mut())).await? {
+            if first.is_none() && all.is_empty() {
+                first = Some(piece);
+                continue;
+            }
+            if let Some(first) = first.take() {
+                all.reserve(self.announced);
+                all.extend_from_slice(&first);
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(first.unwrap_or_else(|| all.freeze()))
+    }
+
+    /// The next piece; nothing at the end. What is there is taken before the pace is judged: where this program is late,
+    /// the sender is not slow.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut look: Pin<&mut Sleep>,
+    ) -> Poll<Result<Option<Bytes>, BodyError>> {
+        while let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            let Some(frame) = frame else { return Poll::Ready(Ok(None)) };
+            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            self.received += piece.len();
+            self.place.received(u64::try_from(self.received).unwrap_or(u64::MAX));
+            return Poll::Ready(Ok(Some(piece)));
+        }
+        loop {
+            let progress = self.progress();
+            let is_in_the_way = || self.memory.is_some_and(Turns::is_waited_for);
+            if progress.is_too_slow() || (progress.lags() && is_in_the_way()) {
+                return Poll::Ready(Err(BodyError::TooSlow));
+            }
+            if look.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            look.as_mut().reset(tokio::time::Instant::now() + LOOK);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        Progress { announced: bytes(self.announced), received: bytes(self.received), elapsed: self.begun.elapsed() }
     }
 }

@@ -1,18 +1,19 @@
-//! The open connections: how many, since when each is idle, and which one goes to make room.
+//! The open connections: how many, which sources have asked before, and who goes to make room.
 //!
-//! A request touches its own connection's atomics and no lock; the list is locked when a connection comes or goes.
+//! The list is locked when a connection comes or goes, and never by a request.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Context;
 use std::time::{Duration, Instant};
 
-use futures::task::AtomicWaker;
+use portcullis_process::crowd::Source;
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::Notify;
 
+use crate::eviction::{self, Doing};
 use crate::metrics::Metrics;
+use crate::place::Place;
 
 /// Longest time for a handshake and a request's head.
 const HEAD: Duration = Duration::from_secs(10);
@@ -21,6 +22,15 @@ const HEAD: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(300);
 /// How often old ones are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
+/// What goes at a time when there is no room: one in so many. To find out who goes takes longer the more there are, and a
+/// flood would have it found out for each of its connections.
+const BATCH: usize = 64;
+/// For how long a source counts as one that has asked. API servers are silent at night.
+const KNOWN: Duration = Duration::from_secs(3600);
+/// Sources that are remembered.
+const MOST_KNOWN: usize = 1024;
+/// Time without anybody who had to go after which all is well again.
+const CALM: Duration = Duration::from_secs(10);
 
 /// All connections of the admission port.
 pub struct Connections {
@@ -36,30 +46,14 @@ pub struct Connections {
 struct Open {
     next: u64,
     places: HashMap<u64, Arc<Place>>,
+    known: Known,
+    /// When somebody had to go lately.
+    crowded: Option<Instant>,
 }
 
-/// One connection's state, shared by its task and the list.
-pub struct Place {
-    start: Instant,
-    /// Milliseconds since the start, times four, plus the [`Doing`].
-    state: AtomicU64,
-    /// Whether it ever sent a request.
-    has_asked: AtomicBool,
-    close: AtomicBool,
-    finish: AtomicBool,
-    waker: AtomicWaker,
-}
-
-/// What a connection does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    /// Shakes hands or sends a head.
-    Opening,
-    /// Nothing, between two requests.
-    Idle,
-    /// A request is under way.
-    Busy,
-}
+/// Sources of which a review was answered, and when last.
+#[derive(Default)]
+struct Known(HashMap<Source, Instant>);
 
 /// A connection in the list, until it is dropped.
 pub struct Listed {
@@ -67,17 +61,6 @@ pub struct Listed {
     key: u64,
     /// Its state.
     pub place: Arc<Place>,
-}
-
-/// What a connection is asked to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
-    /// To go on.
-    Nothing,
-    /// To end after the request that is under way.
-    Finish,
-    /// To end now.
-    Close,
 }
 
 impl Connections {
@@ -93,26 +76,16 @@ impl Connections {
         })
     }
 
-    /// Lists a new connection. When there are too many, the one that does nothing for the longest time goes, and before all
-    /// others one that never asked for anything; when all are busy, the new one is refused.
-    pub fn enter(self: &Arc<Self>) -> Option<Listed> {
+    /// Lists a new connection. When there are too many, those go that [`eviction::order`] says; when all are being answered, the new
+    /// one is refused.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Listed> {
         let mut open = self.open();
-        if open.places.len() >= self.limit {
+        if open.places.len() >= self.limit && open.close_some(self.limit.div_ceil(BATCH), &self.closed) == 0 {
             self.closed.inc();
-            let key = oldest(&open.places)?;
-            if let Some(place) = open.places.remove(&key) {
-                place.close();
-            }
+            return None;
         }
-        let place = Arc::new(Place {
-            start: self.start,
-            state: AtomicU64::new(0),
-            has_asked: AtomicBool::new(false),
-            close: AtomicBool::new(false),
-            finish: AtomicBool::new(false),
-            waker: AtomicWaker::new(),
-        });
-        place.set(Doing::Opening);
+        let source = Source::of(address);
+        let place = Arc::new(Place::new(self.start, source, open.known.0.contains_key(&source)));
         let key = open.next;
         open.next += 1;
         open.places.insert(key, Arc::clone(&place));
@@ -122,13 +95,9 @@ impl Connections {
 
     /// Closes an eighth of the connections, in the same order, to free descriptors.
     pub fn make_room(&self) {
-        let open = self.open();
-        let mut idle: Vec<_> = open.places.values().filter_map(Place::rank).collect();
-        idle.sort_by_key(|(rank, _)| *rank);
-        for (_, place) in idle.iter().take(open.places.len().div_ceil(8)) {
-            self.closed.inc();
-            place.close();
-        }
+        let mut open = self.open();
+        let count = open.places.len().div_ceil(8);
+        open.close_some(count, &self.closed);
     }
 
     /// Closes connections that take too long, for ever.
@@ -136,29 +105,33 @@ impl Connections {
         let mut ticks = tokio::time::interval(SWEEP);
         loop {
             ticks.tick().await;
-            for place in self.open().places.values() {
-                let (doing, since) = place.doing();
-                let age = self.start.elapsed().saturating_sub(since);
+            let mut open = self.open();
+            let Open { places, known, crowded, .. } = &mut *open;
+            let now = Instant::now();
+            for place in places.values() {
+                let (doing, age) = place.doing();
                 if (doing == Doing::Opening && age > HEAD) || (doing == Doing::Idle && age > IDLE) {
                     place.close();
                 }
+                if place.is_proven() {
+                    known.add(place.source(), now);
+                }
+            }
+            known.forget(now);
+            if crowded.take_if(|crowded| crowded.elapsed() > CALM).is_some() {
+                tracing::info!("there is room for connections again");
             }
         }
     }
 
     /// Asks every connection to end after the request that is under way.
     pub fn finish(&self) {
-        for place in self.open().places.values() {
-            place.finish.store(true, Ordering::SeqCst);
-            place.waker.wake();
-        }
+        self.open().places.values().for_each(|place| place.finish());
     }
 
     /// Has every connection look at its requests again.
     pub fn wake(&self) {
-        for place in self.open().places.values() {
-            place.waker.wake();
-        }
+        self.open().places.values().for_each(|place| place.wake());
     }
 
     /// Waits until none is left.
@@ -177,72 +150,59 @@ impl Connections {
     }
 }
 
-/// The one that is not busy and is missed least.
-fn oldest(places: &HashMap<u64, Arc<Place>>) -> Option<u64> {
-    let idle = places.iter().filter_map(|(key, place)| Some((place.rank()?.0, *key)));
-    // Of two that are equally old the one that came first has the smaller key.
-    idle.min().map(|(_, key)| key)
+impl Open {
+    /// Closes up to `count`, and says how many.
+    fn close_some(&mut self, count: usize, closed: &IntCounter) -> usize {
+        let may_go = self.places.iter().filter(|(_, place)| !place.is_closing());
+        let mut order = eviction::order(may_go.map(|(key, place)| (*key, place.seen())));
+        order.truncate(count);
+        if !order.is_empty() && self.crowded.replace(Instant::now()).is_none() {
+            self.tell();
+        }
+        for place in order.iter().filter_map(|key| self.places.remove(key)) {
+            place.close();
+            closed.inc();
+        }
+        order.len()
+    }
+
+    fn tell(&self) {
+        let mut sources = HashMap::<_, usize>::new();
+        for place in self.places.values() {
+            *sources.entry(place.source()).or_default() += 1;
+        }
+        if let Some((source, count)) = sources.iter().max_by_key(|(_, count)| **count) {
+            let (open, sources) = (self.places.len(), sources.len());
+            tracing::warn!(
+                open, sources, most_from = %source, of_these = count,
+                "too many connections; those that send slowly or nothing are closed to make room"
+            );
+        }
+    }
 }
 
-impl Place {
-    /// A request's head is there.
-    pub fn busy(&self) {
-        self.has_asked.store(true, Ordering::Relaxed);
-        self.set(Doing::Busy);
-    }
-
-    /// A request is answered.
-    pub fn idle(&self) {
-        self.set(Doing::Idle);
-    }
-
-    /// Bytes came; between two requests they are the beginning of a head.
-    pub fn heard(&self) {
-        if self.doing().0 == Doing::Idle {
-            self.set(Doing::Opening);
+impl Known {
+    fn add(&mut self, source: Source, now: Instant) {
+        self.0.insert(source, now);
+        if self.0.len() > MOST_KNOWN
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, last)| **last).map(|(source, _)| *source)
+        {
+            self.0.remove(&oldest);
         }
     }
 
-    /// What the connection should do. Its task is woken when that changes.
-    pub fn asked(&self, cx: &Context<'_>) -> Asked {
-        self.waker.register(cx.waker());
-        if self.close.load(Ordering::SeqCst) {
-            Asked::Close
-        } else if self.finish.load(Ordering::SeqCst) {
-            Asked::Finish
-        } else {
-            Asked::Nothing
+    fn forget(&mut self, now: Instant) {
+        self.0.retain(|_, last| now.saturating_duration_since(*last) < KNOWN);
+    }
+}
+
+impl Listed {
+    /// A request is answered; `is_review` says whether it was one, and not something that anybody can send.
+    pub fn answered(&self, is_review: bool) {
+        self.place.idle();
+        if is_review && self.place.proven() {
+            self.connections.open().known.add(self.place.source(), Instant::now());
         }
-    }
-
-    fn close(&self) {
-        self.close.store(true, Ordering::SeqCst);
-        self.waker.wake();
-    }
-
-    fn set(&self, doing: Doing) {
-        let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX >> 2);
-        self.state.store(millis << 2 | doing as u64, Ordering::Relaxed);
-    }
-
-    /// Its rank among those that may be closed: whether it ever asked, then since when it does nothing, counted from the
-    /// start. A flood of connections that never ask must not drive out who asks now and then. Nothing where it is busy or
-    /// closes already.
-    fn rank(self: &Arc<Self>) -> Option<((bool, Duration), &Arc<Self>)> {
-        let (doing, since) = self.doing();
-        let rank = (self.has_asked.load(Ordering::Relaxed), since);
-        (doing != Doing::Busy && !self.close.load(Ordering::SeqCst)).then_some((rank, self))
-    }
-
-    /// What it does, and since when, counted from the start.
-    fn doing(&self) -> (Doing, Duration) {
-        let state = self.state.load(Ordering::Relaxed);
-        let doing = match state & 3 {
-            0 => Doing::Opening,
-            1 => Doing::Idle,
-            _ => Doing::Busy,
-        };
-        (doing, Duration::from_millis(state >> 2))
     }
 }
 
@@ -261,62 +221,87 @@ impl Drop for Listed {
 mod tests {
     use super::*;
 
+    const NEAR: [u8; 4] = [10, 0, 0, 1];
+    const FAR: [u8; 4] = [10, 0, 0, 2];
+
     fn connections(limit: usize) -> Arc<Connections> {
         Connections::new(limit, &Metrics::new().expect("registers"))
     }
 
-    fn is_closed(listed: &Listed) -> bool {
-        listed.place.close.load(Ordering::SeqCst)
+    fn enter(all: &Arc<Connections>, address: [u8; 4]) -> Listed {
+        all.enter(address.into()).expect("there is room")
     }
 
-    fn aged(listed: &Listed, millis: u64, doing: Doing) {
-        listed.place.state.store(millis << 2 | doing as u64, Ordering::Relaxed);
+    fn closing(listed: &[Listed]) -> Vec<bool> {
+        listed.iter().map(|one| one.place.is_closing()).collect()
     }
 
     #[test]
     fn the_oldest_idle_one_makes_room() {
         let all = connections(3);
-        let listed: Vec<_> = (0..3).filter_map(|_| all.enter()).collect();
-        aged(&listed[0], 1, Doing::Busy);
-        aged(&listed[1], 3, Doing::Idle);
-        aged(&listed[2], 2, Doing::Opening);
-        let newest = all.enter().expect("there is room");
-        aged(&newest, 9, Doing::Opening);
-        assert_eq!(listed.iter().map(is_closed).collect::<Vec<_>>(), [false, false, true]);
-        let next = all.enter().expect("there is room");
-        assert_eq!(listed.iter().map(is_closed).collect::<Vec<_>>(), [false, true, true]);
-        newest.place.busy();
-        next.place.busy();
-        assert!(all.enter().is_none());
+        let listed: Vec<_> = (0..3).map(|_| enter(&all, NEAR)).collect();
+        listed[0].place.asking();
+        listed[1].place.state_at(Doing::Idle, 3);
+        listed[2].place.state_at(Doing::Opening, 2);
+        std::thread::sleep(Duration::from_millis(5));
+        let newest = enter(&all, NEAR);
+        newest.place.state_at(Doing::Opening, 9);
+        assert_eq!(closing(&listed), [false, false, true]);
+        let next = enter(&all, NEAR);
+        assert_eq!(closing(&listed), [false, true, true]);
+        newest.place.asking();
+        next.place.asking();
+        assert!(all.enter(NEAR.into()).is_none(), "all are being answered");
     }
 
     #[test]
     fn who_never_asked_makes_room_for_who_did() {
         let all = connections(2);
-        let (asked, silent) = (all.enter().expect("there is room"), all.enter().expect("there is room"));
-        asked.place.busy();
-        aged(&asked, 1, Doing::Idle);
-        aged(&silent, 2, Doing::Opening);
-        let _newest = all.enter().expect("there is room");
-        assert!(is_closed(&silent) && !is_closed(&asked));
+        let listed = [enter(&all, NEAR), enter(&all, NEAR)];
+        listed[0].answered(true);
+        listed[1].answered(false);
+        let _newest = enter(&all, NEAR);
+        assert_eq!(closing(&listed), [false, true]);
     }
 
     #[test]
-    fn bytes_between_requests_begin_a_head() {
-        let all = connections(1);
-        let listed = all.enter().expect("there is room");
-        listed.place.busy();
-        listed.place.heard();
-        assert_eq!(listed.place.doing().0, Doing::Busy);
-        listed.place.idle();
-        listed.place.heard();
-        assert_eq!(listed.place.doing().0, Doing::Opening);
+    fn a_source_that_has_asked_is_known_to_those_who_come_after() {
+        let all = connections(9);
+        let first = enter(&all, NEAR);
+        assert!(!enter(&all, NEAR).place.is_known());
+        first.answered(false);
+        assert!(!enter(&all, NEAR).place.is_known());
+        first.answered(true);
+        drop(first);
+        assert!(enter(&all, NEAR).place.is_known());
+        assert!(!enter(&all, FAR).place.is_known());
+    }
+
+    #[test]
+    fn sources_are_remembered_for_a_time_and_up_to_a_number() {
+        let (mut known, start) = (Known::default(), Instant::now());
+        let source = |number: u32| Source::of(IpAddr::from(number.to_be_bytes()));
+        for number in 0..=1024 {
+            known.add(source(number), start + Duration::from_millis(number.into()));
+        }
+        assert_eq!(known.0.len(), MOST_KNOWN);
+        assert!(!known.0.contains_key(&source(0)), "the oldest is forgotten");
+        known.forget(start + KNOWN + Duration::from_millis(1023));
+        assert_eq!(known.0.len(), 1);
+    }
+
+    #[test]
+    fn many_make_room_at_a_time() {
+        let all = connections(128);
+        let listed: Vec<_> = (0..128).map(|_| enter(&all, NEAR)).collect();
+        let _newest = enter(&all, NEAR);
+        assert_eq!(closing(&listed).iter().filter(|closing| **closing).count(), 2);
     }
 
     #[tokio::test]
     async fn the_last_one_is_waited_for() {
         let all = connections(2);
-        let listed = all.enter();
+        let listed = all.enter(NEAR.into());
         let waiting = tokio::spawn({
             let all = Arc::clone(&all);
             async move { all.gone().await }

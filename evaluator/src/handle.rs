@@ -19,6 +19,7 @@ use portcullis_process::Readiness;
 use crate::answer::{Answer, Envelope};
 use crate::ask::{Asker, Call, Purpose, Target};
 use crate::body::{BodyError, BodyLimits};
+use crate::place::Place;
 use crate::review::{RawReview, Review, ReviewError};
 use crate::route::{self, Route, quoted};
 use crate::table::{Record, SharedTable, Table};
@@ -96,10 +97,10 @@ impl From<ReviewError> for Refusal {
 
 impl Handler {
     /// Answers one request. Never fails and never panics: a panic below becomes an answer.
-    pub async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub async fn handle(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
         let arrived = Instant::now();
         let (parts, body) = request.into_parts();
-        let mut response = match AssertUnwindSafe(self.answer(&parts, body, arrived)).catch_unwind().await {
+        let mut response = match AssertUnwindSafe(self.answer(&parts, body, arrived, place)).catch_unwind().await {
             Ok(Ok(json)) => response(StatusCode::OK, json),
             Ok(Err(refusal)) => refused(&refusal),
             Err(_) => {
@@ -113,7 +114,7 @@ impl Handler {
         response
     }
 
-    async fn answer(&self, parts: &Parts, body: Incoming, arrived: Instant) -> Result<Bytes, Refusal> {
+    async fn answer(&self, parts: &Parts, body: Incoming, arrived: Instant, place: &Place) -> Result<Bytes, Refusal> {
         let (route, timeout) = match self.understood(parts, &body) {
             Ok(understood) => understood,
             Err(refusal) => {
@@ -124,11 +125,16 @@ impl Handler {
                 return Err(refusal);
             }
         };
-        let body = self.bodies.read(body).await.map_err(|error| match error {
+        let body = self.bodies.read(body, place).await.map_err(|error| match error {
             BodyError::TooLarge => too_large(),
             BodyError::TooSlow => Refusal::closing(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
+            BodyError::NoRoom => {
+                let text = "too many large bodies are under way; try again later";
+                Refusal::closing(StatusCode::SERVICE_UNAVAILABLE, text)
+            }
             BodyError::Broken => Refusal::closing(StatusCode::BAD_REQUEST, "the body ends early"),
         })?;
+        place.asking();
         // Taken once, now: the answer is wholly of this table.
         let table = self.table.load_full();
         let call = Call { arrived, timeout };

@@ -49,6 +49,10 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Connections closed because there were too many.
     pub connections_closed: IntCounter,
+    /// Bodies of requests given up because they came too slowly.
+    pub bodies_too_slow: IntCounter,
+    /// Bodies of requests refused because there was no memory for large ones.
+    pub bodies_without_room: IntCounter,
     /// TLS handshakes that failed.
     pub handshakes_failed: IntCounter,
     /// Seconds left of the serving certificate; negative when it has ended.
@@ -161,6 +165,11 @@ impl Metrics {
             markers: counter("portcullis_markers_total", "Markers of the controller that were answered")?,
             connections: gauge("portcullis_connections", "Open connections of the admission port")?,
             connections_closed: counter("portcullis_connections_closed_total", "Connections closed to make room")?,
+            bodies_too_slow: counter("portcullis_bodies_too_slow_total", "Bodies of requests that came too slowly")?,
+            bodies_without_room: counter(
+                "portcullis_bodies_without_room_total",
+                "Large bodies of requests refused because others had all the memory for them",
+            )?,
             handshakes_failed: counter("portcullis_tls_handshakes_failed_total", "TLS handshakes that failed")?,
             certificate_seconds_left: gauge(
                 "portcullis_certificate_seconds_left",

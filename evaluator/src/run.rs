@@ -16,6 +16,7 @@ use crate::args::Args;
 use crate::ask::Asker;
 use crate::body::BodyLimits;
 use crate::connections::Connections;
+use crate::descriptors;
 use crate::drain::LastCall;
 use crate::expiry::{self, Expiry};
 use crate::follow::Follow;
@@ -64,6 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     // Asked before the files that tell it are out of reach.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let connections = descriptors::make_room_for(args.max_connections);
     prepare_private_dir(&args.private_dir)?;
     shut_in(args, &metrics);
 
@@ -81,7 +83,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Every latch is there before the first probe can ask: a program without latches would count as ready.
     let gate = readiness.latch("start-gate");
     let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
-    let parts = Parts { metrics, table, state, readiness, gate, certificate, expiry, liveness, engine, cores };
+    let parts =
+        Parts { metrics, table, state, readiness, gate, certificate, expiry, liveness, engine, cores, connections };
     probes.start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores)
@@ -106,6 +109,7 @@ struct Parts {
     liveness: Liveness,
     engine: RunningEngine,
     cores: usize,
+    connections: u32,
 }
 
 impl Parts {
@@ -139,13 +143,13 @@ impl Parts {
         let handler = Handler {
             table: self.table,
             asker: Asker { metrics: self.metrics.clone(), last_call: LastCall::default() },
-            bodies: BodyLimits::new(usize::try_from(args.max_body).context("--max-body")?),
+            bodies: BodyLimits::new(usize::try_from(args.max_body).context("--max-body")?, &self.metrics),
             readiness: self.readiness.clone(),
             audit: args.audit.is_on(),
             raw: args.validate_raw.is_on(),
             under_way: UnderWay::new(usize::try_from(args.max_requests).context("--max-requests")?),
         };
-        let connections = usize::try_from(args.max_connections).context("--max-connections")?;
+        let connections = usize::try_from(self.connections).context("--max-connections")?;
         let server = Server {
             handler: Arc::new(handler),
             connections: Connections::new(connections, &self.metrics),

@@ -7,22 +7,23 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use portcullis_process::{Readiness, Shutdown};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 
-use crate::connections::{Asked, Connections, Listed, Place};
+use crate::connections::{Connections, Listed};
 use crate::handle::Handler;
 use crate::metrics::Metrics;
+use crate::place::{Asked, Place};
 use crate::stream::Stream;
 use crate::tls::Certificates;
+use crate::turns::Turns;
 
 /// Room for a request's head, and for reading a body; more would be memory for whoever opens connections.
 const BUFFER: usize = 64 << 10;
@@ -86,16 +87,17 @@ impl Server {
     async fn accept(self: &Arc<Self>, listener: &TcpListener) {
         // Half of the threads may be busy with the arithmetic of handshakes; the rest is for who got through already.
         let workers = tokio::runtime::Handle::current().metrics().num_workers();
-        let handshakes = Arc::new(Semaphore::new((workers / 2).max(1)));
+        let turns = u32::try_from(workers / 2).unwrap_or(u32::MAX).max(1);
+        let handshakes = Turns::new(turns, turns);
         let mut failed: Option<Instant> = None;
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, from)) => {
                     if failed.is_some_and(|failed| failed.elapsed() > ACCEPT_CALM) {
                         failed = None;
                         tracing::info!("connections are accepted again");
                     }
-                    let Some(listed) = self.connections.enter() else { continue };
+                    let Some(listed) = self.connections.enter(from.ip()) else { continue };
                     let (server, handshakes) = (Arc::clone(self), Arc::clone(&handshakes));
                     tokio::spawn(async move { server.connection(stream, listed, &handshakes).await });
                 }
@@ -128,22 +130,24 @@ impl Server {
         }
     }
 
-    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Semaphore) {
+    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Arc<Turns>) {
         // Answers are single writes; waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
         let place = &listed.place;
         let stream = match &self.certificates {
             None => Stream::plain(stream, Arc::clone(place)),
-            Some(certificates) => match until_asked(place, self.handshake(certificates, stream, handshakes)).await {
-                Some(Some(stream)) => Stream::tls(stream, Arc::clone(place)),
-                Some(None) | None => return,
-            },
+            Some(certificates) => {
+                match until_asked(place, self.handshake(certificates, stream, place, handshakes)).await {
+                    Some(Some(stream)) => Stream::tls(stream, Arc::clone(place)),
+                    Some(None) | None => return,
+                }
+            }
         };
         let service = service_fn(|request: Request<Incoming>| {
-            place.busy();
+            place.sending(0);
             async {
-                let response = self.handler.handle(request).await;
-                place.idle();
+                let response = self.handler.handle(request, place).await;
+                listed.answered(response.status() == StatusCode::OK);
                 Ok::<_, std::convert::Infallible>(response)
             }
         });
@@ -173,7 +177,8 @@ impl Server {
         &self,
         certificates: &Certificates,
         stream: TcpStream,
-        handshakes: &Semaphore,
+        place: &Place,
+        handshakes: &Arc<Turns>,
     ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
         let config = certificates.current()?;
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
@@ -181,7 +186,7 @@ impl Server {
             let mut rest = pin!(acceptor.await?.into_stream(config));
             // The hello is answered in a turn. Nobody has a turn who waits for the client, or those who say hello and no
             // more would keep out everybody else.
-            let turn = handshakes.acquire().await.expect("the semaphore is never closed");
+            let turn = handshakes.acquire(place.source(), place.is_known(), 1).await;
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
             drop(turn);
             match answered {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use crate::connections::Place;
+use crate::place::Place;
 
 /// A stream that tells the connection's place when bytes come.
 pub(crate) struct Stream {

@@ -13,7 +13,8 @@
 //!   │         │
 //!   │         └──► Client ──► Answer        Canary: I1 and I2, for the whole test
 //!   ├─ Policy, guest, wat                   Raw: exact bytes at an exact pace
-//!   └─ Volume                               Source: a scripted place to fetch modules from
+//!   └─ Volume                               Flood: strangers with thousands of connections
+//!                                           Source: a scripted place to fetch modules from
 //! ```
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod certificate;
 mod client;
 mod clock;
 mod expect;
+mod flood;
 mod folder;
 mod forward;
 mod guest;
@@ -53,6 +55,7 @@ pub use canary::{CANARY, Canary};
 pub use certificate::{Authority, Identity};
 pub use client::Client;
 pub use clock::Clock;
+pub use flood::{Flood, Stranger};
 pub use folder::Folder;
 pub use forward::ForwardProxy;
 pub use guest::{guest, guest_with, repository, wat};

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod confine;
+pub mod crowd;
 mod crypto;
 mod exit;
 pub mod failpoint;
@@ -18,6 +19,7 @@ mod listen;
 mod live;
 mod log;
 mod metrics;
+mod permits;
 mod probe;
 mod shutdown;
 

@@ -1,6 +1,10 @@
 //! The metrics that every program has beside its own.
 
-use prometheus::{IntGauge, Opts, Registry};
+use std::time::Instant;
+
+use axum::body::Bytes;
+use prometheus::{IntCounter, IntGauge, Opts, Registry};
+use tokio::sync::Mutex;
 
 use crate::{Readiness, VERSION};
 
@@ -15,7 +19,7 @@ impl CommonMetrics {
     ///
     /// # Errors
     /// When a name is taken already.
-    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+    pub(crate) fn new(registry: &Registry, probe_connections_closed: &IntCounter) -> prometheus::Result<Self> {
         let ready = IntGauge::new("portcullis_ready", "1 while the program is ready, as /readyz says")?;
         let build = IntGauge::with_opts(
             Opts::new("portcullis_build_info", "1, with the version of the program").const_label("version", VERSION),
@@ -23,7 +27,17 @@ impl CommonMetrics {
         build.set(1);
         registry.register(Box::new(ready.clone()))?;
         registry.register(Box::new(build))?;
+        registry.register(Box::new(probe_connections_closed.clone()))?;
         Ok(Self { ready })
+    }
+
+    /// Counts what happens to connections of the probe server, whose ports are there before the registry is known.
+    pub(crate) fn probe_connections_closed() -> IntCounter {
+        IntCounter::new(
+            "portcullis_probe_connections_closed_total",
+            "Connections of the probe and state ports closed to make room",
+        )
+        .expect("the name is one of a metric")
     }
 
     /// What is true at the moment.
@@ -32,8 +46,43 @@ impl CommonMetrics {
     }
 }
 
+/// The text of `/metrics`. With many policies it takes a while to make, on the thread that answers probes: so whoever asks at
+/// the same time gets the same text, and between two of them there is three times as much time for others.
+#[derive(Default)]
+pub(crate) struct Exposition(Mutex<Option<Made>>);
+
+struct Made {
+    begun: Instant,
+    ended: Instant,
+    text: Bytes,
+}
+
+impl Exposition {
+    /// A text that was begun after this was called, by `make`.
+    ///
+    /// # Errors
+    /// When `make` fails.
+    pub(crate) async fn text<E>(&self, make: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+        let asked = Instant::now();
+        let mut made = self.0.lock().await;
+        if let Some(made) = &*made {
+            if made.begun >= asked {
+                return Ok(made.text.clone());
+            }
+            tokio::time::sleep_until((made.ended + (made.ended - made.begun) * 3).into()).await;
+        }
+        let begun = Instant::now();
+        let text = Bytes::from(make()?);
+        *made = Some(Made { begun, ended: Instant::now(), text: text.clone() });
+        Ok(text)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
     use prometheus::TextEncoder;
 
     use super::*;
@@ -45,7 +94,7 @@ mod tests {
     #[test]
     fn readiness_is_a_metric_as_well() {
         let (registry, readiness) = (Registry::new(), Readiness::default());
-        let metrics = CommonMetrics::new(&registry).expect("registers");
+        let metrics = CommonMetrics::new(&registry, &CommonMetrics::probe_connections_closed()).expect("registers");
         let latch = readiness.latch("started");
         metrics.update(&readiness);
         assert!(text(&registry).contains("\nportcullis_ready 0\n"), "{}", text(&registry));
@@ -53,5 +102,21 @@ mod tests {
         metrics.update(&readiness);
         assert!(text(&registry).contains("\nportcullis_ready 1\n"), "{}", text(&registry));
         assert!(text(&registry).contains(&format!("portcullis_build_info{{version=\"{VERSION}\"}} 1\n")));
+    }
+
+    #[tokio::test]
+    async fn who_asks_at_the_same_time_gets_the_same_text() {
+        let exposition = Exposition::default();
+        let count = Cell::new(0);
+        let make = || {
+            count.set(count.get() + 1);
+            std::thread::sleep(Duration::from_millis(5));
+            Ok::<_, ()>(count.get().to_string())
+        };
+        // The first is being made when it is asked; the rest came later, and all of them get the next.
+        assert_eq!(exposition.text(make).await.expect("it is made"), "1");
+        let asked = futures::future::join_all((0..20).map(|_| exposition.text(make))).await;
+        assert!(asked.iter().all(|text| text.as_deref() == Ok(b"2")), "{asked:?}");
+        assert_eq!(exposition.text(make).await.expect("it is made"), "3");
     }
 }

@@ -1,7 +1,7 @@
 //! The probe port: `/livez`, `/readyz`, `/metrics`, and what a program adds.
 //!
-//! It has a thread and a runtime of its own, so that it answers when the program's main runtime hangs, and a cap on its
-//! connections, so that a scan of it costs the main port nothing.
+//! Each port has a thread and a runtime of its own, so that it answers when the program's main runtime hangs, and connections
+//! of its own, so that a flood of one port costs the others nothing.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,18 +16,25 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use prometheus::{Encoder as _, Registry, TextEncoder};
+use prometheus::{IntCounter, Registry, TextEncoder};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
+use tokio::net::TcpStream;
 
 use crate::listen::listen;
-use crate::metrics::CommonMetrics;
+use crate::metrics::{CommonMetrics, Exposition};
+use crate::permits::{Permit, Permits};
 use crate::{Liveness, Readiness};
 
-/// Connections at the same time, on all ports of the probe server together. Further ones are closed at once.
-const CONNECTIONS: usize = 128;
+/// Connections at the same time on a probe port: of the kubelet, of who reads metrics, and of people.
+const PROBE_CONNECTIONS: usize = 128;
+/// Connections at the same time on another port, which is for the programs of the pod.
+const OTHER_CONNECTIONS: usize = 64;
+/// Connections that wait to be accepted: more than usual, as a kubelet whose connection the kernel drops tries again after a
+/// second, when its probe has failed.
+const BACKLOG: i32 = 1024;
 /// Longest time for a request's head, and for an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest life of a connection; longer than a long poll.
@@ -48,17 +55,28 @@ pub struct ProbeSources {
 struct Probed {
     sources: ProbeSources,
     common: CommonMetrics,
+    exposition: Exposition,
 }
 
 /// Listeners that are bound and not served yet.
 pub struct ProbeServer {
-    ports: Vec<(TcpListener, Router)>,
+    ports: Vec<Port>,
+    /// Connections that were closed to make room, on all ports.
+    closed: IntCounter,
+}
+
+struct Port {
+    /// Of its thread.
+    name: &'static str,
+    listener: TcpListener,
+    routes: Router,
+    limit: usize,
 }
 
 impl ProbeServer {
     /// No port yet.
     pub fn new() -> Self {
-        Self { ports: Vec::new() }
+        Self { ports: Vec::new(), closed: CommonMetrics::probe_connections_closed() }
     }
 
     /// Binds the probe port with the common routes and `extra` ones. Gives the address, with the real port where 0 was
@@ -67,13 +85,13 @@ impl ProbeServer {
     /// # Errors
     /// When the address cannot be bound, or the registry has a metric of this crate's already; the text names it.
     pub fn probes(&mut self, address: SocketAddr, sources: ProbeSources, extra: Router) -> io::Result<SocketAddr> {
-        let common = CommonMetrics::new(&sources.metrics).map_err(io::Error::other)?;
+        let common = CommonMetrics::new(&sources.metrics, &self.closed).map_err(io::Error::other)?;
         let routes = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
-            .with_state(Arc::new(Probed { sources, common }));
-        self.port(address, routes.merge(extra))
+            .with_state(Arc::new(Probed { sources, common, exposition: Exposition::default() }));
+        self.bind("probes", address, routes.merge(extra), PROBE_CONNECTIONS)
     }
 
     /// Binds another port, for instance the state's on the loopback.
@@ -81,28 +99,36 @@ impl ProbeServer {
     /// # Errors
     /// When the address cannot be bound; the text names it.
     pub fn port(&mut self, address: SocketAddr, routes: Router) -> io::Result<SocketAddr> {
+        self.bind("state", address, routes, OTHER_CONNECTIONS)
+    }
+
+    fn bind(
+        &mut self,
+        name: &'static str,
+        address: SocketAddr,
+        routes: Router,
+        limit: usize,
+    ) -> io::Result<SocketAddr> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("failed to listen on {address}: {error}"));
         let listener = listen(address).map_err(named)?;
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| named(error.into()))?;
         listener.set_nonblocking(true).map_err(named)?;
         let bound = listener.local_addr().map_err(named)?;
-        self.ports.push((listener, routes));
+        self.ports.push(Port { name, listener, routes, limit });
         Ok(bound)
     }
 
-    /// Serves all ports on a thread of its own until the process ends.
+    /// Serves all ports, each on a thread of its own, until the process ends.
     ///
     /// # Errors
-    /// When the thread or its runtime cannot be started.
+    /// When a thread or its runtime cannot be started.
     pub fn start(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new().name("probes".into()).spawn(move || {
-            runtime.block_on(async {
-                let permits = Arc::new(Semaphore::new(CONNECTIONS));
-                let ports =
-                    self.ports.into_iter().map(|(listener, routes)| serve(listener, routes, Arc::clone(&permits)));
-                futures::future::join_all(ports).await;
-            });
-        })?;
+        for port in self.ports {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let permits = Permits::new(port.limit, self.closed.clone());
+            let serving = move || runtime.block_on(serve(port.listener, port.routes, &permits));
+            thread::Builder::new().name(port.name.into()).spawn(serving)?;
+        }
         Ok(())
     }
 }
@@ -113,7 +139,7 @@ impl Default for ProbeServer {
     }
 }
 
-async fn serve(listener: TcpListener, routes: Router, permits: Arc<Semaphore>) {
+async fn serve(listener: TcpListener, routes: Router, permits: &Arc<Permits>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -122,27 +148,40 @@ async fn serve(listener: TcpListener, routes: Router, permits: Arc<Semaphore>) {
         }
     };
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                tokio::spawn(connection(stream, routes.clone(), permits.enter(from.ip())));
+                // Who has asked already is answered before many more come in and somebody has to go.
+                tokio::task::yield_now().await;
+            }
             Err(error) => {
                 // Out of descriptors, most likely: waiting is all that helps.
                 tracing::debug!(%error, "failed to accept on a probe port");
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
             }
-        };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
-        let service = TowerToHyperService::new(routes.clone());
-        tokio::spawn(async move {
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .max_buf_size(16 << 10)
-                .serve_connection(TokioIo::new(stream), service);
-            // Errors here are the client's: it hung up or sent noise.
-            let _ = tokio::time::timeout(CONNECTION_LIFE, connection).await;
-            drop(permit);
-        });
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, routes: Router, permit: Permit) {
+    let routes = TowerToHyperService::new(routes);
+    let service = service_fn(|request| {
+        permit.answering(true);
+        async {
+            let response = routes.call(request).await;
+            permit.answering(false);
+            response
+        }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(16 << 10)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // Errors here are the client's: it hung up or sent noise.
+        _ = tokio::time::timeout(CONNECTION_LIFE, connection) => {}
+        () = permit.over() => {}
     }
 }
 
@@ -188,10 +227,12 @@ fn report<'n>(
 }
 
 async fn metrics(State(probed): State<Arc<Probed>>) -> impl IntoResponse {
-    let mut body = Vec::new();
-    probed.common.update(&probed.sources.readiness);
-    match TextEncoder::new().encode(&probed.sources.metrics.gather(), &mut body) {
-        Ok(()) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], body).into_response(),
+    let text = || {
+        probed.common.update(&probed.sources.readiness);
+        TextEncoder::new().encode_to_string(&probed.sources.metrics.gather())
+    };
+    match probed.exposition.text(text).await {
+        Ok(body) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -55,6 +55,23 @@ fn every_pod_may_connect_to_what_it_needs_where_a_namespace_forbids_all_that_nob
 }
 
 #[test]
+fn nobody_reads_metrics_until_somebody_is_named() {
+    let rules = |values: &Value, component: &str| {
+        let policy = find(&render(values), "NetworkPolicy", &format!("portcullis-{component}")).clone();
+        policy["spec"]["ingress"].as_array().unwrap().clone()
+    };
+    assert_eq!(rules(&json!({}), "controller"), [json!({}); 0]);
+    assert_eq!(rules(&json!({}), "policy-server"), [json!({ "ports": [{ "port": "admission" }] })]);
+
+    let prometheus = json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } } });
+    let named = json!({ "networkPolicy": { "metricsFrom": [prometheus] } });
+    let ports = |names: &[&str]| names.iter().map(|name| json!({ "port": name })).collect::<Vec<_>>();
+    let metrics = |names: &[&str]| json!({ "ports": ports(names), "from": [prometheus] });
+    assert_eq!(rules(&named, "controller"), [metrics(&["controller"])]);
+    assert_eq!(rules(&named, "policy-server")[1..], [metrics(&["evaluator", "loader", "reporter"])]);
+}
+
+#[test]
 fn who_calls_evaluators_can_be_asked_for_a_certificate() {
     let objects = render(&everything());
     let map = find(&objects, "ConfigMap", "portcullis-clients");

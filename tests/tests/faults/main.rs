@@ -6,6 +6,7 @@ mod clock;
 mod compiling;
 mod fetching;
 mod fetching_slowly;
+mod floods;
 mod groups;
 mod hostile;
 mod http;
@@ -47,6 +48,7 @@ const ROWS: &[&str] = &[
     "H19", "H20", "H21", "H22", // HTTP and TLS
     "W13", "W15", // Match groups
     "X01", "X02", "X05", // Abuse
+    "Z13", "Z14", // Floods
 ];
 
 #[test]

@@ -15,7 +15,8 @@ const ROWS: &str = "L01-L27 \
     W01-W16 \
     K01-K12 \
     R01-R32 \
-    X01-X06 X08-X10";
+    X01-X06 X08-X10 \
+    Z13-Z14";
 
 const UNTESTED: &str = "tests/faults/untested.txt";
 

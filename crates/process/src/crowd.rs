@@ -1,0 +1,129 @@
+//! Who goes when a port has more connections than there is room for. Pure; ports decide what a standing is.
+//!
+//! One source never takes everything: of those with the lowest standing, the ones of the source that has most of them go first.
+//! Nor is a source limited while nobody else wants the room, since an installation may see all of its callers at one address.
+
+use std::cmp::Reverse;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The bits of an IPv6 address that somebody is given as a whole: who has one address of such a network has all of them.
+const IPV6_NETWORK: u128 = u128::MAX << 64;
+
+/// Where a connection comes from, as far as fairness is concerned: an address of IPv4, or a /64 network of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Source(IpAddr);
+
+impl Source {
+    /// The source of an address. One of IPv4 that came over a socket of both families is one of IPv4.
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & IPV6_NETWORK)),
+            address => address,
+        })
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(f),
+            IpAddr::V6(network) => write!(f, "{network}/64"),
+        }
+    }
+}
+
+/// A connection that may be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate<K, S, M> {
+    /// What the caller knows it by.
+    pub key: K,
+    /// Where it comes from.
+    pub source: Source,
+    /// Those with a lower one go first, wherever they come from.
+    pub standing: S,
+    /// Of one source and standing, those with less go first.
+    pub merit: M,
+}
+
+/// The keys of all candidates, with the first to go first.
+pub fn first_to_go<K, S, M>(mut candidates: Vec<Candidate<K, S, M>>) -> Vec<K>
+where
+    K: Copy + Ord,
+    S: Copy + Ord,
+    M: Copy + Ord,
+{
+    // Each source's best connection of a standing is its number 0, the next best its number 1, and so on. The highest number
+    // belongs to the source that has most of them.
+    candidates.sort_unstable_by_key(|one| (one.source, one.standing, Reverse((one.merit, one.key))));
+    let mut number = 0_usize;
+    let mut before = None;
+    let mut order: Vec<_> = candidates
+        .into_iter()
+        .map(|one| {
+            let group = Some((one.source, one.standing));
+            number = if before == group { number + 1 } else { 0 };
+            before = group;
+            (one.standing, Reverse(number), one.merit, one.key)
+        })
+        .collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, _, _, key)| key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::of(text.parse().expect("an address"))
+    }
+
+    /// Candidates by key: the source's last byte, standing, merit.
+    fn order(candidates: &[(u8, u8, u32)]) -> Vec<usize> {
+        let candidate = |(key, (source, standing, merit)): (usize, &(u8, u8, u32))| Candidate {
+            key,
+            source: Source::of([10, 0, 0, *source].into()),
+            standing: *standing,
+            merit: *merit,
+        };
+        first_to_go(candidates.iter().enumerate().map(candidate).collect())
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
+        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
+        assert_eq!(source("2001:db8::1").to_string(), "2001:db8::/64");
+        assert_eq!(source("10.0.0.1").to_string(), "10.0.0.1");
+    }
+
+    #[test]
+    fn of_one_source_the_least_merit_goes_first() {
+        assert_eq!(order(&[(1, 0, 5), (1, 0, 3), (1, 0, 4)]), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_lower_standing_goes_first_whatever_its_source() {
+        assert_eq!(order(&[(1, 1, 0), (1, 1, 1), (2, 0, 9)]), [2, 0, 1]);
+    }
+
+    #[test]
+    fn the_source_with_most_connections_gives_way_to_the_others() {
+        // Source 1 has four, source 2 has one which is worse than all of them, source 3 has two.
+        let found = order(&[(1, 0, 10), (1, 0, 11), (1, 0, 12), (1, 0, 13), (2, 0, 0), (3, 0, 1), (3, 0, 2)]);
+        assert_eq!(found, [0, 1, 5, 2, 4, 6, 3]);
+    }
+
+    #[test]
+    fn connections_of_another_standing_do_not_count_against_a_source() {
+        // Source 1 has many good ones and one bad one, source 2 two bad ones.
+        assert_eq!(order(&[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 0, 0), (2, 0, 5), (2, 0, 6)])[..2], [4, 3]);
+    }
+
+    #[test]
+    fn of_equals_the_first_comer_goes_first() {
+        assert_eq!(order(&[(1, 0, 0), (1, 0, 0), (1, 0, 0)]), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,175 @@
+//! The connections of one probe or state port: how many there may be, and which one goes when another comes.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use prometheus::IntCounter;
+use tokio::sync::Notify;
+
+use crate::crowd::{Candidate, Source, first_to_go};
+
+/// The connections of a port.
+pub(crate) struct Permits {
+    start: Instant,
+    limit: usize,
+    closed: IntCounter,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    places: HashMap<u64, Arc<Place>>,
+}
+
+/// One connection's state, shared by its task and the list.
+struct Place {
+    source: Source,
+    /// Whether a request is being answered. Else the server waits for the client.
+    is_answering: AtomicBool,
+    /// Since when, in microseconds from the start.
+    since: AtomicU64,
+    close: Notify,
+}
+
+/// A connection's place, until it is dropped.
+pub(crate) struct Permit {
+    permits: Arc<Permits>,
+    place: Arc<Place>,
+    key: u64,
+}
+
+/// What keeps a connection: those with the lower one go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// Nothing is asked. One that has asked before is no better than one that is about to: a probe of the kubelet is a
+    /// connection of its own, and must not give way to those who ask once and stay.
+    Silent,
+    /// A request is under way, which may be a long poll.
+    Answering,
+}
+
+impl Permits {
+    /// At most `limit`, which is not zero. `closed` counts those that had to go.
+    pub(crate) fn new(limit: usize, closed: IntCounter) -> Arc<Self> {
+        Arc::new(Self { start: Instant::now(), limit, closed, open: Mutex::default() })
+    }
+
+    /// A place for a new connection. There always is one: where all are taken, somebody goes.
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Permit {
+        let mut open = self.open();
+        if open.places.len() >= self.limit
+            && let Some(key) = first_to_go(open.places.iter().map(Place::candidate).collect()).first()
+            && let Some(place) = open.places.remove(key)
+        {
+            place.close.notify_one();
+            self.closed.inc();
+        }
+        let place = Arc::new(Place {
+            source: Source::of(address),
+            is_answering: AtomicBool::new(false),
+            since: AtomicU64::new(self.now()),
+            close: Notify::new(),
+        });
+        let key = open.next;
+        open.next += 1;
+        open.places.insert(key, Arc::clone(&place));
+        Permit { permits: Arc::clone(self), place, key }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Place {
+    fn candidate((key, place): (&u64, &Arc<Self>)) -> Candidate<u64, Standing, u64> {
+        let standing = if place.is_answering.load(Ordering::Relaxed) { Standing::Answering } else { Standing::Silent };
+        Candidate { key: *key, source: place.source, standing, merit: place.since.load(Ordering::Relaxed) }
+    }
+}
+
+impl Permit {
+    /// A request has come, or has been answered.
+    pub(crate) fn answering(&self, is_answering: bool) {
+        self.place.is_answering.store(is_answering, Ordering::Relaxed);
+        self.place.since.store(self.permits.now(), Ordering::Relaxed);
+    }
+
+    /// Waits until this connection has to go.
+    pub(crate) async fn over(&self) {
+        self.place.close.notified().await;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.permits.open().places.remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn permits(limit: usize) -> Arc<Permits> {
+        Permits::new(limit, IntCounter::new("closed", "closed").expect("a counter"))
+    }
+
+    fn from(permits: &Arc<Permits>, last: u8) -> Permit {
+        let permit = permits.enter([10, 0, 0, last].into());
+        // The order of coming is what counts, however fast this is.
+        permit.place.since.store(permit.key, Ordering::Relaxed);
+        permit
+    }
+
+    fn over(permits: &[Permit]) -> Vec<bool> {
+        permits.iter().map(|permit| permit.over().now_or_never().is_some()).collect()
+    }
+
+    #[test]
+    fn the_oldest_silent_one_goes() {
+        let all = permits(3);
+        let open: Vec<_> = (0..3).map(|_| from(&all, 1)).collect();
+        open[0].answering(true);
+        let _newest = from(&all, 1);
+        assert_eq!(over(&open), [false, true, false]);
+        assert_eq!(all.closed.get(), 1);
+    }
+
+    #[test]
+    fn who_has_many_makes_room_for_who_has_none() {
+        let all = permits(3);
+        let probe = from(&all, 2);
+        let flood: Vec<_> = (0..20).map(|_| from(&all, 1)).collect();
+        assert!(probe.over().now_or_never().is_none());
+        assert_eq!(over(&flood).iter().filter(|over| !**over).count(), 2);
+    }
+
+    #[test]
+    fn where_all_are_being_answered_the_oldest_goes() {
+        let all = permits(2);
+        let open = [from(&all, 1), from(&all, 1)];
+        open.iter().for_each(|permit| permit.answering(true));
+        open[0].place.since.store(0, Ordering::Relaxed);
+        let _newest = from(&all, 1);
+        assert_eq!(over(&open), [true, false]);
+    }
+
+    #[test]
+    fn who_leaves_makes_room() {
+        let all = permits(1);
+        drop(from(&all, 1));
+        let _open = from(&all, 1);
+        assert_eq!(all.closed.get(), 0);
+    }
+}

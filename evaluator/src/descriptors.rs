@@ -1,0 +1,51 @@
+//! Descriptors: as many as connections need, and no more connections than there are descriptors for.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// For files, and for the probe and state ports, which must answer when the admission port is full.
+const RESERVE: u64 = 320;
+/// Connections that are tried in any case.
+const LEAST: u64 = 16;
+
+/// Has the kernel give this process as many descriptors as `connections` need, as far as it may have them, and says how
+/// many connections there can be. Container runtimes begin with a limit of 1024 that every process may raise.
+pub(crate) fn make_room_for(connections: u32) -> u32 {
+    let wanted = u64::from(connections) + RESERVE;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        // Where this is refused the limit is what it was, which is asked next.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let possible = possible(connections, descriptors);
+    if possible < connections {
+        tracing::warn!(
+            descriptors,
+            wanted,
+            connections = possible,
+            "fewer connections than --max-connections, as this process may not have more descriptors; raise its limit (nofile)"
+        );
+    }
+    possible
+}
+
+/// How many connections there can be with so many descriptors; nothing is without a limit.
+fn possible(connections: u32, descriptors: Option<u64>) -> u32 {
+    let room = descriptors.map_or(u64::MAX, |descriptors| descriptors.saturating_sub(RESERVE).max(LEAST));
+    connections.min(u32::try_from(room).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        assert_eq!(possible(4096, None), 4096);
+        assert_eq!(possible(4096, Some(1 << 20)), 4096);
+        assert_eq!(possible(4096, Some(1024)), 704);
+        assert_eq!(possible(4096, Some(64)), 16);
+        assert_eq!(possible(8, Some(64)), 8);
+    }
+}

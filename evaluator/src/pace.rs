@@ -1,0 +1,91 @@
+//! How fast a request's body has to come. Pure.
+
+use std::time::Duration;
+
+/// Longest time for a body.
+pub const LONGEST: Duration = Duration::from_secs(10);
+/// How long a body may take however little comes of it: lost packets are sent again within that time.
+const GRACE: Duration = Duration::from_secs(3);
+/// Bytes a second, at least, after that. API servers send a thousand times as fast.
+const LEAST: u64 = 16 << 10;
+/// Longest time for a body where others wait for its place or its memory.
+const IN_TIME: Duration = Duration::from_secs(4);
+/// After this a body that lags may be given up, if somebody else needs its place or its memory.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How much of a body has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that were announced.
+    pub announced: u64,
+    /// Bytes that came.
+    pub received: u64,
+    /// Since the body was begun to be read.
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// Whether it is so slow that it is given up in any case.
+    pub fn is_too_slow(self) -> bool {
+        self.elapsed > LONGEST.min(GRACE + Duration::from_millis(self.received.saturating_mul(1000) / LEAST))
+    }
+
+    /// Whether it is given up where others wait: at its pace it is not whole soon enough for them, or it is below the least pace.
+    pub fn lags(self) -> bool {
+        let elapsed = millis(self.elapsed);
+        // Times in place of rates, so that nothing is divided by a time of zero.
+        let on_time = self.announced.saturating_mul(elapsed) / millis(IN_TIME);
+        let least = LEAST * elapsed / 1000;
+        self.elapsed > PATIENCE && self.received < on_time.max(least)
+    }
+
+    /// Bytes a second.
+    pub fn rate(self) -> u64 {
+        self.received.saturating_mul(1000) / millis(self.elapsed).max(1)
+    }
+}
+
+/// How long a connection that is not one of the [proven](crate::eviction::Standing::Proven) may be silent and count as one that is just
+/// about to say something.
+pub const FRESH: Duration = PATIENCE;
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(announced: u64, received: u64, millis: u64) -> Progress {
+        Progress { announced, received, elapsed: Duration::from_millis(millis) }
+    }
+
+    #[test]
+    fn a_body_has_a_grace_and_then_a_least_rate_and_an_end() {
+        // A byte every 200 ms.
+        assert!(!progress(3000, 14, 3000).is_too_slow());
+        assert!(progress(3000, 15, 3010).is_too_slow());
+        // As slow as may be.
+        assert!(!progress(1 << 20, 64 << 10, 7000).is_too_slow());
+        assert!(progress(1 << 20, 64 << 10, 7001).is_too_slow());
+        // Fast, and larger than there is time for.
+        assert!(!progress(1 << 30, 1 << 29, 10_000).is_too_slow());
+        assert!(progress(1 << 30, 1 << 29, 10_001).is_too_slow());
+    }
+
+    #[test]
+    fn a_body_lags_that_will_not_be_whole_soon() {
+        assert!(!progress(7 << 20, 0, 1000).lags(), "it has only just begun");
+        assert!(progress(7 << 20, 3 << 20, 2000).lags(), "at this pace it takes nearly 5 seconds");
+        assert!(!progress(7 << 20, 4 << 20, 2000).lags(), "at this pace it takes 3.5 seconds");
+        assert!(progress(4 << 10, 3 << 10, 2000).lags(), "it would be whole in time, but is below the least rate");
+        assert!(!progress(40 << 10, 33 << 10, 2000).lags());
+    }
+
+    #[test]
+    fn rates_are_known_from_the_beginning() {
+        assert_eq!(progress(10, 10, 0).rate(), 10_000);
+        assert_eq!(progress(100, 10, 2000).rate(), 5);
+    }
+}

@@ -1,0 +1,172 @@
+//! Rig FLOOD: strangers who open connections, say little, and come again when they are sent away.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_rustls::TlsConnector;
+
+use crate::tls;
+
+/// Time between two bytes that are trickled.
+const PACE: Duration = Duration::from_secs(1);
+/// Time before somebody who was sent away comes again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time between the first connections of two strangers, so that they do not all come in one moment.
+const STAGGER: Duration = Duration::from_micros(200);
+
+/// What one stranger does, again and again.
+#[derive(Debug, Clone)]
+pub struct Stranger {
+    target: SocketAddr,
+    from: Option<IpAddr>,
+    over_tls: bool,
+    first: Vec<u8>,
+    then: Vec<u8>,
+}
+
+impl Stranger {
+    /// Connects, and is silent.
+    pub fn silent(target: SocketAddr) -> Self {
+        Self { target, from: None, over_tls: false, first: Vec::new(), then: Vec::new() }
+    }
+
+    /// Comes from this address, which must be one of this machine.
+    #[must_use]
+    pub fn from(self, address: IpAddr) -> Self {
+        Self { from: Some(address), ..self }
+    }
+
+    /// Shakes hands first.
+    #[must_use]
+    pub fn over_tls(self) -> Self {
+        Self { over_tls: true, ..self }
+    }
+
+    /// Says this at once.
+    #[must_use]
+    pub fn saying(self, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { first: bytes.into(), ..self }
+    }
+
+    /// Says this, from the beginning again at its end, one byte a second.
+    #[must_use]
+    pub fn trickling(self, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { then: bytes.into(), ..self }
+    }
+
+    async fn connect(&self) -> std::io::Result<TcpStream> {
+        let socket = if self.target.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if let Some(from) = self.from {
+            socket.bind(SocketAddr::new(from, 0))?;
+        }
+        socket.connect(self.target).await
+    }
+
+    async fn visit(&self, counts: &Counts) -> std::io::Result<()> {
+        let stream = self.connect().await?;
+        let _open = counts.enter();
+        if self.over_tls {
+            let config = Arc::clone(&tls::client(rustls::ALL_VERSIONS, &[]));
+            let name = ServerName::IpAddress(self.target.ip().into());
+            self.talk(TlsConnector::from(config).connect(name, stream).await?).await
+        } else {
+            self.talk(stream).await
+        }
+    }
+
+    /// Until the server ends it. What the server says is dropped.
+    async fn talk(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
+        stream.write_all(&self.first).await?;
+        stream.flush().await?;
+        let (mut buffer, mut at, mut next) = ([0; 1024], 0, Instant::now() + PACE);
+        loop {
+            tokio::select! {
+                read = stream.read(&mut buffer) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                }
+                () = sleep_until(next), if !self.then.is_empty() => {
+                    stream.write_all(&self.then[at..=at]).await?;
+                    stream.flush().await?;
+                    at = (at + 1) % self.then.len();
+                    next += PACE;
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicU64,
+    visits: AtomicU64,
+}
+
+struct Open<'c>(&'c Counts);
+
+impl Counts {
+    fn enter(&self) -> Open<'_> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        self.visits.fetch_add(1, Ordering::SeqCst);
+        Open(self)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Many strangers at work, until it is dropped.
+pub struct Flood {
+    runtime: Option<Runtime>,
+    counts: Arc<Counts>,
+}
+
+impl Flood {
+    /// All of them begin. The test holds [`crate::heavy`], for the descriptors.
+    pub fn of(strangers: impl IntoIterator<Item = Stranger>) -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().thread_name("flood").build().expect("a runtime");
+        let counts = Arc::<Counts>::default();
+        for (number, stranger) in (0..).zip(strangers) {
+            let counts = Arc::clone(&counts);
+            runtime.spawn(async move {
+                sleep(STAGGER * number).await;
+                loop {
+                    // Sent away or not let in: he comes again in any case.
+                    let _ = stranger.visit(&counts).await;
+                    sleep(PAUSE).await;
+                }
+            });
+        }
+        Self { runtime: Some(runtime), counts }
+    }
+
+    /// Connections that are open now, as the strangers see it.
+    pub fn open(&self) -> u64 {
+        self.counts.open.load(Ordering::SeqCst)
+    }
+
+    /// Connections that there were so far.
+    pub fn visits(&self) -> u64 {
+        self.counts.visits.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
