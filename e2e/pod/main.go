@@ -1,4 +1,4 @@
-// The program of pods that are nothing but a test: it waits, serves, asks, and looks up names. As "pause" it is what holds the
+// The program of pods that are nothing but a test: it waits, serves, asks, looks up names, and floods ports. As "pause" it is what holds the
 // namespaces of every pod.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -30,8 +31,12 @@ func main() {
 		err = get(arguments[1])
 	case "lookup":
 		err = lookup(arguments[1], arguments[2])
+	case "flood":
+		if err = flood(arguments[1], os.Args[2:]); err == nil {
+			pause()
+		}
 	default:
-		err = fmt.Errorf("usage: pod pause | serve | get URL | lookup NAME [SERVER:PORT]")
+		err = fmt.Errorf("usage: pod pause | serve | get URL | lookup NAME [SERVER:PORT] | flood CONNECTIONS ADDRESS:PORT...")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -79,6 +84,33 @@ func get(url string) error {
 	}
 	_, err = io.Copy(os.Stdout, answer.Body)
 	return err
+}
+
+// flood keeps so many connections to each address, and makes another one a second after one is closed. Half of them say nothing, the
+// others send a question and stay.
+func flood(connections string, arguments []string) error {
+	count, err := strconv.Atoi(connections)
+	if err != nil {
+		return err
+	}
+	for _, address := range arguments[1:] {
+		for number := range count {
+			go func() {
+				for {
+					if connection, err := net.DialTimeout("tcp", address, limit); err == nil {
+						if number%2 == 0 {
+							fmt.Fprintf(connection, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+						}
+						io.Copy(io.Discard, connection)
+						connection.Close()
+					}
+					// The node is to have time for others.
+					time.Sleep(time.Second)
+				}
+			}()
+		}
+	}
+	return nil
 }
 
 // lookup asks the servers that the pod is told of, or this one, over UDP.

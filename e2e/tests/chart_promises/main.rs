@@ -16,6 +16,7 @@ mod cut_off;
 mod degraded;
 mod deleted;
 mod first_denial;
+mod floods;
 mod killed;
 mod locked_out;
 mod network;

@@ -1,0 +1,72 @@
+//! Another pod floods the ports of probes and metrics: row Z14.
+
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{POD_IMAGE, condition, eventually};
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, assert_all, own_cluster};
+
+/// Connections to each port: more than it takes.
+const CONNECTIONS: &str = "200";
+
+/// How long: `PORTCULLIS_TEST_FLOOD_SECONDS`, or as many probes of each kind as end in a restart or an unready pod.
+fn flood_time() -> Duration {
+    let seconds = std::env::var("PORTCULLIS_TEST_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(60))
+}
+
+/// What a kubelet thinks of pods: since when each is ready, and how often its containers were started.
+fn seen(pods: &[Value]) -> Vec<(String, Value, Vec<Value>)> {
+    let of = |pod: &Value| {
+        let ready = condition(pod, "Ready").expect("the kubelet has looked at it").clone();
+        let containers = pod["status"]["containerStatuses"].as_array().unwrap();
+        let restarts = containers.iter().map(|container| container["restartCount"].clone()).collect();
+        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+        (name, json!([ready["status"], ready["lastTransitionTime"]]), restarts)
+    };
+    pods.iter().map(of).collect()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z14_another_pod_floods_the_probe_ports() {
+    let stage = Stage::new("floods");
+    let Some(_) = own_cluster("fault_z14") else { return };
+    let (release, shop) = (stage.release(), stage.namespace());
+    let policy = release.cluster_policy("floods").denying("generation 0");
+    release.apply_ready(std::slice::from_ref(&policy));
+    let pods = [release.pods(), release.controllers()].concat();
+    let before = seen(&pods);
+
+    let addresses = pods.iter().flat_map(|pod| {
+        let ports = if pod["spec"]["containers"].as_array().unwrap().len() > 1 { 8081..8084 } else { 8084..8085 };
+        ports.map(|port| format!("{}:{port}", pod["status"]["podIP"].as_str().unwrap()))
+    });
+    let args: Vec<_> = ["flood", CONNECTIONS].map(str::to_owned).into_iter().chain(addresses).collect();
+    let flood = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "flood", "namespace": shop },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "main", "image": POD_IMAGE, "args": args }],
+        },
+    });
+    release.site().kubectl_with(["create", "--filename=-"], &flood.to_string()).expect("a pod that floods");
+    let path = format!("/api/v1/namespaces/{shop}/pods/flood");
+    eventually("the flood", || {
+        let pod = release.api().get(&path)?;
+        (condition(&pod, "Ready")?["status"] == "True").then_some(())
+    });
+
+    let load = release.load(&shop, 20);
+    let (start, mut generation) = (Instant::now(), 0);
+    while start.elapsed() < flood_time() {
+        // Reports go on, or this would never be ready.
+        generation += 1;
+        release.apply_ready(&[policy.clone().denying(&format!("generation {generation}"))]);
+    }
+    assert_all(&load.end(), 403);
+    assert_eq!(seen(&[release.pods(), release.controllers()].concat()), before, "after {generation} generations");
+    let delete = ["delete", "pod", "flood", "--namespace", &shop, "--wait=false"];
+    release.site().kubectl(delete).expect("the end of the flood");
+}
