@@ -53,7 +53,7 @@ fn attempts(release: &Release<'_>) -> Option<BTreeMap<String, String>> {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn fault_x01_x10_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
+fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
     let stage = Stage::new("cage");
     if own_cluster("fault_x10").is_none() {
         // The images of somebody's cluster are those of users, which try nothing in themselves.
@@ -63,7 +63,10 @@ fn fault_x01_x10_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
     let _probed = Probed::start(release, "PORTCULLIS_FAILPOINTS", "evaluator.probe_inside=error");
     let attempts = eventually("the end of the attempts", || attempts(release));
 
-    for call in ["connect", "connect to the API server", "listen", "datagram", "exec", "exec itself"] {
+    let mounts = ["mount", "open a file system"];
+    let others =
+        ["connect", "connect to the API server", "listen", "datagram", "exec", "exec itself", "handle of a process"];
+    for call in others.into_iter().chain(mounts) {
         assert_eq!(attempts[call], NO_CALL, "{call}: {attempts:#?}");
     }
     // The container's own limits let it write to both of the first, and read the others.

@@ -87,6 +87,32 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     canary.finish(&pod);
 }
 
+/// What is on no list is refused, whoever the user is, and what threads and connections need is not. The filter itself is tried
+/// number by number where it is made.
+#[test]
+fn fault_z19_system_calls_beyond_the_list() {
+    let folder = folder();
+    let pod = probed(Pod::on(&folder));
+    let canary = Canary::on(&pod);
+    if pod.metric("portcullis_seccomp_enforced") < 1.0 {
+        eprintln!("SKIPPED in part: this kernel has no seccomp");
+    } else {
+        let attempts = attempts(&pod);
+        for attempt in ["mount", "open a file system", "handle of a process", "listen", "datagram", "exec"] {
+            let outcome = &attempts[attempt];
+            assert_eq!(outcome, "refused: Operation not permitted (os error 1)", "{attempt}: {attempts:?}");
+        }
+    }
+    // What comes after: files of the volume, threads of the slow lane, connections, a swap.
+    folder.put(&Policy::cluster("loops").guest("endless_loop").timeout(1));
+    pod.wait_current("cluster/loops", 1);
+    let verdict = pod.ask("cluster/loops", &Review::pod()).verdict();
+    assert!(verdict.message.contains("EvaluationTimedOut"), "{verdict:?}");
+    folder.put(&Policy::cluster("denies").denying("generation two"));
+    pod.assert_recovered(DENIES, 2);
+    canary.finish(&pod);
+}
+
 /// The evaluator's own user cannot write to the volume, and neither can code inside it; all it writes is its private copies.
 #[test]
 fn fault_x02_evaluator_writes_to_the_volume() {

@@ -1,17 +1,16 @@
 //! A process gives up what it will never need: files, connections, other programs.
 //!
-//! Landlock limits files and TCP, a seccomp filter limits system calls, and no-new-privileges makes both stick. All three
-//! bind the calling thread and those it starts later, so [`Confinement::apply`] runs before any other thread exists.
+//! Landlock limits files and TCP, a seccomp filter allows the system calls of a list and no other, and no-new-privileges makes
+//! both stick. All three bind the calling thread and those it starts later, so [`Confinement::apply`] runs before any other
+//! thread exists.
 
-use std::collections::BTreeMap;
+mod system_calls;
+
 use std::path::PathBuf;
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
     RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus, Scope,
-};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
 /// The newest Landlock that is asked for; an older kernel does what it can.
@@ -45,9 +44,9 @@ impl ConfinementReport {
 impl Confinement {
     /// Shuts the process in. What the kernel does not know is left out and told.
     pub fn apply(&self) -> ConfinementReport {
-        // Landlock first: the filter refuses nothing that it needs, but the order keeps it that way.
+        // Landlock first: the filter allows none of its system calls.
         let landlock = self.landlock().unwrap_or_else(|error| format!("none: {error}"));
-        let seccomp = seccomp().map_or_else(|error| format!("none: {error}"), |()| "on".to_owned());
+        let seccomp = system_calls::restrict().map_or_else(|error| format!("none: {error}"), |()| "on".to_owned());
         ConfinementReport { landlock, seccomp }
     }
 
@@ -71,48 +70,4 @@ impl Confinement {
             RulesetStatus::NotEnforced => "none: the kernel has no Landlock".to_owned(),
         })
     }
-}
-
-/// Refuses, with EPERM: new sockets other than Unix ones, new listeners, other programs, other processes' memory, mounts,
-/// namespaces, kernel modules and keys, and io_uring, which would pass by the filter.
-fn seccomp() -> Result<(), Box<dyn std::error::Error>> {
-    const REFUSED: &[libc::c_long] = &[
-        libc::SYS_execve,
-        libc::SYS_execveat,
-        libc::SYS_bind,
-        libc::SYS_listen,
-        libc::SYS_ptrace,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
-        libc::SYS_pidfd_getfd,
-        libc::SYS_open_by_handle_at,
-        libc::SYS_mount,
-        libc::SYS_umount2,
-        libc::SYS_pivot_root,
-        libc::SYS_chroot,
-        libc::SYS_unshare,
-        libc::SYS_setns,
-        libc::SYS_bpf,
-        libc::SYS_perf_event_open,
-        libc::SYS_userfaultfd,
-        libc::SYS_add_key,
-        libc::SYS_request_key,
-        libc::SYS_keyctl,
-        libc::SYS_init_module,
-        libc::SYS_finit_module,
-        libc::SYS_delete_module,
-        libc::SYS_kexec_load,
-        libc::SYS_io_uring_setup,
-        libc::SYS_io_uring_enter,
-        libc::SYS_io_uring_register,
-    ];
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    let unix = u64::try_from(libc::AF_UNIX)?;
-    let other_than_unix = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, unix)?;
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![other_than_unix])?]);
-    let refusal = SeccompAction::Errno(u32::try_from(libc::EPERM)?);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, std::env::consts::ARCH.try_into()?)?;
-    let program: BpfProgram = filter.try_into()?;
-    seccompiler::apply_filter(&program)?;
-    Ok(())
 }
