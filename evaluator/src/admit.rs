@@ -3,7 +3,8 @@
 //! ```text
 //!  verdict ──► judged ──► mode, mutation, custom message ──┐
 //!  evaluation failed ───► failed ──► failurePolicy, mode ──┼──► Opinion ──► alone, or joined with a group's others
-//!  nothing serves ──────► unserved ► failurePolicy, mode ──┘
+//!  nothing serves ──────► unserved ► failurePolicy, mode ──┤
+//!  … and nothing ever did, in a group ──► passed_over ─────┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ const ANNOTATION: usize = 8 << 10;
 pub(crate) const GENERATION: &str = "generation";
 /// Key of the annotation that names a policy which let a request pass without judging it.
 pub(crate) const NOT_EVALUATED: &str = "policy-not-evaluated";
+/// Key of the annotation that names a policy which its group passed over, as it was never enforced and is not loaded here.
+pub(crate) const NOT_YET_ENFORCED: &str = "policy-not-yet-enforced";
 
 /// What policy-abi section 4 fixes for a mutation where there is nothing to mutate.
 const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only with DELETE operations, but the policy is attempting a mutation. This is not allowed";
@@ -136,7 +139,7 @@ pub fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Opinion {
         notes: Vec::new(),
         warnings: verdict.warnings.unwrap_or_default(),
         annotations: annotations
-            .filter(|(key, _)| !matches!(key.as_str(), GENERATION | NOT_EVALUATED))
+            .filter(|(key, _)| key != GENERATION && !is_ours(key))
             .take(ANNOTATIONS)
             .map(|(key, value)| (key, portcullis_contract::truncate(&value, ANNOTATION)))
             .collect(),
@@ -171,6 +174,19 @@ pub fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mu
     opinion
 }
 
+/// A member's verdict where a validating group asks it. A change of the object by a generation that may mutate is left out: it is
+/// a member here only while `spec.mutating` is being changed, because its kind of webhook is not the one that the newest generation
+/// or the serving one is made for.
+///
+/// - From `false` to `true`, the new generation answers in the old group until the mutating webhook is called everywhere. That
+///   webhook sends its change; refusing it here would refuse every request meanwhile, as the older generation's rules are not its.
+/// - From `true` to `false`, an older generation that still serves is asked here by the newest one's rules, and those want no change.
+///
+/// A change by a generation that may not mutate stays, and is refused by [`judged`]: its own spec forbids it.
+pub fn in_validating_group(verdict: Verdict, may_mutate: bool) -> Verdict {
+    if may_mutate { Verdict { mutated_object: None, ..verdict } } else { verdict }
+}
+
 /// The answer of a policy that is loaded and not asked.
 pub fn suspended(generation: i64) -> Opinion {
     Opinion {
@@ -181,6 +197,23 @@ pub fn suspended(generation: i64) -> Opinion {
         warnings: Vec::new(),
         annotations: BTreeMap::new(),
     }
+}
+
+/// What a match group counts for a member that was never enforced and is not loaded here: nothing. The audit log says so.
+pub fn passed_over(id: &PolicyId) -> Opinion {
+    Opinion {
+        outcome: Outcome::Admitted { message: None, code: None },
+        mutates: false,
+        generation: None,
+        notes: Vec::new(),
+        warnings: Vec::new(),
+        annotations: BTreeMap::from([(NOT_YET_ENFORCED.to_owned(), id.to_string())]),
+    }
+}
+
+/// Whether this program alone writes the annotation.
+pub(crate) fn is_ours(key: &str) -> bool {
+    matches!(key, NOT_EVALUATED | NOT_YET_ENFORCED)
 }
 
 /// UNSERVED: the answer of a policy of which nothing can be used here.

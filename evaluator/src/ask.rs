@@ -104,7 +104,7 @@ impl Asker {
         let mut draft = Draft::object(review.object());
         let mut opinions = Vec::with_capacity(members.len());
         for record in members {
-            let opinion = match standing(record) {
+            let opinion = match standing_in_group(record) {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
                     let payload = review.payload(draft.text().as_deref());
@@ -120,7 +120,7 @@ impl Asker {
 
     /// Validating members, all at once: all but the last on whatever thread is free, the last one here.
     async fn side_by_side(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
-        let standings: Vec<_> = members.iter().map(standing).collect();
+        let standings: Vec<_> = members.iter().map(standing_in_group).collect();
         let mut results: Vec<_> = members.iter().map(|_| Err(timed_out())).collect();
         let open =
             members.iter().zip(&standings).enumerate().filter_map(|(place, (record, standing))| match standing {
@@ -148,6 +148,7 @@ impl Asker {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
                     let weight = Weight { mutating: false, purpose: Purpose::Admission };
+                    let result = result.map(|verdict| admit::in_validating_group(verdict, loaded.mutating()));
                     self.conclude(record, loaded, result, &mut draft, weight)
                 }
             };
@@ -226,14 +227,15 @@ impl Asker {
 
     /// The answer where no evaluation was even tried: each member's own, by its `failurePolicy`.
     pub fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
-        let opinion = |record: &Arc<Record>| match standing(record) {
+        let opinion = |record: &Record, standing| match standing {
             Standing::Settled(opinion) => *opinion,
             Standing::Open(_) => self.failed(record, error),
         };
         match target {
-            Target::Policy(record) => opinion(record).alone(&record.id, None),
+            Target::Policy(record) => opinion(record, standing(record)).alone(&record.id, None),
             Target::Group(members) => {
-                group::join(members.iter().map(|record| (record.id.clone(), opinion(record))).collect(), None)
+                let member = |record: &Arc<Record>| (record.id.clone(), opinion(record, standing_in_group(record)));
+                group::join(members.iter().map(member).collect(), None)
             }
         }
     }
@@ -285,6 +287,17 @@ fn standing(record: &Arc<Record>) -> Standing<'_> {
             Standing::Settled(Box::new(admit::unserved(record.as_ref().into(), failure, Timestamp::now())))
         }
     }
+}
+
+/// The standing of a member of a group. One that was never enforced is asked once it is loaded here, and not before: who asks the
+/// group has done so all along without it. Who asks a policy by its own id means this one, and is told that it cannot answer.
+fn standing_in_group(record: &Arc<Record>) -> Standing<'_> {
+    let is_asked = record.enforced || record.suspend || matches!(record.serving, Serving::Ready(_));
+    if is_asked {
+        return standing(record);
+    }
+    record.metrics.passed_over.inc();
+    Standing::Settled(Box::new(admit::passed_over(&record.id)))
 }
 
 fn generation(record: &Record) -> i64 {

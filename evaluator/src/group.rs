@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::PolicyId;
 
-use crate::admit::{Denial, GENERATION, NOT_EVALUATED, Opinion, Outcome};
+use crate::admit::{Denial, GENERATION, Opinion, Outcome, is_ours};
 use crate::answer::{Answer, Cause, Details, Status};
 use crate::text;
 
@@ -22,7 +22,7 @@ pub fn join(members: Vec<(PolicyId, Opinion)>, patch: Option<String>) -> Answer 
         let key = |name: &str| text::annotation_key(&format!("{id}.{name}"));
         ours.extend(opinion.generation.map(|generation| (key(GENERATION), generation.to_string())));
         for (name, value) in opinion.annotations {
-            let map = if name == NOT_EVALUATED { &mut ours } else { &mut annotations };
+            let map = if is_ours(&name) { &mut ours } else { &mut annotations };
             map.insert(key(&name), value);
         }
         notes.extend(opinion.notes);
@@ -96,6 +96,10 @@ mod tests {
         serde_json::to_value(join(members, Some("patch".into()))).expect("serialises")
     }
 
+    fn answer_without_patch(members: Vec<(PolicyId, Opinion)>) -> serde_json::Value {
+        serde_json::to_value(join(members, None)).expect("serialises")
+    }
+
     #[test]
     fn an_empty_group_allows() {
         assert_eq!(join(Vec::new(), None), Answer::allowed());
@@ -161,6 +165,28 @@ mod tests {
             (&alone["status"]["code"], &alone["status"]["details"]["retryAfterSeconds"]),
             (&json!(503), &json!(1))
         );
+    }
+
+    #[test]
+    fn a_group_that_passes_over_all_its_members_allows_and_names_them() {
+        let members = ["cluster/a", "namespaced/team-a/b"].map(|id| id.parse::<PolicyId>().expect("an id"));
+        let members = members.map(|id| (id.clone(), crate::admit::passed_over(&id)));
+        assert_eq!(
+            answer_without_patch(members.to_vec()),
+            json!({"allowed": true, "auditAnnotations": {
+                "cluster.a.policy-not-yet-enforced": "cluster/a",
+                "namespaced.team-a.b.policy-not-yet-enforced": "namespaced/team-a/b",
+            }})
+        );
+    }
+
+    #[test]
+    fn nobody_forges_that_another_was_passed_over() {
+        let (a, mut forger) = admitted("cluster/a");
+        forger.annotations = [("b.policy-not-yet-enforced".into(), "nobody".into())].into();
+        let b: PolicyId = "cluster/a.b".parse().expect("an id");
+        let answer = join(vec![(b.clone(), crate::admit::passed_over(&b)), (a, forger)], None);
+        assert_eq!(answer.audit_annotations["cluster.a.b.policy-not-yet-enforced"], "cluster/a.b");
     }
 
     #[test]

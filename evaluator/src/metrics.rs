@@ -27,6 +27,7 @@ pub struct Metrics {
     seconds: HistogramVec,
     wait_seconds: HistogramVec,
     log_lines_dropped: IntCounterVec,
+    passed_over: IntCounterVec,
     /// Swaps of the table.
     pub swaps: IntCounter,
     /// Policies with something that serves.
@@ -77,6 +78,8 @@ pub struct PolicyMetrics {
     pub mutated: IntCounter,
     /// Evaluations without a verdict.
     pub failed: IntCounter,
+    /// Requests whose match group passed over it. None of `verdict`: the policy was not asked, so its shares are not touched.
+    pub passed_over: IntCounter,
     /// Time of an evaluation, without waiting.
     pub seconds: Histogram,
     /// Time between a request's arrival and the start of its evaluation.
@@ -142,7 +145,14 @@ impl Metrics {
             Opts::new("portcullis_policy_log_lines_dropped_total", "Log lines of a policy beyond its rate limit"),
             &["policy"],
         )?;
-        for collector in [&evaluations, &errors, &log_lines_dropped] {
+        let passed_over = IntCounterVec::new(
+            Opts::new(
+                "portcullis_policy_passed_over_total",
+                "Requests whose match group passed over the policy, which was never enforced and is not loaded here",
+            ),
+            &["policy"],
+        )?;
+        for collector in [&evaluations, &errors, &log_lines_dropped, &passed_over] {
             registry.register(Box::new(collector.clone()))?;
         }
         for collector in [&seconds, &wait_seconds] {
@@ -184,6 +194,7 @@ impl Metrics {
             seconds,
             wait_seconds,
             log_lines_dropped,
+            passed_over,
             registry,
         })
     }
@@ -196,6 +207,7 @@ impl Metrics {
             denied: verdict("denied"),
             mutated: verdict("mutated"),
             failed: verdict("error"),
+            passed_over: self.passed_over.with_label_values(&[id.as_str()]),
             seconds: self.seconds.with_label_values(&[id.as_str()]),
             wait_seconds: self.wait_seconds.with_label_values(&[id.as_str()]),
             log_lines_dropped: self.log_lines_dropped.with_label_values(&[id.as_str()]),
@@ -220,6 +232,7 @@ impl Metrics {
         let _ = self.seconds.remove_label_values(&[id.as_str()]);
         let _ = self.wait_seconds.remove_label_values(&[id.as_str()]);
         let _ = self.log_lines_dropped.remove_label_values(&[id.as_str()]);
+        let _ = self.passed_over.remove_label_values(&[id.as_str()]);
     }
 }
 

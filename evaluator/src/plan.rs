@@ -161,6 +161,7 @@ mod tests {
                 mode: Mode::Protect,
                 failure_policy: FailurePolicy::Fail,
                 suspend: false,
+                enforced: true,
                 candidates: Vec::new(),
                 failures: Vec::new(),
                 last_good: None,

@@ -41,6 +41,8 @@ pub struct Record {
     pub failure_policy: FailurePolicy,
     /// Of the newest generation: the policy is loaded and not asked.
     pub suspend: bool,
+    /// Whether it was ever enforced everywhere. While nothing of it serves, groups pass over one that was not.
+    pub enforced: bool,
     /// What answers.
     pub serving: Serving,
     /// Why the newest generation does not serve, where it does not.
@@ -55,7 +57,7 @@ pub struct Record {
 pub enum Serving {
     /// A loaded generation.
     Ready(Arc<Loaded>),
-    /// Nothing; the answer is by `failurePolicy`, with this failure.
+    /// Nothing. Where the policy is asked all the same, the answer is by `failurePolicy`, with this failure.
     Unserved(Failure),
 }
 

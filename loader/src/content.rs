@@ -49,6 +49,8 @@ pub(crate) struct Object {
     pub older_groups: BTreeSet<(GroupId, WebhookKind)>,
     /// The newest older generation that served everywhere.
     pub last_served: Option<Served>,
+    /// Whether some generation did, the newest one included.
+    pub enforced: bool,
 }
 
 /// An older generation that served everywhere.

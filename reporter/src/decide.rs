@@ -98,31 +98,57 @@ pub fn decide(
     let seats: Vec<Seat<'_>> = replicas.iter().map(|replica| examine(facts, digest, replica)).collect();
     let picture = Picture::new(facts, webhook, &seats);
 
+    let enforced = enforced(&picture);
+    let served = served_everywhere(&picture, enforced.status, resolved.as_ref(), previous);
+    let last_served = served.or_else(|| previous.and_then(|previous| previous.last_served.clone()));
     let mut conditions = Vec::with_capacity(6);
     conditions.push(accepted(&picture, previous, now));
     for (r#type, finding) in [
         (ConditionType::Ready, ready(&picture)),
-        (ConditionType::Enforced, enforced(&picture)),
+        (ConditionType::Enforced, enforced),
         (ConditionType::Degraded, degraded(&picture)),
         (ConditionType::Reconciling, reconciling(&picture)),
         (ConditionType::Stalled, stalled(&picture)),
     ] {
         conditions.push(condition(r#type, finding, facts.generation, previous, now));
     }
-    let is_ready = matches!(picture.case, Case::Active | Case::Suspended);
-    let last_served = resolved.clone().filter(|_| is_ready);
     let (entries, omitted) = entries(&seats);
     PolicyStatus {
         observed_generation: facts.generation,
         conditions,
-        last_served: last_served.or_else(|| previous.and_then(|previous| previous.last_served.clone())),
+        history: Some(history::of(&picture, previous, digest, last_served.as_ref(), now)),
+        last_served,
         resolved,
         replica_counts: picture.counts,
         summary: format!("{}/{}", picture.counts.current, picture.counts.expected),
         replicas: entries,
         replicas_omitted: omitted,
-        history: Some(history::of(&picture, previous, digest, now)),
     }
+}
+
+/// The generation that serves on every replica now, where one does: the newest; or else the older one that all are asked for while
+/// the newest fails. From this the controller marks the revision, and with the mark the policy counts as enforced for ever and the
+/// generation is what a fresh pod falls back to. Without the second case a policy whose first generation was enforced for a
+/// moment only, before an edit that fails, would be passed over by the next pod.
+fn served_everywhere(
+    picture: &Picture<'_>,
+    enforced: Truth,
+    resolved: Option<&Resolved>,
+    previous: Option<&PolicyStatus>,
+) -> Option<Resolved> {
+    // A suspended policy is answered for as well, and whoever resumes it counts on each replica.
+    if matches!(picture.case, Case::Active | Case::Suspended) {
+        return resolved.cloned();
+    }
+    let (first, others) = picture.seats.split_first()?;
+    let serving = first.serving;
+    let is_same = others.iter().all(|seat| seat.serving == serving);
+    let is_known = previous?.last_served.as_ref().is_some_and(|known| known.generation >= serving);
+    if enforced != Truth::True || !is_same || is_known || !(1..picture.facts.generation).contains(&serving) {
+        return None;
+    }
+    let told = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
+    Some(Resolved::module(serving, told.digest?))
 }
 
 /// A time as Kubernetes writes it: whole seconds.
@@ -251,9 +277,15 @@ fn ready(picture: &Picture<'_>) -> Finding {
 }
 
 /// True only when something answers on each replica and the API servers call it: so a replica without an answer, a
-/// suspended policy and an unconfirmed webhook count in the rows of older generations, too.
+/// suspended policy and an unconfirmed webhook count in the rows of older generations, too. A policy that was never enforced and is
+/// not loaded somewhere has a word of its own, as there requests are let by without it and not refused.
 fn enforced(picture: &Picture<'_>) -> Finding {
     let sentence = picture.sentence();
+    let passing = picture.seats.iter().filter(|seat| seat.passed_over).count();
+    if passing > 0 {
+        let words = message::passed_over(passing, picture.counts.expected, picture.is_stuck());
+        return finding(Truth::False, "NotYetEnforced", format!("{words}; {sentence}"));
+    }
     let older = || match (picture.facts.suspend, picture.webhook) {
         _ if picture.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),
         (true, _) => finding(Truth::False, "Suspended", sentence.clone()),

@@ -154,6 +154,8 @@ fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation
         next_retry_time: None,
         since,
         message: Some(portcullis_contract::clean(why, Failure::MAX_MESSAGE)),
+        // What an evaluator does that does not answer, nobody knows.
+        passed_over: false,
     }
 }
 
@@ -188,6 +190,9 @@ fn deviation(
         next_retry_time: failure.and_then(|failure| failure.next_retry_time),
         since: since.unwrap_or(policy.created),
         message: Some(failure.map_or_else(|| doing.to_owned(), |failure| failure.message.clone())),
+        // The loader decides it for this pod's evaluator, from the marks or from its own memory: nobody further away knows better,
+        // and a policy's status can be late, edited or lost.
+        passed_over: serving == 0 && !policy.enforced,
     }
 }
 

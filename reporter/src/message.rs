@@ -68,6 +68,17 @@ pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, seats: &[&Seat<'
     format!("{}; {working} still loading it", share(generation, counts))
 }
 
+/// That requests are let by without the policy, and until when.
+pub(crate) fn passed_over(passing: usize, expected: u32, is_stuck: bool) -> String {
+    let until = if is_stuck { "mended and loaded" } else { "loaded" };
+    match expected {
+        1 => format!("it was never enforced, so requests pass without it until it is {until}"),
+        _ => format!(
+            "it was never enforced on all replicas, so requests pass without it on {passing} of {expected} until it is {until} there"
+        ),
+    }
+}
+
 /// `2 of 3 replicas serve generation 7`.
 pub(crate) fn share(generation: i64, counts: ReplicaCounts) -> String {
     format!("{} of {} replicas serve generation {generation}", counts.current, counts.expected)
@@ -136,6 +147,7 @@ mod tests {
             trouble: Some(trouble),
             note: None,
             since: None,
+            passed_over: false,
         }
     }
 

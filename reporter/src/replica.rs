@@ -42,6 +42,8 @@ pub(crate) struct Seat<'a> {
     /// What goes on, where there is no failure.
     pub(crate) note: Option<String>,
     pub(crate) since: Option<Timestamp>,
+    /// Whether requests are let by here without it, as it was never enforced and nothing of it is loaded.
+    pub(crate) passed_over: bool,
 }
 
 /// A failure, as a report tells it.
@@ -114,6 +116,7 @@ pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &R
         trouble,
         note: None,
         since: None,
+        passed_over: false,
     };
     let stale = |text: &str| seat(ReplicaState::Unknown, 0, Some(Trouble::of(Reason::ReportStale, text)));
     let Some(Heard { report, is_stale }) = replica.report else {
@@ -163,7 +166,8 @@ fn deviating<'a>(
     };
     let note = deviation.message.as_deref().filter(|_| !outdated && trouble.is_none());
     let note = note.map(|note| clean(note, Failure::MAX_MESSAGE));
-    Seat { note, since: Some(deviation.since), ..seat(state, deviation.serving, trouble) }
+    let passed_over = deviation.passed_over && matches!(state, ReplicaState::Failed | ReplicaState::Pending);
+    Seat { note, since: Some(deviation.since), passed_over, ..seat(state, deviation.serving, trouble) }
 }
 
 #[cfg(test)]
@@ -191,6 +195,7 @@ mod tests {
             next_retry_time: None,
             since: Timestamp::UNIX_EPOCH,
             message: None,
+            passed_over: false,
         }
     }
 

@@ -123,6 +123,7 @@ mod tests {
             mode: Mode::Protect,
             failure_policy: FailurePolicy::Fail,
             suspend: false,
+            enforced: true,
             module: String::new(),
             digest: None,
             phase: Phase::Published,

@@ -43,9 +43,20 @@ impl Pod {
         self.ask(id, &review).assert_not_judged(&review, id, reason);
         self.assert_health(id, reason);
         self.wait_condition(id, "Ready", "False", "Error");
-        self.wait_condition(id, "Enforced", "False", "AllReplicasFailed");
+        self.wait_condition(id, "Enforced", "False", self.word_of_unserved(id));
         self.assert_trouble(id, reason);
         deviation.failure.expect("a deviation with this reason has a failure")
+    }
+
+    /// Why a policy that fails everywhere is not enforced: requests are refused if it ever was, and else pass.
+    fn word_of_unserved(&self, id: &str) -> &'static str {
+        let was_enforced = self.loader.as_ref().filter(|loader| loader.is_alive()).is_none_or(|_| {
+            eventually(&format!("the loader's word on {id}"), || {
+                let state = self.loader_state()?;
+                state.policies.iter().find(|policy| policy.id.as_str() == id).map(|policy| policy.enforced)
+            })
+        });
+        if was_enforced { "AllReplicasFailed" } else { "NotYetEnforced" }
     }
 
     /// KEEP: waits until the newest generation fails for this reason while `serving` still answers; then answer, health check

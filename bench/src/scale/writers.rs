@@ -75,6 +75,7 @@ impl Writers {
             next_retry_time: Some(now + Duration::from_secs(40)),
             since: now,
             message: Some(words.to_owned()),
+            passed_over: false,
         });
     }
 

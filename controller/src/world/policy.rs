@@ -51,7 +51,7 @@ pub struct Standing {
     pub observed: i64,
     /// What a generation means in bytes.
     pub resolved: Option<Resolved>,
-    /// The last generation that was Ready.
+    /// The last generation that served on every replica.
     pub last_served: Option<Resolved>,
     /// Our own condition.
     pub webhook: Option<Condition>,

@@ -53,6 +53,7 @@ impl ConditionType {
                 "ReplicaFailed",
                 "AllReplicasFailed",
                 "NotLoaded",
+                "NotYetEnforced",
                 "NoReplicas",
                 "WebhookPending",
                 "Suspended",

@@ -139,6 +139,9 @@ pub struct ReportDeviation {
     /// Why, or what goes on, in words; 1 024 bytes at most.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
+    /// Whether match groups pass over it on this pod: nothing of it is loaded here, and no generation was ever enforced on all replicas.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub passed_over: bool,
 }
 
 #[cfg(test)]

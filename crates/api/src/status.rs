@@ -22,7 +22,7 @@ pub struct PolicyStatus {
     /// What the newest generation means in bytes; absent until known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved: Option<Resolved>,
-    /// The last generation that was Ready.
+    /// The last generation that served on every replica.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_served: Option<Resolved>,
     /// How many replicas are in which state.

@@ -43,6 +43,14 @@ pub struct PolicyEntry {
     /// Loaded and not asked; always of the newest generation.
     #[serde(default)]
     pub suspend: bool,
+    /// Whether some generation of this object was enforced on all replicas; then that stays so for ever. While nothing of the policy
+    /// serves here, match groups ask its `failure_policy` if it was, and pass over it if it was not: a mistake in a new policy
+    /// hurts nobody who was well before.
+    // Where a loader of an earlier release says nothing, the policy counts as enforced. A wrong "enforced" refuses requests, as that
+    // release did, and says so to whoever made them; a wrong "not enforced" would let through, unseen, what somebody relies on to
+    // be refused.
+    #[serde(default = "enforced")]
+    pub enforced: bool,
     /// What may serve, best first: the newest generation where its artifact is there, then the last good one.
     pub candidates: Vec<Candidate>,
     /// What failed at the loader, at most one for each generation.
@@ -223,6 +231,11 @@ pub enum ManifestError {
     Inconsistent(String),
 }
 
+/// What [`PolicyEntry::enforced`] is where nothing is said.
+pub(crate) fn enforced() -> bool {
+    true
+}
+
 #[derive(Serialize, Deserialize)]
 struct Envelope<'a> {
     format: u32,
@@ -306,6 +319,14 @@ mod tests {
     fn what_was_written_is_read() {
         let bytes = manifest().encode().expect("encodes");
         assert_eq!(Manifest::decode(&bytes).expect("decodes").number, 7);
+    }
+
+    #[test]
+    fn a_policy_of_an_earlier_release_counts_as_enforced() {
+        let text = r#"{"id": "cluster/a", "uid": "u", "generation": 1, "mode": "protect", "failurePolicy": "Fail",
+            "candidates": [], "failures": []}"#;
+        let entry: PolicyEntry = serde_json::from_str(text).expect("decodes");
+        assert!(entry.enforced);
     }
 
     #[test]

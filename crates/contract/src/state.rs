@@ -170,6 +170,10 @@ pub struct LoaderPolicy {
     pub failure_policy: FailurePolicy,
     /// `suspend` of the newest generation.
     pub suspend: bool,
+    /// What the manifest says of it: whether it was ever enforced ([`crate::PolicyEntry::enforced`]). Loaders of earlier releases do
+    /// not say, and with them nothing is passed over.
+    #[serde(default = "crate::manifest::enforced")]
+    pub enforced: bool,
     /// The module as the user wrote it; never with credentials.
     pub module: String,
     /// The digest of the newest generation's module, once known.

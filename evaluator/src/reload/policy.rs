@@ -192,6 +192,7 @@ impl Policy {
             mode: self.entry.mode,
             failure_policy: self.entry.failure_policy,
             suspend: self.entry.suspend,
+            enforced: self.entry.enforced,
             serving,
             failure: self.failure(),
             share: Arc::clone(&self.share),

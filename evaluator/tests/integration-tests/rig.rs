@@ -220,6 +220,7 @@ impl Policy {
             mode: Mode::Protect,
             failure_policy: FailurePolicy::Fail,
             suspend: false,
+            enforced: true,
             candidates: Vec::new(),
             failures: Vec::new(),
             last_good: None,

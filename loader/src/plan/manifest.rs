@@ -49,7 +49,7 @@ impl Print {
     fn of(policies: &[PolicyEntry], groups: &[GroupEntry], pins: &[Option<Digest>]) -> Self {
         let urgent = |entry: &PolicyEntry| {
             let head = (&entry.id, &entry.uid, entry.generation, entry.mode, entry.failure_policy, entry.suspend);
-            serde_json::to_vec(&(head, &entry.candidates, &entry.failures)).expect("has text keys only")
+            serde_json::to_vec(&(head, entry.enforced, &entry.candidates, &entry.failures)).expect("has text keys only")
         };
         let own =
             |entry: &PolicyEntry| serde_json::to_vec(&(&entry.last_good, &entry.source)).expect("has text keys only");

@@ -44,6 +44,12 @@ pub(super) struct Policy {
     pub(super) older_groups: BTreeSet<(GroupId, WebhookKind)>,
     /// Generation numbers are an API server's, not counted here.
     pub(super) is_object: bool,
+    /// Whether some generation was ever enforced on all replicas: what is unserved then answers as its `failurePolicy` says, and
+    /// what never was is passed over ([`PolicyEntry::enforced`]).
+    ///
+    /// In a cluster the marks on its revisions say so and nothing else does, so that all pods say the same, a fresh one too. In a
+    /// folder this is the only replica, and its evaluator says so once it has loaded one; the manifest remembers it.
+    pub(super) enforced: bool,
     /// Generations that an evaluator refused for good.
     pub(super) refused: BTreeSet<i64>,
     /// Generation and module of the first candidate of the newest manifest on the volume.
@@ -105,6 +111,8 @@ impl Policy {
             last_served: None,
             older_groups: BTreeSet::new(),
             is_object: false,
+            // One of a `policies.yml` is in no group: it is asked by its id, and has always answered for itself.
+            enforced: desired.id.is_bare(),
             refused: BTreeSet::new(),
             published: None,
         };
@@ -121,6 +129,7 @@ impl Policy {
         // What was recorded first counts for every replica, whatever the address gave this one.
         self.pin = object.pin.or(self.pin);
         self.older_groups = object.older_groups;
+        self.enforced = object.enforced;
         self.last_served = object.last_served.map(|served| {
             let same = self.last_served.as_ref().filter(|before| before.number == served.generation);
             LastServed::new(served.generation, served.body, served.pin.or_else(|| same.and_then(|before| before.pin)))
@@ -162,6 +171,7 @@ impl Policy {
             last_served: None,
             older_groups: BTreeSet::new(),
             is_object: false,
+            enforced: entry.enforced,
             refused: BTreeSet::new(),
             published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
         };
@@ -265,6 +275,7 @@ impl Policy {
         let mut known = self.recent.iter().chain(self.served());
         if let Some(good) = known.find(|known| known.number == number && known.digest == digest) {
             self.last_good = Some(good.clone());
+            self.enforced |= !self.is_object;
         }
     }
 
@@ -327,6 +338,7 @@ impl Policy {
             mode: self.head.mode,
             failure_policy: self.head.failure_policy,
             suspend: self.head.suspend,
+            enforced: self.enforced,
             candidates,
             failures,
             last_good: self.last_good.as_ref().map(|good| LastGood {

@@ -59,6 +59,7 @@ impl Plan {
             mode: policy.head.mode,
             failure_policy: policy.head.failure_policy,
             suspend: policy.head.suspend,
+            enforced: policy.enforced,
             module: policy.body.as_ref().map(|body| shown(&body.module)).unwrap_or_default(),
             digest: policy.pin.filter(|_| policy.body.is_ok()),
             phase,

@@ -1,7 +1,7 @@
 //! What became of the newest generations. Pure.
 
 use jiff::Timestamp;
-use portcullis_api::{HistoryEntry, PolicyStatus};
+use portcullis_api::{HistoryEntry, PolicyStatus, Resolved};
 use portcullis_contract::Digest;
 
 use super::{Case, Picture, to_second};
@@ -13,6 +13,7 @@ pub(super) fn of(
     picture: &Picture<'_>,
     previous: Option<&PolicyStatus>,
     digest: Option<Digest>,
+    last_served: Option<&Resolved>,
     now: Timestamp,
 ) -> Vec<HistoryEntry> {
     let generation = picture.facts.generation;
@@ -31,6 +32,11 @@ pub(super) fn of(
             reason: (!served).then_some(reason),
         },
     );
+    let older = entries.iter_mut().filter(|entry| entry.generation != generation && !entry.served);
+    for entry in older.filter(|entry| last_served.is_some_and(|served| served.generation == entry.generation)) {
+        // It came to serve everywhere only when a newer one was there already, and failed.
+        *entry = HistoryEntry { served: true, reason: None, time: to_second(now), ..entry.clone() };
+    }
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.generation));
     entries.dedup_by_key(|entry| entry.generation);
     entries.truncate(PolicyStatus::MAX_HISTORY);

@@ -15,9 +15,11 @@ enum Says {
     OlderBecause(Reason),
     Loading,
     Failed(Reason),
+    /// Loading, or failed, and never enforced before.
+    PassedOver(Option<Reason>),
     Nothing,
 }
-use Says::{Current, Failed, Loading, Nothing, Older, OlderBecause};
+use Says::{Current, Failed, Loading, Nothing, Older, OlderBecause, PassedOver};
 
 fn facts() -> Facts<'static> {
     Facts { uid: UID, generation: 7, suspend: false, digest: Some(Digest::of(b"seven")), rollback_to: None }
@@ -42,6 +44,7 @@ fn report(pod: &str, says: Says) -> ReplicaReportSpec {
         next_retry_time: None,
         since: Timestamp::UNIX_EPOCH,
         message: reason.map(|_| "in words".into()),
+        passed_over: false,
     };
     let mut report = ReplicaReportSpec { pod_uid: pod.into(), ..ReplicaReportSpec::default() };
     match says {
@@ -50,6 +53,10 @@ fn report(pod: &str, says: Says) -> ReplicaReportSpec {
         OlderBecause(reason) => report.deviations.push(deviation(6, ReplicaState::Previous, Some(reason))),
         Loading => report.deviations.push(deviation(0, ReplicaState::Pending, None)),
         Failed(reason) => report.deviations.push(deviation(0, ReplicaState::Failed, Some(reason))),
+        PassedOver(reason) => {
+            let state = if reason.is_some() { ReplicaState::Failed } else { ReplicaState::Pending };
+            report.deviations.push(ReportDeviation { passed_over: true, ..deviation(0, state, reason) });
+        }
         Nothing => {}
     }
     report
@@ -162,6 +169,64 @@ fn loading_while_the_older_one_answers() {
     let status = decided(&[Older]);
     assert_eq!(row(&status), "False/Progressing True/ServingPrevious False/AsExpected True/Loading False/AsExpected");
     assert_eq!(sentence(&status), "generation 7 is being loaded; meanwhile generation 6 answers");
+}
+
+/// Status, reason and words of `Enforced`.
+fn enforced_words(says: &[Says]) -> (String, String) {
+    let status = decided(says);
+    let enforced = status.condition(ConditionType::Enforced).expect("it is there");
+    (format!("{}/{}", enforced.status.as_str(), enforced.reason), enforced.message.clone())
+}
+
+#[test]
+fn w04_a_policy_that_was_never_enforced_is_not_yet_where_it_is_not_loaded() {
+    let not_yet = "False/NotYetEnforced".to_owned();
+    let alone = decided(&[PassedOver(None)]);
+    assert_eq!(row(&alone), "False/Progressing False/NotYetEnforced False/AsExpected True/Loading False/AsExpected");
+    assert_eq!(
+        enforced_words(&[PassedOver(Some(Reason::NotFound))]),
+        (
+            not_yet.clone(),
+            "it was never enforced, so requests pass without it until it is mended and loaded; nothing answers; generation 7: \
+             NotFound: in words"
+                .to_owned()
+        )
+    );
+    let failed = PassedOver(Some(Reason::RegistryTimeout));
+    assert_eq!(
+        enforced_words(&[Current, failed, failed]),
+        (
+            not_yet.clone(),
+            "it was never enforced on all replicas, so requests pass without it on 2 of 3 until it is loaded there; \
+             1 of 3 replicas serve generation 7; RegistryTimeout on 2 (pod-b, pod-c)"
+                .to_owned()
+        )
+    );
+    // One replica is enough to know that some requests pass, whatever the others do.
+    for says in [[Current, PassedOver(None)], [PassedOver(None), Nothing], [failed, Older], [failed, Loading]] {
+        assert_eq!(enforced_words(&says).0, not_yet);
+    }
+    assert_eq!(decided(&[failed]).word(), "Error");
+}
+
+#[test]
+fn w04_an_older_generation_that_came_to_serve_everywhere_is_known_as_served() {
+    let six = Facts { generation: 6, digest: Some(Digest::of(b"six")), ..facts() };
+    let first = decided_with(&six, &[PassedOver(None), PassedOver(None)], Webhook::Pending("soon"), None, now());
+    let kept = OlderBecause(Reason::NotFound);
+    let decided = |says: &[Says], webhook| decided_with(&facts(), says, webhook, Some(&first), later());
+    assert_eq!(decided(&[kept, kept], Webhook::Pending("soon")).last_served, None, "nobody calls it");
+    assert_eq!(decided(&[kept, Failed(Reason::NotFound)], Webhook::Confirmed).last_served, None);
+    assert_eq!(decided(&[kept, Current], Webhook::Confirmed).last_served, None, "each on another generation");
+    let status = decided(&[kept, kept], Webhook::Older("soon"));
+    assert_eq!(status.last_served, Some(Resolved::module(6, Digest::of(b"six"))));
+    let told: Vec<_> = status.history.iter().flatten().map(|one| (one.generation, one.served)).collect();
+    assert_eq!(told, [(7, false), (6, true)]);
+    // What served later is not forgotten for it.
+    let seven = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&status), later());
+    let eight = Facts { generation: 8, digest: None, ..facts() };
+    let back = decided_with(&eight, &[kept, kept], Webhook::Confirmed, Some(&seven), later());
+    assert_eq!(back.last_served, Some(Resolved::module(7, Digest::of(b"seven"))));
 }
 
 #[test]

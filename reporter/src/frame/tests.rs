@@ -48,6 +48,7 @@ fn loading(id: &str, phase: Phase, bytes: u64, total: Option<u64>) -> LoaderStat
         mode: Mode::Protect,
         failure_policy: FailurePolicy::Fail,
         suspend: false,
+        enforced: true,
         module: String::new(),
         digest: None,
         phase,

@@ -27,6 +27,7 @@ fn policy(phase: Phase, failure: Option<Failure>) -> LoaderPolicy {
         mode: Mode::Protect,
         failure_policy: FailurePolicy::Fail,
         suspend: false,
+        enforced: true,
         module: "modules/a.wasm".into(),
         digest: None,
         phase,
@@ -100,6 +101,20 @@ fn while_the_loader_works_a_policy_is_pending_or_goes_on_with_the_older_one() {
     let compiling = loader(policy(Phase::Compiling, None));
     let older = works(ReplicaState::Previous, 1, "compiling the module");
     assert_eq!(deviates(&compiling, Evaluator::Answers(&serving(1))), older);
+}
+
+#[test]
+fn w04_a_pod_says_whether_requests_pass_without_the_policy() {
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let passed_over = |enforced, evaluator: Evaluator<'_>| {
+        let failed = LoaderPolicy { enforced, ..policy(Phase::Failed, Some(failure(2, Reason::NotFound))) };
+        join(&pod, &loader(failed), evaluator, time(100)).deviations[0].passed_over
+    };
+    let nothing = EvaluatorState::default();
+    assert!(passed_over(false, Evaluator::Answers(&nothing)));
+    assert!(!passed_over(true, Evaluator::Answers(&nothing)));
+    assert!(!passed_over(false, Evaluator::Answers(&deviating(1, None))), "an older generation is asked");
+    assert!(!passed_over(false, Evaluator::Silent("refused", time(50))), "nobody knows");
 }
 
 #[test]

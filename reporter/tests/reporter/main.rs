@@ -31,6 +31,7 @@ fn loader(generation: i64) -> LoaderState {
         mode: Mode::Protect,
         failure_policy: FailurePolicy::Fail,
         suspend: false,
+        enforced: true,
         module: "modules/a.wasm".into(),
         digest: None,
         phase: Phase::Published,

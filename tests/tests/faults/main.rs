@@ -18,6 +18,7 @@ mod identities;
 mod logins;
 mod modules_call;
 mod modules_load;
+mod new_policies;
 mod process_calls;
 mod process_end;
 mod process_swaps;
@@ -48,7 +49,7 @@ const ROWS: &[&str] = &[
     "H19", "H20", "H21", "H22", // HTTP and TLS
     "W13", "W15", // Match groups
     "X01", "X02", "X05", // Abuse
-    "Z13", "Z14", // Floods
+    "Z01", "Z13", "Z14", "Z19", // Floods and tenants
 ];
 
 #[test]

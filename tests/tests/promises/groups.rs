@@ -1,5 +1,6 @@
 //! One call for many policies: five members of a group deny, and one message has all their reasons.
 
+use portcullis_contract::Reason;
 use portcullis_tests::{Canary, Folder, Pod, Policy, Review, eventually};
 use serde_json::json;
 
@@ -92,5 +93,61 @@ fn promise_a_marker_is_answered_for_groups_with_members() {
     eventually("the group to allow", || ask(&format!("/admit/{group}")).verdict().allowed.then_some(()));
     assert_eq!(ask(&format!("/marker/{group}")).status, 404);
     assert_eq!(pod.metric("portcullis_markers_total") as u64, 1);
+    canary.finish(&pod);
+}
+
+/// While `mutating` is being changed, the policy is in the group of the old webhook and in that of the new one. Nobody is denied because
+/// one of the two does not fit the generation that answers.
+#[test]
+fn promise_an_edit_of_mutating_denies_nobody() {
+    let folder = Folder::with_canary();
+    let first = Policy::cluster("edited").guest("always_accept").on("services");
+    let changing = Policy::cluster("edited").guest("mutates_label").on("services").mutating();
+    let denying = Policy::cluster("edited").guest("mutates_and_denies").on("services").mutating();
+    // A policy whose spec forbids what its module does is told so, as ever.
+    let may_not = Policy::cluster("may-not").guest("mutates_label").on("secrets");
+    folder.put(&first);
+    folder.put(&may_not);
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    let (validating, mutating) = (first.group(), changing.group());
+    assert_ne!(validating, mutating);
+    pod.wait_current("cluster/edited", 1);
+    pod.wait_current("cluster/may-not", 1);
+    let ask = |group: &str| pod.admit(group, &Review::small_pod()).verdict();
+    let refused = ask(&may_not.group());
+    assert!(!refused.allowed && refused.message.contains("not allow mutations"), "{refused:?}");
+
+    // To true: the old webhook is called still, perhaps alone, and the change is for the new one to send.
+    folder.put(&changing);
+    pod.assert_recovered("cluster/edited", 2);
+    let verdict = ask(&validating);
+    assert!(verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
+    assert_eq!(verdict.annotations.get("cluster.edited.generation").map(String::as_str), Some("2"), "{verdict:?}");
+    assert!(ask(&mutating).patch.is_some());
+    // What it denies is denied in both.
+    folder.put(&denying);
+    pod.assert_recovered("cluster/edited", 3);
+    for group in [&validating, &mutating] {
+        let verdict = ask(group);
+        assert!(!verdict.allowed && verdict.message.contains("policy cluster/edited: "), "{verdict:?}");
+        assert!(!verdict.message.contains("not allow mutations"), "{verdict:?}");
+    }
+
+    // To false, with a module that cannot be loaded: the last good generation goes on, and the newest one's rules want no change.
+    folder.put(&changing);
+    pod.assert_recovered("cluster/edited", 4);
+    folder.put(&first.clone().module("modules/nobody-has-it.wasm"));
+    pod.wait_failure("cluster/edited", Reason::NotFound);
+    let verdict = ask(&validating);
+    assert!(verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
+    assert!(ask(&mutating).patch.is_some(), "the old webhook sends it while it is called");
+    // To false in earnest.
+    folder.put(&first);
+    pod.assert_recovered("cluster/edited", 6);
+    for group in [&validating, &mutating] {
+        let verdict = ask(group);
+        assert!(verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
+    }
     canary.finish(&pod);
 }

@@ -58,6 +58,8 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             pin: pin(newest, older),
             older_groups,
             last_served,
+            // Also where the revision cannot be read otherwise: the mark stands beside its content.
+            enforced: revisions.iter().any(|revision| revision.marks.served),
         }),
     })
 }
@@ -132,6 +134,27 @@ mod tests {
         let served = object.last_served.expect("served");
         assert_eq!((served.generation, served.pin), (6, Some(digest("6"))));
         assert_eq!(policy.created.map(|time| time.to_string()).as_deref(), Some("2026-01-01T00:00:05Z"));
+    }
+
+    #[test]
+    fn w04_any_mark_of_the_object_says_that_it_was_enforced() {
+        let served = [(SERVED_ANNOTATION, "true")];
+        let enforced = |revisions: &[Revision]| only(revisions).1.enforced;
+        assert!(!enforced(&[plain(1, &[])]));
+        assert!(!enforced(&[plain(1, &[(SERVED_ANNOTATION, "false")]), plain(2, &[])]));
+        assert!(enforced(&[plain(1, &served)]));
+        assert!(enforced(&[plain(1, &served), plain(2, &[])]));
+        // The match part has changed, and the old one is called no more.
+        let withdrawn = revision(1, &[(SERVED_ANNOTATION, "true"), (WITHDRAWN_ANNOTATION, "true")], on("services"));
+        assert!(enforced(&[withdrawn, plain(2, &[])]));
+        let damaged = revision(1, &served, |o| o["data"]["spec"]["rules"] = json!("no"));
+        assert!(enforced(&[damaged, plain(2, &[])]));
+        // Deleted and made again: what is left of the older object does not count.
+        let again = revision(1, &[], |o| {
+            o["data"]["policy"]["uid"] = json!("later");
+            o["metadata"]["creationTimestamp"] = json!("2026-02-01T00:00:00Z");
+        });
+        assert!(!enforced(&[plain(9, &served), again]));
     }
 
     #[test]

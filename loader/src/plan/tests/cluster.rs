@@ -9,8 +9,14 @@ const OTHER: &str = "https://example.com/b";
 
 /// Generation `generation` of the object `uid`.
 pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> DesiredPolicy {
-    desired.object =
-        Some(Object { uid: uid.to_owned(), generation, pin: None, older_groups: BTreeSet::new(), last_served: None });
+    desired.object = Some(Object {
+        uid: uid.to_owned(),
+        generation,
+        pin: None,
+        older_groups: BTreeSet::new(),
+        last_served: None,
+        enforced: false,
+    });
     desired
 }
 
@@ -22,7 +28,8 @@ pub(super) fn pinned(mut desired: DesiredPolicy, module: &str) -> DesiredPolicy 
 pub(super) fn served(mut desired: DesiredPolicy, generation: i64, module: &str, pin: Option<&str>) -> DesiredPolicy {
     let body = wants("a", module, "{\"old\":1}").body.expect("a body");
     let served = Served { generation, body, pin: pin.map(digest) };
-    desired.object.as_mut().expect("an object").last_served = Some(served);
+    let object = desired.object.as_mut().expect("an object");
+    (object.last_served, object.enforced) = (Some(served), true);
     desired
 }
 
@@ -200,6 +207,95 @@ fn w14_revisions_say_which_groups_ask_a_policy() {
     assert_eq!(members(&mut table, new), Some(vec!["a".to_owned()]));
     table.pass(SETTINGS.tombstone);
     assert_eq!(members(&mut table, old), None);
+}
+
+/// Whether the manifest says that a policy was ever enforced, and the state with it.
+fn enforced(table: &mut Table) -> bool {
+    table.jobs();
+    let entry = &table.manifest.as_ref().expect("a manifest").policies[0];
+    assert_eq!(entry.enforced, table.state("a").enforced);
+    entry.enforced
+}
+
+fn marked(mut desired: DesiredPolicy) -> DesiredPolicy {
+    desired.object.as_mut().expect("an object").enforced = true;
+    desired
+}
+
+#[test]
+fn w04_in_a_cluster_the_marks_say_what_was_enforced_and_nothing_else() {
+    let mut table = Table::new();
+    table.want(vec![object(wants("a", URL, "{}"), "u", 1)]);
+    assert!(!enforced(&mut table), "it is being fetched");
+    table.settle();
+    // This replica has loaded it, and perhaps no other one has.
+    let current = Current { uid: "u".to_owned(), generation: 1, digest: digest(URL), since: table.now.wall };
+    let state = EvaluatorState {
+        manifest_number: table.number,
+        current: BTreeMap::from([("a".parse().expect("an id"), current)]),
+        ..EvaluatorState::default()
+    };
+    table.plan.learn(Arc::new(state), table.now);
+    assert!(!enforced(&mut table));
+    table.want(vec![marked(object(wants("a", URL, "{}"), "u", 1))]);
+    assert!(enforced(&mut table), "the mark alone makes another manifest");
+    // A broken generation, a match part of its own, a restart of the loader.
+    table.want(vec![marked(broken(object(wants("a", URL, "{}"), "u", 2)))]);
+    assert!(enforced(&mut table));
+    let mut again = Table::restored(table.manifest.clone());
+    again.want(vec![marked(broken(object(wants("a", URL, "{}"), "u", 2)))]);
+    assert!(enforced(&mut again));
+    // A fresh pod says the same, and another object of the name begins anew.
+    let mut fresh = Table::new();
+    fresh.want(vec![marked(broken(object(wants("a", URL, "{}"), "u", 2)))]);
+    assert!(enforced(&mut fresh));
+    again.want(vec![broken(object(wants("a", URL, "{}"), "v", 1))]);
+    assert!(!enforced(&mut again));
+}
+
+#[test]
+fn w04_a_manifest_of_an_earlier_release_does_not_outlive_what_the_marks_say() {
+    let mut table = Table::new();
+    table.want(vec![broken(object(wants("a", URL, "{}"), "u", 1))]);
+    table.jobs();
+    let mut manifest = table.manifest.clone().expect("a manifest");
+    manifest.policies[0].enforced = true;
+    let mut again = Table::restored(Some(manifest));
+    again.want(vec![broken(object(wants("a", URL, "{}"), "u", 1))]);
+    assert!(!enforced(&mut again));
+}
+
+#[test]
+fn w04_in_a_folder_what_the_evaluator_loaded_was_enforced_over_restarts_too() {
+    let mut table = Table::new();
+    table.want(vec![wants("cluster/a", URL, "{}")]);
+    table.settle();
+    let enforced = |table: &mut Table| {
+        table.jobs();
+        table.manifest.as_ref().expect("a manifest").policies[0].enforced
+    };
+    assert!(!enforced(&mut table), "published, and not loaded yet");
+    let mut again = Table::restored(table.manifest.clone());
+    again.want(vec![wants("cluster/a", URL, "{}")]);
+    assert!(!enforced(&mut again));
+    table.loads("cluster/a", 1, digest(URL));
+    assert!(enforced(&mut table));
+    table.want(vec![DesiredPolicy { hash: digest("2"), ..broken(wants("cluster/a", URL, "{}")) }]);
+    assert!(enforced(&mut table));
+    let mut again = Table::restored(table.manifest.clone());
+    again.want(vec![DesiredPolicy { hash: digest("2"), ..broken(wants("cluster/a", URL, "{}")) }]);
+    assert!(enforced(&mut again));
+    // Removed and put back, it is new.
+    again.want(Vec::new());
+    again.want(vec![DesiredPolicy { hash: digest("3"), ..broken(wants("cluster/a", URL, "{}")) }]);
+    assert!(!enforced(&mut again));
+}
+
+#[test]
+fn w04_a_policy_without_groups_has_always_answered_for_itself() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    assert!(enforced(&mut table));
 }
 
 #[test]
