@@ -109,7 +109,8 @@ pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure
     }
 }
 
-/// Whether the start gate need not wait for the policy: something serves, or waiting cannot help.
+/// Whether the start gate need not wait for the policy: something serves, or waiting cannot help. It waits for those that were never
+/// enforced as well: in a folder whose volume was emptied nobody remembers that any was. The gate has a limit of its own.
 pub(crate) fn is_settled(known: &Known, failure: Option<&Failure>, is_loading: bool) -> bool {
     known.in_service.is_some() || !is_loading && failure.is_some_and(|failure| failure.class() != Class::Retry)
 }

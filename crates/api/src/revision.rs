@@ -23,7 +23,8 @@ pub const POLICY_NAMESPACE_LABEL: &str = "policies.portcullis.dev/policy-namespa
 pub const POLICY_NAME_LABEL: &str = "policies.portcullis.dev/policy-name";
 /// Annotation of a revision: the digest of its module, once known; of a group, a JSON object with each member's digest.
 pub const PINNED_DIGEST_ANNOTATION: &str = "policies.portcullis.dev/pinned-digest";
-/// Annotation of a revision, `true`: the generation has been Active on every replica.
+/// Annotation of a revision, `true`: the generation has served on every replica, called by the API servers or suspended. On any
+/// revision of a policy's uid it says that the policy was enforced, for ever: the newest one that carries it is never removed.
 pub const SERVED_ANNOTATION: &str = "policies.portcullis.dev/served";
 /// Annotation of a revision, `true`: its match part is registered no longer, so its match group need not be answered for.
 /// Content and digest stay usable as the last good ones, unless the policy itself is being deleted ([`DELETED_ANNOTATION`]).
@@ -106,7 +107,7 @@ pub struct RevisionMarks {
     pub pinned_digest: Option<Digest>,
     /// Of a group: the digest of each member's module, by the member's name, once known.
     pub pinned_members: BTreeMap<String, Digest>,
-    /// The generation has been Active on every replica.
+    /// The generation has served on every replica.
     pub served: bool,
     /// Its match part is registered no longer.
     pub withdrawn: bool,

@@ -9,6 +9,7 @@ mod first;
 mod locked_out;
 mod many;
 mod mutating;
+mod newcomers;
 mod repaired;
 mod restarted;
 mod scene;

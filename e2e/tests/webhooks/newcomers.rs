@@ -1,0 +1,148 @@
+//! New policies that cannot be loaded, in match groups that others keep.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use portcullis_e2e::{Policy, condition, eventually};
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// Tries to create a pod without creating it: the status and the message of the API server.
+fn try_pod(scene: &Scene) -> (u16, String) {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": scene.namespace },
+        "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
+    });
+    let path = format!("/api/v1/namespaces/{}/pods?dryRun=All", scene.namespace);
+    let reply = scene.installation.api().create(&path, &pod).expect("an answer");
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Creates pods while `act` goes on. None is refused.
+fn nobody_is_denied(scene: &Scene, act: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let mut tried = 0;
+            while !done.load(Ordering::SeqCst) {
+                let (code, message) = try_pod(scene);
+                assert_eq!(code, 201, "after {tried} others: {message}");
+                tried += 1;
+            }
+            tried
+        });
+        act();
+        done.store(true, Ordering::SeqCst);
+        assert!(busy.join().expect("nobody is denied") > 0);
+    });
+}
+
+/// Waits until the status says that the policy fails and was never enforced, and so that requests pass.
+fn wait_passed_over(scene: &Scene, policy: &Policy, replicas: u32) {
+    let is = |object: &Value, kind, reason: &str| condition(object, kind).is_some_and(|one| one["reason"] == reason);
+    let object = scene.installation.wait_for_object(policy, "Error and NotYetEnforced", |object| {
+        is(object, "Ready", "Error")
+            && is(object, "Enforced", "NotYetEnforced")
+            && object["status"]["replicaCounts"]["failed"] == replicas
+    });
+    let enforced = condition(&object, "Enforced").expect("it is there");
+    assert_eq!((&enforced["status"], &enforced["observedGeneration"]), (&json!("False"), &json!(1)), "{enforced}");
+    let words = enforced["message"].as_str().unwrap_or_default();
+    assert!(words.starts_with("it was never enforced") && words.contains("requests pass without it"), "{words}");
+}
+
+/// Whether some revision of the policy carries the mark that it was enforced.
+fn is_marked(scene: &Scene, policy: &Policy) -> bool {
+    scene.installation.revisions().iter().any(|revision| {
+        revision["metadata"]["labels"]["policies.portcullis.dev/policy-name"] == policy.name()
+            && revision["metadata"]["annotations"]["policies.portcullis.dev/served"] == "true"
+    })
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_enforced() {
+    let scene = Scene::new("newcomer", 2);
+    let installation = &scene.installation;
+    let keeper = installation.cluster_policy("newcomer-keeper");
+    installation.apply_ready(std::slice::from_ref(&keeper));
+    let missing = installation.cluster_policy("newcomer-missing").at(&installation.source().url("/nobody-has-it.wasm"));
+    let refusing = installation.cluster_policy("newcomer-refusing").guest("bad_settings");
+    nobody_is_denied(&scene, || {
+        for policy in [&missing, &refusing] {
+            installation.apply(policy).expect("the policy");
+            wait_passed_over(&scene, policy, 2);
+        }
+    });
+    scene.webhooks(1);
+    assert!(is_marked(&scene, &keeper) && !is_marked(&scene, &missing) && !is_marked(&scene, &refusing));
+    let told = |event: &Value| {
+        let annotations = event["annotations"].as_object().cloned().unwrap_or_default();
+        annotations.iter().any(|(key, value)| {
+            key.ends_with("/cluster.newcomer-missing.policy-not-yet-enforced") && value == "cluster/newcomer-missing"
+        })
+    };
+    eventually("the audit log to say so", || installation.cluster().audit_events().iter().any(told).then_some(()));
+
+    // A fresh pod does as the others do.
+    let fresh = installation.add_replica();
+    installation.wait_ready();
+    nobody_is_denied(&scene, || wait_passed_over(&scene, &missing, 3));
+
+    // Mended it is enforced, which is remembered.
+    let mended = installation.cluster_policy("newcomer-missing").denying("mended");
+    installation.apply_ready(std::slice::from_ref(&mended));
+    assert_eq!(try_pod(&scene).0, 403);
+    eventually("the mark", || is_marked(&scene, &mended).then_some(()));
+    drop(fresh);
+
+    // A pod that starts with nothing, and nothing to be had anywhere: what was enforced counts as its `failurePolicy` says.
+    let old = installation.replicas();
+    installation.source().close();
+    let last = installation.add_replica();
+    last.wait_ready();
+    old.iter().for_each(|pod| pod.remove());
+    installation.wait_ready();
+    let (code, message) = eventually("an answer of the last pod", || {
+        let (code, message) = try_pod(&scene);
+        (!message.contains("mended")).then_some((code, message))
+    });
+    assert!(code >= 400, "{code} {message}");
+    assert!(message.contains("policy cluster/newcomer-missing: "), "{message}");
+    assert!(!message.contains("newcomer-refusing"), "{message}");
+    installation.wait_for_object(&mended, "AllReplicasFailed", |object| {
+        condition(object, "Enforced").is_some_and(|one| one["reason"] == "AllReplicasFailed")
+    });
+
+    // Deleted and made again it is another policy.
+    installation.source().open();
+    installation.wait_for(&mended, "Ready", "True");
+    installation.wait_for(&keeper, "Ready", "True");
+    scene.delete(&mended);
+    eventually("nobody to be denied", || (try_pod(&scene).0 == 201).then_some(()));
+    nobody_is_denied(&scene, || {
+        installation.apply(&missing).expect("the policy");
+        wait_passed_over(&scene, &missing, 1);
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z01_a_new_mutating_policy_that_cannot_be_loaded_changes_nothing_for_the_others() {
+    let scene = Scene::new("newcomer-m", 1);
+    let installation = &scene.installation;
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": { "key": "written" },
+        "metadata": { "name": "shared", "namespace": scene.namespace },
+    });
+    let answer = json!({ "accepted": true, "mutated_object": object }).to_string();
+    let on_maps = |name: &str| installation.cluster_policy(name).on(&["configmaps"]).field("mutating", true);
+    installation.apply_ready(&[on_maps("newcomer-m-keeper").answering("answer", answer)]);
+    let missing = on_maps("newcomer-m-missing").at(&installation.source().url("/nobody-has-it.wasm"));
+    installation.apply(&missing).expect("the policy");
+    wait_passed_over(&scene, &missing, 1);
+    installation.create_config_map(&scene.namespace, "shared").expect("nobody is denied");
+    let path = format!("/api/v1/namespaces/{}/configmaps/shared", scene.namespace);
+    assert_eq!(installation.api().get(&path).unwrap_or_default()["data"], json!({ "key": "written" }));
+}
