@@ -15,6 +15,10 @@ pub(crate) enum CallError {
     /// It trapped; the text is the trap's.
     #[error("{0}")]
     Trap(String),
+    /// It would have had this host keep more than a call may; the text names the limit. Neither its own words nor a
+    /// capability that it was refused take the place of that.
+    #[error("{0}")]
+    Limit(String),
     /// It ended itself.
     #[error("the guest exited with code {0}")]
     Exit(i32),
@@ -51,7 +55,9 @@ impl CallError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::TimedOut | Self::Init { timed_out: true, .. } => Reason::EvaluationTimedOut,
-            Self::Trap(_) | Self::Exit(_) | Self::Guest(_) | Self::Init { .. } => Reason::EvaluationTrapped,
+            Self::Trap(_) | Self::Limit(_) | Self::Exit(_) | Self::Guest(_) | Self::Init { .. } => {
+                Reason::EvaluationTrapped
+            }
             Self::NoReply(_) | Self::BadReply(_) => Reason::ResponseInvalid,
             Self::ReplyTooLarge => Reason::ResponseTooLarge,
             Self::Denied(_) => Reason::CapabilityDenied,
@@ -110,6 +116,13 @@ mod tests {
         assert!(matches!(CallError::of(&Trap::UnreachableCodeReached.into()), CallError::Trap(_)));
         assert_eq!(CallError::of(&wasmtime::Error::new(CallError::Exit(3))), CallError::Exit(3));
         assert!(matches!(CallError::of(&wasmtime::Error::msg("deadline exceeded")), CallError::Host(_)));
+    }
+
+    #[test]
+    fn a_limit_stays_one_whatever_was_refused_before() {
+        let error = CallError::Limit("too much".into());
+        assert_eq!(error.clone().after_denial(), error);
+        assert_eq!(error.reason(), Reason::EvaluationTrapped);
     }
 
     #[test]

@@ -127,6 +127,19 @@ mod tests {
         assert!(!call(&["oci/v1/verify"], "kubewarden", "oci", "v1/verify").1);
     }
 
+    /// Both calling conventions keep the last one, and a command may leave some unread.
+    #[test]
+    fn no_error_text_is_long_whatever_the_guest_asks_for() {
+        let long = "\u{fffd}\n".repeat(1 << 20);
+        for (binding, namespace, operation) in
+            [(&*long, "", ""), ("kubewarden", &long, &long), ("kubewarden", "oci", &long), ("kubewarden", &long, "")]
+        {
+            for grants in [&[][..], &["*"]] {
+                assert!(error(grants, binding, namespace, operation).len() <= 1024);
+            }
+        }
+    }
+
     #[test]
     fn patterns() {
         let allow = |pattern: &str, path| Grants(vec![pattern.to_owned()]).allow(path);

@@ -50,6 +50,10 @@ impl GuestLog {
 
     /// The payload of `tracing/log`. One that cannot be read is logged as it is.
     pub(super) fn event(&self, payload: &[u8]) {
+        // Nothing is decoded for a line that would be dropped.
+        if self.is_full() {
+            return self.metrics.log_lines_dropped.inc();
+        }
         let event = if payload.len() <= MAX_EVENT {
             serde_json::from_slice::<Map<String, Value>>(payload)
         } else {
@@ -74,6 +78,12 @@ impl GuestLog {
             text.push_str(&Value::Object(event).to_string());
         }
         self.line(level, text.as_bytes());
+    }
+
+    fn is_full(&self) -> bool {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        budget.refill(Instant::now());
+        budget.lines < 1.0
     }
 
     fn line(&self, level: tracing::Level, text: &[u8]) {
@@ -115,12 +125,16 @@ impl Budget {
         Self { lines: LINES, bytes: BYTES, at: now }
     }
 
-    /// Takes a line of `bytes` bytes, if there is room for it.
-    fn take(&mut self, now: Instant, bytes: usize) -> bool {
+    fn refill(&mut self, now: Instant) {
         let seconds = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         self.lines = (self.lines + seconds * LINES).min(LINES);
         self.bytes = (self.bytes + seconds * BYTES).min(BYTES);
+    }
+
+    /// Takes a line of `bytes` bytes, if there is room for it.
+    fn take(&mut self, now: Instant, bytes: usize) -> bool {
+        self.refill(now);
         let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
         if self.lines < 1.0 || self.bytes < bytes {
             return false;

@@ -2,6 +2,22 @@
 //!
 //! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits. Nothing of one call is there for
 //! the next: instance, memory and [`Context`] are made anew each time.
+//!
+//! What this program keeps for one call beside the guest's own memory, all of it limited:
+//!
+//! | buffer | limit | above |
+//! | --- | --- | --- |
+//! | request and settings, which the guest reads | the largest body and the largest settings | never built |
+//! | reply: of `__guest_response`, or standard output | 8 MiB: the largest body with room for more | `ResponseTooLarge` |
+//! | replies of host calls that a command has not read | 64 KiB | trap |
+//! | last reply or error of a host call, waPC | one text of 1 KiB | never built |
+//! | error text of a guest | 64 KiB | dropped |
+//! | standard error, and standard output where it is no reply | 64 KiB | dropped |
+//! | a log event while it is decoded | 16 KiB | logged as it is, cut |
+//! | one poll | 1,024 subscriptions | refused |
+//!
+//! A host call does a bounded amount of work and returns to the guest, where the clock is looked at: a guest that calls
+//! its host for ever ends with its deadline like one that loops.
 
 mod context;
 mod error;

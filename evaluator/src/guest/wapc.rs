@@ -11,7 +11,7 @@ use super::error::quote;
 use super::memory::{OutOfBounds, index, parts, slice, write};
 use super::{CallError, Context, Host, MAX_REPLY, Operation, host, instantiate, store};
 
-/// Largest error text of a guest that is kept, in bytes.
+/// Largest error text of a guest that is kept, in bytes; the rest is dropped. Of what is kept, a kilobyte is quoted.
 const MAX_ERROR: usize = 64 << 10;
 
 /// What goes back and forth in one call.
@@ -126,6 +126,8 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
         if reply.len() > MAX_REPLY {
             return Err(wasmtime::Error::new(CallError::ReplyTooLarge));
         }
+        // The one before goes first: there is never more than one reply.
+        context.wapc.reply = None;
         context.wapc.reply = Some(reply.to_vec());
         Ok(())
     })?;

@@ -81,7 +81,8 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
                     })?;
                 let result = call.run(&context.host, &mut context.denied);
                 let failure = i32::from(result.is_err());
-                context.wasi.push_stdin(result.unwrap_or_else(String::into_bytes).into());
+                let reply = result.unwrap_or_else(String::into_bytes);
+                context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
                 Ok::<_, wasmtime::Error>(failure)
             },
         )?;

@@ -2,37 +2,50 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf, Bytes};
 
 use crate::guest::{CallError, Host, MAX_REPLY};
 
-/// Bytes of standard error that are kept; what follows is dropped.
+/// Bytes of standard error that are kept; what follows is dropped. It is for the log, which takes no more in a second.
 const MAX_STDERR: usize = 64 << 10;
+/// Replies of host calls that wait to be read, in bytes. A guest reads each before it asks again, and the longest is an
+/// error text of a kilobyte, so this is many times what anybody needs.
+const MAX_UNREAD: usize = 64 << 10;
 
 /// Arguments and streams of one instance.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) arguments: Vec<&'static str>,
-    stdin: VecDeque<Bytes>,
+    /// Standard input that was there from the first.
+    input: Bytes,
+    /// What follows it: bytes and not pieces, so that a thousand short replies cost no more than what is in them.
+    replies: VecDeque<u8>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
-    /// Whether standard output is the reply; else it is one more log.
-    replies: bool,
+    /// Whether standard output is the guest's reply; else it is one more log.
+    is_command: bool,
 }
 
 impl Streams {
     /// Makes the instance a command with one argument and an input.
     pub(crate) fn command(&mut self, argument: &'static str, input: Bytes) {
         self.arguments = vec!["policy.wasm", argument];
-        self.replies = true;
-        self.push_stdin(input);
+        self.is_command = true;
+        self.input = input;
     }
 
-    /// Adds to the end of standard input.
-    pub(crate) fn push_stdin(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.stdin.push_back(bytes);
+    /// Adds the reply of a host call to the end of standard input.
+    ///
+    /// # Errors
+    /// When too much is there that was not read.
+    pub(crate) fn push_reply(&mut self, reply: &[u8]) -> Result<(), CallError> {
+        if reply.len() > MAX_UNREAD - self.replies.len() {
+            return Err(CallError::Limit(format!(
+                "replies of host calls that the guest did not read grew beyond their limit of {MAX_UNREAD} bytes"
+            )));
         }
+        self.replies.extend(reply);
+        Ok(())
     }
 
     /// What was written to standard output.
@@ -52,9 +65,15 @@ impl Streams {
 
     /// Takes what a guest writes to descriptor `fd`.
     pub(super) fn write(&mut self, fd: i32, bytes: &[u8]) -> Result<(), CallError> {
-        if fd == 1 && self.replies {
+        if fd == 1 && self.is_command {
             if bytes.len() > MAX_REPLY - self.stdout.len() {
                 return Err(CallError::ReplyTooLarge);
+            }
+            let length = self.stdout.len() + bytes.len();
+            if length > self.stdout.capacity() {
+                // What is reserved keeps to the limit as well.
+                let wanted = (2 * self.stdout.capacity()).clamp(length, MAX_REPLY);
+                self.stdout.reserve_exact(wanted - self.stdout.len());
             }
             self.stdout.extend_from_slice(bytes);
         } else {
@@ -66,17 +85,16 @@ impl Streams {
 
     /// Moves what there is of standard input into `buffer`; nothing means its end, for now.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while let Some(front) = self.stdin.front_mut().filter(|_| done < buffer.len()) {
-            let n = front.len().min(buffer.len() - done);
-            front.copy_to_slice(&mut buffer[done..done + n]);
-            done += n;
-            if front.is_empty() {
-                self.stdin.pop_front();
-            }
-        }
-        done
+        let first = take(&mut self.input, buffer);
+        first + take(&mut self.replies, &mut buffer[first..])
     }
+}
+
+/// Moves as much as fits from the front of `from`; gives how much.
+fn take(from: &mut impl Buf, buffer: &mut [u8]) -> usize {
+    let n = from.remaining().min(buffer.len());
+    from.copy_to_slice(&mut buffer[..n]);
+    n
 }
 
 #[cfg(test)]
@@ -86,14 +104,33 @@ mod tests {
     #[test]
     fn standard_input_ends_and_goes_on() {
         let mut streams = Streams::default();
-        streams.push_stdin(Bytes::from_static(b"abc"));
-        streams.push_stdin(Bytes::from_static(b"de"));
+        streams.command("validate", Bytes::from_static(b"abc"));
+        assert_eq!(streams.push_reply(b"de"), Ok(()));
         let mut buffer = [0; 4];
         assert_eq!((streams.read(&mut buffer), &buffer), (4, b"abcd"));
         assert_eq!(streams.read(&mut buffer), 1);
         assert_eq!(streams.read(&mut buffer), 0);
-        streams.push_stdin(Bytes::from_static(b"more"));
+        assert_eq!(streams.push_reply(b"more"), Ok(()));
         assert_eq!((streams.read(&mut buffer), &buffer), (4, b"more"));
+    }
+
+    #[test]
+    fn replies_that_are_not_read_have_a_limit_also_when_each_is_tiny() {
+        let mut streams = Streams::default();
+        streams.command("validate", Bytes::from(vec![b'x'; 1 << 20]));
+        let taken = (0..).take_while(|_| streams.push_reply(b"x").is_ok()).count();
+        assert_eq!(taken, MAX_UNREAD);
+        let Err(CallError::Limit(text)) = streams.push_reply(b"x") else { panic!("there is room") };
+        assert!(text.contains("65536 bytes"), "{text}");
+        assert!(streams.replies.capacity() <= 2 * MAX_UNREAD, "{}", streams.replies.capacity());
+        // Who reads may ask on for ever.
+        let mut buffer = vec![0; 2 << 20];
+        assert_eq!(streams.read(&mut buffer), (1 << 20) + MAX_UNREAD);
+        for _ in 0..10 * MAX_UNREAD {
+            assert_eq!(streams.push_reply(b"ab"), Ok(()));
+            assert_eq!(streams.read(&mut buffer), 2);
+        }
+        assert!(streams.replies.capacity() <= 2 * MAX_UNREAD, "{}", streams.replies.capacity());
     }
 
     #[test]
@@ -101,7 +138,9 @@ mod tests {
         let mut streams = Streams::default();
         streams.command("validate", Bytes::new());
         let large = vec![b'x'; MAX_REPLY];
-        assert_eq!(streams.write(1, &large), Ok(()));
+        assert_eq!(streams.write(1, &large[1..]), Ok(()));
+        assert_eq!(streams.write(1, b"x"), Ok(()));
+        assert_eq!(streams.stdout.capacity(), MAX_REPLY);
         assert_eq!(streams.write(1, b"x"), Err(CallError::ReplyTooLarge));
         assert_eq!(streams.write(2, &large), Ok(()));
         assert_eq!(streams.stderr().len(), MAX_STDERR);
