@@ -26,6 +26,7 @@ pub mod drain;
 mod error_share;
 pub mod eviction;
 pub mod expiry;
+mod few;
 pub mod follow;
 pub mod group;
 mod guest;

@@ -11,8 +11,6 @@ use crate::verdict::{EvaluationError, Verdict};
 const MAX_DEPTH: usize = 128;
 /// Longest denial text, warning or annotation, in bytes.
 const MAX_TEXT: usize = 1024;
-/// Warnings, and annotations, that are taken.
-const MAX_ENTRIES: usize = 64;
 
 /// What a guest thinks of settings (policy-abi section 4).
 #[derive(Debug, Deserialize)]
@@ -38,12 +36,11 @@ pub(crate) fn verdict(reply: &[u8], mode: ExecutionMode) -> Result<Verdict, Eval
     })?;
     verdict.message = verdict.message.map(|text| clean(&text, MAX_TEXT));
     if let Some(warnings) = &mut verdict.warnings {
-        warnings.truncate(MAX_ENTRIES);
         warnings.iter_mut().for_each(|text| *text = clean(text, MAX_TEXT));
     }
     if let Some(annotations) = verdict.audit_annotations.take() {
-        let shown = annotations.into_iter().take(MAX_ENTRIES);
-        verdict.audit_annotations = Some(shown.map(|(key, text)| (clean(&key, 256), clean(&text, MAX_TEXT))).collect());
+        let shown = annotations.into_iter().map(|(key, text)| (clean(&key, 256), clean(&text, MAX_TEXT)));
+        verdict.audit_annotations = Some(shown.collect());
     }
     Ok(verdict)
 }

@@ -6,6 +6,8 @@ use portcullis_contract::Reason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::few;
+
 /// A guest's validation response (policy-abi section 4). Names are snake case; null and absent are the same.
 #[derive(Debug, Deserialize)]
 pub struct Verdict {
@@ -20,11 +22,11 @@ pub struct Verdict {
     /// The object as the guest wants it; raw, so that nothing is decoded that nobody looks at.
     #[serde(default)]
     pub mutated_object: Option<Box<RawValue>>,
-    /// For the audit log.
-    #[serde(default)]
+    /// For the audit log; of a flood, the first ones.
+    #[serde(default, deserialize_with = "few::annotations")]
     pub audit_annotations: Option<BTreeMap<String, String>>,
-    /// For the user.
-    #[serde(default)]
+    /// For the user; of a flood, the first ones.
+    #[serde(default, deserialize_with = "few::texts")]
     pub warnings: Option<Vec<String>>,
 }
 

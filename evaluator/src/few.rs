@@ -1,0 +1,105 @@
+//! The first few entries of a list or a map of a guest. The rest is read and forgotten: a reply of some megabytes may hold
+//! millions of them, and decoded they would take ten times its room.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// Entries that are kept.
+pub(crate) const MAX_ENTRIES: usize = 64;
+
+struct Texts(Vec<String>);
+struct Annotations(BTreeMap<String, String>);
+
+/// A list of texts; null is none.
+pub(crate) fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    Ok(Option::<Texts>::deserialize(deserializer)?.map(|Texts(texts)| texts))
+}
+
+/// A map of texts; null is none.
+pub(crate) fn annotations<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<BTreeMap<String, String>>, D::Error> {
+    Ok(Option::<Annotations>::deserialize(deserializer)?.map(|Annotations(annotations)| annotations))
+}
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+
+        impl<'de> Visitor<'de> for List {
+            type Value = Texts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of strings")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
+                let mut texts = Vec::new();
+                while texts.len() < MAX_ENTRIES {
+                    let Some(text) = list.next_element()? else { return Ok(Texts(texts)) };
+                    texts.push(text);
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Texts(texts))
+            }
+        }
+
+        deserializer.deserialize_seq(List)
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map;
+
+        impl<'de> Visitor<'de> for Map {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+                let mut annotations = BTreeMap::new();
+                while annotations.len() < MAX_ENTRIES {
+                    let Some((key, text)) = map.next_entry()? else { return Ok(Annotations(annotations)) };
+                    annotations.insert(key, text);
+                }
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Annotations(annotations))
+            }
+        }
+
+        deserializer.deserialize_map(Map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::verdict::Verdict;
+
+    fn verdict(warnings: &str, annotations: &str) -> Verdict {
+        let json = format!("{{\"accepted\":true,\"warnings\":{warnings},\"audit_annotations\":{annotations}}}");
+        serde_json::from_str(&json).expect("a verdict")
+    }
+
+    #[test]
+    fn few_are_kept_and_null_is_none() {
+        let few = verdict(r#"["a",""]"#, r#"{"k":"v"}"#);
+        assert_eq!(few.warnings.as_deref(), Some(&["a".to_owned(), String::new()][..]));
+        assert_eq!(few.audit_annotations, Some([("k".to_owned(), "v".to_owned())].into()));
+        let none = verdict("null", "null");
+        assert_eq!((none.warnings, none.audit_annotations), (None, None));
+    }
+
+    #[test]
+    fn of_a_flood_the_first_are_kept() {
+        let texts: Vec<_> = (0..100_000).map(|i| format!("\"{i}\"")).collect();
+        let members: Vec<_> = texts.iter().map(|text| format!("{text}:\"\"")).collect();
+        let flood = verdict(&format!("[{}]", texts.join(",")), &format!("{{{}}}", members.join(",")));
+        assert_eq!(flood.warnings.map(|texts| (texts.len(), texts[63].clone())), Some((64, "63".to_owned())));
+        assert_eq!(flood.audit_annotations.map(|annotations| annotations.len()), Some(64));
+    }
+}
