@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::admit::{self, Mutation, Opinion, Terms};
 use crate::answer::Answer;
-use crate::draft::Draft;
+use crate::draft::{Draft, Edit, Judged};
 use crate::drain::LastCall;
 use crate::group;
 use crate::lanes::{Refusal, TIMED_OUT};
@@ -85,7 +85,7 @@ impl Asker {
             Standing::Open(loaded) => loaded,
             Standing::Settled(opinion) => return opinion.alone(&record.id, None),
         };
-        let result = self.evaluate(record, loaded, payload(), call).await;
+        let result = self.evaluate(record, loaded, payload(), draft.edit(), call).await;
         let mutating = loaded.mutating();
         let opinion = self.conclude(record, loaded, result, &mut draft, Weight { mutating, purpose });
         opinion.alone(&record.id, draft.into_patch())
@@ -107,8 +107,8 @@ impl Asker {
             let opinion = match standing_in_group(record) {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
-                    let payload = review.payload(draft.text().as_deref());
-                    let result = self.evaluate(record, loaded, payload, call).await;
+                    let payload = review.payload(draft.text());
+                    let result = self.evaluate(record, loaded, payload, draft.edit(), call).await;
                     let weight = Weight { mutating: loaded.mutating(), purpose: Purpose::Admission };
                     self.conclude(record, loaded, result, &mut draft, weight)
                 }
@@ -128,21 +128,23 @@ impl Asker {
                 Standing::Settled(_) => None,
             });
         let mut open: Vec<_> = open.collect();
+        let mut draft = Draft::object(review.object());
         if let Some((here, record, loaded)) = open.pop() {
             let payload = review.payload(review.object().map(RawValue::get));
             let mut tasks = JoinSet::new();
             for (place, record, loaded) in open {
-                let (asker, payload) = (self.clone(), payload.clone());
+                let (asker, payload, edit) = (self.clone(), payload.clone(), draft.edit());
                 let (record, loaded) = (Arc::clone(record), Arc::clone(loaded));
-                tasks.spawn(async move { (place, asker.evaluate(&record, &loaded, payload, call).await) });
+                tasks.spawn(async move {
+                    (place, asker.evaluate(&record, &loaded, payload, edit, call).await)
+                });
             }
-            results[here] = self.evaluate(record, loaded, payload, call).await;
+            results[here] = self.evaluate(record, loaded, payload, draft.edit(), call).await;
             // What the last call cuts off is aborted with the set and stays out of time.
             while let Ok(Some(Ok((place, result)))) = self.last_call.or(tasks.join_next()).await {
                 results[place] = result;
             }
         }
-        let mut draft = Draft::object(review.object());
         let opinions = members.iter().zip(standings).zip(results).map(|((record, standing), result)| {
             let opinion = match standing {
                 Standing::Settled(opinion) => *opinion,
@@ -157,18 +159,21 @@ impl Asker {
         group::join(opinions.collect(), None)
     }
 
+    /// Asks one policy and judges its mutation, both in its own time.
     async fn evaluate(
         &self,
         record: &Arc<Record>,
         loaded: &Arc<Loaded>,
         request: Bytes,
+        edit: Edit,
         call: Call,
-    ) -> Result<Verdict, EvaluationError> {
+    ) -> Result<Judged, EvaluationError> {
         let deadline = call.deadline(Instant::now(), loaded.timeout());
         let loaded = Arc::clone(loaded);
         let run = record.share.run(deadline, async move {
             failpoint::hit_async("evaluator.handler").await;
-            loaded.validate(Payload { request }, CallLimits { deadline }).await
+            let verdict = loaded.validate(Payload { request: request.clone() }, CallLimits { deadline }).await?;
+            edit.judge(verdict, request, deadline).await
         });
         match self.last_call.or(run).await {
             Ok(Ok(result)) => result,
@@ -187,22 +192,19 @@ impl Asker {
         &self,
         record: &Record,
         loaded: &Loaded,
-        result: Result<Verdict, EvaluationError>,
+        result: Result<Judged, EvaluationError>,
         draft: &mut Draft<'_>,
         Weight { mutating, purpose }: Weight,
     ) -> Opinion {
         let mode = record.mode;
         let keep = purpose == Purpose::Audit || (mutating && mode != Mode::Monitor);
-        let result = result.and_then(|mut verdict| {
-            let mutated = verdict.mutated_object.take().filter(|object| verdict.accepted && object.get() != "null");
-            let mutation = mutated.map_or(Ok(Mutation::None), |object| draft.offer(&object, keep));
-            let mutation = mutation.map_err(|error| EvaluationError::new(Reason::PatchInvalid, error.to_string()))?;
-            Ok((verdict, mutation))
-        });
-        let (verdict, mutation) = match result {
-            Ok(result) => result,
+        let Judged { verdict, mutation, change } = match result {
+            Ok(judged) => judged,
             Err(error) => return self.failed(record, &error),
         };
+        if let Some(change) = change.filter(|_| keep) {
+            draft.keep(change);
+        }
         match (verdict.accepted, mutation) {
             (false, _) => record.metrics.denied.inc(),
             (true, Mutation::None) => record.metrics.allowed.inc(),

@@ -34,6 +34,7 @@ pub mod handle;
 mod health;
 mod json;
 pub mod lanes;
+mod large;
 mod load;
 pub mod metrics;
 pub mod pace;

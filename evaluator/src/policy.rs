@@ -9,6 +9,7 @@ use portcullis_contract::{Candidate, Digest, ExecutionMode};
 use crate::artifact::Code;
 use crate::guest::{CallError, Guest, Host, Operation};
 use crate::lanes::TIMED_OUT;
+use crate::large;
 use crate::response;
 use crate::verdict::{EvaluationError, Verdict};
 
@@ -88,7 +89,8 @@ impl Loaded {
         let payload = validation_payload(&payload.request, &self.settings);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
-        response::verdict(&reply, self.mode)
+        let mode = self.mode;
+        large::work(reply.len(), move || response::verdict(&reply, mode)).await
     }
 
     /// The generation.

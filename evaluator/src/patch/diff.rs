@@ -1,0 +1,337 @@
+//! What leads from one JSON text to another: a list of operations that costs no more to send and to apply than there is text.
+//!
+//! Objects are compared by key and lists by place. Of each object and each list either what changed in it is sent, or the
+//! whole of it, whichever is shorter; so however the texts are made, the patch is not longer than the text that it leads to,
+//! but for an object at the root, which is never sent as a whole. Each value is looked at once: operations name places in
+//! the text, nothing is copied until all of them are known, and what costs more than is left is not looked for.
+
+use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Instant;
+
+use serde_json::Number;
+
+use super::PatchError;
+use super::text::{Place, Text, unescaped};
+
+/// Longest patch, in bytes. The API server takes no object above 3 MiB, so a longer one leads nowhere; what is sent is a
+/// third longer.
+pub(super) const MAX_PATCH: usize = 4 << 20;
+/// Most elements that are added to or removed from a list one by one. Whoever applies the patch may copy the list each time.
+const MAX_MOVED: usize = 16;
+/// Values between two looks at the clock.
+const PACE: u64 = 4096;
+
+/// What a comparison found, and what it cost.
+pub(super) struct Diff<'t> {
+    first: &'t Text<'t>,
+    last: &'t Text<'t>,
+    hashes: RandomState,
+    operations: Vec<Operation>,
+    steps: Vec<Step<'t>>,
+    deadline: Instant,
+    /// Values and keys that were looked at.
+    pub(super) looks: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Add,
+    Remove,
+    Replace,
+}
+
+struct Operation {
+    verb: Verb,
+    /// The last step to where it applies; nothing for the root.
+    step: Option<usize>,
+    /// In the last text.
+    value: Option<Place>,
+}
+
+/// One part of a path.
+struct Step<'t> {
+    before: Option<usize>,
+    name: Name<'t>,
+}
+
+enum Name<'t> {
+    /// As it stands in the text, in quotes.
+    Key(&'t str),
+    Index(usize),
+}
+
+/// Where the comparison is.
+#[derive(Clone, Copy)]
+struct Path {
+    step: Option<usize>,
+    /// Bytes of the path in JSON.
+    length: usize,
+}
+
+/// What was found up to some point, to go back to.
+#[derive(Clone, Copy)]
+struct Mark {
+    operations: usize,
+    steps: usize,
+}
+
+impl<'t> Diff<'t> {
+    /// Compares two texts.
+    ///
+    /// # Errors
+    /// When the patch is too long, or `deadline` passes.
+    pub(super) fn of(first: &'t Text<'t>, last: &'t Text<'t>, deadline: Instant) -> Result<Self, PatchError> {
+        let (operations, steps, hashes) = (Vec::new(), Vec::new(), RandomState::new());
+        let mut diff = Self { first, last, hashes, operations, steps, deadline, looks: 0 };
+        let root = Path { step: None, length: 0 };
+        let cost = diff.value(first.root(), last.root(), root, MAX_PATCH)?;
+        if cost > MAX_PATCH { Err(PatchError::TooLong) } else { Ok(diff) }
+    }
+
+    /// Whether the texts say the same.
+    pub(super) fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// The patch (RFC 6902).
+    pub(super) fn json(&self) -> String {
+        let mut out = String::from("[");
+        for operation in &self.operations {
+            if out.len() > 1 {
+                out.push(',');
+            }
+            out.push_str(operation.verb.opening());
+            self.write_path(operation.step, &mut out);
+            out.push('"');
+            if let Some(value) = operation.value {
+                out.push_str(",\"value\":");
+                out.push_str(self.last.raw(value));
+            }
+            out.push('}');
+        }
+        out.push(']');
+        out
+    }
+
+    fn write_path(&self, step: Option<usize>, out: &mut String) {
+        // Texts are not nested deeply, and so is no path.
+        let Some(Step { before, name }) = step.map(|step| &self.steps[step]) else { return };
+        self.write_path(*before, out);
+        out.push('/');
+        match name {
+            Name::Key(key) => out.push_str(&pointer(key)),
+            Name::Index(index) => write!(out, "{index}").expect("a String takes any text"),
+        }
+    }
+
+    /// Compares two values; gives the length of the operations that were found. Where that is more than `most`, they are
+    /// not all, and of no use: the caller sends something else.
+    fn value(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
+        self.look()?;
+        match (self.first.first_byte(from), self.last.first_byte(to)) {
+            (b'{', b'{') => self.objects(from, to, path, most),
+            (b'[', b'[') => self.lists(from, to, path, most),
+            _ if self.is_same_scalar(from, to) => Ok(0),
+            _ => Ok(self.push(Verb::Replace, path, Some(to))),
+        }
+    }
+
+    fn objects(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
+        let (mark, whole) = (self.mark(), self.whole_cost(to, path));
+        let limit = most.min(whole);
+        let mut known = self.known(from)?;
+        let (last, mut cost) = (self.last, 0);
+        for (key, place) in last.members(to) {
+            self.look()?;
+            let key = last.key(key);
+            cost += match self.take(&mut known, key) {
+                Some(before) => self.below(before, place, path, Name::Key(key), limit - cost)?,
+                None => self.push_below(Verb::Add, path, Name::Key(key), Some(place)),
+            };
+            if cost > limit {
+                return Ok(if whole > most { cost } else { self.whole(mark, to, path) });
+            }
+        }
+        known.retain(|entry| !entry.is_taken);
+        known.sort_unstable_by_key(|entry| entry.key);
+        for entry in known {
+            self.look()?;
+            cost += self.push_below(Verb::Remove, path, Name::Key(self.first.key(entry.key)), None);
+            if cost > limit {
+                return Ok(if whole > most { cost } else { self.whole(mark, to, path) });
+            }
+        }
+        Ok(cost)
+    }
+
+    fn lists(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
+        let (mark, whole) = (self.mark(), self.whole_cost(to, path));
+        let limit = most.min(whole);
+        let (first, last) = (self.first, self.last);
+        let (mut before, mut after) = (first.items(from), last.items(to));
+        let (mut cost, mut moved, mut removed) = (0, 0, 0);
+        for index in 0.. {
+            self.look()?;
+            match (before.next(), after.next()) {
+                (Some(before), Some(after)) => {
+                    cost += self.below(before, after, path, Name::Index(index), limit - cost)?;
+                }
+                (None, Some(after)) => {
+                    cost += self.push_below(Verb::Add, path, Name::Index(index), Some(after));
+                    moved += 1;
+                }
+                (Some(_), None) => {
+                    removed += 1;
+                    moved += 1;
+                }
+                (None, None) => {
+                    // From the end, so that places stay what they were.
+                    for index in (index - removed..index).rev() {
+                        cost += self.push_below(Verb::Remove, path, Name::Index(index), None);
+                    }
+                    break;
+                }
+            }
+            if cost > limit || moved > MAX_MOVED {
+                break;
+            }
+        }
+        let is_whole = moved > MAX_MOVED || (cost > limit && whole <= most);
+        Ok(if is_whole { self.whole(mark, to, path) } else { cost })
+    }
+
+    /// Compares two values at one step below `path`. The step stays only where something leads there.
+    fn below(&mut self, from: Place, to: Place, path: Path, name: Name<'t>, most: usize) -> Result<usize, PatchError> {
+        let mark = self.mark();
+        let below = self.step(path, name);
+        let cost = self.value(from, to, below, most)?;
+        if self.operations.len() == mark.operations {
+            self.steps.truncate(mark.steps);
+        }
+        Ok(cost)
+    }
+
+    fn push_below(&mut self, verb: Verb, path: Path, name: Name<'t>, value: Option<Place>) -> usize {
+        let below = self.step(path, name);
+        self.push(verb, below, value)
+    }
+
+    fn step(&mut self, path: Path, name: Name<'t>) -> Path {
+        let length = path.length + 1 + name.length();
+        self.steps.push(Step { before: path.step, name });
+        Path { step: Some(self.steps.len() - 1), length }
+    }
+
+    fn push(&mut self, verb: Verb, path: Path, value: Option<Place>) -> usize {
+        self.operations.push(Operation { verb, step: path.step, value });
+        self.cost(verb, path, value)
+    }
+
+    /// Bytes of an operation, with the comma after it.
+    fn cost(&self, verb: Verb, path: Path, value: Option<Place>) -> usize {
+        let value = value.map_or(0, |value| ",\"value\":".len() + self.last.raw(value).len());
+        verb.opening().len() + path.length + "\"},".len() + value
+    }
+
+    /// What it costs to send the whole of `to`, an object or a list.
+    fn whole_cost(&self, to: Place, path: Path) -> usize {
+        let is_root_object = path.step.is_none() && self.last.first_byte(to) == b'{';
+        // Whoever applies the patch may not be able to replace the root.
+        if is_root_object { usize::MAX } else { self.cost(Verb::Replace, path, Some(to)) }
+    }
+
+    /// Sends the whole of `to` in place of all that was found in it.
+    fn whole(&mut self, mark: Mark, to: Place, path: Path) -> usize {
+        self.operations.truncate(mark.operations);
+        self.steps.truncate(mark.steps);
+        self.push(Verb::Replace, path, Some(to))
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { operations: self.operations.len(), steps: self.steps.len() }
+    }
+
+    fn look(&mut self) -> Result<(), PatchError> {
+        self.looks += 1;
+        let is_late = self.looks.is_multiple_of(PACE) && Instant::now() >= self.deadline;
+        if is_late { Err(PatchError::TooLate) } else { Ok(()) }
+    }
+
+    fn is_same_scalar(&self, from: Place, to: Place) -> bool {
+        let (from, to) = (self.first.raw(from), self.last.raw(to));
+        let number = |text: &str| serde_json::from_str::<Number>(text).ok();
+        match (from.as_bytes()[0], to.as_bytes()[0]) {
+            _ if from == to => true,
+            (b'"', b'"') => (from.contains('\\') || to.contains('\\')) && unescaped(from) == unescaped(to),
+            (b'-' | b'0'..=b'9', b'-' | b'0'..=b'9') => number(from) == number(to),
+            _ => false,
+        }
+    }
+}
+
+/// A member of an object of the first text. Millions of them may be there, so a key is where it stands and its hash.
+struct Known {
+    hash: u64,
+    key: u32,
+    place: Place,
+    is_taken: bool,
+}
+
+impl Diff<'_> {
+    /// The members of an object by the hashes of their keys. Of members with the same key, the last one counts.
+    fn known(&mut self, object: Place) -> Result<Vec<Known>, PatchError> {
+        let first = self.first;
+        let mut known = Vec::with_capacity(first.members(object).count());
+        for (key, place) in first.members(object) {
+            self.look()?;
+            let hash = self.hashes.hash_one(&*unescaped(first.key(key)));
+            known.push(Known { hash, key, place, is_taken: false });
+        }
+        known.sort_unstable_by_key(|entry| (entry.hash, std::cmp::Reverse(entry.key)));
+        known.dedup_by(|earlier, later| {
+            earlier.hash == later.hash && unescaped(first.key(earlier.key)) == unescaped(first.key(later.key))
+        });
+        Ok(known)
+    }
+
+    /// The value of a key, once: a key that comes again in the last text is written over what came before.
+    fn take(&self, known: &mut [Known], key: &str) -> Option<Place> {
+        let key = unescaped(key);
+        let hash = self.hashes.hash_one(&*key);
+        let at = known.partition_point(|entry| entry.hash < hash);
+        let mut same = known[at..].iter_mut().take_while(|entry| entry.hash == hash);
+        let entry = same.find(|entry| unescaped(self.first.key(entry.key)) == key)?;
+        (!std::mem::replace(&mut entry.is_taken, true)).then_some(entry.place)
+    }
+}
+
+impl Verb {
+    fn opening(self) -> &'static str {
+        match self {
+            Self::Add => r#"{"op":"add","path":""#,
+            Self::Remove => r#"{"op":"remove","path":""#,
+            Self::Replace => r#"{"op":"replace","path":""#,
+        }
+    }
+}
+
+impl Name<'_> {
+    fn length(&self) -> usize {
+        match self {
+            Self::Key(key) => pointer(key).len(),
+            Self::Index(index) => usize::try_from(index.checked_ilog10().unwrap_or(0)).unwrap_or(0) + 1,
+        }
+    }
+}
+
+/// A key as part of a JSON Pointer (RFC 6901), escaped for JSON, without quotes.
+fn pointer(key: &str) -> std::borrow::Cow<'_, str> {
+    let inner = &key[1..key.len() - 1];
+    if !inner.contains(['\\', '~', '/']) {
+        return inner.into();
+    }
+    let part = unescaped(key).replace('~', "~0").replace('/', "~1");
+    let json = serde_json::Value::String(part).to_string();
+    json[1..json.len() - 1].to_owned().into()
+}
