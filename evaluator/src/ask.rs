@@ -1,6 +1,6 @@
 //! Asks policies: the thin side of [`crate::admit`] and [`crate::group`], with guests, counters and the clock.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ impl Asker {
             Standing::Open(loaded) => loaded,
             Standing::Settled(opinion) => return opinion.alone(&record.id, None),
         };
-        let result = self.evaluate(record, loaded, payload(), draft.edit(), call).await;
+        let result = self.spared(self.evaluate(record, loaded, payload(), draft.edit(), call)).await;
         let mutating = loaded.mutating();
         let opinion = self.conclude(record, loaded, result, &mut draft, Weight { mutating, purpose });
         opinion.alone(&record.id, draft.into_patch())
@@ -108,7 +108,7 @@ impl Asker {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
                     let payload = review.payload(draft.text());
-                    let result = self.evaluate(record, loaded, payload, draft.edit(), call).await;
+                    let result = self.spared(self.evaluate(record, loaded, payload, draft.edit(), call)).await;
                     let weight = Weight { mutating: loaded.mutating(), purpose: Purpose::Admission };
                     self.conclude(record, loaded, result, &mut draft, weight)
                 }
@@ -136,13 +136,17 @@ impl Asker {
                 let (asker, payload, edit) = (self.clone(), payload.clone(), draft.edit());
                 let (record, loaded) = (Arc::clone(record), Arc::clone(loaded));
                 tasks.spawn(async move {
-                    (place, asker.evaluate(&record, &loaded, payload, edit, call).await)
+                    let asking = asker.evaluate(&record, &loaded, payload, edit, call);
+                    (place, asker.spared(asking).await)
                 });
             }
-            results[here] = self.evaluate(record, loaded, payload, draft.edit(), call).await;
-            // What the last call cuts off is aborted with the set and stays out of time.
-            while let Ok(Some(Ok((place, result)))) = self.last_call.or(tasks.join_next()).await {
-                results[place] = result;
+            results[here] = self.spared(self.evaluate(record, loaded, payload, draft.edit(), call)).await;
+            // What the last call cuts off is aborted with the set and stays out of time; so does a task that somebody else
+            // aborts, and it ends nobody's but its own.
+            while let Ok(Some(ended)) = self.last_call.or(tasks.join_next()).await {
+                if let Ok((place, result)) = ended {
+                    results[place] = result;
+                }
             }
         }
         let opinions = members.iter().zip(standings).zip(results).map(|((record, standing), result)| {
@@ -159,6 +163,17 @@ impl Asker {
         group::join(opinions.collect(), None)
     }
 
+    /// Runs one policy's part; a panic in it is that policy's own failure.
+    async fn spared(
+        &self,
+        asking: impl Future<Output = Result<Judged, EvaluationError>>,
+    ) -> Result<Judged, EvaluationError> {
+        AssertUnwindSafe(asking).catch_unwind().await.unwrap_or_else(|_| {
+            self.metrics.panics.inc();
+            Err(Refusal::Panicked.into())
+        })
+    }
+
     /// Asks one policy and judges its mutation, both in its own time.
     async fn evaluate(
         &self,
@@ -168,6 +183,7 @@ impl Asker {
         edit: Edit,
         call: Call,
     ) -> Result<Judged, EvaluationError> {
+        failpoint::hit_of("evaluator.asking", &record.id);
         let deadline = call.deadline(Instant::now(), loaded.timeout());
         let loaded = Arc::clone(loaded);
         let run = record.share.run(deadline, async move {
@@ -187,8 +203,24 @@ impl Asker {
         }
     }
 
-    /// Counts a result and makes an opinion of it.
+    /// Counts a result and makes an opinion of it; a panic over it is that policy's own failure.
     fn conclude(
+        &self,
+        record: &Record,
+        loaded: &Loaded,
+        result: Result<Judged, EvaluationError>,
+        draft: &mut Draft<'_>,
+        weight: Weight,
+    ) -> Opinion {
+        // A draft takes a change as a whole, after everything that could fail.
+        let concluding = || self.weigh(record, loaded, result, draft, weight);
+        catch_unwind(AssertUnwindSafe(concluding)).unwrap_or_else(|_| {
+            self.metrics.panics.inc();
+            self.failed(record, &Refusal::Panicked.into())
+        })
+    }
+
+    fn weigh(
         &self,
         record: &Record,
         loaded: &Loaded,
@@ -196,6 +228,7 @@ impl Asker {
         draft: &mut Draft<'_>,
         Weight { mutating, purpose }: Weight,
     ) -> Opinion {
+        failpoint::hit_of("evaluator.concluding", &record.id);
         let mode = record.mode;
         let keep = purpose == Purpose::Audit || (mutating && mode != Mode::Monitor);
         let Judged { verdict, mutation, change } = match result {

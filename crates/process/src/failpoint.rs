@@ -86,6 +86,11 @@ pub fn hit(name: &str) -> bool {
     }
 }
 
+/// [`hit`] for a point that many pass, as one of them: `evaluator.asking/cluster/a=panic`.
+pub fn hit_of(name: &str, what: &impl std::fmt::Display) -> bool {
+    cfg!(debug_assertions) && hit(&format!("{name}/{what}"))
+}
+
 /// [`hit`] for asynchronous code: a delay does not hold the thread.
 pub async fn hit_async(name: &str) -> bool {
     match fire(name) {
