@@ -17,6 +17,7 @@ use crate::answer::{Answer, Cause, Details, Status};
 use crate::table::Record;
 use crate::text;
 use crate::verdict::{EvaluationError, Verdict};
+use crate::warnings::{self, Note, Words};
 
 /// A client that is told to come back waits and repeats the call by itself, up to ten times. So it is told only when the
 /// next try is this near.
@@ -78,7 +79,7 @@ pub struct Opinion {
     /// The generation that answered; nothing where none did.
     pub generation: Option<i64>,
     /// Warnings of this program, which name the policy.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// The policy's warnings.
     pub warnings: Vec<String>,
     /// Audit annotations.
@@ -168,7 +169,7 @@ pub fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mu
     }
     if asked.mode == Mode::Warn {
         let text = denial.text.as_deref().unwrap_or("the policy denies this request");
-        opinion.notes.push(format!("policy {}: {text}", asked.id));
+        opinion.notes.push(Note::Denies(format!("policy {}: {text}", asked.id)));
         opinion.outcome = Outcome::Admitted { message: None, code: None };
     }
     opinion
@@ -269,7 +270,7 @@ fn unjudged(asked: Asked<'_>, denial: Denial, reason: Reason, text: &str, genera
     };
     if asked.mode != Mode::Protect || asked.failure_policy == FailurePolicy::Ignore {
         opinion.outcome = Outcome::Admitted { message: None, code: None };
-        opinion.notes.push(format!("policy {} was not evaluated: {reason}: {text}", asked.id));
+        opinion.notes.push(Note::NotEvaluated(format!("policy {} was not evaluated: {reason}: {text}", asked.id)));
         opinion.annotations.insert(NOT_EVALUATED.to_owned(), format!("{}/{reason}", asked.id));
     }
     opinion
@@ -285,6 +286,7 @@ impl Opinion {
             Outcome::Denied(denial) => (false, denial.alone(id)),
         };
         let generation = self.generation.map(|generation| (GENERATION.to_owned(), generation.to_string()));
+        let words = Words { prefix: String::new(), notes: self.notes, warnings: self.warnings };
         let annotations = self.annotations.into_iter().map(|(key, value)| (text::annotation_key(&key), value));
         Answer {
             allowed,
@@ -292,7 +294,7 @@ impl Opinion {
             patch,
             status,
             audit_annotations: annotations.chain(generation).collect(),
-            warnings: text::warnings(self.notes.into_iter().chain(self.warnings)),
+            warnings: warnings::chosen(vec![(id, words)]),
         }
     }
 }

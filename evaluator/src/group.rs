@@ -7,6 +7,7 @@ use portcullis_contract::PolicyId;
 use crate::admit::{Denial, GENERATION, Opinion, Outcome, is_ours};
 use crate::answer::{Answer, Cause, Details, Status};
 use crate::text;
+use crate::warnings::{self, Words};
 
 /// Longest joined message, in bytes. Each policy's own text is in `details.causes` all the same.
 const MESSAGE: usize = 16 << 10;
@@ -16,17 +17,17 @@ const FORBIDDEN: u16 = 403;
 /// Joins the opinions of a group's members, in their order. A denial stands alone, with no patch; `patch` leads from the
 /// first object to the last and is sent when nobody denies.
 pub fn join(members: Vec<(PolicyId, Opinion)>, patch: Option<String>) -> Answer {
-    let (mut denials, mut notes, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let (ids, opinions): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+    let (mut denials, mut words) = (Vec::new(), Vec::new());
     let (mut annotations, mut ours) = (BTreeMap::new(), BTreeMap::new());
-    for (id, opinion) in members {
+    for (id, opinion) in ids.iter().zip(opinions) {
         let key = |name: &str| text::annotation_key(&format!("{id}.{name}"));
         ours.extend(opinion.generation.map(|generation| (key(GENERATION), generation.to_string())));
         for (name, value) in opinion.annotations {
             let map = if is_ours(&name) { &mut ours } else { &mut annotations };
             map.insert(key(&name), value);
         }
-        notes.extend(opinion.notes);
-        warnings.extend(opinion.warnings.into_iter().map(|warning| format!("{id}: {warning}")));
+        words.push((id, Words { prefix: format!("{id}: "), notes: opinion.notes, warnings: opinion.warnings }));
         if let Outcome::Denied(denial) = opinion.outcome {
             denials.push((id, denial));
         }
@@ -40,11 +41,11 @@ pub fn join(members: Vec<(PolicyId, Opinion)>, patch: Option<String>) -> Answer 
         patch,
         status: (!denials.is_empty()).then(|| status(denials)),
         audit_annotations: annotations,
-        warnings: text::warnings(notes.into_iter().chain(warnings)),
+        warnings: warnings::chosen(words),
     }
 }
 
-fn status(denials: Vec<(PolicyId, Denial)>) -> Status {
+fn status(denials: Vec<(&PolicyId, Denial)>) -> Status {
     let (code, retry_soon) = match denials.as_slice() {
         [(_, only)] => (only.code.unwrap_or(FORBIDDEN), only.retry_soon),
         _ => (FORBIDDEN, false),

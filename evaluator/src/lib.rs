@@ -60,6 +60,7 @@ mod text;
 pub mod tls;
 pub mod turns;
 pub mod verdict;
+mod warnings;
 mod watch;
 
 pub use args::{Args, Switch};

@@ -6,21 +6,12 @@ use portcullis_contract::{Digest, clean};
 
 /// Longest text of a denial, in bytes.
 pub(crate) const DENIAL: usize = 1024;
-/// Longest warning, in bytes. The API server cuts longer ones itself, and all beyond 4 KiB together.
-const WARNING: usize = 256;
-/// Most warnings in an answer.
-const WARNINGS: usize = 16;
 /// Longest name part of a qualified name, which a key of an audit annotation is.
 const KEY: usize = 63;
 
 /// A denial's text.
 pub(crate) fn denial(text: &str) -> String {
     clean(text, DENIAL)
-}
-
-/// As many warnings as the API server passes on, each no longer than it does; empty ones go.
-pub(crate) fn warnings(texts: impl IntoIterator<Item = String>) -> Vec<String> {
-    texts.into_iter().map(|text| clean(&text, WARNING)).filter(|text| !text.is_empty()).take(WARNINGS).collect()
 }
 
 /// A key of an audit annotation. The API server drops the annotation when its key is no name part of a qualified name: at
@@ -75,15 +66,6 @@ mod tests {
         for key in keys {
             assert!(key.len() <= 63 && annotation_key(&key) == key, "{key}");
         }
-    }
-
-    #[test]
-    fn warnings_are_few_and_short() {
-        let texts = (0..40).map(|i| if i == 1 { String::new() } else { format!("{i}\n{}", "w".repeat(1000)) });
-        let warnings = warnings(texts);
-        assert_eq!(warnings.len(), 16);
-        assert!(warnings.iter().all(|text| text.len() <= 256 && !text.contains('\n')));
-        assert!(warnings[1].starts_with("2 w"));
     }
 
     #[test]

@@ -1,0 +1,222 @@
+//! Which warnings an answer carries: few and short, every policy heard, and none lost in silence. Pure.
+//!
+//! What this program says itself comes first: that a policy in mode `warn` denies, or that one was not evaluated. Where there
+//! are more such notes than fit, each kind is counted in one warning that names the policies. Then come the guests' own
+//! warnings, in turn: the first of each policy, the second of each, and so on. What is left out is counted in the last one.
+
+use std::collections::VecDeque;
+
+use portcullis_contract::{PolicyId, clean, truncate};
+
+/// Most warnings in an answer.
+const MOST: usize = 16;
+/// Longest warning, in bytes. The API server cuts all of them to this length when together they are above 4 KiB.
+const LENGTH: usize = 256;
+/// All warnings together, in bytes: 4 KiB without what the API server puts around each.
+const TOTAL: usize = (4 << 10) - MOST * 16;
+/// Longest warning that counts notes, in bytes: it names the policies.
+const COUNT: usize = 1536;
+/// Room for the last warning, which counts what is left out, in bytes.
+const RESERVED: usize = 80;
+
+/// What this program says of a policy in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// In mode `warn` it denies the request.
+    Denies(String),
+    /// There is no verdict, and the request may pass all the same.
+    NotEvaluated(String),
+}
+
+/// What there is to say for one policy.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    /// Before each of its warnings: its name, where there are others.
+    pub(crate) prefix: String,
+    /// What this program says of it.
+    pub(crate) notes: Vec<Note>,
+    /// What it says itself.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The warnings of an answer.
+pub(crate) fn chosen(members: Vec<(&PolicyId, Words)>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut queues = VecDeque::new();
+    for (id, words) in members {
+        notes.extend(words.notes.into_iter().map(|note| (id, note)));
+        let said = words.warnings.iter().filter(|text| !text.trim().is_empty());
+        let said: VecDeque<_> = said.map(|text| clean(&format!("{}{text}", words.prefix), LENGTH)).collect();
+        if !said.is_empty() {
+            queues.push_back(said);
+        }
+    }
+    let own = in_turn(queues);
+    let mut told: Vec<_> = notes.iter().map(|(_, note)| clean(note.text(), LENGTH)).collect();
+    let is_room = told.len() < MOST && length(&told) <= TOTAL - RESERVED;
+    let mut all = Vec::new();
+    if !is_room && !fits(&told, &own) {
+        all.extend(counted(&notes));
+    }
+    told.extend(own);
+    fill(&mut all, told);
+    all
+}
+
+/// The first of each, the second of each, and so on.
+fn in_turn(mut queues: VecDeque<VecDeque<String>>) -> Vec<String> {
+    let mut all = Vec::new();
+    while let Some(mut queue) = queues.pop_front() {
+        all.extend(queue.pop_front());
+        if !queue.is_empty() {
+            queues.push_back(queue);
+        }
+    }
+    all
+}
+
+/// One warning for each kind of note.
+fn counted(notes: &[(&PolicyId, Note)]) -> Vec<String> {
+    let count = |is_wanted: fn(&Note) -> bool, one: &str, many: &str| {
+        let ids: Vec<_> = notes.iter().filter(|(_, note)| is_wanted(note)).map(|(id, _)| id.as_str()).collect();
+        let what = if ids.len() == 1 { one } else { many };
+        (!ids.is_empty()).then(|| truncate(&format!("{} {what}: {}", ids.len(), ids.join(", ")), COUNT))
+    };
+    let denies = |note: &Note| matches!(note, Note::Denies(_));
+    let not_evaluated = |note: &Note| matches!(note, Note::NotEvaluated(_));
+    [
+        count(denies, "policy in mode warn denies this request", "policies in mode warn deny this request"),
+        count(not_evaluated, "policy was not evaluated", "policies were not evaluated"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Adds as many texts as there is room for, and how many there is none for.
+fn fill(all: &mut Vec<String>, texts: Vec<String>) {
+    if fits(all, &texts) {
+        return all.extend(texts);
+    }
+    let mut left = texts.len();
+    for text in texts {
+        if all.len() + 1 == MOST || length(all) + text.len() > TOTAL - RESERVED {
+            break;
+        }
+        all.push(text);
+        left -= 1;
+    }
+    // Of a guest's flood only the beginning is known here.
+    all.push(format!("{left} more warnings, or even more, are not shown"));
+}
+
+fn fits(some: &[String], others: &[String]) -> bool {
+    some.len() + others.len() <= MOST && length(some) + length(others) <= TOTAL
+}
+
+fn length(texts: &[String]) -> usize {
+    texts.iter().map(String::len).sum()
+}
+
+impl Note {
+    /// In words.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Denies(text) | Self::NotEvaluated(text) => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(n: usize) -> Vec<PolicyId> {
+        (0..n).map(|i| format!("cluster/p{i:02}").parse().expect("an id")).collect()
+    }
+
+    fn warnings(ids: &[PolicyId], words: impl Fn(usize) -> (Vec<Note>, Vec<String>)) -> Vec<String> {
+        let member = |(number, id)| {
+            let (notes, warnings) = words(number);
+            (id, Words { prefix: format!("{id}: "), notes, warnings })
+        };
+        let all = chosen(ids.iter().enumerate().map(member).collect());
+        assert!(all.len() <= MOST && length(&all) <= TOTAL, "{all:?}");
+        all
+    }
+
+    fn denies(number: usize) -> Vec<Note> {
+        vec![Note::Denies(format!("policy {number}: no"))]
+    }
+
+    fn texts(n: usize) -> Vec<String> {
+        (0..n).map(|i| format!("w{i}")).collect()
+    }
+
+    #[test]
+    fn what_fits_is_told_as_it_is_notes_first() {
+        let ids = ids(3);
+        let all = warnings(&ids, |number| match number {
+            0 => (Vec::new(), texts(2)),
+            1 => (denies(1), vec![String::new(), "\n".into(), "own".into()]),
+            _ => (vec![Note::NotEvaluated("policy 2 was not evaluated".into())], Vec::new()),
+        });
+        let expected =
+            ["policy 1: no", "policy 2 was not evaluated", "cluster/p00: w0", "cluster/p01: own", "cluster/p00: w1"];
+        assert_eq!(all, expected);
+        let all = warnings(&ids[..1], |_| (Vec::new(), texts(MOST)));
+        assert_eq!((all.len(), &*all[15]), (MOST, "cluster/p00: w15"));
+    }
+
+    #[test]
+    fn a_flood_leaves_room_for_the_others() {
+        let ids = ids(4);
+        let all = warnings(&ids, |number| (Vec::new(), texts(if number == 1 { 64 } else { 2 })));
+        for number in [0, 2, 3] {
+            for text in ["w0", "w1"] {
+                assert!(all.contains(&format!("cluster/p{number:02}: {text}")), "{all:?}");
+            }
+        }
+        assert_eq!(all[14], "cluster/p01: w8");
+        assert_eq!(all[15], "55 more warnings, or even more, are not shown");
+    }
+
+    #[test]
+    fn denials_are_never_among_what_is_left_out() {
+        let some = ids(15);
+        let all = warnings(&some, |number| (denies(number), texts(2)));
+        assert!((0..15).all(|number| all.contains(&format!("policy {number}: no"))), "{all:?}");
+        assert_eq!(all[15], "30 more warnings, or even more, are not shown");
+        let all = warnings(&ids(16), |number| (denies(number), Vec::new()));
+        assert!((0..16).all(|number| all.contains(&format!("policy {number}: no"))), "{all:?}");
+    }
+
+    #[test]
+    fn denials_that_do_not_fit_are_counted_and_named() {
+        let many = ids(60);
+        let all = warnings(&many, |number| (denies(number), texts(1)));
+        assert!(all[0].starts_with("60 policies in mode warn deny this request: cluster/p00, "), "{all:?}");
+        assert!(many.iter().all(|id| all[0].contains(id.as_str())), "{all:?}");
+        assert_eq!((&*all[1], &*all[14]), ("policy 0: no", "policy 13: no"));
+        assert_eq!(all[15], "106 more warnings, or even more, are not shown");
+        // Also where the texts are long, and where some were not evaluated.
+        let all = warnings(&many, |number| {
+            let text = "x".repeat(1000);
+            (vec![if number < 59 { Note::Denies(text) } else { Note::NotEvaluated(text) }], Vec::new())
+        });
+        assert!(all[0].starts_with("59 policies in mode warn deny this request: "), "{all:?}");
+        assert_eq!(all[1], "1 policy was not evaluated: cluster/p59");
+    }
+
+    #[test]
+    fn texts_are_cut_and_cleaned() {
+        let all = warnings(&ids(1), |_| (Vec::new(), vec![format!("a\n{}", "w".repeat(1000))]));
+        assert!(all[0].len() <= LENGTH && all[0].starts_with("cluster/p00: a w"), "{all:?}");
+    }
+
+    #[test]
+    fn a_thousand_names_are_cut_and_counted() {
+        let all = warnings(&ids(1000), |number| (denies(number), Vec::new()));
+        assert!(all[0].starts_with("1000 policies ") && all[0].len() <= COUNT && all[0].ends_with('…'), "{all:?}");
+    }
+}
