@@ -2,7 +2,7 @@
 //!
 //! The list is locked when a connection comes or goes, and never by a request.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,20 +11,24 @@ use portcullis_process::crowd::Source;
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::Notify;
 
-use crate::eviction::{self, Doing};
+use crate::eviction::{self, Doing, Standing};
 use crate::metrics::Metrics;
 use crate::place::Place;
 
 /// Longest time for a handshake and a request's head.
 const HEAD: Duration = Duration::from_secs(10);
+/// Longest time to wait for a turn, in which nobody is told; bodies that wait for memory are told before.
+const WAIT: Duration = Duration::from_secs(20);
 /// Longest time between two requests. Clients should give up idle connections before the server does, or a request may
 /// cross the close on its way; Go's do so after 90 s.
 const IDLE: Duration = Duration::from_secs(300);
 /// How often old ones are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
-/// What goes at a time when there is no room: one in so many. To find out who goes takes longer the more there are, and a
-/// flood would have it found out for each of its connections.
-const BATCH: usize = 64;
+/// For how long it stays decided who goes next. To decide takes longer the more connections there are, and a flood would have
+/// it decided thousands of times a second.
+const DECIDED: Duration = Duration::from_millis(250);
+/// Of so many connections one is decided to go at a time.
+const ONE_OF: usize = 8;
 /// For how long a source counts as one that has asked. API servers are silent at night.
 const KNOWN: Duration = Duration::from_secs(3600);
 /// Sources that are remembered.
@@ -47,8 +51,16 @@ struct Open {
     next: u64,
     places: HashMap<u64, Arc<Place>>,
     known: Known,
+    order: Order,
     /// When somebody had to go lately.
     crowded: Option<Instant>,
+}
+
+/// Who goes next, as it was decided lately.
+#[derive(Default)]
+struct Order {
+    next: VecDeque<(u64, Standing)>,
+    decided: Option<Instant>,
 }
 
 /// Sources of which a review was answered, and when last.
@@ -80,9 +92,11 @@ impl Connections {
     /// one is refused.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Listed> {
         let mut open = self.open();
-        if open.places.len() >= self.limit && open.close_some(self.limit.div_ceil(BATCH), &self.closed) == 0 {
+        if open.places.len() >= self.limit {
             self.closed.inc();
-            return None;
+            if !open.close_one() {
+                return None;
+            }
         }
         let source = Source::of(address);
         let place = Arc::new(Place::new(self.start, source, open.known.0.contains_key(&source)));
@@ -96,8 +110,11 @@ impl Connections {
     /// Closes an eighth of the connections, in the same order, to free descriptors.
     pub fn make_room(&self) {
         let mut open = self.open();
-        let count = open.places.len().div_ceil(8);
-        open.close_some(count, &self.closed);
+        for _ in 0..open.places.len().div_ceil(8) {
+            if open.close_one() {
+                self.closed.inc();
+            }
+        }
     }
 
     /// Closes connections that take too long, for ever.
@@ -109,12 +126,19 @@ impl Connections {
             let Open { places, known, crowded, .. } = &mut *open;
             let now = Instant::now();
             for place in places.values() {
-                let (doing, age) = place.doing();
-                if (doing == Doing::Opening && age > HEAD) || (doing == Doing::Idle && age > IDLE) {
-                    place.close();
-                }
                 if place.is_proven() {
                     known.add(place.source(), now);
+                }
+                let (doing, age) = place.doing();
+                let longest = match doing {
+                    Doing::Opening => HEAD,
+                    Doing::Idle => IDLE,
+                    Doing::Waiting => WAIT,
+                    // A body has a pace to keep, and policies have limits of their own.
+                    Doing::Sending | Doing::Asking => continue,
+                };
+                if age > longest {
+                    place.close();
                 }
             }
             known.forget(now);
@@ -151,19 +175,40 @@ impl Connections {
 }
 
 impl Open {
-    /// Closes up to `count`, and says how many.
-    fn close_some(&mut self, count: usize, closed: &IntCounter) -> usize {
-        let may_go = self.places.iter().filter(|(_, place)| !place.is_closing());
-        let mut order = eviction::order(may_go.map(|(key, place)| (*key, place.seen())));
-        order.truncate(count);
-        if !order.is_empty() && self.crowded.replace(Instant::now()).is_none() {
+    /// Closes the one that is missed least, unless all are being answered.
+    fn close_one(&mut self) -> bool {
+        if self.order.decided.is_none_or(|decided| decided.elapsed() > DECIDED) {
+            self.order.next.clear();
+        }
+        let Some(place) = self.next_to_go().or_else(|| {
+            self.decide();
+            self.next_to_go()
+        }) else {
+            return false;
+        };
+        if self.crowded.replace(Instant::now()).is_none() {
             self.tell();
         }
-        for place in order.iter().filter_map(|key| self.places.remove(key)) {
-            place.close();
-            closed.inc();
+        place.close();
+        true
+    }
+
+    /// The next that still stands as it did when that was decided.
+    fn next_to_go(&mut self) -> Option<Arc<Place>> {
+        while let Some((key, standing)) = self.order.next.pop_front() {
+            let still = self.places.get(&key).is_some_and(|place| place.seen().standing() == Some(standing));
+            if still {
+                return self.places.remove(&key);
+            }
         }
-        order.len()
+        None
+    }
+
+    fn decide(&mut self) {
+        let may_go = self.places.iter().filter(|(_, place)| !place.is_closing());
+        let mut order = eviction::order(may_go.map(|(key, place)| (*key, place.seen())));
+        order.truncate(self.places.len().div_ceil(ONE_OF));
+        self.order = Order { next: order.into(), decided: Some(Instant::now()) };
     }
 
     fn tell(&self) {
@@ -291,11 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn many_make_room_at_a_time() {
-        let all = connections(128);
-        let listed: Vec<_> = (0..128).map(|_| enter(&all, NEAR)).collect();
-        let _newest = enter(&all, NEAR);
-        assert_eq!(closing(&listed).iter().filter(|closing| **closing).count(), 2);
+    fn who_has_said_something_since_it_was_decided_stays() {
+        let all = connections(16);
+        let listed: Vec<_> = (0..16).map(|_| enter(&all, NEAR)).collect();
+        let _first = enter(&all, NEAR);
+        // Two were decided on, of which one has gone.
+        listed[1].place.asking();
+        let _second = enter(&all, NEAR);
+        assert_eq!(closing(&listed)[..4], [true, false, true, false]);
     }
 
     #[tokio::test]

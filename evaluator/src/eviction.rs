@@ -7,7 +7,12 @@ use std::time::Duration;
 
 use portcullis_process::crowd::{Candidate, Source, first_to_go};
 
-use crate::pace::{FRESH, Progress};
+use crate::pace::Progress;
+
+/// How long a stranger may say nothing and count as one that is just about to say something.
+const FRESH: Duration = Duration::from_secs(1);
+/// The same for who comes from a source that has asked before: when this program is short of CPU, what he says is read late.
+const FRESH_KNOWN: Duration = Duration::from_secs(5);
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +21,7 @@ pub enum Doing {
     Opening,
     /// Nothing, between two requests.
     Idle,
-    /// Waits until there is memory for the body of its request.
+    /// Waits for its turn in the handshake, or until there is memory for the body of its request.
     Waiting,
     /// Sends the body of its request.
     Sending,
@@ -63,25 +68,32 @@ pub struct Merit {
     age: Reverse<Duration>,
 }
 
-/// Those that may be closed, with the first to go first. Who is being answered has sent all and waits for us, so it stays.
-pub fn order(connections: impl Iterator<Item = (u64, Seen)>) -> Vec<u64> {
+/// Those that may be closed, and why, with the first to go first. Who is being answered has sent all and waits for us, so it
+/// stays.
+pub fn order(connections: impl Iterator<Item = (u64, Seen)>) -> Vec<(u64, Standing)> {
     let candidate = |(key, seen): (u64, Seen)| {
-        let (standing, merit) = seen.standing()?;
-        Some(Candidate { key, source: seen.source, standing, merit })
+        let (standing, merit) = seen.judged()?;
+        Some(Candidate { key: (key, standing), source: seen.source, standing, merit })
     };
     first_to_go(connections.filter_map(candidate).collect())
 }
 
 impl Seen {
-    fn standing(&self) -> Option<(Standing, Merit)> {
+    /// What keeps it, if it may be closed at all.
+    pub fn standing(&self) -> Option<Standing> {
+        self.judged().map(|(standing, _)| standing)
+    }
+
+    fn judged(&self) -> Option<(Standing, Merit)> {
         let Self { announced, received, elapsed, .. } = *self;
         let progress = Progress { announced, received, elapsed };
+        let fresh = if self.is_known || self.is_proven { FRESH_KNOWN } else { FRESH };
         let (is_stalled, rate) = match self.doing {
             Doing::Asking => return None,
             Doing::Sending => (progress.lags(), progress.rate()),
             Doing::Waiting => (false, 0),
-            Doing::Opening => (elapsed > FRESH, 0),
-            Doing::Idle => (elapsed > FRESH && !self.is_proven, 0),
+            Doing::Opening => (elapsed > fresh, 0),
+            Doing::Idle => (elapsed > fresh && !self.is_proven, 0),
         };
         let standing = match (is_stalled, self.is_proven, self.is_known) {
             (true, _, _) => Standing::Stalled,
@@ -119,7 +131,7 @@ mod tests {
     }
 
     fn order_of(connections: &[Seen]) -> Vec<u64> {
-        order((0..).zip(connections.iter().copied()))
+        order((0..).zip(connections.iter().copied())).into_iter().map(|(key, _)| key).collect()
     }
 
     #[test]
@@ -134,6 +146,8 @@ mod tests {
         let stranger = seen(2, Doing::Opening, 10);
         let silent = seen(2, Doing::Opening, 2000);
         assert_eq!(order_of(&[idle, known, stranger, silent]), [3, 2, 1, 0]);
+        let late = Seen { elapsed: Duration::from_secs(4), ..known };
+        assert_eq!(order_of(&[late, stranger]), [1, 0], "he may only have been read late");
     }
 
     #[test]
@@ -152,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_memory_is_not_slow() {
+    fn who_waits_for_us_is_not_slow() {
         let waiting = seen(1, Doing::Waiting, 5000);
         let silent = seen(2, Doing::Opening, 2000);
         assert_eq!(order_of(&[waiting, silent]), [1, 0]);

@@ -9,7 +9,7 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Bytes a second, at least, after that. API servers send a thousand times as fast.
 const LEAST: u64 = 16 << 10;
 /// Longest time for a body where others wait for its place or its memory.
-const IN_TIME: Duration = Duration::from_secs(4);
+const IN_TIME: Duration = Duration::from_secs(8);
 /// After this a body that lags may be given up, if somebody else needs its place or its memory.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -45,10 +45,6 @@ impl Progress {
     }
 }
 
-/// How long a connection that is not one of the [proven](crate::eviction::Standing::Proven) may be silent and count as one that is just
-/// about to say something.
-pub const FRESH: Duration = PATIENCE;
-
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -77,8 +73,8 @@ mod tests {
     #[test]
     fn a_body_lags_that_will_not_be_whole_soon() {
         assert!(!progress(7 << 20, 0, 1000).lags(), "it has only just begun");
-        assert!(progress(7 << 20, 3 << 20, 2000).lags(), "at this pace it takes nearly 5 seconds");
-        assert!(!progress(7 << 20, 4 << 20, 2000).lags(), "at this pace it takes 3.5 seconds");
+        assert!(progress(7 << 20, 1 << 20, 2000).lags(), "at this pace it takes 14 seconds");
+        assert!(!progress(7 << 20, 2 << 20, 2000).lags(), "at this pace it takes 7 seconds");
         assert!(progress(4 << 10, 3 << 10, 2000).lags(), "it would be whole in time, but is below the least rate");
         assert!(!progress(40 << 10, 33 << 10, 2000).lags());
     }

@@ -72,7 +72,12 @@ impl Place {
         self.is_proven.load(Ordering::Relaxed)
     }
 
-    /// A request's body waits for memory.
+    /// It is the client's turn to go on with the handshake.
+    pub fn opening(&self) {
+        self.set(Doing::Opening);
+    }
+
+    /// A handshake waits for its turn, or a request's body for memory.
     pub fn waiting(&self) {
         self.set(Doing::Waiting);
     }

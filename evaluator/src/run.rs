@@ -31,8 +31,8 @@ use crate::state::{numbered, program};
 use crate::table::{SharedTable, Table};
 use crate::tls::{Certificates, TlsFiles};
 
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// Connections that wait to be accepted: when there is no room for another, the kernel has its client wait for a second.
+const BACKLOG: i32 = 4096;
 /// How often the main runtime shows that it turns, and how long it may fail to: under load alone it never does.
 const BEAT: Duration = Duration::from_secs(1);
 const BEAT_LIMIT: Duration = Duration::from_secs(10);

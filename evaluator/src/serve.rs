@@ -186,9 +186,11 @@ impl Server {
             let mut rest = pin!(acceptor.await?.into_stream(config));
             // The hello is answered in a turn. Nobody has a turn who waits for the client, or those who say hello and no
             // more would keep out everybody else.
+            place.waiting();
             let turn = handshakes.acquire(place.source(), place.is_known(), 1).await;
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
             drop(turn);
+            place.opening();
             match answered {
                 Poll::Ready(stream) => stream,
                 Poll::Pending => rest.await,

