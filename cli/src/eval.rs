@@ -6,9 +6,11 @@
 //!  REQUEST.json ─► request: an AdmissionReview ──────────┘
 //! ```
 
+mod cache;
 mod manifest;
 mod request;
 mod session;
+mod standing;
 mod verdict;
 
 use std::io::Read;
@@ -70,14 +72,14 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     let judged = runtime.block_on(async {
         let session = Session::start(&chosen, &roots, args.access.for_loader(&args.allow_private)).await?;
         let judged = session.judge(&chosen, &review).await;
-        session.stop().await;
+        session.stop(judged.as_ref().ok()).await;
         judged
     })?;
     let mut notes = review.notes.clone();
     notes.extend(chosen.notes(&review));
     Ok(match judged {
         Judged::Unserved(failure) => Verdict::unserved(&chosen.id, &failure, notes),
-        Judged::Answered { body, alone } => Verdict::of(&chosen.id, &body, alone.as_deref(), notes)?,
+        Judged::Answered { body, alone, .. } => Verdict::of(&chosen.id, &body, alone.as_deref(), notes)?,
     })
 }
 

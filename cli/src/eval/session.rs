@@ -1,27 +1,26 @@
 //! Loader and evaluator for one question, on a folder of their own.
 //!
-//! The volume is kept in the user's cache folder, so that a module is compiled once and not at each question. Two questions
-//! at the same time use two volumes.
+//! The volume is new each time and has nothing but compiled modules of earlier questions, so that whatever the programs say
+//! of a policy they say of the one that is asked for.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portcullis_contract::{EvaluatorState, Failure, LoaderState, Mode};
+use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mode};
 use tempfile::TempDir;
 
+use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
+use super::standing::{Standing, standing};
 use crate::child::{Recipe, Running};
 use crate::http::Http;
 use crate::program::{Program, find};
 
-/// Volumes in the cache folder; more questions at the same time use a volume that is thrown away.
-const VOLUMES: usize = 8;
 /// Longest time until the policy is loaded or has failed: a download and a compilation, each with a limit of a minute.
 const LONGEST: Duration = Duration::from_secs(150);
 /// Longest time for one request to a program.
@@ -40,9 +39,9 @@ pub(super) struct Session {
     admission: SocketAddr,
     loader_state: SocketAddr,
     evaluator_state: SocketAddr,
-    // Last, so that the folders outlive the programs.
-    _volume: Volume,
-    _folder: TempDir,
+    cache: Option<(Cache, Given)>,
+    // Last, so that the folder outlives the programs.
+    folder: TempDir,
 }
 
 /// What came of it.
@@ -50,7 +49,7 @@ pub(super) enum Judged {
     /// The policy cannot be loaded.
     Unserved(Failure),
     /// The evaluator's answer, and what the policy says whatever its mode, where that may be another.
-    Answered { body: Vec<u8>, alone: Option<Vec<u8>> },
+    Answered { module: Digest, body: Vec<u8>, alone: Option<Vec<u8>> },
 }
 
 impl Session {
@@ -62,10 +61,15 @@ impl Session {
         let policies = folder.path().join("policies");
         fs::create_dir(&policies)?;
         fs::write(policies.join("policy.yaml"), &chosen.yaml)?;
-        let volume = Volume::take(folder.path())?;
+        let volume = folder.path().join("volume");
+        fs::create_dir_all(artifacts(&folder))?;
+        let cache = Cache::open().map(|cache| {
+            let given = cache.give(&artifacts(&folder));
+            (cache, given)
+        });
         let any: OsString = "127.0.0.1:0".into();
 
-        let mut arguments: Vec<OsString> = vec!["--volume".into(), volume.path.clone().into()];
+        let mut arguments: Vec<OsString> = vec!["--volume".into(), volume.clone().into()];
         arguments.extend(["--private-dir".into(), folder.path().join("private").into()]);
         for flag in ["--address", "--probe-address", "--state-address"] {
             arguments.extend([flag.into(), any.clone()]);
@@ -77,7 +81,9 @@ impl Session {
         let evaluator_state = address(&evaluator, "state")?;
 
         let mut arguments: Vec<OsString> = vec!["--dir".into(), policies.into()];
-        arguments.extend(["--volume".into(), volume.path.clone().into()]);
+        arguments.extend(["--volume".into(), volume.into()]);
+        // Which of the given artifacts is wanted is known only when the module is.
+        arguments.extend(["--keep-newest".into(), cache::MOST.to_string().into()]);
         arguments.extend(["--evaluator-state".into(), evaluator_state.to_string().into()]);
         for flag in ["--probe-address", "--state-address"] {
             arguments.extend([flag.into(), any.clone()]);
@@ -95,58 +101,38 @@ impl Session {
             admission,
             loader_state,
             evaluator_state,
-            _volume: volume,
-            _folder: folder,
+            cache,
+            folder,
         })
     }
 
     /// Waits until the policy is loaded, then asks it.
     pub(super) async fn judge(&self, chosen: &Chosen, review: &Review) -> anyhow::Result<Judged> {
-        if let Some(failure) = self.loaded(chosen).await? {
-            return Ok(Judged::Unserved(failure));
-        }
+        let module = match self.loaded(chosen).await? {
+            Ok(module) => module,
+            Err(failure) => return Ok(Judged::Unserved(failure)),
+        };
         let body = self.ask("validate", chosen, review).await?;
         let alone = match chosen.mode {
             Mode::Protect => None,
             Mode::Warn | Mode::Monitor => Some(self.ask("audit", chosen, review).await?),
         };
-        Ok(Judged::Answered { body, alone })
+        Ok(Judged::Answered { module, body, alone })
     }
 
-    /// Waits until the newest generation serves; gives its failure when it never will.
-    async fn loaded(&self, chosen: &Chosen) -> anyhow::Result<Option<Failure>> {
+    /// Waits until the policy serves and gives its module, or the failure when it never will.
+    async fn loaded(&self, chosen: &Chosen) -> anyhow::Result<Result<Digest, Failure>> {
         let started = Instant::now();
         while started.elapsed() < LONGEST {
             let loader: LoaderState = self.http.state(self.loader_state).await.context("the loader is gone")?;
             let evaluator: EvaluatorState =
                 self.http.state(self.evaluator_state).await.context("the evaluator is gone")?;
-            if let Some(problem) = loader.problems.first() {
-                bail!("the loader cannot take the policy: {}", problem.message);
+            match standing(&chosen.id, loader, evaluator) {
+                Standing::Serves(module) => return Ok(Ok(module)),
+                Standing::Failed(failure) => return Ok(Err(failure)),
+                Standing::Refused(why) => bail!(why),
+                Standing::OnItsWay => tokio::time::sleep(ASK).await,
             }
-            if let Some(failure) = loader.volume_failure.or(evaluator.manifest_failure) {
-                return Ok(Some(failure));
-            }
-            let policy = loader.policies.into_iter().find(|policy| policy.id == chosen.id);
-            match policy {
-                None if loader.complete => bail!("the loader does not see the policy {}", chosen.id),
-                None => {}
-                Some(policy) if policy.failure.is_some() => return Ok(policy.failure),
-                Some(policy) => {
-                    let is_newest = |generation: i64, uid: &str| generation == policy.generation && uid == policy.uid;
-                    let current = evaluator.current.get(&chosen.id);
-                    if current.is_some_and(|current| is_newest(current.generation, &current.uid)) {
-                        return Ok(None);
-                    }
-                    let deviation = evaluator.deviations.into_iter().find(|deviation| deviation.id == chosen.id);
-                    let deviation = deviation.filter(|deviation| is_newest(deviation.generation, &deviation.uid));
-                    let failure = deviation.and_then(|deviation| deviation.failure);
-                    // An artifact that the evaluator could not use is made again.
-                    if let Some(failure) = failure.filter(|failure| !failure.class().is_retryable()) {
-                        return Ok(Some(failure));
-                    }
-                }
-            }
-            tokio::time::sleep(ASK).await;
         }
         bail!("the policy {} was not loaded within {} s", chosen.id, LONGEST.as_secs())
     }
@@ -159,11 +145,17 @@ impl Session {
         Ok(body)
     }
 
-    /// Ends the programs.
-    pub(super) async fn stop(self) {
+    /// Ends the programs, and keeps what they compiled.
+    pub(super) async fn stop(self, judged: Option<&Judged>) {
         let patience = Duration::from_secs(5);
-        self.evaluator.stop(patience).await;
-        self.loader.stop(patience).await;
+        tokio::join!(self.evaluator.stop(patience), self.loader.stop(patience));
+        if let Some((cache, given)) = &self.cache {
+            let used = judged.and_then(|judged| match judged {
+                Judged::Answered { module, .. } => Some(module),
+                Judged::Unserved(_) => None,
+            });
+            cache.keep(&artifacts(&self.folder), given, used);
+        }
     }
 }
 
@@ -171,40 +163,10 @@ fn recipe(program: Program, path: PathBuf, arguments: Vec<OsString>, ports: &'st
     Recipe { program, path, arguments, unset: NOT_OURS, ports, log: None, echo: false, speaks: false }
 }
 
+fn artifacts(folder: &TempDir) -> PathBuf {
+    folder.path().join("volume/artifacts")
+}
+
 fn address(program: &Running, port: &str) -> anyhow::Result<SocketAddr> {
     program.addresses.get(port).copied().with_context(|| format!("a program did not tell its port {port}"))
-}
-
-/// A volume, and the lock that keeps others from it.
-struct Volume {
-    path: PathBuf,
-    _lock: Option<File>,
-}
-
-impl Volume {
-    /// The first free one of the cache folder; else one below `fallback`.
-    fn take(fallback: &Path) -> anyhow::Result<Self> {
-        let cache = cache_folder();
-        for slot in cache.iter().flat_map(|cache| (0..VOLUMES).map(move |n| cache.join(format!("eval-{n}")))) {
-            if DirBuilder::new().recursive(true).mode(0o700).create(&slot).is_err() {
-                break;
-            }
-            let lock = OpenOptions::new().create(true).truncate(false).write(true).open(slot.join("lock"));
-            if let Ok(lock) = lock
-                && lock.try_lock().is_ok()
-            {
-                return Ok(Self { path: slot.join("volume"), _lock: Some(lock) });
-            }
-        }
-        let path = fallback.join("volume");
-        fs::create_dir(&path)?;
-        Ok(Self { path, _lock: None })
-    }
-}
-
-/// `$XDG_CACHE_HOME/portcullis`, `~/.cache/portcullis`, or none.
-fn cache_folder() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-    Some(base.join("portcullis"))
 }
