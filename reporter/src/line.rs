@@ -8,7 +8,7 @@ use crate::board::Change;
 use crate::decide::to_second;
 
 /// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. Nothing when only
-/// times or counts have changed.
+/// times or counts have changed. When another module answers than before, it is named: `Active generation 2, module sha256:…: `.
 pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     let now = to_second(now);
     let id = &change.id;
@@ -27,7 +27,11 @@ pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     let (word, generation, reason) = picture;
     let was = before.filter(|before| before.0 != word).map(|before| format!(" (was {})", before.0));
     let words = words(id, after, reason.as_deref());
-    Some(format!("{now} policy {id}: {word} generation {generation}{}: {words}", was.unwrap_or_default()))
+    let served = |object: &ObservedPolicy| object.status.last_served.as_ref().map(|served| served.digest);
+    // A file that was built again changes nothing else that a person would know it by.
+    let module = change.before.as_ref().and_then(served).zip(served(after)).filter(|(before, after)| before != after);
+    let module = module.map(|(_, after)| format!(", module {after}")).unwrap_or_default();
+    Some(format!("{now} policy {id}: {word} generation {generation}{}{module}: {words}", was.unwrap_or_default()))
 }
 
 /// The message of `Ready`. What a guest says of its settings may quote them, and these lines often end up in a log: then
@@ -44,8 +48,8 @@ fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> Stri
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Condition, ObservedSpec, PolicyStatus, Truth};
-    use portcullis_contract::{FailurePolicy, Mode};
+    use portcullis_api::{Condition, ObservedSpec, PolicyStatus, Resolved, Truth};
+    use portcullis_contract::{Digest, FailurePolicy, Mode};
 
     use super::*;
 
@@ -96,6 +100,24 @@ mod tests {
         );
         assert_eq!(told(Some(active.clone()), Some(active.clone())), None);
         assert_eq!(told(Some(active), None).as_deref(), Some("1970-01-01T00:00:00Z policy cluster/a: gone"));
+    }
+
+    #[test]
+    fn another_module_is_named() {
+        let serving = |generation, module: &[u8]| {
+            let mut object = object(generation, "Active", "AsExpected");
+            object.status.last_served = Some(Resolved::module(generation, Digest::of(module)));
+            object
+        };
+        let digest = Digest::of(b"two");
+        assert_eq!(
+            told(Some(serving(1, b"one")), Some(serving(2, b"two"))),
+            Some(format!("1970-01-01T00:00:00Z policy cluster/a: Active generation 2, module {digest}: in words"))
+        );
+        assert_eq!(
+            told(Some(serving(2, b"two")), Some(serving(3, b"two"))).as_deref(),
+            Some("1970-01-01T00:00:00Z policy cluster/a: Active generation 3: in words")
+        );
     }
 
     #[test]
