@@ -147,7 +147,10 @@ impl Watched {
     fn keep(&mut self, main: &Path, snapshot: &Snapshot, roots: &[PathBuf]) {
         let Some(watcher) = self.watcher.as_mut() else { return };
         let parents = snapshot.stamps.keys().filter_map(|path| path.parent());
-        let below_roots = |folder: &&Path| roots.iter().any(|root| folder.starts_with(root));
+        let below_roots = |folder: &&Path| {
+            let real = folder.canonicalize();
+            roots.iter().any(|root| real.as_ref().is_ok_and(|real| real.starts_with(root)))
+        };
         let wanted: BTreeSet<PathBuf> =
             parents.filter(below_roots).filter(|folder| *folder != main).map(Path::to_owned).collect();
         for gone in self.folders.difference(&wanted) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portcullis_contract::{Digest, PolicyId};
 use portcullis_process::files;
@@ -89,8 +89,7 @@ impl Scanner {
                 Reference::File(path) => Some(path.clone()),
                 _ => None,
             });
-        let below_roots = |path: &PathBuf| roots.iter().any(|root| path.starts_with(root));
-        let paths: BTreeSet<PathBuf> = paths.filter(below_roots).collect();
+        let paths: BTreeSet<PathBuf> = paths.filter(|path| is_below(roots, path)).collect();
         snapshot.stamps = paths.into_iter().map(|path| (path.clone(), Stamp::of(&path))).collect();
         Ok(snapshot)
     }
@@ -223,11 +222,23 @@ fn collect(files: &BTreeMap<String, File>, snapshot: &mut Snapshot) {
     }
 }
 
+/// Whether a module file, or the link that leads to one, is below one of the canonical folders `roots`.
+fn is_below(roots: &[PathBuf], path: &Path) -> bool {
+    let below = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+    // Both also where the policy names it by way of a link; the folder, where the file is away for a moment.
+    let real = |path: &Path| path.canonicalize().is_ok_and(|real| below(&real));
+    below(path) || path.parent().is_some_and(real) || real(path)
+}
+
 impl Stamp {
     /// The stamp of the file that `path` leads to; nothing where there is none.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        let age = metadata.modified().ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
+        // Who moves an old file to this place leaves it the time that it was written at.
+        let nanos = u32::try_from(metadata.ctime_nsec()).unwrap_or(0);
+        let changed = UNIX_EPOCH.checked_add(Duration::new(u64::try_from(metadata.ctime()).unwrap_or(0), nanos));
+        let newest = metadata.modified().ok().zip(changed).map(|(modified, changed)| modified.max(changed));
+        let age = newest.and_then(|newest| SystemTime::now().duration_since(newest).ok());
         Some(Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -364,6 +375,27 @@ mod tests {
         assert_eq!(folder.scan().stamps, first);
         folder.write("a.wasm", "22");
         assert_ne!(folder.scan().stamps, first);
+    }
+
+    #[test]
+    fn a_module_is_watched_by_whatever_way_it_is_named() {
+        let mut folder = Folder::new();
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let link = elsewhere.path().join("link");
+        std::os::unix::fs::symlink(folder.folder.path(), &link).expect("links");
+        let module = link.join("a.wasm");
+        folder.write("a.yaml", &manifest("x", module.to_str().expect("text")));
+        assert_eq!(folder.scan().stamps.get(&module), Some(&None));
+        folder.write("a.wasm", "1");
+        let first = folder.scan().stamps;
+        assert!(first[&module].is_some());
+        let other = folder.folder.path().join("b.wasm");
+        fs::write(&other, "2").expect("writes");
+        fs::remove_file(folder.folder.path().join("a.wasm")).expect("removes");
+        std::os::unix::fs::symlink(&other, folder.folder.path().join("a.wasm")).expect("links");
+        assert_ne!(folder.scan().stamps, first, "the link leads to another file");
+        folder.write("a.yaml", &manifest("x", elsewhere.path().join("c.wasm").to_str().expect("text")));
+        assert!(folder.scan().stamps.is_empty(), "nobody looks elsewhere");
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub(crate) struct Effort<T> {
     trouble: Option<Trouble>,
     /// Done, and to be done again; what there is counts meanwhile.
     again: bool,
+    /// An attempt was begun and has not ended.
+    begun: bool,
+    /// What the attempt works on has changed since it was begun: another must follow.
+    overtaken: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -71,14 +75,14 @@ struct Trouble {
 
 impl<T> Default for Effort<T> {
     fn default() -> Self {
-        Self { status: Status::Due(None), trouble: None, again: false }
+        Self { status: Status::Due(None), trouble: None, again: false, begun: false, overtaken: false }
     }
 }
 
 impl<T> Effort<T> {
     /// One that is done already.
     pub(crate) fn done(value: T) -> Self {
-        Self { status: Status::Done(value), trouble: None, again: false }
+        Self { status: Status::Done(value), ..Self::default() }
     }
 
     /// The result.
@@ -92,6 +96,17 @@ impl<T> Effort<T> {
     /// Whether an attempt should run now.
     pub(crate) fn is_due(&self) -> bool {
         self.again || matches!(self.status, Status::Due(_))
+    }
+
+    /// An attempt begins, if none runs. From now on [`Effort::repeat`] asks for one more after it.
+    pub(crate) fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// The attempt has ended. Whether it was overtaken.
+    fn end(&mut self) -> bool {
+        self.begun = false;
+        std::mem::take(&mut self.overtaken)
     }
 
     /// Progress of the attempt that runs.
@@ -112,7 +127,8 @@ impl<T> Effort<T> {
 
     /// An attempt worked.
     pub(crate) fn succeed(&mut self, value: T) {
-        *self = Self::done(value);
+        let again = self.end();
+        *self = Self { again, ..Self::done(value) };
     }
 
     /// An attempt failed. What was done before does not count any more.
@@ -131,6 +147,9 @@ impl<T> Effort<T> {
             last: now.instant,
             next: at.map(|at| now.wall_at(at)),
         });
+        if self.end() {
+            self.hurry();
+        }
     }
 
     /// What is done should be done again; it counts meanwhile.
@@ -140,11 +159,12 @@ impl<T> Effort<T> {
             Status::Waiting(_) | Status::Stopped => self.hurry(),
             Status::Due(_) => {}
         }
+        self.overtaken |= self.begun;
     }
 
-    /// The repetition is not needed.
+    /// The attempt has ended, and what was done before counts on.
     pub(crate) fn leave(&mut self) {
-        self.again = false;
+        self.again = self.end();
     }
 
     /// Something changed that may help: the next attempt is due at once, and waits grow from the start again.
@@ -256,6 +276,31 @@ mod tests {
         effort.hurry();
         assert!(effort.failure(2, Some(later(now, 1))).is_none());
         assert!(effort.failure(1, Some(now)).is_some());
+    }
+
+    #[test]
+    fn what_changed_during_an_attempt_is_done_again_after_it() {
+        let now = Now::get();
+        let mut effort = Effort::default();
+        effort.begin();
+        effort.repeat();
+        effort.succeed(1);
+        assert!(effort.is_due() && effort.result() == Some(&1));
+        effort.begin();
+        effort.succeed(2);
+        assert!(!effort.is_due());
+        effort.repeat();
+        effort.begin();
+        effort.repeat();
+        effort.leave();
+        assert!(effort.is_due() && effort.result() == Some(&2));
+        effort.begin();
+        effort.repeat();
+        effort.fail(setback(Reason::ModuleTooLarge), &RETRY, 0.5, now);
+        assert!(effort.is_due());
+        effort.begin();
+        effort.fail(setback(Reason::ModuleTooLarge), &RETRY, 0.5, now);
+        assert!(!effort.is_due());
     }
 
     #[test]

@@ -185,8 +185,11 @@ impl Plan {
             let is_new = match self.policies.get_mut(&desired.id).filter(is_same) {
                 Some(policy) => policy.adopt(desired.clone(), has_artifact, now),
                 None => {
+                    // A file may be another than it was then.
+                    let is_file =
+                        desired.body.as_ref().is_ok_and(|body| matches!(body.reference, Some(Reference::File(_))));
                     let generation = match self.graves.remove(&desired.id) {
-                        Some((generation, hash)) if hash == desired.hash => generation,
+                        Some((generation, hash)) if hash == desired.hash && !is_file => generation,
                         Some((generation, _)) => generation + 1,
                         None => 1,
                     };
@@ -211,7 +214,7 @@ impl Plan {
             }
         }
         for (path, stamp) in &snapshot.stamps {
-            if self.stamps.get(path).is_some_and(|before| before != stamp)
+            if self.stamps.get(path) != Some(stamp)
                 && let Some(module) = self.modules.get_mut(&Reference::File(path.clone()))
             {
                 module.repeat();
@@ -391,6 +394,10 @@ impl Plan {
             let module = self.modules.entry(reference.clone()).or_default();
             module.wake(now);
             if needed && module.is_due() {
+                if matches!(reference, Reference::File(_)) {
+                    // It may change while it is read, and only a file tells that it did.
+                    module.begin();
+                }
                 turn.jobs.insert(Job::Fetch(reference));
             }
         }

@@ -58,7 +58,13 @@ impl FileSource {
     /// When it is elsewhere or cannot be read.
     pub(crate) async fn fetch(&self, path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
         let mut file = self.open(path)?;
-        sink.expect(file.metadata().map_err(|error| unreadable(path, &error))?.len())?;
+        let bytes = file.metadata().map_err(|error| unreadable(path, &error))?.len();
+        if bytes == 0 {
+            // Builds and copies empty a file before they fill it.
+            let text = format!("{} is empty: the policy loads as soon as its module is in it", path.display());
+            return Err(SourceError::new(Reason::NotFound, text));
+        }
+        sink.expect(bytes)?;
         loop {
             // A folder on a slow disk must not hold the other tasks of this thread.
             let piece;
@@ -171,5 +177,15 @@ mod tests {
         assert_eq!(reason(&place, &place.root.path().join("absent.wasm")), Reason::NotFound);
         fs::create_dir(place.root.path().join("folder.wasm")).expect("makes");
         assert_eq!(reason(&place, &place.root.path().join("folder.wasm")), Reason::NotFound);
+    }
+
+    #[tokio::test]
+    async fn an_emptied_file_is_as_good_as_none() {
+        let place = place();
+        let path = place.root.path().join("a.wasm");
+        let fetch = async || place.source.fetch(&path, &mut Sink::new(None, 100, std::sync::Arc::default())).await;
+        assert_eq!(fetch().await.map_err(|error| error.reason), Ok(()));
+        fs::write(&path, "").expect("empties");
+        assert_eq!(fetch().await.map_err(|error| error.reason), Err(Reason::NotFound));
     }
 }

@@ -183,6 +183,35 @@ fn a_rebuilt_file_is_a_new_generation() {
 }
 
 #[test]
+fn a_file_that_changes_while_it_is_read_is_read_again() {
+    let mut table = Table::new();
+    let file = "modules/a.wasm";
+    let fetch = ["fetch /policies/modules/a.wasm"];
+    let with_size = |size: u64| Snapshot {
+        stamps: BTreeMap::from([("/policies/modules/a.wasm".into(), Some(Stamp::of_size(size)))]),
+        ..snapshot(vec![wants("a", file, "{}")])
+    };
+    table.plan.desire(&with_size(1), table.now);
+    assert_eq!(table.jobs(), fetch);
+    // The first part was read; more comes before the job has said so.
+    table.plan.desire(&with_size(2), table.now);
+    table.fetched(file, Ok("half"));
+    assert!(table.jobs().contains(&fetch[0].to_owned()));
+    table.fetched(file, Ok("whole"));
+    assert_eq!(table.jobs(), ["prepare"]);
+    table.compiled("whole");
+    assert_eq!((table.state("a").generation, table.candidates("a")), (2, vec![2]));
+    // The same when it was read before.
+    table.plan.desire(&with_size(3), table.now);
+    assert_eq!(table.jobs(), fetch);
+    table.plan.desire(&with_size(4), table.now);
+    table.fetched(file, Err(Reason::NotFound));
+    assert_eq!(table.jobs(), fetch);
+    table.fetched(file, Ok("whole"));
+    assert_eq!((table.jobs(), table.candidates("a")), (Vec::new(), vec![2]));
+}
+
+#[test]
 fn a_file_that_cannot_be_read_keeps_its_policies() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);

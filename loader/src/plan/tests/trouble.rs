@@ -132,6 +132,18 @@ fn a_policy_that_comes_back_does_not_count_from_one() {
 }
 
 #[test]
+fn a_policy_that_comes_back_is_a_new_generation_where_its_module_may_be_another() {
+    for (module, generation) in [(URL, 1), ("modules/a.wasm", 2)] {
+        let mut table = Table::new();
+        table.want(vec![wants("a", module, "{}")]);
+        table.settle();
+        table.want(Vec::new());
+        table.want(vec![wants("a", module, "{}")]);
+        assert_eq!(table.state("a").generation, generation, "{module}");
+    }
+}
+
+#[test]
 fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
     let mut table = Table::new();
     table.want(vec![wants("a", URL, "{}")]);
