@@ -1,9 +1,17 @@
 //! `portcullis eval`: a verdict without a pod, and an exit status for scripts.
 
-use portcullis_tests::{Folder, Policy};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_tests::{Folder, Policy, Review, SmallVolume, StopOnDrop, guest_with, heavy};
 use serde_json::{Value, json};
 
-use crate::tool::{examples, run, written};
+use crate::tool::{command, examples, run, written};
 
 fn eval(policy: &str, request: &str, more: &[&str]) -> (Option<i32>, String) {
     let output = run([&["eval", policy, request], more].concat());
@@ -72,4 +80,181 @@ fn promise_eval_says_when_it_could_not_judge() {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     assert_eq!(eval(&policy("denies"), &file("request.json"), &[]).0, Some(1));
+}
+
+/// A question and its right answer: exit status, and what the answer says.
+#[derive(Clone)]
+struct Question {
+    manifest: PathBuf,
+    request: PathBuf,
+    /// What the module file is when it is asked.
+    module: Option<(PathBuf, Vec<u8>)>,
+    status: i32,
+    words: &'static str,
+}
+
+impl Question {
+    fn ask(&self, cache: &Path) -> Result<(), String> {
+        if let Some((path, bytes)) = &self.module {
+            // As compilers do it: the new file takes the place of the old one.
+            let fresh = path.with_extension("new");
+            fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, path)).expect("it can be written");
+        }
+        let output = self.output(cache, "");
+        let text = written(&output);
+        let is_right = output.status.code() == Some(self.status) && text.contains(self.words);
+        if is_right { Ok(()) } else { Err(format!("want {} {:?}: {text}", self.status, self.words)) }
+    }
+
+    fn output(&self, cache: &Path, fail_points: &str) -> Output {
+        let mut command = command(["eval".as_ref(), self.manifest.as_os_str(), self.request.as_os_str()]);
+        command.env("XDG_CACHE_HOME", cache).env("PORTCULLIS_FAILPOINTS", fail_points);
+        command.output().expect("it starts")
+    }
+}
+
+/// Manifests of the same name and module with other settings: one that denies, one that admits, one that is refused.
+fn edited(folder: &Folder) -> Vec<Question> {
+    folder.write("request.json", Review::pod().bytes());
+    let of = |name: &str, labels: Value, status, words| {
+        let policy = Policy::cluster("asked").example("required-labels").settings(json!({"labels": labels}));
+        folder.put(&policy);
+        let manifest = folder.policies().join(format!("{name}.yaml"));
+        fs::rename(folder.policies().join("cluster-asked.yaml"), &manifest).expect("renames");
+        Question { manifest, request: folder.path("request.json"), module: None, status, words }
+    };
+    vec![
+        of("a", json!(["owner"]), 1, "missing labels: owner"),
+        of("b", json!(["cost-center"]), 1, "missing labels: cost-center"),
+        of("c", json!([]), 2, "SettingsInvalid"),
+    ]
+}
+
+/// One manifest whose module is built again and again: one that denies, one that denies otherwise, one that admits, and none.
+fn rebuilt(folder: &Folder) -> Vec<Question> {
+    folder.write("request.json", Review::pod().bytes());
+    folder.put(&Policy::cluster("built").denying("first"));
+    let of = |module: Vec<u8>, status, words| Question {
+        manifest: folder.policies().join("cluster-built.yaml"),
+        request: folder.path("request.json"),
+        module: Some((folder.path("policies/modules/built.wasm"), module)),
+        status,
+        words,
+    };
+    vec![
+        of(guest_with("deny_text", b"first"), 1, "message: first"),
+        of(guest_with("deny_text", b"second"), 1, "message: second"),
+        of(portcullis_tests::guest("always_accept"), 0, "admitted"),
+        of(b"no module".to_vec(), 2, "ModuleInvalid"),
+    ]
+}
+
+/// Threads that keep the machine busy until the flag is raised.
+fn keep_busy<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, stop: &'scope AtomicBool) {
+    for _ in 0..threads {
+        scope.spawn(|| {
+            let mut number = 1_u64;
+            while !stop.load(Ordering::Relaxed) {
+                number = std::hint::black_box(number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
+            }
+        });
+    }
+}
+
+/// Whatever was asked before or is asked beside it, and however busy the machine is.
+#[test]
+fn promise_eval_answers_with_what_is_asked_for_500_times() {
+    const BUSY: usize = 6;
+    const TURNS: usize = 125;
+    let _alone = heavy();
+    let folders = [(); 4].map(|()| Folder::empty());
+    let [a, b, c, d] = &folders;
+    let asked = [edited(a), edited(b), rebuilt(c), rebuilt(d)];
+    // All have one cache.
+    let cache = a.path("cache");
+    let stop = AtomicBool::new(false);
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        keep_busy(scope, BUSY, &stop);
+        let ask = |questions: &[Question]| -> Vec<String> {
+            // Each comes after each of the others.
+            let turn = |turn: usize| &questions[(turn + turn / questions.len()) % questions.len()];
+            (0..TURNS).filter_map(|number| turn(number).ask(&cache).err()).collect()
+        };
+        let asking: Vec<_> = asked.iter().map(|questions| scope.spawn(|| ask(questions))).collect();
+        asking.into_iter().flat_map(|asking| asking.join().expect("it asks to the end")).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {} are wrong:\n{}", wrong.len(), asked.len() * TURNS, wrong.join("\n"));
+}
+
+/// The files of the cache.
+fn cached(cache: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(cache.join("portcullis/artifacts")).into_iter().flatten().flatten();
+    let mut files: Vec<_> = files.map(|file| file.path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn promise_eval_compiles_a_module_once() {
+    const NO_COMPILER: &str = "compile.start=panic";
+    let folder = Folder::empty();
+    let cache = folder.path("cache");
+    let [a, b, refused] = <[Question; 3]>::try_from(edited(&folder)).ok().expect("three");
+    let code = |question: &Question, fail_points: &str| question.output(&cache, fail_points).status.code();
+    assert_eq!(code(&a, NO_COMPILER), Some(2), "nothing is compiled yet, and nothing compiles");
+    a.ask(&cache).expect("is right");
+    for question in [&a, &b, &refused] {
+        assert_eq!(code(question, NO_COMPILER), Some(question.status));
+    }
+    let files = cached(&cache);
+    let extensions: Vec<_> = files.iter().filter_map(|file| file.extension()?.to_str()).collect();
+    assert_eq!(extensions, ["cwasm", "json"], "machine code, its record, and nothing of policies: {files:?}");
+
+    // What is no longer what it was is made again.
+    for spoil in [|file: &Path| fs::write(file, "spoilt"), |file: &Path| fs::remove_file(file)] {
+        for file in &files {
+            spoil(file).expect("it is ours");
+            assert_eq!(code(&b, NO_COMPILER), Some(2), "{}", file.display());
+            b.ask(&cache).expect("is right");
+            assert_eq!(code(&b, NO_COMPILER), Some(1), "{}", file.display());
+        }
+    }
+}
+
+/// Somebody ends it in the middle, again and again; the next one answers.
+#[test]
+fn promise_an_eval_that_was_killed_leaves_nothing_to_the_next() {
+    let folder = Folder::empty();
+    let cache = folder.path("cache");
+    for (number, question) in rebuilt(&folder).iter().cycle().take(12).enumerate() {
+        let mut command = command(["eval".as_ref(), question.manifest.as_os_str(), question.request.as_os_str()]);
+        command.env("XDG_CACHE_HOME", &cache).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        thread::sleep(Duration::from_millis(60 * u64::try_from(number).unwrap_or(0)));
+        child.kill().and_then(|()| child.wait()).expect("it is ours");
+        question.ask(&cache).expect("is right");
+    }
+}
+
+/// Without a place of its own it answers all the same.
+#[test]
+fn promise_eval_needs_no_cache() {
+    let folder = Folder::empty();
+    let [question, ..] = <[Question; 3]>::try_from(edited(&folder)).ok().expect("three");
+    folder.write("file", "");
+    question.ask(&folder.path("file")).expect("is right");
+
+    // A folder that others may write to may hold anything.
+    let cache = folder.path("cache");
+    let artifacts = cache.join("portcullis/artifacts");
+    question.ask(&cache).expect("is right");
+    fs::set_permissions(&artifacts, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    assert_eq!(question.output(&cache, "compile.start=panic").status.code(), Some(2));
+    question.ask(&cache).expect("is right");
+
+    let Some(small) = SmallVolume::mounted("1m") else { return };
+    small.fill(0);
+    question.ask(small.path()).expect("is right");
+    assert!(cached(small.path()).is_empty(), "{:?}", cached(small.path()));
 }

@@ -11,6 +11,7 @@ mod groups;
 mod identities;
 mod metrics;
 mod policies_yml;
+mod rebuilt;
 mod registries;
 mod registry_tool;
 mod run;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::tool::{copy_examples, run, written};
 
 /// A line of standard output or error that holds this text, once there is one.
-fn wait_line(tool: &Process, text: &str) -> String {
+pub(crate) fn wait_line(tool: &Process, text: &str) -> String {
     eventually(&format!("a line with {text:?}"), || {
         let lines = tool.lines();
         assert!(tool.is_alive(), "it has ended:\n{}", lines.join("\n"));
@@ -19,7 +19,7 @@ fn wait_line(tool: &Process, text: &str) -> String {
     })
 }
 
-fn start(dir: &Path) -> Process {
+pub(crate) fn start(dir: &Path) -> Process {
     start_with(dir, &[])
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn start_with(dir: &Path, flags: &[&str]) -> Process {
 }
 
 /// The caller that the printed curl line would be.
-fn client(tool: &Process, dir: &Path) -> Client {
+pub(crate) fn client(tool: &Process, dir: &Path) -> Client {
     let line = wait_line(tool, "Ready after");
     let address = line.rsplit_once("https://").and_then(|(_, address)| address.trim().parse().ok());
     let address = address.unwrap_or_else(|| panic!("no address in {line:?}"));
