@@ -76,6 +76,7 @@ mod tests {
             mode: Mode::Protect,
             failure_policy: FailurePolicy::Ignore,
             suspend: false,
+            enforced: false,
             module: "a.wasm".into(),
             digest: Some(Digest::of(b"new")),
             phase,
