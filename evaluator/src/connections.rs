@@ -193,11 +193,11 @@ impl Open {
         true
     }
 
-    /// The next that still stands as it did when that was decided.
+    /// The next that stands no better than it did when that was decided.
     fn next_to_go(&mut self) -> Option<Arc<Place>> {
         while let Some((key, standing)) = self.order.next.pop_front() {
-            let still = self.places.get(&key).is_some_and(|place| place.seen().standing() == Some(standing));
-            if still {
+            let now = self.places.get(&key).and_then(|place| place.seen().standing());
+            if now.is_some_and(|now| now <= standing) {
                 return self.places.remove(&key);
             }
         }
