@@ -1,8 +1,8 @@
 //! What leads from one JSON text to another: a list of operations that costs no more to send and to apply than there is text.
 //!
 //! Objects are compared by key and lists by place. Of each object and each list either what changed in it is sent, or the
-//! whole of it, whichever is shorter; so however the texts are made, the patch is not longer than the text that it leads to,
-//! but for an object at the root, which is never sent as a whole. Each value is looked at once: operations name places in
+//! whole of it, whichever is shorter; so however the texts are made, the patch is hardly longer than the text that it leads
+//! to, but for an object at the root, which is never sent as a whole. Each value is looked at once: operations name places in
 //! the text, nothing is copied until all of them are known, and what costs more than is left is not looked for.
 
 use std::fmt::Write as _;
@@ -17,6 +17,8 @@ use super::text::{Place, Text, unescaped};
 /// Longest patch, in bytes. The API server takes no object above 3 MiB, so a longer one leads nowhere; what is sent is a
 /// third longer.
 pub(super) const MAX_PATCH: usize = 4 << 20;
+/// Bytes by which a patch may be longer than the shortest one: what changed is easier to read than the whole around it.
+const SLACK: usize = 4 << 10;
 /// Most elements that are added to or removed from a list one by one. Whoever applies the patch may copy the list each time.
 const MAX_MOVED: usize = 16;
 /// Values between two looks at the clock.
@@ -29,6 +31,8 @@ pub(super) struct Diff<'t> {
     hashes: RandomState,
     operations: Vec<Operation>,
     steps: Vec<Step<'t>>,
+    /// What is left of it.
+    slack: usize,
     deadline: Instant,
     /// Values and keys that were looked at.
     pub(super) looks: u64,
@@ -83,7 +87,7 @@ impl<'t> Diff<'t> {
     /// When the patch is too long, or `deadline` passes.
     pub(super) fn of(first: &'t Text<'t>, last: &'t Text<'t>, deadline: Instant) -> Result<Self, PatchError> {
         let (operations, steps, hashes) = (Vec::new(), Vec::new(), RandomState::new());
-        let mut diff = Self { first, last, hashes, operations, steps, deadline, looks: 0 };
+        let mut diff = Self { first, last, hashes, operations, steps, slack: SLACK, deadline, looks: 0 };
         let root = Path { step: None, length: 0 };
         let cost = diff.value(first.root(), last.root(), root, MAX_PATCH)?;
         if cost > MAX_PATCH { Err(PatchError::TooLong) } else { Ok(diff) }
@@ -139,17 +143,16 @@ impl<'t> Diff<'t> {
 
     fn objects(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
         let (mark, whole) = (self.mark(), self.whole_cost(to, path));
-        let limit = most.min(whole);
         let mut known = self.known(from)?;
         let (last, mut cost) = (self.last, 0);
         for (key, place) in last.members(to) {
             self.look()?;
             let key = last.key(key);
             cost += match self.take(&mut known, key) {
-                Some(before) => self.below(before, place, path, Name::Key(key), limit - cost)?,
+                Some(before) => self.below(before, place, path, Name::Key(key), self.limit(most, whole) - cost)?,
                 None => self.push_below(Verb::Add, path, Name::Key(key), Some(place)),
             };
-            if cost > limit {
+            if cost > self.limit(most, whole) {
                 return Ok(if whole > most { cost } else { self.whole(mark, to, path) });
             }
         }
@@ -158,16 +161,16 @@ impl<'t> Diff<'t> {
         for entry in known {
             self.look()?;
             cost += self.push_below(Verb::Remove, path, Name::Key(self.first.key(entry.key)), None);
-            if cost > limit {
+            if cost > self.limit(most, whole) {
                 return Ok(if whole > most { cost } else { self.whole(mark, to, path) });
             }
         }
+        self.slack -= cost.saturating_sub(whole);
         Ok(cost)
     }
 
     fn lists(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
         let (mark, whole) = (self.mark(), self.whole_cost(to, path));
-        let limit = most.min(whole);
         let (first, last) = (self.first, self.last);
         let (mut before, mut after) = (first.items(from), last.items(to));
         let (mut cost, mut moved, mut removed) = (0, 0, 0);
@@ -175,7 +178,7 @@ impl<'t> Diff<'t> {
             self.look()?;
             match (before.next(), after.next()) {
                 (Some(before), Some(after)) => {
-                    cost += self.below(before, after, path, Name::Index(index), limit - cost)?;
+                    cost += self.below(before, after, path, Name::Index(index), self.limit(most, whole) - cost)?;
                 }
                 (None, Some(after)) => {
                     cost += self.push_below(Verb::Add, path, Name::Index(index), Some(after));
@@ -193,12 +196,23 @@ impl<'t> Diff<'t> {
                     break;
                 }
             }
-            if cost > limit || moved > MAX_MOVED {
+            if cost > self.limit(most, whole) || moved > MAX_MOVED {
                 break;
             }
         }
-        let is_whole = moved > MAX_MOVED || (cost > limit && whole <= most);
-        Ok(if is_whole { self.whole(mark, to, path) } else { cost })
+        let is_too_much = cost > self.limit(most, whole);
+        if moved > MAX_MOVED || (is_too_much && whole <= most) {
+            return Ok(self.whole(mark, to, path));
+        }
+        if !is_too_much {
+            self.slack -= cost.saturating_sub(whole);
+        }
+        Ok(cost)
+    }
+
+    /// What the operations below a value may cost.
+    fn limit(&self, most: usize, whole: usize) -> usize {
+        most.min(whole.saturating_add(self.slack))
     }
 
     /// Compares two values at one step below `path`. The step stays only where something leads there.

