@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_contract::{Digest, PolicyId, PolicyIdError};
+use portcullis_contract::{Digest, GroupId, PolicyId, PolicyIdError, WebhookKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,6 +21,11 @@ pub const POLICY_KIND_LABEL: &str = "policies.portcullis.dev/policy-kind";
 pub const POLICY_NAMESPACE_LABEL: &str = "policies.portcullis.dev/policy-namespace";
 /// Label of a revision: the name of its policy.
 pub const POLICY_NAME_LABEL: &str = "policies.portcullis.dev/policy-name";
+/// Label of a revision: the match group of its policy at this generation. It repeats what follows from the content, for whoever
+/// cannot read that.
+pub const MATCH_GROUP_LABEL: &str = "policies.portcullis.dev/match-group";
+/// Label of a revision: the kind of that group's webhook, `validating` or `mutating`.
+pub const WEBHOOK_KIND_LABEL: &str = "policies.portcullis.dev/webhook-kind";
 /// Annotation of a revision: the digest of its module, once known; of a group, a JSON object with each member's digest.
 pub const PINNED_DIGEST_ANNOTATION: &str = "policies.portcullis.dev/pinned-digest";
 /// Annotation of a revision, `true`: the generation has served on every replica, called by the API servers or suspended. On any
@@ -49,6 +54,28 @@ pub struct RevisionData {
     /// Only what always acts from the newest generation counts of `spec` then.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
+    /// Which shard of its match part the policy is in ([`portcullis_contract::shard_id`]).
+    #[serde(skip_serializing_if = "is_first", default)]
+    pub shard: u32,
+}
+
+impl RevisionData {
+    /// Reads the `data` of a revision.
+    ///
+    /// # Errors
+    /// When it has not this form, in words that quote nothing of what it holds.
+    pub fn read(data: &Value) -> Result<Self, String> {
+        if data.is_object() {
+            Self::deserialize(data).map_err(|error| error.to_string())
+        } else {
+            Err("its data are no object".to_owned())
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_first(shard: &u32) -> bool {
+    *shard == 0
 }
 
 /// A policy, by name and uid.
@@ -98,6 +125,46 @@ impl PolicyReference {
         ];
         labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned()))).collect()
     }
+}
+
+/// Whose revision it is and of which generation, as far as its data tells, and by its labels and number where that cannot be read.
+pub fn identity(data: &Value, labels: &BTreeMap<String, String>, number: i64) -> Option<(PolicyReference, i64)> {
+    let told = data.get("policy").and_then(|policy| PolicyReference::deserialize(policy).ok());
+    let generation = data.get("generation").and_then(Value::as_i64).unwrap_or(number);
+    Some((told.or_else(|| labelled(labels))?, generation))
+}
+
+fn labelled(labels: &BTreeMap<String, String>) -> Option<PolicyReference> {
+    let kind = match labels.get(POLICY_KIND_LABEL)?.as_str() {
+        "Policy" => Kind::Policy,
+        "ClusterPolicy" => Kind::ClusterPolicy,
+        _ => return None,
+    };
+    Some(PolicyReference {
+        kind,
+        namespace: labels.get(POLICY_NAMESPACE_LABEL).cloned(),
+        name: labels.get(POLICY_NAME_LABEL)?.clone(),
+        uid: labels.get(POLICY_UID_LABEL)?.clone(),
+    })
+}
+
+/// The match group that the labels of a revision name. Content that can be read counts before it.
+pub fn labelled_group(labels: &BTreeMap<String, String>) -> Option<(GroupId, WebhookKind)> {
+    let kind = match labels.get(WEBHOOK_KIND_LABEL)?.as_str() {
+        "validating" => WebhookKind::Validating,
+        "mutating" => WebhookKind::Mutating,
+        _ => return None,
+    };
+    Some((labels.get(MATCH_GROUP_LABEL)?.parse().ok()?, kind))
+}
+
+/// The labels that name a match group.
+pub fn group_labels(group: &GroupId, kind: WebhookKind) -> [(&'static str, String); 2] {
+    let kind = match kind {
+        WebhookKind::Validating => "validating",
+        WebhookKind::Mutating => "mutating",
+    };
+    [(MATCH_GROUP_LABEL, group.to_string()), (WEBHOOK_KIND_LABEL, kind.to_owned())]
 }
 
 /// What the annotations of a revision say.
@@ -156,7 +223,7 @@ mod tests {
         // The quick way to read this one is off by one in the last place.
         let text = r#"{"settings":{"ratio":31.245270191439438}}"#;
         let spec: Value = serde_json::from_str(text).expect("JSON");
-        let data = RevisionData { policy: reference(), generation: 1, spec, problem: None };
+        let data = RevisionData { policy: reference(), generation: 1, spec, problem: None, shard: 0 };
         let written = serde_json::to_string(&data).expect("JSON");
         assert!(written.contains(text), "{written}");
     }
@@ -167,6 +234,33 @@ mod tests {
         assert_eq!(labels[POLICY_NAMESPACE_LABEL], "team-a");
         assert_eq!(labels[POLICY_SERVER_LABEL], "default");
         assert_eq!(labels.len(), 5);
+    }
+
+    #[test]
+    fn whose_revision_it_is_stands_in_its_data_and_else_in_its_labels() {
+        let labels = reference().labels("default");
+        let other = PolicyReference { uid: "other".to_owned(), ..reference() };
+        let data = serde_json::json!({"policy": other, "generation": 4, "shard": "nonsense"});
+        assert_eq!(identity(&data, &labels, 3), Some((other, 4)));
+        let damaged = serde_json::json!({"policy": {"kind": "Novelty"}, "generation": "4"});
+        assert_eq!(identity(&damaged, &labels, 3), Some((reference(), 3)));
+        assert_eq!(identity(&Value::Null, &labels, 3), Some((reference(), 3)));
+        assert_eq!(identity(&Value::Null, &BTreeMap::new(), 3), None);
+        assert!(RevisionData::read(&damaged).is_err());
+        assert_eq!(RevisionData::read(&"hunter2".into()), Err("its data are no object".to_owned()));
+    }
+
+    #[test]
+    fn labels_name_a_match_group_or_none() {
+        let group: GroupId = "0123456789abcdef".parse().expect("an id");
+        let labels = |pairs: &[(&str, String)]| {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect::<BTreeMap<_, _>>()
+        };
+        let mut all = labels(&group_labels(&group, WebhookKind::Mutating));
+        assert_eq!(labelled_group(&all), Some((group, WebhookKind::Mutating)));
+        all.insert(MATCH_GROUP_LABEL.to_owned(), "../../etc".to_owned());
+        assert_eq!(labelled_group(&all), None);
+        assert_eq!(labelled_group(&BTreeMap::new()), None);
     }
 
     #[test]

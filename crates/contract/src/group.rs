@@ -126,6 +126,12 @@ impl fmt::Display for GroupId {
 /// The group of a match part: the first 16 hex digits of the SHA-256 of its canonical form. The order of rules and
 /// conditions counts, the order of keys and of the words in a rule's lists does not.
 pub fn group_id(part: &MatchPart) -> GroupId {
+    shard_id(part, 0)
+}
+
+/// The group of one shard of a match part. Shard 0 is the group of [`group_id`]; the others take mutating policies whose turns do
+/// not fit into the time that an API server waits for one webhook, so that they have a webhook of their own.
+pub fn shard_id(part: &MatchPart, shard: u32) -> GroupId {
     let sorted = |list: &[String]| {
         let mut list = list.to_vec();
         list.sort();
@@ -151,7 +157,7 @@ pub fn group_id(part: &MatchPart) -> GroupId {
         None | Some(Value::Null) => serde_json::json!({}),
         Some(value) => value.clone(),
     };
-    let canonical = serde_json::json!({
+    let mut canonical = serde_json::json!({
         "kind": part.kind,
         "namespace": part.namespace,
         "rules": rules,
@@ -162,6 +168,9 @@ pub fn group_id(part: &MatchPart) -> GroupId {
         "failurePolicy": part.failure_policy,
         "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
     });
+    if shard > 0 {
+        canonical["shard"] = shard.into();
+    }
     let mut text = String::new();
     write_canonical(&canonical, &mut text);
     let mut hex = Digest::of(text.as_bytes()).hex();
@@ -227,6 +236,13 @@ mod tests {
     #[test]
     fn the_id_is_stable_across_releases() {
         assert_eq!(group_id(&pods()).as_str(), "c00ef5eb6ddf5cac");
+    }
+
+    #[test]
+    fn each_shard_is_a_group_and_the_first_is_that_of_the_match_part() {
+        assert_eq!(shard_id(&pods(), 0), group_id(&pods()));
+        assert_eq!(shard_id(&pods(), 1).as_str(), "3897c267fe3f8b3d");
+        assert_ne!(shard_id(&pods(), 1), shard_id(&pods(), 2));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod text;
 
 pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;
-pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id};
+pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};
 pub use id::{PolicyId, PolicyIdError};
 pub use manifest::{
     Artifact, Candidate, ContextAwareResource, ExecutionMode, FailurePolicy, GroupEntry, LastGood, MANIFEST_FILE,

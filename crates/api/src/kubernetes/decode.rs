@@ -4,7 +4,21 @@ use kube_core::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{PolicySpec, schema};
+use crate::{API_VERSION, Metadata, Policy, PolicyReference, PolicySpec, schema};
+
+/// What [`decode_match`] looks at: what [`Policy::match_part`] is made of, and the time limits.
+const MATCH_FIELDS: [&str; 10] = [
+    "rules",
+    "mutating",
+    "failurePolicy",
+    "matchPolicy",
+    "matchConditions",
+    "objectSelector",
+    "namespaceSelector",
+    "sideEffects",
+    "timeoutSeconds",
+    "timeoutEvalSeconds",
+];
 
 /// An object, or a part of it, that this release cannot read. Usually a newer release with more values let it in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +51,18 @@ pub fn decode<K: DeserializeOwned>(object: DynamicObject) -> Result<K, DecodeErr
 pub fn decode_spec(mut spec: Value) -> Result<PolicySpec, DecodeError> {
     schema::prune(&schema::SPEC, &mut spec);
     read(spec)
+}
+
+/// Reads of a spec only what decides which webhook calls the policy and for how long it is waited for; the rest is as in an empty
+/// spec. So a policy keeps its webhook where a newer release, or damage, put something elsewhere that this release cannot read.
+///
+/// # Errors
+/// When a value of these fields is none that this release knows.
+pub fn decode_match(policy: &PolicyReference, spec: &Value) -> Result<Policy, DecodeError> {
+    let fields = spec.as_object().into_iter().flatten().filter(|(name, _)| MATCH_FIELDS.contains(&name.as_str()));
+    let spec = decode_spec(fields.map(|(name, value)| (name.clone(), value.clone())).collect())?;
+    let metadata = Metadata { name: policy.name.clone(), namespace: policy.namespace.clone(), ..Metadata::default() };
+    Ok(Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None })
 }
 
 /// The `spec` of an object, whole, also where this release cannot read it: what a revision holds.
@@ -90,6 +116,30 @@ mod tests {
         let policy: ClusterPolicy =
             decode(object(|o| o["status"] = json!({"conditions": [condition]}))).expect("reads");
         assert!(policy.status.is_some_and(|status| status.is_true(crate::ConditionType::WebhookConfigured)));
+    }
+
+    #[test]
+    fn the_match_part_is_read_whatever_else_is_odd() {
+        let whole = json!({
+            "module": "m", "mutating": true, "failurePolicy": "Ignore", "matchPolicy": "Exact", "sideEffects": "NoneOnDryRun",
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+            "matchConditions": [{"name": "a", "expression": "true"}], "timeoutSeconds": 7, "timeoutEvalSeconds": 3,
+            "objectSelector": {"matchLabels": {"a": "b"}}, "namespaceSelector": {"matchLabels": {"c": "d"}},
+        });
+        let reference =
+            PolicyReference { kind: Kind::ClusterPolicy, namespace: None, name: "a".into(), uid: "u".into() };
+        let mut expected = decode_match(&reference, &whole).expect("reads");
+        expected.spec = decode_spec(whole.clone()).expect("reads");
+        let mut odd = whole;
+        odd["mode"] = json!("quarantine");
+        odd["settings"] = json!(7);
+        odd["novelty"] = json!({"a": 1});
+        assert!(decode_spec(odd.clone()).is_err());
+        let read = decode_match(&reference, &odd).expect("reads");
+        assert_eq!(read.match_part(), expected.match_part());
+        assert_eq!((read.spec.timeout_seconds, read.spec.timeout_eval_seconds), (Some(7), Some(3)));
+        odd["failurePolicy"] = json!("Perhaps");
+        assert!(decode_match(&reference, &odd).expect_err("no match part").to_string().contains("Perhaps"));
     }
 
     #[test]

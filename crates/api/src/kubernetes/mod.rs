@@ -20,7 +20,7 @@ mod resource;
 
 pub use bounded::{BoundedObject, BoundedValue};
 pub use crd::definitions;
-pub use decode::{DecodeError, decode, decode_spec, raw_spec};
+pub use decode::{DecodeError, decode, decode_match, decode_spec, raw_spec};
 pub use kube_core::DynamicObject;
 pub use resource::{ClusterPolicy, ClusterSpec, NamespacedSpec, Policy, PolicyResource};
 
