@@ -175,7 +175,7 @@ pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
 
 /// What acts at once, read from a manifest that does not decode as a whole; a policy that was switched off must not be
 /// switched on by a slip elsewhere in its file. Without its rules the match group is not known.
-pub(super) fn lenient_head(value: &Value) -> Option<Head> {
+fn lenient_head(value: &Value) -> Option<Head> {
     let spec = value.get("spec")?.as_object()?;
     let field = |name: &str| spec.get(name).cloned().unwrap_or(Value::Null);
     let mode = serde_json::from_value::<Option<Mode>>(field("mode")).ok()?;

@@ -211,9 +211,8 @@ impl Policy {
         self.begin(desired.hash, now);
         self.pin = pin;
         if let Some(head) = desired.head {
-            // A manifest that cannot be decoded tells no rules: the match group stays what it was.
-            // In a cluster the older revisions say which.
-            let is_told = desired.body.is_ok() || desired.object.is_some();
+            // What cannot be decoded tells no rules, and perhaps no label does: the match group stays what it was.
+            let is_told = desired.body.is_ok();
             let group = if is_told { head.group } else { head.group.or(self.head.group.take()) };
             self.head = Head { group, ..head };
         }

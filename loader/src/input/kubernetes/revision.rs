@@ -1,18 +1,19 @@
 //! From a ControllerRevision to what it says of its policy.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use portcullis_api::kubernetes::decode_spec;
-use portcullis_api::revision::{
-    POLICY_KIND_LABEL, POLICY_NAME_LABEL, POLICY_NAMESPACE_LABEL, POLICY_UID_LABEL, PolicyReference, RevisionMarks,
-};
-use portcullis_api::{API_VERSION, Kind, Metadata, Policy};
-use portcullis_contract::{Digest, Failure, PolicyId, Reason, clean};
+use portcullis_api::kubernetes::{decode_match, decode_spec};
+use portcullis_api::revision::{PolicyReference, RevisionData, RevisionMarks, identity, labelled_group};
+use portcullis_api::{API_VERSION, Metadata, Policy};
+use portcullis_contract::{Digest, Failure, GroupId, PolicyId, Reason, WebhookKind, clean, shard_id};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::object::Object;
 use crate::content::{Body, Head, Problem, hash};
 use crate::input::json;
-use crate::input::manifest::{Place, judge, lenient_head};
+use crate::input::manifest::{Place, judge};
 use crate::input::tree::{Document, MAX_DEPTH};
 
 /// A revision, read.
@@ -20,6 +21,8 @@ use crate::input::tree::{Document, MAX_DEPTH};
 pub(super) struct Revision {
     /// The name of the object.
     pub(super) name: String,
+    /// Whether that is the name which the controller gives. Somebody's copy of a revision does not stand in for it.
+    pub(super) is_named_well: bool,
     /// The policy.
     pub(super) id: PolicyId,
     /// The policy's uid.
@@ -30,8 +33,10 @@ pub(super) struct Revision {
     pub(super) created: Option<Timestamp>,
     /// What is known about it since.
     pub(super) marks: RevisionMarks,
-    /// What acts at once; absent when not even that can be read.
-    pub(super) head: Option<Head>,
+    /// What acts at once. What of it cannot be read counts as the stricter.
+    pub(super) head: Head,
+    /// A group that only its labels name, beside that of its content: the policy may be called there until they are corrected.
+    pub(super) other_group: Option<(GroupId, WebhookKind)>,
     /// What it serves, or why it cannot be.
     pub(super) body: Result<Body, Problem>,
     /// Equal for equal content.
@@ -47,77 +52,97 @@ pub(super) fn read(object: &Object) -> Result<Revision, String> {
     let document = json::documents(text).map_err(|error| error.to_string()).and_then(|mut documents| {
         if documents.is_empty() { Err("data: it is empty".to_owned()) } else { Ok(documents.remove(0)) }
     });
-    let value = document.as_ref().map(|document| &document.value).ok();
-    let told = value.and_then(|value| serde_json::from_value(value.get("policy")?.clone()).ok());
-    let Some(policy) = told.or_else(|| labelled(object)) else {
+    let (metadata, nothing) = (&object.metadata, BTreeMap::new());
+    let labels = metadata.labels.as_ref().unwrap_or(&nothing);
+    let value = document.as_ref().map_or(&Value::Null, |document| &document.value);
+    let Some((policy, generation)) = identity(value, labels, object.revision) else {
         return Err("neither its data nor its labels tell whose revision it is".to_owned());
     };
     let id = policy.id().map_err(|error| format!("its policy's name cannot be used: {error}"))?;
-    let generation = value.and_then(|value| value["generation"].as_i64()).unwrap_or(object.revision);
-    let problem = value.and_then(|value| value["problem"].as_str()).map(|text| clean(text, Failure::MAX_MESSAGE));
-    let (head, body) = match document {
-        Ok(document) => content(&policy, document),
-        Err(text) => (None, Err(Problem::new(Reason::SpecInvalid, format!("the revision cannot be read: {text}")))),
+    let name = metadata.name.clone().unwrap_or_default();
+    let problem = value["problem"].as_str().map(|text| clean(text, Failure::MAX_MESSAGE));
+    let own = group(&policy, value);
+    let label = labelled_group(labels);
+    let mut head = readable(value);
+    head.group = own.clone().or_else(|| label.clone());
+    let body = match document {
+        Ok(document) => content(&policy, document, &name),
+        Err(text) => Err(damaged(&name, &text)),
     };
     // Its switches act, and nobody knows what else it would be.
     let body = problem.map_or(body, |text| Err(Problem::new(Reason::SpecInvalid, text)));
-    let hash = match (&head, &body) {
-        (Some(head), Ok(body)) => hash(head, body),
-        _ => Digest::of(text.as_bytes()),
+    let hash = match &body {
+        Ok(body) => hash(&head, body),
+        // Labels that come later may tell more.
+        Err(_) => Digest::of(format!("{text}{:?}", head.group).as_bytes()),
     };
-    let metadata = &object.metadata;
     Ok(Revision {
-        name: metadata.name.clone().unwrap_or_default(),
+        is_named_well: name == policy.revision_name(generation),
+        name,
         id,
         uid: policy.uid,
         generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         marks: metadata.annotations.as_ref().map(RevisionMarks::of).unwrap_or_default(),
+        other_group: label.filter(|label| own.is_some_and(|own| own.0 != label.0)),
         head,
         body,
         hash,
     })
 }
 
-/// Whose revision it is, by its labels.
-fn labelled(object: &Object) -> Option<PolicyReference> {
-    let labels = object.metadata.labels.as_ref()?;
-    let kind = match labels.get(POLICY_KIND_LABEL)?.as_str() {
-        "Policy" => Kind::Policy,
-        "ClusterPolicy" => Kind::ClusterPolicy,
-        _ => return None,
-    };
-    Some(PolicyReference {
-        kind,
-        namespace: labels.get(POLICY_NAMESPACE_LABEL).cloned(),
-        name: labels.get(POLICY_NAME_LABEL)?.clone(),
-        uid: labels.get(POLICY_UID_LABEL)?.clone(),
-    })
+/// The match group, read apart from the rest, so that what is odd elsewhere takes no policy out of its group.
+fn group(policy: &PolicyReference, data: &Value) -> Option<(GroupId, WebhookKind)> {
+    let shard = data.get("shard").map_or(Some(0), |shard| u32::try_from(shard.as_u64()?).ok())?;
+    let part = decode_match(policy, data.get("spec")?).ok()?.match_part();
+    Some((shard_id(&part, shard), part.kind))
 }
 
-fn content(policy: &PolicyReference, document: Document) -> (Option<Head>, Result<Body, Problem>) {
+/// What acts at once, field by field. A policy in a cluster that cannot be read as a whole opens no door.
+fn readable(data: &Value) -> Head {
+    fn field<T: DeserializeOwned + Default>(data: &Value, name: &str) -> T {
+        let value = data.get("spec").and_then(|spec| spec.get(name));
+        value.and_then(|value| serde_json::from_value(value.clone()).ok()).unwrap_or_default()
+    }
+    Head {
+        mode: field(data, "mode"),
+        failure_policy: field(data, "failurePolicy"),
+        suspend: field(data, "suspend"),
+        group: None,
+    }
+}
+
+fn content(policy: &PolicyReference, document: Document, name: &str) -> Result<Body, Problem> {
     let Document { mut value, too_deep, .. } = document;
     // Settings are taken out first, so that no error text of the decoder can quote them.
     let taken = value.get_mut("spec").and_then(Value::as_object_mut).and_then(|spec| spec.shift_remove("settings"));
-    let lenient = lenient_head(&value);
-    let invalid = |text: String| Err(Problem::new(Reason::SpecInvalid, text));
     if too_deep.as_ref().is_some_and(|path| path.first().is_none_or(|key| key != "spec")) {
-        return (lenient, invalid(format!("the revision is nested deeper than {MAX_DEPTH} levels")));
+        return Err(damaged(name, &format!("it is nested deeper than {MAX_DEPTH} levels")));
     }
-    let spec = value.get_mut("spec").map(Value::take).unwrap_or_default();
-    let spec = match decode_spec(spec) {
-        Ok(spec) => spec,
-        Err(error) => return (lenient, invalid(error.to_string())),
-    };
+    let data = RevisionData::read(&value).map_err(|text| damaged(name, &text))?;
+    let spec = decode_spec(data.spec).map_err(|error| {
+        let text = format!(
+            "revision {name} has what this release of Portcullis cannot read: spec.{error}; upgrade to the release that wrote it, \
+             or apply the policy with a value that this one knows"
+        );
+        Problem::new(Reason::SpecInvalid, text)
+    })?;
     let metadata = Metadata { name: policy.name.clone(), namespace: policy.namespace.clone(), ..Metadata::default() };
     let policy = Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None };
-    let (head, body) = judge(policy, taken, too_deep.as_deref(), Place::Cluster);
-    (Some(head), body)
+    judge(policy, taken, too_deep.as_deref(), Place::Cluster).1
+}
+
+fn damaged(name: &str, text: &str) -> Problem {
+    let text =
+        format!("revision {name} is damaged: {text}; delete it, and the controller makes it again from the policy");
+    Problem::new(Reason::SpecInvalid, text)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use portcullis_contract::{Mode, WebhookKind};
+    use portcullis_api::Kind;
+    use portcullis_api::revision::group_labels;
+    use portcullis_contract::{FailurePolicy, Mode};
     use serde_json::json;
 
     use super::*;
@@ -162,7 +187,7 @@ pub(super) mod tests {
         let revision = read_changed(|_| ());
         assert_eq!((revision.id.as_str(), revision.uid.as_str(), revision.generation), ("cluster/a", "uid-of-a", 3));
         assert_eq!(revision.body.expect("good").settings.get(), r#"{"of":3}"#);
-        let group = revision.head.and_then(|head| head.group).expect("a group");
+        let group = revision.head.group.expect("a group");
         assert_eq!(group.1, WebhookKind::Validating);
     }
 
@@ -172,7 +197,7 @@ pub(super) mod tests {
             o["data"]["spec"]["mode"] = json!("monitor");
             o["data"]["spec"]["rules"] = json!("no");
         });
-        assert_eq!(revision.head.map(|head| head.mode), Some(Mode::Monitor));
+        assert_eq!(revision.head.mode, Mode::Monitor);
         assert_eq!(revision.body.expect_err("a problem").reason, Reason::SpecInvalid);
     }
 
@@ -193,6 +218,84 @@ pub(super) mod tests {
         assert!(read_changed(|o| o["data"]["spec"]["novelty"] = json!(1)).body.is_ok());
     }
 
+    /// The group of the revisions that [`object`] makes, and another.
+    fn groups() -> [(GroupId, WebhookKind); 2] {
+        let own = read_changed(|_| ()).head.group.expect("a group");
+        [own, ("0123456789abcdef".parse().expect("an id"), WebhookKind::Mutating)]
+    }
+
+    fn label(o: &mut Value, (group, kind): &(GroupId, WebhookKind)) {
+        for (label, value) in group_labels(group, *kind) {
+            o["metadata"]["labels"][label] = value.into();
+        }
+    }
+
+    #[test]
+    fn z18_damage_leaves_the_policy_in_the_group_of_the_labels_and_is_told() {
+        let [_, group] = groups();
+        for damage in
+            [json!(null), json!("hunter2"), json!({"spec": 7}), json!({"generation": 3, "spec": {"rules": 7}})]
+        {
+            let revision = read_changed(|o| {
+                label(o, &group);
+                o["data"] = damage.clone();
+            });
+            assert_eq!((revision.head.group.as_ref(), revision.other_group), (Some(&group), None), "{damage}");
+            assert_eq!((revision.head.mode, revision.head.failure_policy), (Mode::Protect, FailurePolicy::Fail));
+            let problem = revision.body.expect_err("a problem");
+            let says = |text: &str| problem.message.contains(text) && problem.reason == Reason::SpecInvalid;
+            assert!(says("revision a-") && says("is damaged") && says("delete it") && !says("hunter2"), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn z18_a_value_of_a_newer_release_leaves_the_rest_as_it_is() {
+        let [own, labelled] = groups();
+        let revision = read_changed(|o| {
+            o["data"]["spec"]["mode"] = json!("quarantine");
+            o["data"]["spec"]["suspend"] = json!(true);
+        });
+        assert_eq!((revision.head.group, revision.head.mode, revision.head.suspend), (Some(own), Mode::Protect, true));
+        let problem = revision.body.expect_err("a problem");
+        assert!(problem.message.contains("quarantine") && problem.message.contains("upgrade"), "{problem:?}");
+        let revision = read_changed(|o| {
+            label(o, &labelled);
+            o["data"]["spec"]["failurePolicy"] = json!("Perhaps");
+            o["data"]["spec"]["mode"] = json!("warn");
+        });
+        assert_eq!((revision.head.group, revision.head.mode), (Some(labelled), Mode::Warn));
+    }
+
+    #[test]
+    fn z18_a_label_moves_nobody_out_of_the_group_of_its_content() {
+        let [own, other] = groups();
+        let revision = read_changed(|o| label(o, &other));
+        assert_eq!((revision.head.group, revision.other_group), (Some(own.clone()), Some(other)));
+        assert!(revision.body.is_ok());
+        assert_eq!(read_changed(|o| label(o, &own)).other_group, None);
+    }
+
+    #[test]
+    fn z18_labels_that_come_later_are_news_where_content_is_not_there() {
+        let [_, group] = groups();
+        let before = read_changed(|o| o["data"] = json!(7));
+        let after = read_changed(|o| {
+            label(o, &group);
+            o["data"] = json!(7);
+        });
+        assert_ne!(before.hash, after.hash);
+        assert_eq!(read_changed(|_| ()).hash, read_changed(|o| label(o, &group)).hash);
+    }
+
+    #[test]
+    fn z03_a_shard_is_a_group_of_its_own() {
+        let [own, _] = groups();
+        let group = |shard: Value| read_changed(|o| o["data"]["shard"] = shard).head.group;
+        assert_eq!(group(json!(0)), Some(own.clone()));
+        assert!(group(json!(1)).is_some_and(|group| group != own));
+        assert_eq!(group(json!("x")), None);
+    }
+
     #[test]
     fn the_content_of_a_rollback_is_there_already() {
         assert!(read_changed(|o| o["data"]["spec"]["rollbackTo"] = json!(1)).body.is_ok());
@@ -204,7 +307,7 @@ pub(super) mod tests {
             o["data"]["spec"]["mode"] = json!("monitor");
             o["data"]["problem"] = json!("there is no revision of generation 9");
         });
-        assert_eq!(revision.head.map(|head| head.mode), Some(Mode::Monitor));
+        assert_eq!(revision.head.mode, Mode::Monitor);
         let problem = revision.body.expect_err("a problem");
         assert_eq!(
             (problem.reason, problem.message.as_str()),
@@ -227,7 +330,7 @@ pub(super) mod tests {
         });
         let problem = group.body.expect_err("a problem");
         assert!(problem.reason == Reason::SpecInvalid && problem.message.contains("policies"), "{problem:?}");
-        assert!(group.head.is_some_and(|head| head.group.is_some()));
+        assert!(group.head.group.is_some());
     }
 
     #[test]
@@ -240,7 +343,7 @@ pub(super) mod tests {
         for object in [deep_object, large] {
             let revision = read(&object).expect("its policy is told");
             assert_eq!(revision.body.expect_err("a problem").reason, Reason::SettingsInvalid);
-            assert!(revision.head.is_some_and(|head| head.group.is_some()));
+            assert!(revision.head.group.is_some());
         }
     }
 

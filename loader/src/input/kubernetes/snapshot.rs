@@ -36,11 +36,11 @@ pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Sna
 }
 
 fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
-    revisions.sort_by_key(|revision| Reverse(revision.generation));
+    revisions.sort_by(|one, other| order(one).cmp(&order(other)));
     let (newest, older) = revisions.split_first()?;
-    let group = |revision: &&Revision| revision.head.as_ref()?.group.clone();
-    let older_groups: BTreeSet<_> =
-        older.iter().filter(|revision| !revision.marks.withdrawn).filter_map(group).collect();
+    let in_force = older.iter().filter(|revision| !revision.marks.withdrawn);
+    let older_groups = in_force.flat_map(|revision| revision.head.group.iter().chain(&revision.other_group));
+    let older_groups: BTreeSet<_> = older_groups.chain(&newest.other_group).cloned().collect();
     let last_served = older.iter().find_map(|revision| {
         let body = revision.body.as_ref().ok().filter(|_| revision.marks.served)?;
         Some(Served { generation: revision.generation, body: body.clone(), pin: revision.marks.pinned_digest })
@@ -50,7 +50,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
         file: newest.name.clone(),
         created: revisions.iter().filter_map(|revision| revision.created).min(),
         hash: newest.hash,
-        head: newest.head.clone(),
+        head: Some(newest.head.clone()),
         body: newest.body.clone(),
         object: Some(Object {
             uid: newest.uid.clone(),
@@ -62,6 +62,11 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             enforced: revisions.iter().any(|revision| revision.marks.served),
         }),
     })
+}
+
+/// The newest first; of two of one generation the one that the controller made.
+fn order(revision: &Revision) -> (Reverse<i64>, bool, &str) {
+    (Reverse(revision.generation), !revision.is_named_well, &revision.name)
 }
 
 /// The digest that the newest generation's module must have: the recorded one. Before one is recorded, the bytes that it goes
@@ -84,7 +89,7 @@ mod tests {
         DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION,
         WITHDRAWN_ANNOTATION,
     };
-    use portcullis_contract::{Mode, Reason};
+    use portcullis_contract::{Mode, Reason, WebhookKind};
     use serde_json::{Value, json};
 
     use super::super::revision::read;
@@ -159,13 +164,57 @@ mod tests {
 
     #[test]
     fn w14_a_policy_is_in_the_groups_of_all_revisions_that_are_not_withdrawn() {
-        let group = |revision: &Revision| revision.head.as_ref().and_then(|head| head.group.clone()).expect("a group");
+        let group = |revision: &Revision| revision.head.group.clone().expect("a group");
         let (old, new) = (revision(1, &[], on("services")), plain(2, &[]));
         let (policy, object) = only(&[old.clone(), new.clone()]);
         assert_eq!(policy.head.and_then(|head| head.group), Some(group(&new)));
         assert_eq!(object.older_groups, BTreeSet::from([group(&old)]));
         let withdrawn = revision(1, &[(WITHDRAWN_ANNOTATION, "true")], on("services"));
         assert!(only(&[withdrawn, new]).1.older_groups.is_empty());
+    }
+
+    #[test]
+    fn z18_a_damaged_newest_generation_leaves_the_older_ones_serving_and_in_their_groups() {
+        let old = revision(1, &[(SERVED_ANNOTATION, "true")], on("services"));
+        let label: portcullis_contract::GroupId = "0123456789abcdef".parse().expect("an id");
+        let damaged = revision(2, &[], |o| {
+            for (key, value) in portcullis_api::revision::group_labels(&label, WebhookKind::Validating) {
+                o["metadata"]["labels"][key] = value.into();
+            }
+            o["data"] = json!("damage");
+        });
+        let group = old.head.group.clone().expect("a group");
+        let (policy, object) = only(&[old, damaged]);
+        assert_eq!((object.generation, object.last_served.map(|served| served.generation)), (2, Some(1)));
+        assert_eq!(object.older_groups, BTreeSet::from([group]));
+        assert_eq!(policy.head.and_then(|head| head.group), Some((label, WebhookKind::Validating)));
+        assert_eq!(policy.body.expect_err("a problem").reason, Reason::SpecInvalid);
+    }
+
+    #[test]
+    fn z18_a_label_that_names_another_group_adds_it() {
+        let other: portcullis_contract::GroupId = "0123456789abcdef".parse().expect("an id");
+        let labelled = revision(1, &[], |o| {
+            for (key, value) in portcullis_api::revision::group_labels(&other, WebhookKind::Validating) {
+                o["metadata"]["labels"][key] = value.into();
+            }
+        });
+        let (policy, object) = only(std::slice::from_ref(&labelled));
+        assert_eq!(policy.head.and_then(|head| head.group), labelled.head.group);
+        assert_eq!(object.older_groups, BTreeSet::from([(other, WebhookKind::Validating)]));
+    }
+
+    #[test]
+    fn z18_somebodys_copy_does_not_stand_in_for_the_revision() {
+        let ours = plain(1, &[]);
+        let copy = |name: &'static str| {
+            revision(1, &[], move |o| {
+                o["metadata"]["name"] = json!(name);
+                o["data"] = json!("damage");
+            })
+        };
+        let (policy, _) = only(&[copy("0"), ours, copy("z")]);
+        assert!(policy.body.is_ok());
     }
 
     #[test]

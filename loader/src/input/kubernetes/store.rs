@@ -1,6 +1,7 @@
 //! The revisions that there are, each read once, as the events of a watch tell them.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
@@ -9,6 +10,10 @@ use super::object::Object;
 use super::revision::{Revision, read};
 use super::snapshot::snapshot;
 use crate::input::Snapshot;
+
+/// How long a revision counts that was deleted by somebody else than the controller, which marks it first. It makes it again; a policy
+/// must not leave its group meanwhile.
+const MISSED: Duration = Duration::from_secs(600);
 
 /// What one object is: a revision, or why it is none.
 type Entry = Result<Revision, String>;
@@ -19,12 +24,14 @@ pub(super) struct Store {
     entries: HashMap<String, Entry>,
     /// A list that is not complete yet. Until it is, what was known before counts.
     listing: Option<HashMap<String, Entry>>,
+    /// Revisions in force that were deleted without a mark, and until when they count.
+    missed: HashMap<String, (Revision, Instant)>,
     complete: bool,
 }
 
 impl Store {
     /// Takes in an event. True when what there is may be another now.
-    pub(super) fn take(&mut self, event: Event<Object>) -> bool {
+    pub(super) fn take(&mut self, event: Event<Object>, now: Instant) -> bool {
         match event {
             Event::Init => {
                 self.listing = Some(HashMap::new());
@@ -36,15 +43,39 @@ impl Store {
             }
             Event::InitDone => {
                 self.entries = self.listing.take().unwrap_or_default();
+                self.missed.retain(|name, _| !self.entries.contains_key(name));
                 self.complete = true;
                 true
             }
             Event::Apply(object) => {
-                self.entries.insert(object.name_any(), read(&object));
+                let name = object.name_any();
+                self.missed.remove(&name);
+                self.entries.insert(name, read(&object));
                 true
             }
-            Event::Delete(object) => self.entries.remove(&object.name_any()).is_some(),
+            Event::Delete(object) => {
+                let name = object.name_any();
+                let Some(entry) = self.entries.remove(&name) else { return false };
+                if let Ok(revision) = entry
+                    && !revision.marks.deleted
+                    && !revision.marks.withdrawn
+                {
+                    tracing::warn!(
+                        name,
+                        "somebody deleted a revision; it counts until the controller has made it again"
+                    );
+                    self.missed.insert(name, (revision, now + MISSED));
+                }
+                true
+            }
         }
+    }
+
+    /// Forgets what has counted for long enough. True when there was something.
+    pub(super) fn forget(&mut self, now: Instant) -> bool {
+        let before = self.missed.len();
+        self.missed.retain(|_, (_, until)| *until > now);
+        self.missed.len() < before
     }
 
     /// Whether a list is on its way.
@@ -55,7 +86,8 @@ impl Store {
     /// What is wanted; nothing before the first complete list.
     pub(super) fn snapshot(&self) -> Option<Snapshot> {
         self.complete.then(|| {
-            let mut snapshot = snapshot(self.entries.values().filter_map(|entry| entry.as_ref().ok()));
+            let there = self.entries.values().filter_map(|entry| entry.as_ref().ok());
+            let mut snapshot = snapshot(there.chain(self.missed.values().map(|(revision, _)| revision)));
             let odd =
                 self.entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.as_ref().err()?.clone())));
             snapshot.problems.extend(odd);
@@ -67,10 +99,15 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::revision::{DELETED_ANNOTATION, WITHDRAWN_ANNOTATION};
     use serde_json::json;
 
     use super::super::revision::tests::object;
     use super::*;
+
+    fn take(store: &mut Store, event: Event<Object>) -> bool {
+        store.take(event, Instant::now())
+    }
 
     fn ids(store: &Store) -> Option<Vec<String>> {
         Some(store.snapshot()?.policies.iter().map(|policy| policy.id.to_string()).collect())
@@ -80,43 +117,67 @@ mod tests {
     fn nothing_before_the_first_list_and_no_part_for_the_whole() {
         let mut store = Store::default();
         let one = |name: &str| object(name, 1, &[], |_| ());
-        assert!(!store.take(Event::Init) && !store.take(Event::InitApply(one("a"))));
+        assert!(!take(&mut store, Event::Init) && !take(&mut store, Event::InitApply(one("a"))));
         assert_eq!((ids(&store), store.is_listing()), (None, true));
-        assert!(!store.take(Event::InitApply(one("b"))));
-        assert!(store.take(Event::InitDone) && !store.is_listing());
+        assert!(!take(&mut store, Event::InitApply(one("b"))));
+        assert!(take(&mut store, Event::InitDone) && !store.is_listing());
         assert_eq!(ids(&store), Some(vec!["cluster/a".to_owned(), "cluster/b".to_owned()]));
         // A list again: what was known counts until it is complete.
-        store.take(Event::Init);
-        store.take(Event::InitApply(one("b")));
+        take(&mut store, Event::Init);
+        take(&mut store, Event::InitApply(one("b")));
         assert_eq!(ids(&store).map(|ids| ids.len()), Some(2));
-        store.take(Event::InitDone);
+        take(&mut store, Event::InitDone);
         assert_eq!(ids(&store), Some(vec!["cluster/b".to_owned()]));
     }
 
     #[test]
     fn r06_a_list_that_breaks_off_is_forgotten() {
         let mut store = Store::default();
-        store.take(Event::Init);
-        store.take(Event::InitApply(object("a", 1, &[], |_| ())));
-        store.take(Event::Init);
-        store.take(Event::InitDone);
+        take(&mut store, Event::Init);
+        take(&mut store, Event::InitApply(object("a", 1, &[], |_| ())));
+        take(&mut store, Event::Init);
+        take(&mut store, Event::InitDone);
         assert_eq!(ids(&store), Some(Vec::new()));
     }
 
     #[test]
     fn one_that_is_nobodys_is_told_and_harms_no_other() {
         let mut store = Store::default();
-        store.take(Event::InitDone);
-        assert!(store.take(Event::Apply(object("a", 1, &[], |_| ()))));
+        take(&mut store, Event::InitDone);
+        assert!(take(&mut store, Event::Apply(object("a", 1, &[], |_| ()))));
         let odd = object("b", 1, &[], |o| {
             o["data"] = json!([]);
             o["metadata"]["labels"] = json!(null);
         });
-        store.take(Event::Apply(odd));
+        take(&mut store, Event::Apply(odd));
         assert_eq!(ids(&store), Some(vec!["cluster/a".to_owned()]));
         assert_eq!(store.snapshot().map(|snapshot| snapshot.problems.len()), Some(1));
-        assert!(store.take(Event::Delete(object("a", 1, &[], |_| ()))));
-        assert!(!store.take(Event::Delete(object("a", 1, &[], |_| ()))));
+        let deleted = || object("a", 1, &[(DELETED_ANNOTATION, "true")], |_| ());
+        take(&mut store, Event::Apply(deleted()));
+        assert!(take(&mut store, Event::Delete(deleted())));
+        assert!(!take(&mut store, Event::Delete(deleted())));
+        assert_eq!(ids(&store), Some(Vec::new()));
+    }
+
+    #[test]
+    fn z18_a_revision_that_is_deleted_by_hand_counts_until_it_is_made_again() {
+        let (mut store, now) = (Store::default(), Instant::now());
+        let one = |name: &str| object(name, 1, &[], |_| ());
+        [Event::Init, Event::InitApply(one("a")), Event::InitApply(one("b")), Event::InitDone].into_iter().for_each(
+            |event| {
+                store.take(event, now);
+            },
+        );
+        store.take(Event::Delete(one("a")), now);
+        assert_eq!(ids(&store).map(|ids| ids.len()), Some(2));
+        // Made again, in another form: that counts alone.
+        store.take(Event::Apply(object("a", 1, &[(WITHDRAWN_ANNOTATION, "true")], |_| ())), now);
+        assert!(!store.forget(now + MISSED));
+        // What is in force no more may be removed by the controller without another word.
+        store.take(Event::Delete(one("a")), now);
+        assert_eq!(ids(&store), Some(vec!["cluster/b".to_owned()]));
+        store.take(Event::Delete(one("b")), now);
+        assert!(!store.forget(now) && store.forget(now + MISSED));
         assert_eq!(ids(&store), Some(Vec::new()));
     }
 }

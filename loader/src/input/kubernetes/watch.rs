@@ -87,6 +87,9 @@ impl Follow {
         let mut tell_at: Option<Instant> = None;
         loop {
             self.beat.now();
+            if store.forget(std::time::Instant::now()) {
+                tell_at.get_or_insert(Instant::now());
+            }
             let tell = async {
                 match tell_at {
                     Some(at) => sleep_until(at).await,
@@ -110,7 +113,7 @@ impl Follow {
                             if !matches!(event, watcher::Event::Init) && self.told.take().is_some() {
                                 tracing::info!("the API server tells of the revisions again");
                             }
-                            if store.take(event) {
+                            if store.take(event, std::time::Instant::now()) {
                                 tell_at.get_or_insert(heard + GATHER);
                             }
                         }
