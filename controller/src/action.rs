@@ -31,11 +31,13 @@ pub enum Action {
         /// The whole object.
         object: Value,
     },
-    /// Add annotations to a revision.
+    /// Add labels and annotations to a revision.
     Mark {
         /// Its name.
         name: String,
-        /// What to add.
+        /// What to add to its labels.
+        labels: BTreeMap<&'static str, String>,
+        /// What to add to its annotations.
         annotations: BTreeMap<&'static str, String>,
     },
     /// Remove a revision.

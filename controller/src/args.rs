@@ -60,6 +60,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_WAITING_EVENT", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
     pub waiting_event: Duration,
 
+    /// Longest evaluation of a policy that sets no limit of its own, as evaluators have it: webhooks of mutating policies, which are
+    /// asked in turn, wait for all of them.
+    #[arg(long, env = "PORTCULLIS_POLICY_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub policy_timeout: Duration,
+
     /// Most writes to the API server at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,

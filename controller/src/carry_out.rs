@@ -102,8 +102,8 @@ impl Hands {
                 passes("controller.after_revision_create").await?;
                 Ok(applied(Source::Revisions, written))
             }
-            Action::Mark { name, annotations } => {
-                let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+            Action::Mark { name, labels, annotations } => {
+                let patch = Patch::Merge(json!({"metadata": {"labels": labels, "annotations": annotations}}));
                 let written = self.api(Source::Revisions).patch(name, &manager(), &patch).await?;
                 for (mark, point) in [
                     (WITHDRAWN_ANNOTATION, "controller.after_mark_withdrawn"),

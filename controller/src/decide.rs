@@ -8,6 +8,8 @@ mod deletion;
 mod groups;
 mod living;
 mod revision;
+mod turns;
+mod unreadable;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,8 @@ pub struct Rules {
     pub namespace: String,
     /// What stands in every webhook, or why it is not known yet.
     pub site: Result<Site, Verdict>,
+    /// How long an evaluation may take where a policy says nothing, in seconds.
+    pub policy_timeout: u32,
     /// How long API servers may go on calling a webhook that is gone.
     pub webhook_pause: Duration,
     /// How long replicas may take to forget a policy.

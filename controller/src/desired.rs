@@ -39,6 +39,8 @@ pub struct Site {
 pub struct Desired {
     /// Validating or mutating.
     pub kind: WebhookKind,
+    /// The match group.
+    pub group: GroupId,
     /// Its name.
     pub name: String,
     /// The whole object.
@@ -59,7 +61,6 @@ pub fn webhook_prefix(policy_server: &str) -> String {
 
 /// The webhook configuration of a group whose members wait for this many seconds at most.
 pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
-    let name = webhook_name(&site.policy_server, group);
     let client = |path: &str| {
         json!({
             "service": {"namespace": site.namespace, "name": site.service, "path": format!("/{path}/{group}"),
@@ -99,14 +100,40 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
     if part.kind == WebhookKind::Mutating {
         entries.iter_mut().for_each(|entry| entry["reinvocationPolicy"] = json!("Never"));
     }
-    let entries = crate::world::canonical(part.kind, Value::from(entries));
-    let kind = match part.kind {
+    whole(site, part.kind, group, Value::from(entries))
+}
+
+/// The webhook configuration of a group that nobody can make anew, as no revision tells its match part: what was there, with the
+/// address and the authorities of this installation.
+pub fn kept(site: &Site, kind: WebhookKind, group: &GroupId, entries: &Entries) -> Desired {
+    let mut entries = Value::clone(entries);
+    for entry in entries.as_array_mut().into_iter().flatten() {
+        let Some(client) = entry.get_mut("clientConfig").and_then(Value::as_object_mut) else { continue };
+        client.insert("caBundle".to_owned(), json!(encode(&site.ca_bundle)));
+        if let Some(service) = client.get_mut("service").and_then(Value::as_object_mut) {
+            service.insert("namespace".to_owned(), json!(site.namespace));
+            service.insert("name".to_owned(), json!(site.service));
+            service.insert("port".to_owned(), json!(site.service_port));
+        }
+    }
+    whole(site, kind, group, entries)
+}
+
+/// How long API servers wait for the members of a group, in seconds.
+pub fn waits(entries: &Entries) -> u64 {
+    entries[0]["timeoutSeconds"].as_u64().unwrap_or(0)
+}
+
+fn whole(site: &Site, kind: WebhookKind, group: &GroupId, entries: Value) -> Desired {
+    let name = webhook_name(&site.policy_server, group);
+    let entries = crate::world::canonical(kind, entries);
+    let word = match kind {
         WebhookKind::Validating => "ValidatingWebhookConfiguration",
         WebhookKind::Mutating => "MutatingWebhookConfiguration",
     };
     let object = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kind,
+        "kind": word,
         "metadata": {
             "name": name,
             "labels": {POLICY_SERVER_LABEL: site.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
@@ -114,7 +141,7 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
         },
         "webhooks": *entries,
     });
-    Desired { kind: part.kind, name, object, entries }
+    Desired { kind, group: group.clone(), name, object, entries }
 }
 
 impl Desired {
@@ -191,6 +218,17 @@ mod tests {
         let desired = desired(&site(), &group_id(&part), &part, 10);
         assert_eq!(desired.object["kind"], "MutatingWebhookConfiguration");
         assert_eq!(desired.entries[0]["reinvocationPolicy"], "Never");
+    }
+
+    #[test]
+    fn z18_a_webhook_that_nobody_can_make_anew_follows_the_authority_and_nothing_else() {
+        let group = group_id(&part());
+        let there = desired(&site(), &group, &part(), 10).entries;
+        assert_eq!(kept(&site(), WebhookKind::Validating, &group, &there).entries, there);
+        let renewed = Site { ca_bundle: Arc::new("another".into()), service_port: 444, ..site() };
+        let wanted = desired(&renewed, &group, &part(), 10);
+        assert_eq!(kept(&renewed, WebhookKind::Validating, &group, &there), wanted);
+        assert_eq!(waits(&there), 10);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub struct Memory {
     pub since: Instant,
     /// By match group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
+    /// Which shard of its match part a policy's next revision will be in, by the policy's uid and generation.
+    pub placed: BTreeMap<(String, i64), u32>,
     /// Since when all revisions of a deleted policy say so, by its uid.
     pub forgotten: BTreeMap<String, Instant>,
     /// Since when there are revisions of a policy that nobody knows, by its uid.
@@ -80,6 +82,7 @@ impl Memory {
         Self {
             since: now,
             groups: BTreeMap::new(),
+            placed: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),
             waiting: BTreeMap::new(),

@@ -118,6 +118,8 @@ fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leaders
             policy_server: args.policy_server.clone(),
             namespace: args.namespace.clone(),
             site: Err(unknown("Unknown", "the API server has not been asked yet")),
+            // API servers wait whole seconds.
+            policy_timeout: u32::try_from(args.policy_timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
             webhook_pause: args.webhook_pause,
             revision_pause: args.revision_pause,
             waiting_event: args.waiting_event,

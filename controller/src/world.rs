@@ -11,7 +11,7 @@ use portcullis_api::Kind;
 use portcullis_contract::WebhookKind;
 
 pub use policy::{Content, PolicyView, Standing};
-pub use revision::RevisionView;
+pub use revision::{RevisionView, Unreadable};
 pub(crate) use webhook::canonical;
 pub use webhook::{Entries, WebhookView};
 
@@ -113,15 +113,19 @@ impl World {
             }
             Source::Revisions => {
                 let Some(revision) = RevisionView::read(&object) else {
-                    tracing::debug!(
+                    tracing::warn!(
                         name = object.metadata.name,
-                        "a revision that this release cannot read is left alone"
+                        "neither data nor labels of a revision tell whose it is; it is left alone"
                     );
                     return;
                 };
                 let revisions = self.revisions.entry(revision.policy.uid.clone()).or_default();
                 let known = revisions.get(&revision.generation);
-                if known.is_none_or(|known| known.uid != revision.uid || is_newer(&revision.version, &known.version)) {
+                let replaces = |known: &RevisionView| match known.uid == revision.uid {
+                    true => is_newer(&revision.version, &known.version),
+                    false => revision.is_named_well() || !known.is_named_well(),
+                };
+                if known.is_none_or(replaces) {
                     revisions.insert(revision.generation, revision);
                 }
             }
@@ -182,6 +186,28 @@ mod tests {
         world.take(News::Applied(POLICIES, Box::new(policy("u", "default", "12"))));
         world.take(News::Applied(POLICIES, Box::new(policy("u", "default", "9"))));
         assert_eq!(world.policies["u"].version, "12");
+    }
+
+    #[test]
+    fn somebodys_copy_does_not_stand_in_for_a_revision() {
+        let revision = |name: &str| {
+            let reference = json!({"kind": "ClusterPolicy", "name": "a", "uid": "u"});
+            let object = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+                                "data": {"policy": reference, "generation": 1, "spec": {}}});
+            News::Applied(Source::Revisions, Box::new(serde_json::from_value(object).expect("an object")))
+        };
+        let reference = portcullis_api::PolicyReference {
+            kind: Kind::ClusterPolicy,
+            namespace: None,
+            name: "a".into(),
+            uid: "u".into(),
+        };
+        let ours = reference.revision_name(1);
+        for order in [[ours.as_str(), "copy"], ["copy", ours.as_str()]] {
+            let mut world = World::new("default");
+            order.iter().for_each(|name| world.take(revision(name)));
+            assert_eq!(world.revisions["u"][&1].name, ours);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Failed, Hands, manager, posts};
 use crate::watch::resource;
-use crate::world::Source;
+use crate::world::{RevisionView, Source};
 
 impl Hands {
     /// Makes a revision of exactly the bytes that [`stable`] gives.
@@ -19,11 +19,22 @@ impl Hands {
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
                 let patch = Patch::Merge(json!({"metadata": {"labels": object["metadata"]["labels"]}}));
-                Ok(self.api(Source::Revisions).patch(name, &manager(), &patch).await?)
+                let found: BoundedObject = self.api(Source::Revisions).patch(name, &manager(), &patch).await?;
+                // Data that tell another policy or generation count, so this would be tried for ever.
+                let is_it = RevisionView::read(&found.0).is_some_and(|found| is_of(&found, object));
+                let problem = format!(
+                    "revision {name} is there and says that it is of another policy or generation: delete it, and it is made again"
+                );
+                if is_it { Ok(found) } else { Err(Failed::other(problem)) }
             }
             created => Ok(created?),
         }
     }
+}
+
+fn is_of(found: &RevisionView, object: &Value) -> bool {
+    let data = &object["data"];
+    data["policy"]["uid"] == found.policy.uid.as_str() && data["generation"] == found.generation
 }
 
 /// An object as JSON in the form that an API server writes itself. `data` of a revision can never change, which is judged by its bytes,

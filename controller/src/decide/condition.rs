@@ -3,9 +3,10 @@
 use portcullis_api::{Condition, ConditionType, Truth};
 
 use super::groups::{Group, Groups};
-use super::{Now, Rules};
+use super::{Now, Rules, unreadable};
 use crate::action::Action;
 use crate::certificates::CaBundle;
+use crate::desired::webhook_name;
 use crate::memory::{Memory, Verdict};
 use crate::world::{PolicyView, RevisionView, WebhookView};
 
@@ -23,20 +24,25 @@ pub(super) fn verdict(
     memory: &Memory,
     rules: &Rules,
 ) -> Option<Verdict> {
-    let content = match &newest.content {
-        Ok(content) => content,
-        Err(problem) => {
-            return Some(no("SpecInvalid", format!("{problem}; this release of Portcullis cannot read it")));
-        }
+    let problem = unreadable::words(newest, rules);
+    let known = newest.content.as_ref().ok().map(|content| &content.group);
+    let id = match (known.or_else(|| groups.stands_in(&policy.reference.uid)), &problem) {
+        (Some(id), _) => id,
+        (None, problem) => return Some(no("SpecInvalid", problem.clone().unwrap_or_default())),
     };
-    let group = groups.get(&content.group)?;
-    let remembered = memory.groups.get(&content.group);
+    let group = groups.get(id)?;
+    let remembered = memory.groups.get(id);
     let refused = remembered.and_then(|remembered| remembered.refused.clone());
     if let Err(missing) = &rules.site {
         // What is registered stays, and was said before.
         return group.found.is_none().then(|| missing.clone());
     }
     let Some(found) = group.found else {
+        if let Some(problem) = problem {
+            let name = webhook_name(&rules.policy_server, id);
+            let next = if group.desired.is_some() { "" } else { ", and nobody knows any more what was in it" };
+            return Some(no("SpecInvalid", format!("{problem}; webhook configuration {name} is not there{next}")));
+        }
         if let Some(Err(refusal)) = remembered.and_then(|remembered| remembered.tried.as_ref()) {
             return Some(no("SpecInvalid", refusal.message.clone()));
         }
@@ -69,7 +75,11 @@ pub(super) fn verdict(
     if unproven.is_some() {
         return unproven;
     }
-    let message = format!("webhook configuration {} of match group {}", found.name, content.group);
+    let message = format!("webhook configuration {} of match group {id}", found.name);
+    // It is called all the same, which is what this condition is about; `Accepted` says that the policy is not served.
+    let more = problem.map(|problem| format!("; it stays as it is: {problem}"));
+    let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
+    let message = format!("{message}{}", more.unwrap_or_default());
     group.is_proven.then_some(Verdict { status: Truth::True, reason: "Registered", message })
 }
 

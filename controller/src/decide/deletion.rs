@@ -61,10 +61,8 @@ fn forget(
     decision: &mut Decision,
 ) {
     let mut may_go = true;
-    for revision in revisions.values().filter(|revision| revision.is_in_force()) {
-        if let Ok(content) = &revision.content {
-            may_go &= groups.may_leave(&content.group, uid, memory, rules, now, decision);
-        }
+    for group in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
+        may_go &= groups.may_leave(group, uid, memory, rules, now, decision);
     }
     if !may_go {
         return;
@@ -73,7 +71,7 @@ fn forget(
     for revision in revisions.values().filter(|revision| !revision.marks.deleted) {
         all_marked = false;
         let annotations = BTreeMap::from([(DELETED_ANNOTATION, "true".to_owned())]);
-        decision.act(Action::Mark { name: revision.name.clone(), annotations });
+        decision.act(Action::Mark { name: revision.name.clone(), labels: BTreeMap::new(), annotations });
     }
     if !all_marked {
         memory.forgotten.remove(uid);

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_api::{PolicyReference, Truth};
-use portcullis_contract::{GroupId, MatchPart};
+use portcullis_contract::{GroupId, MatchPart, WebhookKind};
 
+use super::revision::{self, Planned};
+use super::turns::Turns;
 use super::{Decision, Now, Rules};
 use crate::action::Action;
-use crate::desired::{Desired, desired, webhook_name};
+use crate::desired::{Desired, desired, kept, waits, webhook_name, webhook_prefix};
 use crate::event::Told;
 use crate::memory::{GroupMemory, Memory};
 use crate::world::{Content, PolicyView, RevisionView, WebhookView, World};
@@ -18,12 +20,24 @@ use crate::world::{Content, PolicyView, RevisionView, WebhookView, World};
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 
 /// All groups that a revision in force names.
-pub(super) struct Groups<'w>(BTreeMap<GroupId, Group<'w>>);
+#[derive(Default)]
+pub(super) struct Groups<'w> {
+    groups: BTreeMap<GroupId, Group<'w>>,
+    /// Revisions that are not there yet, by the uid of their policy.
+    planned: BTreeMap<&'w str, Planned>,
+    /// The group of a newest revision whose match part cannot be read, by the uid of its policy.
+    stand_ins: BTreeMap<&'w str, GroupId>,
+    /// A revision in force tells no group at all, so any webhook that nobody claims may be its own.
+    has_riddle: bool,
+}
 
 /// A match group.
 pub(super) struct Group<'w> {
-    part: Arc<MatchPart>,
-    timeout_seconds: u32,
+    kind: WebhookKind,
+    /// What it is made of; nothing where no member's revision can be read.
+    part: Option<Arc<MatchPart>>,
+    /// What its members need.
+    pub(super) turns: Turns<'w>,
     /// Policies that need the webhook: living ones that have not moved to another group.
     claims: BTreeSet<&'w str>,
     /// Whether some policy that is asked has its newest revision here, and all replicas know it.
@@ -36,7 +50,7 @@ pub(super) struct Group<'w> {
     marker: Option<&'w str>,
     /// What is there.
     pub(super) found: Option<&'w WebhookView>,
-    /// What should be there, once the installation is known.
+    /// What should be there, once the installation is known and as far as anybody can tell.
     pub(super) desired: Option<Desired>,
     /// Whether the two are the same.
     pub(super) is_right: bool,
@@ -45,57 +59,137 @@ pub(super) struct Group<'w> {
 }
 
 impl<'w> Groups<'w> {
-    /// The groups of a world.
-    pub(super) fn of(world: &'w World, memory: &Memory, rules: &Rules) -> Self {
-        let mut groups = Self(BTreeMap::new());
+    /// The groups of a world. Remembers where policies have been placed.
+    pub(super) fn of(world: &'w World, memory: &mut Memory, rules: &Rules) -> Self {
+        let mut groups = Self::default();
         for (uid, revisions) in &world.revisions {
             let policy = world.policies.get(uid).filter(|policy| !policy.is_deleting);
+            let turn = longest_turn(revisions, rules);
             for revision in revisions.values().filter(|revision| revision.is_in_force()) {
-                if let Ok(content) = &revision.content {
-                    groups.join(content, revision, policy);
-                }
+                groups.join(uid, revision, policy, turn);
             }
         }
+        let mut missing = Vec::new();
         for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
-            // A revision that somebody deleted takes no webhook away before it is made again.
-            let has_newest = world.revisions.get(uid).is_some_and(|all| all.contains_key(&policy.generation));
-            if let (false, None, Ok(content)) = (has_newest, policy.rollback_to, &policy.content) {
-                let group = groups.group(content);
-                group.add(content, policy);
-                group.claims.insert(uid);
+            let revisions = world.revisions.get(uid);
+            match revisions.and_then(|revisions| revisions.get(&policy.generation)) {
+                // A revision that somebody deleted takes no webhook away before it is made again.
+                None => missing.push((uid.as_str(), policy, revisions)),
+                Some(newest) if newest.content.is_err() => groups.stand_in(uid, policy, newest, rules),
+                Some(_) => {}
             }
         }
-        let nothing = GroupMemory::default();
-        for (id, group) in &mut groups.0 {
-            let remembered = memory.groups.get(id).unwrap_or(&nothing);
-            group.found = world.webhooks.get(&(group.part.kind, webhook_name(&rules.policy_server, id)));
-            if let Ok(site) = &rules.site {
-                let desired = desired(site, id, &group.part, group.timeout_seconds.max(1));
-                group.is_right = group.found.is_some_and(|found| desired.is(found, site));
-                group.desired = Some(desired);
-            }
-            group.is_proven = remembered.proven.is_some() && remembered.unproven.is_none();
+        // Who was given a place already keeps it, whoever else has come meanwhile.
+        missing.sort_by_key(|(uid, policy, _)| !memory.placed.contains_key(&((*uid).to_owned(), policy.generation)));
+        let planned = missing.iter().map(|(uid, policy, _)| ((*uid).to_owned(), policy.generation));
+        let planned: BTreeSet<_> = planned.collect();
+        memory.placed.retain(|place, _| planned.contains(place));
+        for (uid, policy, revisions) in missing {
+            groups.plan(uid, policy, revisions, memory, rules);
         }
+        groups.look(world, memory, rules);
         groups.claim(world);
         groups
     }
 
-    fn join(&mut self, content: &Content, revision: &'w RevisionView, policy: Option<&'w PolicyView>) {
-        let group = self.group(content);
-        let Some(policy) = policy else { return };
-        group.add(content, policy);
-        group.marker.get_or_insert(&revision.name);
-        let condition = policy.standing.webhook.as_ref();
-        group.was_registered |=
-            condition.is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation);
-        let is_newest = revision.generation == policy.generation;
-        group.may_register |= is_newest && !policy.is_suspended && policy.standing.everywhere >= policy.generation;
+    fn join(&mut self, uid: &'w str, revision: &'w RevisionView, policy: Option<&'w PolicyView>, turn: u32) {
+        let content = revision.content.as_ref().ok();
+        let named = content.map(|content| (&content.group, content.part.kind, Some(&content.part)));
+        let label = revision.label.as_ref().map(|(group, kind)| (group, *kind, None));
+        for (id, kind, part) in named.into_iter().chain(label) {
+            let group = self.group(id, kind, part);
+            if turn > 0 {
+                group.turns.add(uid, turn);
+            }
+            let Some(policy) = policy else { continue };
+            if let Some(content) = content {
+                group.turns.wait(content.timeout_seconds);
+            }
+            group.first.get_or_insert(&policy.reference);
+            group.marker.get_or_insert(&revision.name);
+            let condition = policy.standing.webhook.as_ref();
+            group.was_registered |= condition
+                .is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation);
+            let is_newest = revision.generation == policy.generation;
+            group.may_register |= is_newest && !policy.is_suspended && policy.standing.everywhere >= policy.generation;
+        }
+        self.has_riddle |= revision.groups().next().is_none()
+            && policy.is_some_and(|policy| revision.generation != policy.generation || says_nothing(policy));
     }
 
-    fn group(&mut self, content: &Content) -> &mut Group<'w> {
-        self.0.entry(content.group.clone()).or_insert_with(|| Group {
-            part: Arc::clone(&content.part),
-            timeout_seconds: 0,
+    /// The match part of the newest revision cannot be read. The policy itself says the same, unless it is to be rolled back, and
+    /// else there are labels.
+    fn stand_in(&mut self, uid: &'w str, policy: &'w PolicyView, newest: &RevisionView, rules: &Rules) {
+        let label = newest.label.as_ref().map(|(group, _)| group);
+        let own = policy.content.as_ref().ok().filter(|_| !says_nothing(policy));
+        let own = own.map(|content| content.in_shard_of(label));
+        if let Some(content) = &own {
+            self.need(uid, policy, content, rules);
+        }
+        let group = own.as_ref().map(|content| &content.group).or(label);
+        self.stand_ins.extend(group.map(|group| (uid, group.clone())));
+    }
+
+    /// Decides what the policy's next revision will be, and in which shard of its match part.
+    fn plan(
+        &mut self,
+        uid: &'w str,
+        policy: &'w PolicyView,
+        revisions: Option<&BTreeMap<i64, RevisionView>>,
+        memory: &mut Memory,
+        rules: &Rules,
+    ) {
+        let mut planned = revision::plan(policy, revisions);
+        planned.content = planned.content.map(|content| {
+            let place = (uid.to_owned(), policy.generation);
+            let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
+            content.in_shard(shard)
+        });
+        if let Some(content) = &planned.content {
+            let turn = content.turn(rules.policy_timeout);
+            planned.needs_time = self.get(&content.group).is_none_or(|group| !group.turns.have(uid, turn));
+            self.need(uid, policy, content, rules);
+        }
+        self.planned.insert(uid, planned);
+    }
+
+    /// The shard for a policy: where it is already, if it fits there, or else the first where it does.
+    fn place(
+        &self,
+        uid: &str,
+        content: &Content,
+        revisions: Option<&BTreeMap<i64, RevisionView>>,
+        rules: &Rules,
+    ) -> u32 {
+        if content.part.kind == WebhookKind::Validating {
+            return 0;
+        }
+        let older = revisions.into_iter().flat_map(|revisions| revisions.values().rev());
+        let older = older.filter(|revision| revision.is_in_force()).filter_map(|older| older.content.as_ref().ok());
+        let own = older.map(|older| older.shard).find(|shard| {
+            let id = content.in_shard(*shard).group;
+            self.get(&id).is_some_and(|group| group.turns.has(uid))
+        });
+        let turn = content.turn(rules.policy_timeout);
+        let fits =
+            |shard: &u32| self.get(&content.in_shard(*shard).group).is_none_or(|group| group.turns.fit(uid, turn));
+        own.into_iter().chain(0..).find(fits).unwrap_or(0)
+    }
+
+    /// A policy needs the webhook of this content, although no revision says so.
+    fn need(&mut self, uid: &'w str, policy: &'w PolicyView, content: &Content, rules: &Rules) {
+        let group = self.group(&content.group, content.part.kind, Some(&content.part));
+        group.turns.add(uid, content.turn(rules.policy_timeout));
+        group.turns.wait(content.timeout_seconds);
+        group.first.get_or_insert(&policy.reference);
+        group.claims.insert(uid);
+    }
+
+    fn group(&mut self, id: &GroupId, kind: WebhookKind, part: Option<&Arc<MatchPart>>) -> &mut Group<'w> {
+        let group = self.groups.entry(id.clone()).or_insert_with(|| Group {
+            kind,
+            part: None,
+            turns: Turns::default(),
             claims: BTreeSet::new(),
             may_register: false,
             was_registered: false,
@@ -105,7 +199,39 @@ impl<'w> Groups<'w> {
             desired: None,
             is_right: false,
             is_proven: false,
-        })
+        });
+        if let (None, Some(part)) = (&group.part, part) {
+            group.kind = part.kind;
+            group.part = Some(Arc::clone(part));
+        }
+        group
+    }
+
+    /// Compares what is there with what should be.
+    fn look(&mut self, world: &'w World, memory: &Memory, rules: &Rules) {
+        let nothing = GroupMemory::default();
+        for (id, group) in &mut self.groups {
+            let remembered = memory.groups.get(id).unwrap_or(&nothing);
+            let name = webhook_name(&rules.policy_server, id);
+            let find = |kind| world.webhooks.get(&(kind, name.clone()));
+            group.found = find(group.kind);
+            if group.part.is_none() && group.found.is_none() {
+                // Labels may be wrong about the kind, and what is there is not.
+                group.found = find(WebhookKind::Validating).or_else(|| find(WebhookKind::Mutating));
+                group.kind = group.found.map_or(group.kind, |found| found.kind);
+            }
+            if let Ok(site) = &rules.site {
+                let known = remembered.right.as_ref().or(group.found.map(|found| &found.entries));
+                group.desired = match &group.part {
+                    Some(part) => Some(desired(site, id, part, group.turns.seconds(group.kind))),
+                    None => known.map(|entries| kept(site, group.kind, id, entries)),
+                };
+                let desired = group.desired.as_ref();
+                group.is_right =
+                    desired.is_some_and(|desired| group.found.is_some_and(|found| desired.is(found, site)));
+            }
+            group.is_proven = remembered.proven.is_some() && remembered.unproven.is_none();
+        }
     }
 
     /// A policy needs the webhook of its newest match part, and those of older ones until the newest is called everywhere.
@@ -114,10 +240,9 @@ impl<'w> Groups<'w> {
             let Some(revisions) = world.revisions.get(uid) else { continue };
             let newest = newest_group(policy, revisions);
             let has_moved = newest.is_some_and(|newest| self.is_settled(newest, policy));
-            for revision in revisions.values().filter(|revision| revision.is_in_force()) {
-                let Ok(content) = &revision.content else { continue };
-                if (!has_moved || Some(&content.group) == newest)
-                    && let Some(group) = self.0.get_mut(&content.group)
+            for id in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
+                if (!has_moved || Some(id) == newest)
+                    && let Some(group) = self.groups.get_mut(id)
                 {
                     group.claims.insert(uid);
                 }
@@ -126,18 +251,44 @@ impl<'w> Groups<'w> {
     }
 
     /// Whether every API server calls every replica for this policy in its newest group.
-    fn is_settled(&self, newest: &GroupId, policy: &PolicyView) -> bool {
-        let is_called = self.0.get(newest).is_some_and(|group| group.is_right && group.is_proven);
+    pub(super) fn is_settled(&self, newest: &GroupId, policy: &PolicyView) -> bool {
+        let is_called = self.groups.get(newest).is_some_and(|group| group.is_right && group.is_proven);
         is_called && policy.standing.everywhere >= policy.generation
     }
 
     pub(super) fn get(&self, group: &GroupId) -> Option<&Group<'w>> {
-        self.0.get(group)
+        self.groups.get(group)
+    }
+
+    /// What the next revision of a policy will be, where its newest one is not there.
+    pub(super) fn planned(&self, uid: &str) -> Option<&Planned> {
+        self.planned.get(uid)
+    }
+
+    /// The group of a newest revision whose match part cannot be read, as far as anything tells.
+    pub(super) fn stands_in(&self, uid: &str) -> Option<&GroupId> {
+        self.stand_ins.get(uid)
+    }
+
+    /// Whether API servers wait long enough for the turns of all members, the planned one among them: it is not asked before. Nobody
+    /// waits for what somebody must mend first.
+    pub(super) fn has_time(&self, planned: &Planned, memory: &Memory) -> bool {
+        if !planned.needs_time {
+            return true;
+        }
+        let Some(group) = planned.content.as_ref().and_then(|content| self.get(&content.group)) else { return true };
+        let (Some(found), Some(desired), Some(_)) = (group.found, &group.desired, group.marker) else { return true };
+        let Some(remembered) = memory.groups.get(&desired.group) else { return false };
+        let needed = waits(&desired.entries);
+        let is_proven =
+            remembered.proven.as_ref().is_some_and(|(uid, entries)| *uid == found.uid && waits(entries) >= needed);
+        let is_stuck = remembered.unproven.is_some() && waits(&found.entries) >= needed;
+        group.kind == WebhookKind::Validating || is_proven || is_stuck || remembered.refused.is_some()
     }
 
     /// Whether a revision in force names it.
     pub(super) fn holds(&self, group: &GroupId) -> bool {
-        self.0.contains_key(group)
+        self.groups.contains_key(group)
     }
 
     /// Whether leaving the group changes nothing for API servers: others keep its webhook, or they have stopped calling it.
@@ -150,7 +301,7 @@ impl<'w> Groups<'w> {
         now: Now,
         decision: &mut Decision,
     ) -> bool {
-        let Some(found) = self.0.get(group) else { return true };
+        let Some(found) = self.groups.get(group) else { return true };
         if found.claims.contains(uid) {
             return false;
         }
@@ -164,7 +315,7 @@ impl<'w> Groups<'w> {
     /// What to do about webhooks.
     pub(super) fn decide(&self, world: &World, memory: &mut Memory, rules: &Rules, now: Now, decision: &mut Decision) {
         let mut kept = BTreeSet::new();
-        for (id, group) in &self.0 {
+        for (id, group) in &self.groups {
             let remembered = memory.groups.entry(id.clone()).or_default();
             group.remember(remembered, now);
             if group.claims.is_empty() {
@@ -180,7 +331,9 @@ impl<'w> Groups<'w> {
         }
         // Nobody needs the others: their last member went, or nobody knows where they come from.
         for ((kind, name), found) in &world.webhooks {
-            if found.is_ours(&rules.policy_server) && !kept.contains(&(*kind, name)) {
+            let group = name.strip_prefix(&webhook_prefix(&rules.policy_server));
+            let may_be_needed = self.has_riddle && group.is_none_or(|group| !self.groups.contains_key(group));
+            if found.is_ours(&rules.policy_server) && !kept.contains(&(*kind, name)) && !may_be_needed {
                 decision.act(Action::DeleteWebhook { kind: *kind, name: name.clone(), uid: found.uid.clone() });
             }
         }
@@ -188,11 +341,6 @@ impl<'w> Groups<'w> {
 }
 
 impl<'w> Group<'w> {
-    fn add(&mut self, content: &Content, policy: &'w PolicyView) {
-        self.timeout_seconds = self.timeout_seconds.max(content.timeout_seconds);
-        self.first.get_or_insert(&policy.reference);
-    }
-
     fn remember(&self, remembered: &mut GroupMemory, now: Now) {
         let was_found = std::mem::replace(&mut remembered.was_found, self.found.is_some());
         match self.found {
@@ -291,4 +439,17 @@ impl<'w> Group<'w> {
 pub(super) fn newest_group<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, RevisionView>) -> Option<&'w GroupId> {
     let newest = revisions.get(&policy.generation)?;
     newest.content.as_ref().ok().map(|content| &content.group)
+}
+
+/// Whether the policy itself does not tell the match part of its newest generation.
+fn says_nothing(policy: &PolicyView) -> bool {
+    policy.content.is_err() || policy.rollback_to.is_some()
+}
+
+/// The longest turn of a policy's generations that may serve: those in force, and the last good one.
+fn longest_turn(revisions: &BTreeMap<i64, RevisionView>, rules: &Rules) -> u32 {
+    let served = revisions.values().rev().find(|revision| revision.marks.served).map(|served| served.generation);
+    let may_serve = revisions.values().filter(|one| one.is_in_force() || Some(one.generation) == served);
+    let turns = may_serve.filter_map(|one| one.content.as_ref().ok()).map(|content| content.turn(rules.policy_timeout));
+    turns.max().unwrap_or(0)
 }

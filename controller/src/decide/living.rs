@@ -7,7 +7,7 @@ use portcullis_api::PolicyReference;
 use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
 
 use super::groups::{Groups, newest_group};
-use super::{Decision, Now, Rules, condition, revision};
+use super::{Decision, Now, Rules, condition, revision, unreadable};
 use crate::action::Action;
 use crate::event::Told;
 use crate::memory::{Memory, Verdict, Waiting};
@@ -33,7 +33,9 @@ pub(super) fn decide(
     let newest = revisions.and_then(|revisions| revisions.get(&policy.generation));
     let verdict = match newest {
         None => {
-            decision.act(revision::create(policy, revisions, rules));
+            let planned = groups.planned(&policy.reference.uid);
+            let planned = planned.filter(|planned| groups.has_time(planned, memory));
+            decision.actions.extend(planned.map(|planned| revision::create(policy, planned, rules)));
             None
         }
         Some(newest) => condition::verdict(policy, newest, groups, memory, rules),
@@ -81,19 +83,23 @@ fn mark(
         if generation == policy.generation && marks.withdrawn {
             more.insert(WITHDRAWN_ANNOTATION, "false".to_owned());
         }
-        if generation < policy.generation && !marks.withdrawn && newest.is_some() {
-            let group = revision.content.as_ref().ok().map(|content| &content.group);
+        if generation < policy.generation
+            && !marks.withdrawn
+            && let Some(newest) = newest
+        {
             let uid = &policy.reference.uid;
-            // One that cannot be read is in no group.
-            let adds_nothing = group.is_none_or(|group| {
-                Some(group) == newest || groups.may_leave(group, uid, memory, rules, now, decision)
-            });
-            if adds_nothing {
+            let adds_nothing = |group| group == newest || groups.may_leave(group, uid, memory, rules, now, decision);
+            // One that tells no group may be called in any until the policy is called in its newest.
+            let is_clear = revision.groups().next().is_some() || groups.is_settled(newest, policy);
+            if is_clear && revision.groups().map(adds_nothing).fold(true, |all, one| all && one) {
                 more.insert(WITHDRAWN_ANNOTATION, "true".to_owned());
             }
         }
-        if !more.is_empty() {
-            decision.act(Action::Mark { name: revision.name.clone(), annotations: more });
+        let labels = unreadable::labels(policy, revision, groups, |group| {
+            groups.may_leave(group, &policy.reference.uid, memory, rules, now, decision)
+        });
+        if !more.is_empty() || !labels.is_empty() {
+            decision.act(Action::Mark { name: revision.name.clone(), labels, annotations: more });
         }
     }
 }

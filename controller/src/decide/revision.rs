@@ -2,20 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION};
+use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, group_labels};
 use portcullis_api::{Resolved, RevisionData};
 use serde_json::{Value, json};
 
 use super::Rules;
 use crate::action::Action;
-use crate::world::{PolicyView, RevisionView};
+use crate::world::{Content, PolicyView, RevisionView};
 
 /// Fields that always act from the newest generation, or say how it is kept.
 const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "rollbackTo", "revisionHistoryLimit"];
 
+/// What a revision that is not there yet will be.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// What of it decides which webhook calls the policy, where this release can read that.
+    pub(super) content: Option<Content>,
+    /// Whether its policy takes more of its group's time than it did before.
+    pub(super) needs_time: bool,
+    spec: Value,
+    problem: Option<String>,
+    annotations: BTreeMap<&'static str, String>,
+}
+
 /// The revision of a policy's newest generation. Where it is to have the content of one that is not there any more, it says so; then
 /// its switches act, and what served before goes on.
-pub(super) fn create(policy: &PolicyView, revisions: Option<&BTreeMap<i64, RevisionView>>, rules: &Rules) -> Action {
+pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Planned {
     let mut annotations = BTreeMap::new();
     let newest = (*policy.spec).clone();
     let (spec, problem) = match policy.rollback_to.map(|generation| (generation, source(generation, revisions))) {
@@ -29,7 +41,23 @@ pub(super) fn create(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revis
         }
         Some((generation, None)) => (newest, Some(missing(generation, revisions))),
     };
-    let data = RevisionData { policy: policy.reference.clone(), generation: policy.generation, spec, problem };
+    let content = Content::read(&policy.reference, &spec, 0).ok();
+    Planned { content, needs_time: false, spec, problem, annotations }
+}
+
+/// Makes it.
+pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> Action {
+    let content = planned.content.as_ref();
+    let mut labels = policy.reference.labels(&rules.policy_server);
+    let group = content.map(|content| group_labels(&content.group, content.part.kind));
+    labels.extend(group.into_iter().flatten().map(|(label, value)| (label.to_owned(), value)));
+    let data = RevisionData {
+        policy: policy.reference.clone(),
+        generation: policy.generation,
+        spec: planned.spec.clone(),
+        problem: planned.problem.clone(),
+        shard: content.map_or(0, |content| content.shard),
+    };
     let name = policy.reference.revision_name(policy.generation);
     let object = json!({
         "apiVersion": "apps/v1",
@@ -37,8 +65,8 @@ pub(super) fn create(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revis
         "metadata": {
             "name": name,
             "namespace": rules.namespace,
-            "labels": policy.reference.labels(&rules.policy_server),
-            "annotations": annotations,
+            "labels": labels,
+            "annotations": planned.annotations,
         },
         "data": data,
         "revision": policy.generation,

@@ -3,6 +3,8 @@
 mod groups;
 mod policies;
 mod revisions;
+mod turns;
+mod unreadable;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +18,6 @@ use crate::memory::Verdict;
 use crate::world::{News, Source};
 
 const POLICIES: Source = Source::Policies(Kind::ClusterPolicy);
-const WEBHOOKS: Source = Source::Webhooks(WebhookKind::Validating);
 
 /// A world in the making, with its memory and its time.
 struct Stage {
@@ -104,6 +105,7 @@ impl Stage {
                 owner: None,
                 ca_bundle: Arc::new("PEM".into()),
             }),
+            policy_timeout: 2,
             webhook_pause: Duration::from_secs(5),
             revision_pause: Duration::from_secs(2),
             waiting_event: Duration::from_secs(300),
@@ -130,38 +132,58 @@ impl Stage {
     }
 
     fn revision_with(&mut self, policy: &P, marks: &[&str], problem: Option<&str>) {
+        let group = self.content(policy).ok().map(|content| (content.group, content.part.kind));
+        self.revision_changed(policy, marks, group.as_ref(), |object| object["data"]["problem"] = json!(problem));
+    }
+
+    /// The same with these labels, after a change.
+    fn revision_changed(
+        &mut self,
+        policy: &P,
+        marks: &[&str],
+        group: Option<&(GroupId, WebhookKind)>,
+        change: impl FnOnce(&mut Value),
+    ) {
         let metadata = &policy.0["metadata"];
         let reference = json!({"kind": "ClusterPolicy", "name": metadata["name"], "uid": metadata["uid"]});
         let name = format!("{}-{}", metadata["name"].as_str().unwrap_or_default(), metadata["generation"]);
         let annotations: serde_json::Map<String, Value> =
             marks.iter().map(|mark| (format!("policies.portcullis.dev/{mark}"), json!("true"))).collect();
-        self.take(
-            Source::Revisions,
-            json!({
-                "metadata": {"name": name, "uid": format!("uid-of-{name}"), "annotations": annotations},
-                "data": {"policy": reference, "generation": metadata["generation"], "spec": policy.0["spec"],
-                         "problem": problem},
-                "revision": metadata["generation"],
-            }),
-        );
+        let whose: portcullis_api::PolicyReference = serde_json::from_value(reference.clone()).expect("a reference");
+        let mut labels = whose.labels("default");
+        let group = group.map(|(group, kind)| portcullis_api::revision::group_labels(group, *kind));
+        labels.extend(group.into_iter().flatten().map(|(label, value)| (label.to_owned(), value)));
+        let mut object = json!({
+            "metadata": {"name": name, "uid": format!("uid-of-{name}"), "labels": labels, "annotations": annotations},
+            "data": {"policy": reference, "generation": metadata["generation"], "spec": policy.0["spec"]},
+            "revision": metadata["generation"],
+        });
+        change(&mut object);
+        self.take(Source::Revisions, object);
+    }
+
+    fn content(&self, policy: &P) -> Result<crate::world::Content, String> {
+        let object = serde_json::from_value(policy.0.clone()).expect("an object");
+        crate::world::PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy").content
     }
 
     fn group(&self, policy: &P) -> GroupId {
-        let object = serde_json::from_value(policy.0.clone()).expect("an object");
-        let view = crate::world::PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy");
-        view.content.expect("a content").group
+        self.content(policy).expect("a content").group
     }
 
     /// The webhook that this policy's group should have.
     fn webhook(&mut self, policy: &P) -> String {
-        let object = serde_json::from_value(policy.0.clone()).expect("an object");
-        let view = crate::world::PolicyView::read(Kind::ClusterPolicy, &object).expect("a policy");
-        let content = view.content.expect("a content");
+        let content = self.content(policy).expect("a content");
+        self.webhook_of(&content, content.timeout_seconds)
+    }
+
+    /// The webhook of a group that waits so long.
+    fn webhook_of(&mut self, content: &crate::world::Content, seconds: u32) -> String {
         let site = self.rules.site.clone().expect("a site");
-        let desired = crate::desired::desired(&site, &content.group, &content.part, content.timeout_seconds);
+        let desired = crate::desired::desired(&site, &content.group, &content.part, seconds);
         let mut object = desired.object.clone();
         object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
-        self.take(WEBHOOKS, object);
+        self.take(Source::Webhooks(content.part.kind), object);
         desired.name
     }
 
@@ -169,6 +191,11 @@ impl Stage {
     fn proven(&mut self, policy: &P) {
         self.webhook(policy);
         let group = self.group(policy);
+        self.prove(group);
+    }
+
+    /// The webhook of a group is proven as it is.
+    fn prove(&mut self, group: GroupId) {
         self.decide();
         let webhook = self.world.webhooks.values().find(|one| one.name.ends_with(group.as_str())).expect("a webhook");
         let proven = (webhook.uid.clone(), Arc::clone(&webhook.entries));
@@ -202,9 +229,10 @@ fn short(action: &Action) -> String {
         Action::Hold(policy) => format!("hold {}", policy.name),
         Action::Release { policy, finalizers, .. } => format!("release {} {finalizers:?}", policy.name),
         Action::CreateRevision { object, .. } => format!("revision {}", object["revision"]),
-        Action::Mark { name, annotations } => {
-            let marks: Vec<_> = annotations
+        Action::Mark { name, labels, annotations } => {
+            let marks: Vec<_> = labels
                 .iter()
+                .chain(annotations)
                 .map(|(key, value)| format!("{}={value}", key.trim_start_matches("policies.portcullis.dev/")))
                 .collect();
             format!("mark {name} {}", marks.join(" "))

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use kube::api::DynamicObject;
-use portcullis_api::kubernetes::{FINALIZER, decode_spec, raw_spec};
-use portcullis_api::{
-    API_VERSION, Condition, ConditionType, Kind, Metadata, Policy, PolicyReference, PolicyStatus, Resolved,
-};
-use portcullis_contract::{GroupId, MatchPart, ReplicaState, group_id};
+use portcullis_api::kubernetes::{FINALIZER, decode_match, raw_spec};
+use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved};
+use portcullis_contract::{GroupId, MatchPart, ReplicaState, shard_id};
 use serde_json::Value;
 
 /// What the API server waits for a webhook where a policy says nothing, in seconds.
 const TIMEOUT_SECONDS: u32 = 10;
+
+/// Shards that are looked through for a group that only a label names.
+const SHARDS: u32 = 64;
 
 /// A policy.
 #[derive(Debug, Clone)]
@@ -64,8 +65,12 @@ pub struct Content {
     pub group: GroupId,
     /// What it is made of.
     pub part: Arc<MatchPart>,
+    /// Which shard of the match part the group is.
+    pub shard: u32,
     /// Longest wait of the API server, in seconds.
     pub timeout_seconds: u32,
+    /// Longest evaluation, in seconds, where the spec says.
+    pub timeout_eval_seconds: Option<u32>,
 }
 
 impl PolicyView {
@@ -76,7 +81,7 @@ impl PolicyView {
         let spec = raw_spec(object);
         let status = serde_json::from_value(object.data["status"].clone()).unwrap_or_default();
         Some(Self {
-            content: Content::read(&reference, spec),
+            content: Content::read(&reference, spec, 0),
             reference,
             policy_server: spec["policyServer"].as_str().unwrap_or("default").to_owned(),
             generation: metadata.generation.unwrap_or(0),
@@ -117,18 +122,37 @@ impl Standing {
 }
 
 impl Content {
-    /// Reads the spec of a policy's revision.
+    /// Reads what counts here of the spec of a policy or of its revision, which says in which shard it is.
     ///
     /// # Errors
     /// What this release cannot read, with its place.
-    pub fn read(policy: &PolicyReference, spec: &Value) -> Result<Self, String> {
-        let spec = decode_spec(spec.clone()).map_err(|error| format!("spec.{error}"))?;
-        let metadata =
-            Metadata { name: policy.name.clone(), namespace: policy.namespace.clone(), ..Metadata::default() };
-        let timeout_seconds = spec.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
-        let policy = Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None };
+    pub fn read(policy: &PolicyReference, spec: &Value, shard: u32) -> Result<Self, String> {
+        let policy = decode_match(policy, spec).map_err(|error| format!("spec.{error}"))?;
         let part = policy.match_part();
-        Ok(Self { group: group_id(&part), part: Arc::new(part), timeout_seconds })
+        Ok(Self {
+            group: shard_id(&part, shard),
+            part: Arc::new(part),
+            shard,
+            timeout_seconds: policy.spec.timeout_seconds.unwrap_or(TIMEOUT_SECONDS),
+            timeout_eval_seconds: policy.spec.timeout_eval_seconds,
+        })
+    }
+
+    /// The same in another shard.
+    pub fn in_shard(&self, shard: u32) -> Self {
+        Self { group: shard_id(&self.part, shard), shard, ..self.clone() }
+    }
+
+    /// The same in the shard whose group this is, if it is one of this match part.
+    pub fn in_shard_of(&self, group: Option<&GroupId>) -> Self {
+        let shards = (0..SHARDS).map(|shard| self.in_shard(shard));
+        let is_it = |content: &Self| Some(&content.group) == group;
+        group.and_then(|_| shards.into_iter().find(is_it)).unwrap_or_else(|| self.clone())
+    }
+
+    /// How long one evaluation may take, in seconds, where this is what a policy without a limit of its own may take.
+    pub fn turn(&self, default: u32) -> u32 {
+        self.timeout_eval_seconds.unwrap_or(default).min(self.timeout_seconds)
     }
 }
 
@@ -164,11 +188,11 @@ mod tests {
     fn an_odd_spec_still_has_a_name_and_a_server() {
         let object = serde_json::from_value(json!({
             "metadata": {"name": "a", "uid": "u", "generation": 3},
-            "spec": {"policyServer": "one", "mode": "quarantine", "suspend": true},
+            "spec": {"policyServer": "one", "mode": "quarantine", "suspend": true, "failurePolicy": "Perhaps"},
         }));
         let policy = PolicyView::read(Kind::ClusterPolicy, &object.expect("an object")).expect("a policy");
         assert_eq!((policy.policy_server.as_str(), policy.is_suspended), ("one", true));
-        let error = Content::read(&policy.reference, &policy.spec).expect_err("cannot be read");
-        assert!(error.contains("mode"), "{error}");
+        let error = policy.content.expect_err("cannot be read");
+        assert!(error.contains("failurePolicy"), "{error}");
     }
 }

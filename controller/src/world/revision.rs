@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::api::DynamicObject;
+use portcullis_api::kubernetes::decode_spec;
+use portcullis_api::revision::{identity, labelled_group};
 use portcullis_api::{PolicyReference, RevisionData, RevisionMarks};
+use portcullis_contract::{GroupId, WebhookKind};
 use serde_json::Value;
 
 use super::policy::Content;
@@ -26,35 +29,159 @@ pub struct RevisionView {
     pub marks: RevisionMarks,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
+    /// The match group that its labels name.
+    pub label: Option<(GroupId, WebhookKind)>,
     /// What of it decides which webhook calls the policy, or why it cannot be read.
     pub content: Result<Content, String>,
+    /// What of it this release cannot read, where there is something; then no replica serves it.
+    pub unreadable: Option<Unreadable>,
     /// The spec that it holds.
     pub spec: Arc<Value>,
     /// Whether there is something to serve. Not where the content for `rollbackTo` was not there.
     pub has_content: bool,
 }
 
+/// Why a revision cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Its data have not the form of a revision's, of any release.
+    Damaged(String),
+    /// Its spec has a value that this release does not know.
+    Unknown(String),
+}
+
 impl RevisionView {
-    /// Reads an object. Nothing where it is no revision of a policy.
+    /// Reads an object. Nothing where neither its data nor its labels tell whose revision it is.
     pub fn read(object: &DynamicObject) -> Option<Self> {
-        let data: RevisionData = serde_json::from_value(object.data["data"].clone()).ok()?;
+        let data = &object.data["data"];
+        let labels = object.metadata.labels.clone().unwrap_or_default();
+        let (policy, generation) = identity(data, &labels, object.data["revision"].as_i64().unwrap_or(0))?;
         let annotations = object.metadata.annotations.clone().unwrap_or_default();
+        let (content, unreadable, has_content, spec) = match RevisionData::read(data) {
+            Ok(data) => {
+                let unreadable = decode_spec(data.spec.clone()).err();
+                let content = Content::read(&policy, &data.spec, data.shard);
+                let unreadable = unreadable.map(|error| Unreadable::Unknown(format!("spec.{error}")));
+                (content, unreadable, data.problem.is_none(), data.spec)
+            }
+            Err(damage) => (Err(damage.clone()), Some(Unreadable::Damaged(damage)), false, Value::Null),
+        };
         Some(Self {
             name: object.metadata.name.clone()?,
             uid: object.metadata.uid.clone()?,
             version: object.metadata.resource_version.clone().unwrap_or_default(),
-            generation: data.generation,
+            generation,
             marks: RevisionMarks::of(&annotations),
             annotations,
-            content: Content::read(&data.policy, &data.spec),
-            policy: data.policy,
-            has_content: data.problem.is_none(),
-            spec: Arc::new(data.spec),
+            label: labelled_group(&labels),
+            content,
+            unreadable,
+            policy,
+            has_content,
+            spec: Arc::new(spec),
         })
     }
 
     /// Whether the policy is a member of the match group of this generation.
     pub fn is_in_force(&self) -> bool {
         !self.marks.withdrawn && !self.marks.deleted
+    }
+
+    /// The match groups that it names: that of its content, and that of its labels where they name another. Loaders see the same two,
+    /// so neither is left before the other is called. Content that can be read is where the policy belongs, and its labels are
+    /// corrected in the end.
+    pub fn groups(&self) -> impl Iterator<Item = &GroupId> {
+        let own = self.content.as_ref().ok().map(|content| &content.group);
+        let label = self.label.as_ref().map(|(group, _)| group).filter(|group| Some(*group) != own);
+        own.into_iter().chain(label)
+    }
+
+    /// Whether it has the name that the controller gives. Somebody's copy of it does not stand in for it.
+    pub fn is_named_well(&self) -> bool {
+        self.name == self.policy.revision_name(self.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::revision::group_labels;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(data: Value, label: Option<&GroupId>) -> DynamicObject {
+        let policy = PolicyReference {
+            kind: portcullis_api::Kind::ClusterPolicy,
+            namespace: None,
+            name: "a".into(),
+            uid: "uid-of-a".into(),
+        };
+        let mut labels = policy.labels("default");
+        let named = label.map(|group| group_labels(group, WebhookKind::Validating));
+        labels.extend(named.into_iter().flatten().map(|(key, value)| (key.to_owned(), value)));
+        let metadata = json!({"name": policy.revision_name(3), "uid": "u", "labels": labels});
+        serde_json::from_value(json!({"metadata": metadata, "revision": 3, "data": data})).expect("an object")
+    }
+
+    fn read(data: Value, label: Option<&GroupId>) -> RevisionView {
+        RevisionView::read(&object(data, label)).expect("its policy is told")
+    }
+
+    fn data(change: impl FnOnce(&mut Value)) -> Value {
+        let mut data = json!({
+            "policy": {"kind": "ClusterPolicy", "name": "a", "uid": "uid-of-a"}, "generation": 3,
+            "spec": {"module": "m", "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]},
+        });
+        change(&mut data);
+        data
+    }
+
+    #[test]
+    fn z18_a_damaged_revision_is_its_policys_and_in_the_group_of_its_labels() {
+        let group: GroupId = "0123456789abcdef".parse().expect("an id");
+        for damage in [json!(null), json!("text"), json!({"spec": 7}), data(|data| data["shard"] = json!("x"))] {
+            let revision = read(damage, Some(&group));
+            assert_eq!((revision.policy.uid.as_str(), revision.generation), ("uid-of-a", 3));
+            assert!(matches!(revision.unreadable, Some(Unreadable::Damaged(_))), "{:?}", revision.unreadable);
+            assert_eq!(revision.groups().collect::<Vec<_>>(), [&group]);
+            assert!(revision.is_named_well() && !revision.has_content);
+        }
+    }
+
+    #[test]
+    fn z18_what_a_newer_release_wrote_is_read_as_far_as_it_goes() {
+        let plain = read(data(|_| ()), None);
+        let own = plain.content.expect("a content").group;
+        let unknown_field = read(data(|data| data["spec"]["novelty"] = json!(1)), None);
+        assert!(unknown_field.unreadable.is_none());
+        let unknown_value = read(data(|data| data["spec"]["mode"] = json!("quarantine")), None);
+        assert_eq!(unknown_value.groups().collect::<Vec<_>>(), [&own], "its match part is known");
+        assert!(matches!(&unknown_value.unreadable, Some(Unreadable::Unknown(text)) if text.contains("quarantine")));
+        let unknown_part = data(|data| data["spec"]["failurePolicy"] = json!("Perhaps"));
+        assert_eq!(read(unknown_part.clone(), None).groups().count(), 0);
+        assert_eq!(read(unknown_part, Some(&own)).groups().collect::<Vec<_>>(), [&own]);
+    }
+
+    #[test]
+    fn z18_a_label_beside_readable_content_adds_its_group_and_replaces_none() {
+        let other: GroupId = "0123456789abcdef".parse().expect("an id");
+        let revision = read(data(|_| ()), Some(&other));
+        let own = revision.content.as_ref().map(|content| content.group.clone()).expect("a content");
+        assert_eq!(revision.groups().collect::<Vec<_>>(), [&own, &other]);
+        assert_eq!(read(data(|_| ()), Some(&own)).groups().count(), 1);
+    }
+
+    #[test]
+    fn a_shard_is_another_group() {
+        let of = |shard: u32| read(data(|data| data["shard"] = json!(shard)), None).content.expect("a content").group;
+        assert_eq!(of(0), read(data(|_| ()), None).content.expect("a content").group);
+        assert_ne!(of(0), of(1));
+    }
+
+    #[test]
+    fn one_that_tells_nobody_is_nobodys() {
+        let mut nobodys = object(json!(7), None);
+        nobodys.metadata.labels = None;
+        assert!(RevisionView::read(&nobodys).is_none());
     }
 }

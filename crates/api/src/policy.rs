@@ -131,7 +131,8 @@ pub struct PolicySpec {
     /// `None`, the default, or `NoneOnDryRun`: whether the policy acts on anything but the request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub side_effects: Option<String>,
-    /// Longest time in seconds that the API server waits for an answer, 1 to 30; 10 where absent.
+    /// Longest time in seconds that the API server waits for an answer, 1 to 30; 10 where absent. Mutating policies that
+    /// share a webhook are asked in turn, and it waits for the turns of all.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_seconds: Option<u32>,
     /// Longest evaluation in seconds, 1 to 30 and not above `timeoutSeconds`; where absent 2, or `timeoutSeconds` if that is less.

@@ -98,9 +98,9 @@ fn a_spec_that_cannot_be_read_has_a_revision_and_says_so() {
     let mut stage = Stage::new();
     let odd = policy("a").spec("mode", json!("quarantine"));
     stage.put(odd.clone());
-    assert_eq!(stage.told(), ["revision 1"]);
+    assert_eq!(stage.told(), ["try", "revision 1"], "its match part can be read");
     stage.revision(&odd, &[]);
-    assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
+    assert_eq!(stage.told(), ["try", "a False SpecInvalid at 1"]);
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! Revisions that cannot be read: damaged ones, and ones that a newer release wrote.
+//!
+//! Such a revision takes no webhook away and no policy out of its group. What it names is told by the first of these that is there: its
+//! match part, which is read apart from the rest of the spec; the policy itself, which says the same at its newest generation; and the
+//! labels, which were written when the content could be read. Where nothing tells, webhooks that nobody claims stay.
+//!
+//! Labels never overrule content that can be read: whoever may write labels only would move policies. Where the two differ, the policy
+//! is in both groups, as when it moves from one to the other, until the label is corrected. That is so after a downgrade too, when a
+//! newer release made the group of more than this one knows.
+
+use std::collections::BTreeMap;
+
+use portcullis_api::revision::group_labels;
+use portcullis_contract::GroupId;
+
+use super::Rules;
+use super::groups::Groups;
+use crate::world::{PolicyView, RevisionView, Unreadable};
+
+/// The labels that a revision lacks.
+pub(super) fn labels(
+    policy: &PolicyView,
+    revision: &RevisionView,
+    groups: &Groups<'_>,
+    mut may_leave: impl FnMut(&GroupId) -> bool,
+) -> BTreeMap<&'static str, String> {
+    let nothing = BTreeMap::new();
+    if !revision.is_in_force() {
+        return nothing;
+    }
+    let told = revision.content.as_ref().ok().map(|content| (content.group.clone(), content.part.kind));
+    let is_newest = revision.generation == policy.generation;
+    let stand_in = || {
+        let content = policy.content.as_ref().ok().filter(|_| is_newest && policy.rollback_to.is_none())?;
+        Some((groups.stands_in(&policy.reference.uid)?.clone(), content.part.kind))
+    };
+    let Some((group, kind)) = told.clone().or_else(stand_in) else { return nothing };
+    let is_right = match &revision.label {
+        None => false,
+        Some(label) if *label == (group.clone(), kind) => true,
+        // Of content that loaders cannot read only the label counts there: a wrong one is of no use to anybody.
+        Some(_) if told.is_none() => false,
+        // Loaders are in this group as well as long as the label says so, and it may be called.
+        Some((other, _)) => {
+            let is_called = groups.get(other).is_some_and(|other| other.found.is_some());
+            *other != group && is_called && !may_leave(other)
+        }
+    };
+    if is_right { nothing } else { group_labels(&group, kind).into_iter().collect() }
+}
+
+/// What is wrong with a revision, and what helps.
+pub(super) fn words(revision: &RevisionView, rules: &Rules) -> Option<String> {
+    let (name, generation) = (&revision.name, revision.generation);
+    Some(match revision.unreadable.as_ref()? {
+        Unreadable::Damaged(text) => format!(
+            "revision {name} of generation {generation} is damaged: {text}; delete it (kubectl --namespace {} delete \
+             controllerrevision {name}), and it is made again from the policy",
+            rules.namespace
+        ),
+        Unreadable::Unknown(text) => format!(
+            "revision {name} of generation {generation} has what this release of Portcullis cannot read: {text}; upgrade to the \
+             release that wrote it, or apply the policy with a value that this one knows"
+        ),
+    })
+}
