@@ -18,6 +18,7 @@ use crate::draft::{Draft, Edit, Judged};
 use crate::drain::LastCall;
 use crate::group;
 use crate::lanes::{Refusal, TIMED_OUT};
+use crate::member_deadlines::MemberDeadlines;
 use crate::metrics::Metrics;
 use crate::policy::{CallLimits, Loaded, Payload};
 use crate::review::{RawReview, Review};
@@ -37,9 +38,13 @@ impl Call {
     /// When a policy with this time limit that is asked at `now` must have answered. The smaller of both limits counts; the
     /// sender's runs since the request's arrival, and the answer needs a moment for its way.
     fn deadline(self, now: Instant, limit: Duration) -> Instant {
+        self.until().map_or(now + limit, |sender| sender.min(now + limit))
+    }
+
+    /// When the answer must be on its way.
+    fn until(self) -> Option<Instant> {
         let way = |timeout: Duration| (timeout / 10).min(Duration::from_millis(200));
-        let sender = self.timeout.and_then(|timeout| self.arrived.checked_add(timeout - way(timeout)));
-        sender.map_or(now + limit, |sender| sender.min(now + limit))
+        self.timeout.and_then(|timeout| self.arrived.checked_add(timeout - way(timeout)))
     }
 }
 
@@ -103,12 +108,26 @@ impl Asker {
     async fn in_turn(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
         let mut draft = Draft::object(review.object());
         let mut opinions = Vec::with_capacity(members.len());
-        for record in members {
-            let opinion = match standing_in_group(record) {
+        let standings: Vec<_> = members.iter().map(|record| (record, standing_in_group(record))).collect();
+        let limits = standings.iter().filter_map(|(_, standing)| match standing {
+            Standing::Open(loaded) => Some(loaded.timeout()),
+            Standing::Settled(_) => None,
+        });
+        let mut deadlines = MemberDeadlines::new(call.until(), limits);
+        for (record, standing) in standings {
+            let opinion = match standing {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
-                    let payload = review.payload(draft.text());
-                    let result = self.spared(self.evaluate(record, loaded, payload, draft.edit(), call)).await;
+                    let begin = Instant::now();
+                    let result = match deadlines.next(begin, loaded.timeout()) {
+                        Ok(deadline) => {
+                            let payload = review.payload(draft.text());
+                            let asking = self.evaluate_until(deadline, record, loaded, payload, draft.edit());
+                            self.spared(asking).await
+                        }
+                        Err(skipped) => Err(skipped),
+                    };
+                    deadlines.took(&record.id, begin.elapsed());
                     let weight = Weight { mutating: loaded.mutating(), purpose: Purpose::Admission };
                     self.conclude(record, loaded, result, &mut draft, weight)
                 }
@@ -183,8 +202,18 @@ impl Asker {
         edit: Edit,
         call: Call,
     ) -> Result<Judged, EvaluationError> {
+        self.evaluate_until(call.deadline(Instant::now(), loaded.timeout()), record, loaded, request, edit).await
+    }
+
+    async fn evaluate_until(
+        &self,
+        deadline: Instant,
+        record: &Arc<Record>,
+        loaded: &Arc<Loaded>,
+        request: Bytes,
+        edit: Edit,
+    ) -> Result<Judged, EvaluationError> {
         failpoint::hit_of("evaluator.asking", &record.id);
-        let deadline = call.deadline(Instant::now(), loaded.timeout());
         let loaded = Arc::clone(loaded);
         let run = record.share.run(deadline, async move {
             failpoint::hit_async("evaluator.handler").await;

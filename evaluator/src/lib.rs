@@ -36,6 +36,7 @@ mod json;
 pub mod lanes;
 mod large;
 mod load;
+pub mod member_deadlines;
 pub mod metrics;
 pub mod pace;
 pub mod patch;
