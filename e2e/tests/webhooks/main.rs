@@ -13,6 +13,8 @@ mod newcomers;
 mod repaired;
 mod restarted;
 mod scene;
+mod turns;
+mod unreadable;
 
 use std::sync::LazyLock;
 

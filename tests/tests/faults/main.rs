@@ -30,6 +30,7 @@ mod signatures;
 mod storms;
 mod trusting;
 mod verdicts;
+mod turns;
 mod volume_evaluator;
 mod volume_loader;
 
@@ -50,7 +51,7 @@ const ROWS: &[&str] = &[
     "H19", "H20", "H21", "H22", // HTTP and TLS
     "W13", "W15", // Match groups
     "X01", "X02", "X05", // Abuse
-    "Z01", "Z04", "Z06", "Z13", "Z14", "Z19", "Z20", // Floods and tenants
+    "Z01", "Z03", "Z04", "Z06", "Z13", "Z14", "Z19", "Z20", // Floods and tenants
 ];
 
 #[test]

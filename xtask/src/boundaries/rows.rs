@@ -16,7 +16,7 @@ const ROWS: &str = "L01-L27 \
     K01-K12 \
     R01-R32 \
     X01-X06 X08-X10 \
-    Z01 Z04 Z06 Z13-Z14 Z19-Z20";
+    Z01 Z03-Z04 Z06 Z13-Z14 Z18-Z20";
 
 const UNTESTED: &str = "tests/faults/untested.txt";
 

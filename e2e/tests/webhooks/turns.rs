@@ -1,0 +1,69 @@
+//! Mutating policies, which are asked in turn within the time that the API server waits for their webhook.
+
+use portcullis_e2e::{Policy, eventually};
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+fn mutating(scene: &Scene, name: &str, seconds: u32) -> Policy {
+    let policy = scene.installation.cluster_policy(name).on(&["configmaps"]).field("mutating", true);
+    let policy = policy.field("timeoutEvalSeconds", seconds).field("timeoutSeconds", seconds.max(10));
+    policy.field("failurePolicy", "Ignore")
+}
+
+fn wait(webhook: &Value) -> u64 {
+    webhook["webhooks"][0]["timeoutSeconds"].as_u64().unwrap_or_default()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z03_a_slow_mutating_member_takes_no_time_of_the_others_wherever_it_stands() {
+    let scene = Scene::new("turns", 1);
+    let name = |number: usize| format!("turns-{number}");
+    let quick: Vec<_> = (0..4).map(|number| mutating(&scene, &name(number), 2)).collect();
+    scene.installation.apply_ready(&quick);
+    assert_eq!(wait(&scene.webhooks(1)[0]), 10, "eight seconds are less than what each asks for");
+    for place in 0..4 {
+        let sleeper = mutating(&scene, &name(place), 10).guest("clock_sleep");
+        scene.installation.apply_ready(&[sleeper]);
+        assert_eq!(wait(&scene.webhooks(1)[0]), 17);
+        let created = scene.installation.create_config_map(&scene.namespace, &format!("at-{place}"));
+        assert!(created.is_ok(), "{}", created.stderr);
+        let told: Vec<_> = created.stderr.lines().filter(|line| line.contains("was not evaluated")).collect();
+        let [told] = &told[..] else { panic!("{}", created.stderr) };
+        assert!(told.contains(&name(place)) && told.contains("EvaluationTimedOut"), "{told}");
+        scene.installation.apply_ready(&[mutating(&scene, &name(place), 2)]);
+        eventually("the webhook to wait as long as before", || (wait(&scene.webhooks(1)[0]) == 10).then_some(()));
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z03_who_does_not_fit_into_thirty_seconds_has_a_webhook_of_its_own() {
+    let scene = Scene::new("overflow", 1);
+    let (first, second) = (mutating(&scene, "overflow-b", 20), mutating(&scene, "overflow-c", 9));
+    scene.installation.apply_ready(&[first, second]);
+    let [before] = scene.webhooks(1).try_into().expect("one for both");
+    assert_eq!(wait(&before), 30);
+    // Its id comes first, which gives it no right to the others' place.
+    let config_map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": { "key": "changed" },
+        "metadata": { "name": "one", "namespace": scene.namespace },
+    });
+    let answer = json!({ "accepted": true, "mutated_object": config_map }).to_string();
+    let third = mutating(&scene, "overflow-a", 5).answering("answer", answer);
+    scene.installation.apply_ready(std::slice::from_ref(&third));
+    let webhooks = scene.webhooks(2);
+    let name = |webhook: &Value| webhook["metadata"]["name"].clone();
+    let [own] = &webhooks.iter().filter(|webhook| name(webhook) != name(&before)).collect::<Vec<_>>()[..] else {
+        panic!("{webhooks:?}")
+    };
+    assert_eq!(wait(own), 10);
+    let stays = webhooks.iter().find(|webhook| name(webhook) == name(&before)).expect("the first");
+    assert_eq!(stays["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"]);
+    scene.installation.create_config_map(&scene.namespace, "one").expect("all accept");
+    let path = format!("/api/v1/namespaces/{}/configmaps/one", scene.namespace);
+    assert_eq!(scene.installation.api().get(&path).unwrap_or_default()["data"], json!({ "key": "changed" }));
+    scene.delete(&third);
+    scene.webhooks(1);
+}

@@ -1,0 +1,170 @@
+//! Revisions that cannot be read. Their data never change at the API server, so who damages one has removed it and made another of the
+//! same name; a newer release has simply written its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_e2e::{Policy, Program, condition, eventually};
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// Does something while pods are created without a pause. Each must be refused, whoever refuses it.
+fn while_all_are_refused<T>(scene: &Scene, act: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut count = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                count += 1;
+                let admitted = scene.create(&format!("load-{count}-{}", rand()));
+                assert!(admitted.is_err(), "a pod was admitted, the {count}th");
+            }
+        });
+        // The scope waits for the thread also where this panics.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        is_over.store(true, Ordering::SeqCst);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// So that names of pods are told apart.
+fn rand() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+}
+
+fn revision(scene: &Scene, generation: i64) -> Value {
+    eventually(&format!("the revision of generation {generation}"), || {
+        scene.installation.revisions().into_iter().find(|revision| revision["revision"] == generation)
+    })
+}
+
+fn path(scene: &Scene, revision: &Value) -> String {
+    let name = revision["metadata"]["name"].as_str().unwrap_or_default();
+    format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", scene.installation.namespace())
+}
+
+/// Puts another object in a revision's place, while the controller is not there to make it again.
+fn replace(scene: &Scene, generation: i64, change: impl FnOnce(&mut Value)) {
+    let mut object = revision(scene, generation);
+    let (path, metadata) = (path(scene, &object), object["metadata"].clone());
+    object["metadata"] = json!({
+        "name": metadata["name"], "labels": metadata["labels"], "annotations": metadata["annotations"],
+    });
+    object["apiVersion"] = json!("apps/v1");
+    object["kind"] = json!("ControllerRevision");
+    change(&mut object);
+    let api = scene.installation.api();
+    scene.controller.stop(Program::Controller);
+    api.delete(&path, None).expect("an answer").expect("the deletion");
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    api.create(folder, &object).expect("an answer").expect("the revision");
+    scene.controller.start(Program::Controller);
+}
+
+/// Waits until the policy says what is wrong with its revision, and gives its WebhookConfigured.
+fn wait_told(scene: &Scene, policy: &Policy, words: &[&str]) -> Value {
+    let says = |object: &Value, kind: &str, reason: &str| {
+        condition(object, kind).is_some_and(|found| {
+            let message = found["message"].as_str().unwrap_or_default();
+            found["reason"] == reason && words.iter().all(|words| message.contains(words))
+        })
+    };
+    let object = scene.installation.wait_for_object(policy, &format!("SpecInvalid with {words:?}"), |object| {
+        says(object, "Accepted", "SpecInvalid") && says(object, "WebhookConfigured", "Registered")
+    });
+    condition(&object, "WebhookConfigured").cloned().unwrap_or_default()
+}
+
+fn group(webhook: &Value) -> String {
+    webhook["webhooks"][0]["name"].as_str().unwrap_or_default().split('.').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z18_a_revision_of_a_newer_release_keeps_webhook_and_membership_by_its_labels() {
+    let scene = Scene::new("newer", 2);
+    let policy = scene.installation.cluster_policy("newer-deny").denying("the policy says no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let [before] = scene.webhooks(1).try_into().expect("one");
+    let labels = revision(&scene, 1)["metadata"]["labels"].clone();
+    assert_eq!(labels["policies.portcullis.dev/match-group"], group(&before));
+    eventually("the mark that it served", || {
+        let marks = &revision(&scene, 1)["metadata"]["annotations"];
+        (marks["policies.portcullis.dev/served"] == "true").then_some(())
+    });
+    while_all_are_refused(&scene, || {
+        replace(&scene, 1, |revision| {
+            revision["data"]["spec"]["mode"] = json!("quarantine");
+            revision["data"]["spec"]["failurePolicy"] = json!("Perhaps");
+            revision["data"]["spec"]["novelty"] = json!({ "a": 1 });
+        });
+        let name = revision(&scene, 1)["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        wait_told(&scene, &policy, &[&name, "quarantine", "upgrade"]);
+        thread::sleep(Duration::from_secs(3));
+        let [now] = scene.webhooks(1).try_into().expect("it is kept");
+        assert_eq!((&now["metadata"]["uid"], &now["webhooks"]), (&before["metadata"]["uid"], &before["webhooks"]));
+        // Fresh pods know no more than what can be read.
+        for pod in scene.installation.replicas() {
+            pod.kill(Program::Loader);
+            pod.kill(Program::Evaluator);
+        }
+        scene.installation.wait_ready();
+        thread::sleep(Duration::from_secs(3));
+    });
+    let refused = scene.create("one").expect_err("unserved");
+    assert!(refused.contains("SpecInvalid"), "{refused}");
+    // The next step that the status names, for one that is of no use to anybody.
+    while_all_are_refused(&scene, || {
+        let path = path(&scene, &revision(&scene, 1));
+        scene.installation.api().delete(&path, None).expect("an answer").expect("the deletion");
+        scene.installation.wait_for(&policy, "Ready", "True");
+    });
+    let refused = scene.create("two").expect_err("denied");
+    assert!(refused.contains("the policy says no"), "{refused}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z18_a_field_of_a_newer_release_changes_nothing() {
+    let scene = Scene::new("novelty", 1);
+    let policy = scene.installation.cluster_policy("novelty-deny").denying("no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    let before = scene.webhooks(1);
+    while_all_are_refused(&scene, || {
+        replace(&scene, 1, |revision| revision["data"]["spec"]["novelty"] = json!({ "a": 1 }));
+        thread::sleep(Duration::from_secs(3));
+        scene.installation.wait_for(&policy, "Ready", "True");
+    });
+    assert_eq!(scene.webhooks(1)[0]["metadata"]["uid"], before[0]["metadata"]["uid"]);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z18_of_a_damaged_revision_the_older_generation_serves_and_labels_come_back() {
+    let scene = Scene::new("damaged", 1);
+    let policy = scene.installation.cluster_policy("damaged-deny").denying("the first says no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    eventually("the mark that it served", || {
+        let marks = &revision(&scene, 1)["metadata"]["annotations"];
+        (marks["policies.portcullis.dev/served"] == "true").then_some(())
+    });
+    let second = policy.clone().denying("the second says no");
+    scene.installation.apply_ready(std::slice::from_ref(&second));
+    while_all_are_refused(&scene, || {
+        replace(&scene, 2, |revision| {
+            revision["data"] = json!("damage");
+            for label in ["match-group", "webhook-kind"] {
+                let labels = revision["metadata"]["labels"].as_object_mut();
+                labels.expect("labels").remove(&format!("policies.portcullis.dev/{label}"));
+            }
+        });
+        wait_told(&scene, &policy, &["is damaged", "delete"]);
+    });
+    let labels = &revision(&scene, 2)["metadata"]["labels"];
+    assert_eq!(labels["policies.portcullis.dev/match-group"], group(&scene.webhooks(1)[0]));
+    eventually("the older generation to deny", || {
+        scene.create("one").is_err_and(|refused| refused.contains("the first says no")).then_some(())
+    });
+}
