@@ -108,8 +108,8 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
 fn fault_z06_a_large_mutation_is_its_members_own_business() {
     let _alone = heavy();
     let folder = Folder::with_canary();
-    let fills = making("a-fills", &with_list(MILLION));
-    let empties = making("b-empties", &with_list(0));
+    let fills = making("a-fills", &with_list(MILLION)).ignoring_failure();
+    let empties = making("b-empties", &with_list(0)).ignoring_failure();
     // Its object is above what is ever sent as a patch.
     let floods = making("c-floods", &with_list(3 * MILLION)).ignoring_failure();
     let members = [&fills, &empties, &floods];
@@ -150,9 +150,10 @@ fn panics(policies: &[&Policy]) -> String {
 fn fault_z20_sixty_members_warn_one_floods_and_some_panic() {
     let folder = Folder::with_canary();
     let denials: Vec<_> = (0..60)
-        .map(|n| Policy::cluster(&format!("denies-{n:02}")).guest("always_deny").mode("warn").on("secrets"))
+        .map(|n| Policy::cluster(&format!("denies-{n:02}")).guest("always_deny").mode("warn"))
+        .map(|policy| policy.ignoring_failure().on("secrets"))
         .collect();
-    let flood = warning("floods", 10_000).on("secrets");
+    let flood = warning("floods", 10_000).ignoring_failure().on("secrets");
     // The first and the last of the group, and some between.
     let broken = ["a-first", "b-second", "denies-30-broken", "z-last"];
     let broken = broken.map(|name| Policy::cluster(name).guest("always_accept").ignoring_failure().on("secrets"));
@@ -196,7 +197,7 @@ fn fault_z20_the_others_of_a_small_group_are_heard() {
     let members = [&first, &denies, &flood, &quiet, &warns, &last];
     // Mutating members run in turn: the one after a panic mutates all the same.
     let fails = Policy::cluster("a-fails").guest("mutates_label").mutating().ignoring_failure();
-    let labels = Policy::cluster("b-labels").guest("mutates_label").mutating();
+    let labels = Policy::cluster("b-labels").guest("mutates_label").mutating().ignoring_failure();
     members.iter().chain(&[&fails, &labels]).for_each(|policy| folder.put(policy));
     let points = panics(&[&first, &last, &fails]);
     let pod = Pod::on(&folder).fail_points(Program::Evaluator, &points).start();
