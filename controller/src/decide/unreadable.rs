@@ -7,6 +7,9 @@
 //! Labels never overrule content that can be read: whoever may write labels only would move policies. Where the two differ, the policy
 //! is in both groups, as when it moves from one to the other, until the label is corrected. That is so after a downgrade too, when a
 //! newer release made the group of more than this one knows.
+//!
+//! Nobody but administrators of the installation's namespace and the controller may write labels of revisions, and both may write
+//! webhooks or whole revisions as well: a label gives no right that its writer has not. It is guarded against mistakes.
 
 use std::collections::BTreeMap;
 

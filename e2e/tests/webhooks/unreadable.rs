@@ -18,8 +18,8 @@ fn while_all_are_refused<T>(scene: &Scene, act: impl FnOnce() -> T) -> T {
             let mut count = 0;
             while !is_over.load(Ordering::SeqCst) {
                 count += 1;
-                let admitted = scene.create(&format!("load-{count}-{}", rand()));
-                assert!(admitted.is_err(), "a pod was admitted, the {count}th");
+                let created = scene.create(&format!("load-{}", unique()));
+                assert!(created.is_err(), "a pod was admitted, the {count}th");
             }
         });
         // The scope waits for the thread also where this panics.
@@ -30,7 +30,7 @@ fn while_all_are_refused<T>(scene: &Scene, act: impl FnOnce() -> T) -> T {
 }
 
 /// So that names of pods are told apart.
-fn rand() -> u128 {
+fn unique() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
 }
 
@@ -105,12 +105,11 @@ fn fault_z18_a_revision_of_a_newer_release_keeps_webhook_and_membership_by_its_l
         thread::sleep(Duration::from_secs(3));
         let [now] = scene.webhooks(1).try_into().expect("it is kept");
         assert_eq!((&now["metadata"]["uid"], &now["webhooks"]), (&before["metadata"]["uid"], &before["webhooks"]));
-        // Fresh pods know no more than what can be read.
-        for pod in scene.installation.replicas() {
-            pod.kill(Program::Loader);
-            pod.kill(Program::Evaluator);
-        }
+        // A fresh pod knows no more than what can be read.
+        let before = scene.installation.replicas();
+        scene.installation.add_replica();
         scene.installation.wait_ready();
+        before.iter().for_each(|pod| pod.remove());
         thread::sleep(Duration::from_secs(3));
     });
     let refused = scene.create("one").expect_err("unserved");
@@ -154,7 +153,7 @@ fn fault_z18_of_a_damaged_revision_the_older_generation_serves_and_labels_come_b
     scene.installation.apply_ready(std::slice::from_ref(&second));
     while_all_are_refused(&scene, || {
         replace(&scene, 2, |revision| {
-            revision["data"] = json!("damage");
+            revision["data"] = json!({ "damage": true });
             for label in ["match-group", "webhook-kind"] {
                 let labels = revision["metadata"]["labels"].as_object_mut();
                 labels.expect("labels").remove(&format!("policies.portcullis.dev/{label}"));
