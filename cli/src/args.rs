@@ -40,7 +40,8 @@ pub enum Command {
     /// Serve a folder of policies, with no cluster.
     ///
     /// Starts loader, evaluator and reporter. The folder holds Policy and ClusterPolicy manifests (YAML or JSON). It is
-    /// watched: an edit counts at once, and a policy that breaks goes on answering as it last worked. Ctrl-C stops everything.
+    /// watched: an edit counts at once, as does a module file that is built again, and a policy that breaks goes on answering as
+    /// it last worked. Ctrl-C stops everything.
     ///
     /// Volume, certificates, status and logs are kept in DIR/.portcullis. Other settings of the three programs can be given as
     /// environment variables, see `portcullis-loader --help`, `portcullis-evaluator --help` and `portcullis-reporter --help`.
@@ -70,8 +71,9 @@ pub enum Command {
     Rollback(RollbackArgs),
     /// Judge one request by one policy, offline.
     ///
-    /// Starts the real loader and evaluator for this one question, without a pod and without a cluster. Compiled modules are
-    /// kept in the user's cache folder.
+    /// Starts the real loader and evaluator for this one question, without a pod and without a cluster. Manifest and module are
+    /// read anew each time. Compiled modules, and nothing else, are kept in the user's cache folder: 64 of them in
+    /// XDG_CACHE_HOME/portcullis/artifacts or ~/.cache/portcullis/artifacts, 256 MiB at most.
     ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
     Eval(EvalArgs),
