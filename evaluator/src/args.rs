@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use portcullis_process::{LogArgs, SettingError, parse_bytes, parse_duration};
 
+use crate::memory::Wanted;
+
 /// Runs policies from a volume, swaps them live, and answers admission reviews.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-evaluator", version)]
@@ -51,6 +53,16 @@ pub struct Args {
     /// Memory of one policy instance.
     #[arg(long, env = "PORTCULLIS_MEMORY_LIMIT", value_name = "BYTES", default_value = "128MiB", value_parser = parse_bytes)]
     pub memory_limit: u64,
+
+    /// Memory that this program may use in all: the container's limit, or half of the machine's memory where there is none, when
+    /// not given. Instances and requests wait for memory rather than to go beyond.
+    #[arg(long, env = "PORTCULLIS_TOTAL_MEMORY", value_name = "BYTES", value_parser = parse_bytes)]
+    pub total_memory: Option<u64>,
+
+    /// Processors to plan threads and shares for: the container's CPU limit, or what the machine has where there is none, when
+    /// not given. Worth saying on large nodes where there is no limit and this program is to have few of them.
+    #[arg(long, env = "PORTCULLIS_CORES", value_name = "N")]
+    pub cores: Option<u16>,
 
     /// Policy instances at the same time.
     #[arg(long, env = "PORTCULLIS_INSTANCES", value_name = "N", default_value_t = 128)]
@@ -167,10 +179,26 @@ impl Args {
         if !(1 << 20..=4 << 30).contains(&self.memory_limit) {
             return refuse("--memory-limit", "want 1MiB to 4GiB, which is all that a policy can address");
         }
+        if self.cores.is_some_and(|cores| !(1..=1024).contains(&cores)) {
+            return refuse("--cores", "want 1 to 1024");
+        }
         if self.max_body > 1 << 30 {
             return refuse("--max-body", "want at most 1GiB");
         }
+        let least = self.wanted().least();
+        if let Some(total) = self.total_memory.filter(|total| *total < least) {
+            let problem = format!(
+                "{total} bytes are too few for {} instances of up to {} bytes; want at least {least}, or make --instances or --memory-limit smaller",
+                self.instances, self.memory_limit
+            );
+            return refuse("--total-memory", &problem);
+        }
         Ok(())
+    }
+
+    /// What there must be memory for.
+    pub(crate) fn wanted(&self) -> Wanted {
+        Wanted { instances: self.instances.into(), memory_limit: self.memory_limit, max_body: self.max_body }
     }
 }
 
@@ -196,6 +224,12 @@ mod tests {
             (&["--plain-http", "--policy-timeout", "0s"], "--policy-timeout: want more"),
             (&["--plain-http", "--instances", "0"], "--instances: want more"),
             (&["--plain-http", "--memory-limit", "5GiB"], "--memory-limit: want"),
+            (
+                &["--plain-http", "--total-memory", "512MiB"],
+                "--total-memory: 536870912 bytes are too few for 128 instances",
+            ),
+            (&["--plain-http", "--total-memory", "1GiB"], ""),
+            (&["--plain-http", "--cores", "0"], "--cores: want 1 to 1024"),
             (&["--plain-http", "--tls-dir", "tls"], "error: the argument '--"),
             (&["--plain-http", "--max-body", "7MB"], "error: invalid value '7MB'"),
         ] {

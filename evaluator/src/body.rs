@@ -20,10 +20,12 @@ use crate::turns::{Turn, Turns};
 const SMALL: usize = 64 << 10;
 /// What memory is counted in.
 const STEP: usize = 64 << 10;
-/// Memory for all large bodies together, in bodies of the largest size.
-const LARGE_BODIES: usize = 32;
-/// How many of these one source has at most, so that one that sends slowly leaves room for others.
-const LARGE_BODIES_OF_ONE: usize = 24;
+/// How many of these bytes one source has at most, in quarters, so that one that sends slowly leaves room for others.
+const QUARTERS_OF_ONE: usize = 3;
+/// A body, and what guests see of it: all members of a group see the same bytes, so they are there once.
+const COPIES: usize = 2;
+/// How long before the sender gives up a body stops waiting for memory, so that the answer says what it waited for.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
 /// How often the pace of a body is looked at of which nothing comes.
 const LOOK: Duration = Duration::from_millis(250);
 /// Longest time that a body which is refused is read and thrown away for.
@@ -70,11 +72,12 @@ struct Reading<'a> {
 }
 
 impl BodyLimits {
-    /// Bodies of at most `largest` bytes, and a multiple of that for all large ones together.
-    pub fn new(largest: usize, metrics: &Metrics) -> Self {
-        let steps =
-            |bodies: usize| u32::try_from(largest.div_ceil(STEP).saturating_mul(bodies)).unwrap_or(u32::MAX).max(1);
-        let memory = Turns::new(steps(LARGE_BODIES), steps(LARGE_BODIES_OF_ONE));
+    /// Bodies of at most `largest` bytes, and `memory` bytes for all large ones together.
+    pub fn new(largest: usize, memory: u64, metrics: &Metrics) -> Self {
+        let steps = |bytes: usize| u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX).max(1);
+        let one = largest.saturating_mul(COPIES);
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
+        let memory = Turns::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
         Self { largest, memory, metrics: metrics.clone() }
     }
 
@@ -83,17 +86,17 @@ impl BodyLimits {
         body.size_hint().lower() > u64::try_from(self.largest).unwrap_or(u64::MAX)
     }
 
-    /// Reads the body of a request that came on a connection.
+    /// Reads the body of a request that came on a connection, and whose sender waits for `patience` at most.
     ///
     /// # Errors
     /// When it is too large, too slow, or broken off, or there is no memory for it.
-    pub async fn read(&self, body: Incoming, place: &Place) -> Result<Body, BodyError> {
+    pub async fn read(&self, body: Incoming, place: &Place, patience: Option<Duration>) -> Result<Body, BodyError> {
         if self.is_too_large(&body) {
             return Err(BodyError::TooLarge);
         }
         // No chunks are taken, so this is exactly what comes.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let turn = if announced > SMALL { Some(self.room(announced, place).await?) } else { None };
+        let turn = if announced > SMALL { Some(self.room(announced, place, patience).await?) } else { None };
         place.sending(u64::try_from(announced).unwrap_or(u64::MAX));
         let memory = turn.as_ref().map(|_| &*self.memory);
         let reading = Reading { body, place, announced, received: 0, begun: Instant::now(), memory };
@@ -105,11 +108,12 @@ impl BodyLimits {
     }
 
     /// Waits until there is memory for a body.
-    async fn room(&self, announced: usize, place: &Place) -> Result<Turn, BodyError> {
+    async fn room(&self, announced: usize, place: &Place, patience: Option<Duration>) -> Result<Turn, BodyError> {
         place.waiting();
-        let steps = u32::try_from(announced.div_ceil(STEP)).unwrap_or(u32::MAX);
+        let steps = u32::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u32::MAX);
         let room = self.memory.acquire(place.source(), place.is_known() || place.is_proven(), steps);
-        timeout(LONGEST, room).await.map_err(|_| {
+        let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
+        timeout(longest, room).await.map_err(|_| {
             self.metrics.bodies_without_room.inc();
             BodyError::NoRoom
         })

@@ -125,11 +125,11 @@ impl Handler {
                 return Err(refusal);
             }
         };
-        let body = self.bodies.read(body, place).await.map_err(|error| match error {
+        let body = self.bodies.read(body, place, timeout).await.map_err(|error| match error {
             BodyError::TooLarge => too_large(),
             BodyError::TooSlow => Refusal::closing(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
             BodyError::NoRoom => {
-                let text = "too many large bodies are under way; try again later";
+                let text = format!("{}: too many large bodies are under way; try again later", Reason::Overloaded);
                 Refusal::closing(StatusCode::SERVICE_UNAVAILABLE, text)
             }
             BodyError::Broken => Refusal::closing(StatusCode::BAD_REQUEST, "the body ends early"),

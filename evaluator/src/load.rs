@@ -7,12 +7,13 @@ use bytes::Bytes;
 use portcullis_contract::{Candidate, ExecutionMode, PolicyId, Reason, clean};
 
 use crate::artifact::{ArtifactError, Artifacts};
-use crate::guest::{CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, Operation};
+use crate::guest::{CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
 use crate::json;
 use crate::lanes::{Lanes, Refusal};
 use crate::metrics::PolicyMetrics;
 use crate::policy::Loaded;
 use crate::response;
+use crate::tenant::Claimant;
 
 /// From this size on settings are refused, in bytes.
 const MAX_SETTINGS: usize = 1 << 20;
@@ -33,6 +34,9 @@ pub(crate) enum LoadError {
     /// It does not start.
     #[error("{0}")]
     Start(String),
+    /// There was no memory to start it in.
+    #[error("{0}")]
+    NoMemory(String),
     /// It did not start in time.
     #[error("{0}")]
     StartTimedOut(String),
@@ -51,6 +55,7 @@ impl LoadError {
             Self::Artifact(error) => error.reason(),
             Self::Link(error) => error.reason(),
             Self::Start(_) => Reason::InstantiationFailed,
+            Self::NoMemory(_) => Reason::MemoryUnavailable,
             Self::StartTimedOut(_) => Reason::StartTimedOut,
             Self::Settings(_) => Reason::SettingsInvalid,
             Self::SettingsCheck(_) => Reason::SettingsCheckFailed,
@@ -88,6 +93,8 @@ impl Loading {
         let host = Arc::new(Host {
             grants: Grants::new(&candidate.host_capabilities),
             log: GuestLog::new(id.clone(), candidate.generation, metrics),
+            memory: Arc::clone(self.lanes.memory()),
+            who: Claimant::new(id),
         });
         let seconds = candidate.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let timeout = seconds.unwrap_or(self.policy_timeout);
@@ -103,15 +110,16 @@ impl Loading {
         settings: &str,
         timeout: Duration,
     ) -> Result<(), LoadError> {
-        let payload = Bytes::copy_from_slice(settings.as_bytes());
-        let (guest, host) = (Arc::clone(guest), Arc::clone(host));
-        let call = self.lanes.load(timeout, move |deadline| async move {
-            guest.call(&host, Operation::ValidateSettings, payload, deadline).await
+        let payload = Parts::whole(Bytes::copy_from_slice(settings.as_bytes()));
+        let (guest, host, who) = (Arc::clone(guest), Arc::clone(host), Arc::clone(&host.who));
+        let call = self.lanes.load(&who, timeout, move |deadline| async move {
+            let (lease, _hold) = host.lease(deadline);
+            guest.call(&host, Operation::ValidateSettings, payload, deadline, lease).await
         });
         let reply = call.await.unwrap_or_else(|refusal| {
             Err(match refusal {
                 Refusal::TimedOut => CallError::TimedOut,
-                Refusal::Overloaded { text } => CallError::Host(text),
+                Refusal::Overloaded { text } => CallError::Overloaded(text),
                 Refusal::Panicked => CallError::Host("it ended with a panic".to_owned()),
             })
         });
@@ -141,6 +149,7 @@ fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), L
         Ok(reply) => reply,
         Err(CallError::Init { text, timed_out: true }) => return Err(LoadError::StartTimedOut(quote(&text))),
         Err(CallError::Init { text, timed_out: false }) => return Err(LoadError::Start(quote(&text))),
+        Err(CallError::Overloaded(text)) => return Err(LoadError::NoMemory(text)),
         Err(CallError::Host(text)) => return Err(LoadError::Start(quote(&format!("Initialization failed: {text}")))),
         Err(error @ (CallError::Guest(_) | CallError::Denied(_))) if is_wasi => {
             return Err(LoadError::SettingsCheck(quote(&error.to_string())));
@@ -201,6 +210,13 @@ mod tests {
             text,
             "Policy settings are invalid: Error invoking settings validation callback: Guest call failure: oh"
         );
+    }
+
+    #[test]
+    fn a_start_without_memory_may_pass() {
+        let (reason, text) = wapc(Err(CallError::Overloaded("no memory left".into())));
+        assert_eq!((reason, text.as_str()), (Reason::MemoryUnavailable, "no memory left"));
+        assert!(reason.class().is_retryable());
     }
 
     #[test]

@@ -42,7 +42,15 @@ pub struct Metrics {
     pub instances: IntGauge,
     /// Instances that there may be.
     pub instance_limit: IntGauge,
-    /// Requests refused before evaluation because too many were under way.
+    /// Memory that instances and their floors hold.
+    pub guest_memory: IntGauge,
+    /// Memory that they may hold together.
+    pub guest_memory_limit: IntGauge,
+    /// Times that an instance waited for memory.
+    pub guest_memory_waits: IntCounter,
+    /// Times that it got none.
+    pub guest_memory_refused: IntCounter,
+    /// Requests refused because too many were under way, or for want of memory.
     pub overloaded: IntCounter,
     /// Markers of the controller that were answered.
     pub markers: IntCounter,
@@ -171,7 +179,20 @@ impl Metrics {
             )?,
             instances: gauge("portcullis_instances", "Policy instances in use")?,
             instance_limit: gauge("portcullis_instances_limit", "Policy instances that there may be")?,
-            overloaded: counter("portcullis_overloaded_total", "Requests refused because too many were under way")?,
+            guest_memory: gauge("portcullis_guest_memory_bytes", "Memory set aside for policy instances in use")?,
+            guest_memory_limit: gauge(
+                "portcullis_guest_memory_limit_bytes",
+                "Memory that policy instances may have together",
+            )?,
+            guest_memory_waits: counter(
+                "portcullis_guest_memory_waits_total",
+                "Times that an instance waited for memory",
+            )?,
+            guest_memory_refused: counter(
+                "portcullis_guest_memory_refused_total",
+                "Times that an instance got no memory",
+            )?,
+            overloaded: counter("portcullis_overloaded_total", "Requests refused because too much was under way")?,
             markers: counter("portcullis_markers_total", "Markers of the controller that were answered")?,
             connections: gauge("portcullis_connections", "Open connections of the admission port")?,
             connections_closed: counter("portcullis_connections_closed_total", "Connections closed to make room")?,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use portcullis_contract::{Candidate, Digest, ExecutionMode};
 
 use crate::artifact::Code;
-use crate::guest::{CallError, Guest, Host, Operation};
+use crate::guest::{CallError, Guest, Host, Operation, Parts};
 use crate::lanes::TIMED_OUT;
 use crate::large;
 use crate::response;
@@ -16,7 +16,7 @@ use crate::verdict::{EvaluationError, Verdict};
 /// What a guest is asked.
 #[derive(Debug, Clone)]
 pub struct Payload {
-    /// The JSON of the request, exactly as the guest shall see it.
+    /// The JSON of the request, exactly as the guest shall see it. Members of a group share it.
     pub request: Bytes,
 }
 
@@ -35,7 +35,7 @@ pub struct Loaded {
     mutating: bool,
     timeout: Duration,
     mode: ExecutionMode,
-    settings: Arc<str>,
+    settings: Bytes,
     guest: Arc<Guest>,
     host: Arc<Host>,
     /// Keeps the mapping, and with it the entry by which other policies find the same code.
@@ -57,7 +57,7 @@ impl Loaded {
             mutating: candidate.mutating,
             timeout,
             mode: candidate.execution_mode,
-            settings: candidate.settings.get().into(),
+            settings: Bytes::copy_from_slice(candidate.settings.get().as_bytes()),
             guest,
             host,
             code,
@@ -73,7 +73,7 @@ impl Loaded {
             mutating: self.mutating,
             timeout: self.timeout,
             mode: self.mode,
-            settings: Arc::clone(&self.settings),
+            settings: self.settings.clone(),
             guest: Arc::clone(&self.guest),
             host: Arc::new(self.host.renumbered(generation)),
             code: Arc::clone(&self.code),
@@ -86,8 +86,10 @@ impl Loaded {
     /// When the guest fails, takes too long, or answers what is no verdict.
     pub async fn validate(self: &Arc<Self>, payload: Payload, limits: CallLimits) -> Result<Verdict, EvaluationError> {
         let deadline = limits.deadline.min(Instant::now() + self.timeout);
-        let payload = validation_payload(&payload.request, &self.settings);
-        let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline).await;
+        let payload = Parts::request(payload.request, self.settings.clone());
+        // Held until the instance is gone and its reply is decoded.
+        let (lease, _hold) = self.host.lease(deadline);
+        let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, lease).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let mode = self.mode;
         large::work(reply.len(), move || response::verdict(&reply, mode)).await
@@ -119,19 +121,13 @@ impl Loaded {
     }
 }
 
-/// `{"request":…,"settings":…}` of two documents that are JSON already: nothing is decoded, so the guest sees them byte for
-/// byte, numbers beyond 2^53 and the order of keys included.
-fn validation_payload(request: &[u8], settings: &str) -> Bytes {
-    let parts = [b"{\"request\":", request, b",\"settings\":", settings.as_bytes(), b"}"];
-    parts.concat().into()
-}
-
 /// The texts of policy-abi sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
         CallError::TimedOut | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
         CallError::Init { .. } | CallError::Host(_) => format!("internal server error: {error}"),
         CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
+        CallError::Overloaded(text) => text.clone(),
         // A command's own words on standard error are its whole message.
         CallError::Guest(said) | CallError::Denied(said) if mode == ExecutionMode::Wasi => said.clone(),
         _ => format!("internal server error: Guest call failure: {error}"),
@@ -144,13 +140,6 @@ mod tests {
     use portcullis_contract::Reason;
 
     use super::*;
-
-    #[test]
-    fn request_and_settings_reach_the_guest_byte_for_byte() {
-        let payload = validation_payload(br#"{"b":1,"a":9007199254740993}"#, r#"{"x":"","y":null }"#);
-        let expected = br#"{"request":{"b":1,"a":9007199254740993},"settings":{"x":"","y":null }}"#;
-        assert_eq!(&payload[..], expected);
-    }
 
     #[test]
     fn texts_of_failed_evaluations() {

@@ -23,6 +23,7 @@ use crate::follow::Follow;
 use crate::handle::{Handler, UnderWay};
 use crate::health;
 use crate::lanes::{LaneLimits, Lanes};
+use crate::memory::{Memory, MemoryPlan};
 use crate::metrics::Metrics;
 use crate::private_copy::prepare_private_dir;
 use crate::serve::{DrainTimes, Server};
@@ -63,9 +64,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let address = probes.port(args.state_address, state_route(state.clone()))?;
     listening("state", address);
 
-    // Asked before the files that tell it are out of reach.
+    // Asked before the files that tell it are out of reach. The number of cores is that of the container's quota, on the way up
+    // through its control groups of either version, and of the processors that it is bound to, whichever is less.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let connections = descriptors::make_room_for(args.max_connections);
+    let cores = args.cores.map_or(cores, usize::from);
+    let memory = planned_memory(args, &metrics);
     prepare_private_dir(&args.private_dir)?;
     shut_in(args, &metrics);
 
@@ -83,8 +87,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Every latch is there before the first probe can ask: a program without latches would count as ready.
     let gate = readiness.latch("start-gate");
     let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
-    let parts =
-        Parts { metrics, table, state, readiness, gate, certificate, expiry, liveness, engine, cores, connections };
+    let parts = Parts {
+        metrics,
+        table,
+        state,
+        readiness,
+        gate,
+        certificate,
+        expiry,
+        liveness,
+        engine,
+        cores,
+        connections,
+        memory,
+    };
     probes.start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores)
@@ -110,6 +126,7 @@ struct Parts {
     engine: RunningEngine,
     cores: usize,
     connections: u32,
+    memory: MemoryPlan,
 }
 
 impl Parts {
@@ -124,7 +141,7 @@ impl Parts {
             policy_timeout: args.policy_timeout,
             error_window: args.error_window,
             engine: self.engine,
-            lanes: Lanes::new(lane_limits, &self.metrics)?,
+            lanes: Lanes::new(lane_limits, self.memory, &self.metrics)?,
             metrics: self.metrics.clone(),
         };
         let beat = self.liveness.beat("follow", BEAT_LIMIT);
@@ -143,7 +160,11 @@ impl Parts {
         let handler = Handler {
             table: self.table,
             asker: Asker { metrics: self.metrics.clone(), last_call: LastCall::default() },
-            bodies: BodyLimits::new(usize::try_from(args.max_body).context("--max-body")?, &self.metrics),
+            bodies: BodyLimits::new(
+                usize::try_from(args.max_body).context("--max-body")?,
+                self.memory.bodies,
+                &self.metrics,
+            ),
             readiness: self.readiness.clone(),
             audit: args.audit.is_on(),
             raw: args.validate_raw.is_on(),
@@ -160,6 +181,27 @@ impl Parts {
         };
         server.run(listener, shutdown).await.context("failed to serve the admission port")
     }
+}
+
+/// What there is of memory, and for what.
+fn planned_memory(args: &Args, metrics: &Metrics) -> MemoryPlan {
+    let total = args.total_memory.map_or_else(Memory::of_this_program, Memory::Said);
+    let (bytes, source, wanted) = (total.bytes(), total.source(), args.wanted());
+    let plan = MemoryPlan::new(bytes, wanted);
+    let MemoryPlan { floor, shared, bodies } = plan;
+    tracing::info!(bytes, source, floor, shared, bodies, "planned memory");
+    let least = wanted.least();
+    if bytes < least {
+        tracing::warn!(
+            bytes,
+            source,
+            least,
+            "there is not enough memory for so many instances of that size: policies that want much of it are refused as Overloaded; raise the limit, or make --instances or --memory-limit smaller"
+        );
+    }
+    let limit = shared.saturating_add(floor.saturating_mul(u64::from(args.instances)));
+    metrics.guest_memory_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
+    plan
 }
 
 fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -33,6 +33,28 @@ app.kubernetes.io/name: portcullis-{{ index . 1 }}
 policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quote }}
 {{- end }}
 
+{{/* A quantity of Kubernetes, or of the programs (128MiB), in bytes; 0 where it is none. */}}
+{{- define "portcullis.bytes" -}}
+{{- $text := kindIs "string" . | ternary (toString .) (int64 . | toString) | trimSuffix "B" -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
+{{- $factors := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- mulf (float64 $number) (get $factors (trimPrefix $number $text) | default 0 | float64) | int64 -}}
+{{- end }}
+
+{{/* The evaluator's plan of its memory must have room: the same sum as `Wanted::least` in evaluator/src/memory/plan.rs. */}}
+{{- define "portcullis.refuseTooLittleMemory" -}}
+{{- with .Values.evaluator -}}
+{{- $limit := dig "limits" "memory" "" (dict "limits" ((.resources | default dict).limits | default dict)) -}}
+{{- $has := include "portcullis.bytes" $limit | int64 -}}
+{{- $each := include "portcullis.bytes" .memoryLimit | int64 -}}
+{{- $guests := max (mul 4 $each) (add (mul (int64 .instances) 884736) (mul 2 $each)) -}}
+{{- $least := max (div (add (mul 8 $guests) 4) 5) (add (div (add (mul 4 $guests) 2) 3) 29360128) -}}
+{{- if and $has (lt $has $least) -}}
+{{- fail (printf "evaluator.resources.limits.memory is %v, which has no room for %d instances (evaluator.instances) of up to %s (evaluator.memoryLimit): want %dMi at least, or fewer or smaller instances" $limit (int64 .instances) .memoryLimit (div (add $least 1048575) 1048576)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The image of a program: (list . "loader"). */}}
 {{- define "portcullis.image" -}}
 {{- $root := index . 0 }}{{ $name := index . 1 -}}

@@ -35,6 +35,11 @@ impl Cage {
         Some(cage)
     }
 
+    /// One of its files. Who writes its own process id to `cgroup.procs` is in it from then on.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
     /// Puts a process into it.
     ///
     /// # Panics

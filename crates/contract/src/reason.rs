@@ -148,6 +148,8 @@ reasons! {
     AwaitingManifest: Load, Retry;
     /// The module wants more memory or tables than allowed.
     MemoryLimit: Load, Final;
+    /// The replica has no memory left to start the module in.
+    MemoryUnavailable: Load, Retry;
     /// Starting the module or its settings check took longer than allowed.
     StartTimedOut: Load, Final;
     /// The module trapped or failed while starting.

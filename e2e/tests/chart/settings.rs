@@ -49,6 +49,31 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
 }
 
 #[test]
+fn instances_that_have_no_room_in_the_container_are_refused() {
+    let evaluator = |limit: &str, memory: &str, instances: u32| {
+        let resources = json!({ "limits": { "memory": limit } });
+        json!({ "evaluator": { "resources": resources, "memoryLimit": memory, "instances": instances } })
+    };
+    for (limit, memory, instances) in
+        [("1Gi", "128MiB", 128), ("820Mi", "128MiB", 128), ("6.5Gi", "1GiB", 128), ("64Mi", "4MiB", 8)]
+    {
+        assert!(!render(&evaluator(limit, memory, instances)).is_empty());
+    }
+    for (limit, memory, instances, least) in [
+        ("512Mi", "128MiB", 128, "want 820Mi"),
+        ("800M", "128MiB", 128, "want 820Mi"),
+        ("1Gi", "256MiB", 128, "want 1639Mi"),
+        ("1Gi", "128MiB", 1000, "want 1760Mi"),
+        ("32Mi", "1MiB", 8, "want 40Mi"),
+    ] {
+        let words = refusal(&evaluator(limit, memory, instances));
+        assert!(words.contains("evaluator.resources.limits.memory") && words.contains(least), "{words}");
+    }
+    // No limit is none that could be too small.
+    render(&json!({ "evaluator": { "resources": { "limits": null } } }));
+}
+
+#[test]
 fn images_are_named_by_registry_program_and_the_version_of_the_chart() {
     let version = env!("CARGO_PKG_VERSION");
     let objects = render(&json!({}));

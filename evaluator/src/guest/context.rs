@@ -1,20 +1,26 @@
 //! What the host knows of one call.
 
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wasmtime::{Memory, ResourceLimiter};
+use wasmtime::{Memory, ResourceLimiterAsync};
 
 use super::preview1::Streams;
 use super::wapc::Exchange;
 use super::{CallError, Host};
+use crate::memory::Lease;
+
+/// Bytes of one element of a table.
+const ELEMENT: u64 = 8;
 
 /// The host's side of one instance.
 pub(crate) struct Context {
     /// When the answer must be there.
     pub(super) deadline: Instant,
-    /// What the instance may use.
-    pub(super) limits: Limits,
+    /// What the instance may use, and has of it.
+    pub(super) growth: Growth,
     /// The exported memory, once the instance is there.
     pub(super) memory: Option<Memory>,
     /// The policy's rights and log.
@@ -29,10 +35,10 @@ pub(crate) struct Context {
 
 impl Context {
     /// The context of a call that has not begun.
-    pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant) -> Self {
+    pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant, lease: Lease) -> Self {
         Self {
             deadline,
-            limits,
+            growth: Growth { limits, lease },
             memory: None,
             host: Arc::clone(host),
             denied: false,
@@ -51,25 +57,57 @@ pub(crate) struct Limits {
     pub(crate) table_elements: usize,
 }
 
+/// An instance's growth: within its limits, and when there is memory.
+pub(crate) struct Growth {
+    limits: Limits,
+    lease: Lease,
+}
+
+type Answer<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send + 'a>>;
+
+impl Growth {
+    /// Lets the instance have `more` bytes, now or when there are some.
+    fn grow<'a>(&'a mut self, more: u64) -> Answer<'a> {
+        Box::pin(async move {
+            let grown = self.lease.grow(more).await;
+            grown.map(|()| true).map_err(|error| wasmtime::Error::new(CallError::Overloaded(error.to_string())))
+        })
+    }
+}
+
 /// Growth beyond a limit ends the call. WebAssembly could also be told "no" (a growth of -1), but a guest that does not
 /// look at the result would then ask for ever, and one that does ends with a trap that hides the cause: so the trap comes
 /// from here and names the limit.
-impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        if desired <= self.memory_bytes {
-            return Ok(true);
+impl ResourceLimiterAsync for Growth {
+    fn memory_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Answer<'r>
+    where
+        'a: 'r,
+        Self: 'r,
+    {
+        let limit = self.limits.memory_bytes;
+        if desired <= limit {
+            return self.grow(bytes(desired.saturating_sub(current)));
         }
-        Err(wasmtime::Error::new(CallError::Trap(format!(
-            "memory grew beyond its limit of {} bytes",
-            self.memory_bytes
-        ))))
+        refuse(format!("memory grew beyond its limit of {limit} bytes"))
     }
 
-    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        if desired <= self.table_elements {
-            return Ok(true);
+    fn table_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Answer<'r>
+    where
+        'a: 'r,
+        Self: 'r,
+    {
+        let limit = self.limits.table_elements;
+        if desired <= limit {
+            return self.grow(bytes(desired.saturating_sub(current)) * ELEMENT);
         }
-        let text = format!("a table grew beyond its limit of {} elements", self.table_elements);
-        Err(wasmtime::Error::new(CallError::Trap(text)))
+        refuse(format!("a table grew beyond its limit of {limit} elements"))
     }
+}
+
+fn refuse<'a>(text: String) -> Answer<'a> {
+    Box::pin(ready(Err(wasmtime::Error::new(CallError::Trap(text)))))
+}
+
+fn bytes(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }

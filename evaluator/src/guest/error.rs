@@ -42,6 +42,9 @@ pub(crate) enum CallError {
         /// Whether the deadline passed.
         timed_out: bool,
     },
+    /// There was no memory for it.
+    #[error("{0}")]
+    Overloaded(String),
     /// A capability was refused, and the guest failed over it; the text is what it would be without.
     #[error("{0}")]
     Denied(String),
@@ -60,6 +63,7 @@ impl CallError {
             }
             Self::NoReply(_) | Self::BadReply(_) => Reason::ResponseInvalid,
             Self::ReplyTooLarge => Reason::ResponseTooLarge,
+            Self::Overloaded(_) => Reason::Overloaded,
             Self::Denied(_) => Reason::CapabilityDenied,
             Self::Host(_) => Reason::InternalError,
         }
@@ -85,7 +89,7 @@ impl CallError {
                 text: format!("Initialization failed: {function} init interrupted, execution deadline exceeded"),
                 timed_out: true,
             },
-            Self::Host(_) => self,
+            Self::Host(_) | Self::Overloaded(_) => self,
             other => Self::Init { text: format!("Initialization failed: {other}"), timed_out: false },
         }
     }

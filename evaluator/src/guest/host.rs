@@ -89,7 +89,7 @@ mod tests {
 
     fn call(grants: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Vec<u8>, String>, bool) {
         let grants: Vec<_> = grants.iter().map(|&pattern| pattern.to_owned()).collect();
-        let host = Host { grants: Grants::new(&grants), log: crate::guest::GuestLog::test() };
+        let host = Host::test(&grants);
         let call = Call {
             binding: binding.as_bytes(),
             namespace: namespace.as_bytes(),

@@ -25,6 +25,7 @@ mod host;
 mod link;
 mod log;
 mod memory;
+mod parts;
 mod preview1;
 mod wapc;
 mod wasi;
@@ -34,12 +35,15 @@ pub(crate) use error::CallError;
 pub(crate) use host::Grants;
 pub(crate) use link::{Guest, Guests, LinkError};
 pub(crate) use log::GuestLog;
+pub(crate) use parts::Parts;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use wasmtime::{Instance, Store, Trap, UpdateDeadline};
+
+use crate::memory::{GuestMemory, Hold, Lease};
+use crate::tenant::Claimant;
 
 /// Largest reply of a guest, in bytes.
 pub(crate) const MAX_REPLY: usize = 8 << 20;
@@ -54,12 +58,33 @@ pub(crate) struct Host {
     pub(crate) grants: Grants,
     /// Where its log lines go.
     pub(crate) log: GuestLog,
+    /// Where the memory of its instances comes from, and whose it is.
+    pub(crate) memory: Arc<GuestMemory>,
+    pub(crate) who: Arc<Claimant>,
 }
 
 impl Host {
     /// The same for another generation.
     pub(crate) fn renumbered(&self, generation: i64) -> Self {
-        Self { grants: self.grants.clone(), log: self.log.renumbered(generation) }
+        let (memory, who) = (Arc::clone(&self.memory), Arc::clone(&self.who));
+        Self { grants: self.grants.clone(), log: self.log.renumbered(generation), memory, who }
+    }
+
+    /// An account for an instance that must have ended at `deadline`.
+    pub(crate) fn lease(&self, deadline: Instant) -> (Lease, Arc<Hold>) {
+        self.memory.lease(&self.who, deadline)
+    }
+
+    /// One that may do nothing, for tests.
+    #[cfg(test)]
+    pub(crate) fn test(grants: &[String]) -> Self {
+        let metrics = crate::metrics::Metrics::new().expect("registers");
+        Self {
+            grants: Grants::new(grants),
+            log: GuestLog::test(),
+            memory: GuestMemory::new(crate::memory::MemoryPlan::unlimited(), &metrics),
+            who: Claimant::new(&"cluster/a".parse().expect("an id")),
+        }
     }
 }
 
@@ -73,7 +98,7 @@ pub(crate) enum Operation {
 }
 
 impl Guest {
-    /// Asks a fresh instance once and gives its reply.
+    /// Asks a fresh instance once and gives its reply. The instance's memory is taken from `lease`.
     ///
     /// # Errors
     /// When the guest cannot start, fails, takes longer than until `deadline`, or does not reply.
@@ -81,12 +106,13 @@ impl Guest {
         &self,
         host: &Arc<Host>,
         operation: Operation,
-        payload: Bytes,
+        payload: Parts,
         deadline: Instant,
+        lease: Lease,
     ) -> Result<Vec<u8>, CallError> {
         match self {
-            Self::Wapc(guest) => guest.call(host, operation, payload, deadline).await,
-            Self::Wasi(guest) => guest.call(host, operation, payload, deadline).await,
+            Self::Wapc(guest) => guest.call(host, operation, payload, deadline, lease).await,
+            Self::Wasi(guest) => guest.call(host, operation, payload, deadline, lease).await,
         }
     }
 }
@@ -95,7 +121,7 @@ impl Guest {
 fn store(pre: &wasmtime::InstancePre<Context>, context: Context) -> Store<Context> {
     let deadline = context.deadline;
     let mut store = Store::new(pre.module().engine(), context);
-    store.limiter(|context| &mut context.limits);
+    store.limiter_async(|context| &mut context.growth);
     store.set_epoch_deadline(FIRST_YIELD);
     store.epoch_deadline_callback(move |_| {
         if Instant::now() >= deadline { Err(Trap::Interrupt.into()) } else { Ok(UpdateDeadline::Yield(1)) }

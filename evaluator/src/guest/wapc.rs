@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use wasmtime::{Caller, InstancePre, Linker, ModuleExport, Store, TypedFunc};
 
 use super::context::Limits;
 use super::error::quote;
-use super::memory::{OutOfBounds, index, parts, slice, write};
-use super::{CallError, Context, Host, MAX_REPLY, Operation, host, instantiate, store};
+use super::memory::{OutOfBounds, index, parts, slice, slice_mut, write};
+use super::{CallError, Context, Host, MAX_REPLY, Operation, Parts, host, instantiate, store};
+use crate::memory::Lease;
 
 /// Largest error text of a guest that is kept, in bytes; the rest is dropped. Of what is kept, a kilobyte is quoted.
 const MAX_ERROR: usize = 64 << 10;
@@ -18,7 +18,7 @@ const MAX_ERROR: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Exchange {
     operation: &'static str,
-    payload: Bytes,
+    payload: Parts,
     reply: Option<Vec<u8>>,
     error: Option<Vec<u8>>,
     host_reply: Option<Vec<u8>>,
@@ -40,10 +40,11 @@ impl WapcGuest {
         &self,
         host: &Arc<Host>,
         operation: Operation,
-        payload: Bytes,
+        payload: Parts,
         deadline: Instant,
+        lease: Lease,
     ) -> Result<Vec<u8>, CallError> {
-        let mut context = Context::new(host, self.limits, deadline);
+        let mut context = Context::new(host, self.limits, deadline, lease);
         context.wapc.operation = match operation {
             Operation::Validate => "validate",
             Operation::ValidateSettings => "validate_settings",
@@ -111,7 +112,8 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
         let (memory, context) = parts(&mut caller)?;
         let exchange = &context.wapc;
         write(memory, op, exchange.operation.as_bytes())
-            .and_then(|()| write(memory, msg, &exchange.payload))
+            .and_then(|()| slice_mut(memory, msg, exchange.payload.len()))
+            .map(|buffer| exchange.payload.write(buffer))
             .map_err(|error| outside("__guest_request", error))
     })?;
     linker.func_wrap(module, "__guest_response", |mut caller: Caller<'_, Context>, ptr: i32, len: i32| {

@@ -9,7 +9,8 @@ use wasmtime::{Caller, InstancePre, Linker, Store};
 use super::context::Limits;
 use super::error::quote;
 use super::memory::parts;
-use super::{CallError, Context, Host, Operation, host, instantiate, store};
+use super::{CallError, Context, Host, Operation, Parts, host, instantiate, store};
+use crate::memory::Lease;
 
 /// A command, linked.
 pub(crate) struct WasiGuest {
@@ -22,15 +23,17 @@ impl WasiGuest {
         &self,
         host: &Arc<Host>,
         operation: Operation,
-        payload: Bytes,
+        payload: Parts,
         deadline: Instant,
+        lease: Lease,
     ) -> Result<Vec<u8>, CallError> {
-        let mut context = Context::new(host, self.limits, deadline);
+        let mut context = Context::new(host, self.limits, deadline, lease);
         let argument = match operation {
             Operation::Validate => "validate",
             Operation::ValidateSettings => "validate-settings",
         };
-        context.wasi.command(argument, payload);
+        context.wasi.command(argument, Bytes::new());
+        payload.into_iter().for_each(|part| context.wasi.push_stdin(part));
         let mut store = store(&self.pre, context);
         let result = run(&self.pre, &mut store).await;
         let denied = store.data().denied;

@@ -1,17 +1,26 @@
 //! Who may run, and where: a bound for each policy, and a lane of its own for what takes long.
 //!
 //! ```text
-//!  request ──► share (bound, short queue) ──► fast lane: the thread that accepted the request, up to two ticks
-//!                       │                          │ still running
-//!                       └─ full: refused at once   └──► slow lane: threads of low priority, a turn of one tick each
+//!  request ──► share (bound, short queue) ──► instance ──► fast lane: the thread that accepted the request, up to two ticks
+//!                       │                                       │ still running
+//!                       └─ full: refused at once                └──► long permit ──► slow lane: threads of low priority,
+//!                                                                                    a turn of one tick each
 //! ```
 //!
 //! A short evaluation never changes threads. A long one, an endless loop for instance, costs the fast lane at most two
 //! ticks and then competes with other long ones only: the slow lane's threads are so nice that the kernel takes them off
 //! the processor whenever a short evaluation wants it.
+//!
+//! What is scarce is shared by one rule, which [`fair`] tells: instances, long permits, loads, and the memory of guests. Turns
+//! of the slow lane have an order of their own, in [`turns`], since processor time is used up and does not come back.
 
+mod fair;
+mod pool;
 mod refusal;
 mod share;
+mod turn;
+mod turns;
+mod width;
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -23,22 +32,29 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
+use portcullis_contract::PolicyId;
 use prometheus::{IntCounter, IntGauge};
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
+pub(crate) use self::fair::Claim;
+pub(crate) use self::pool::{Permit, Pool};
 pub use self::refusal::Refusal;
 pub(crate) use self::refusal::TIMED_OUT;
 pub use self::share::Share;
+use self::turn::{InTurns, Order};
+use crate::memory::{GuestMemory, MemoryPlan};
 use crate::metrics::{Metrics, PolicyMetrics};
+use crate::tenant::Claimant;
 
 /// How nice the slow lane's threads are. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
 /// one that wakes up takes its place at once; yet on a busy machine it still gets on.
 const NICENESS: i32 = 10;
 /// How long a load may still run after its deadline.
 const GRACE: Duration = Duration::from_millis(500);
+/// Most who wait for an instance, for a long permit or to be loaded: far more than shares let through, and an end all the same.
+const QUEUE: usize = 1 << 16;
 
 /// The bounds.
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +65,6 @@ pub struct LaneLimits {
     pub threads: usize,
     /// Evaluations of one policy at the same time.
     pub running: usize,
-    /// Of these, how many may have turns in the slow lane.
-    pub slow: usize,
 }
 
 impl LaneLimits {
@@ -58,18 +72,28 @@ impl LaneLimits {
     pub fn new(instances: usize, cores: usize) -> Self {
         let instances = instances.max(1);
         let running = (4 * cores).max(8).min(instances);
-        Self { instances, threads: cores.max(1), running, slow: (2 * cores).clamp(1, running) }
+        Self { instances, threads: cores.max(1), running }
+    }
+
+    /// Instances that long evaluations may hold; the rest is always there for short ones.
+    fn long(self) -> usize {
+        (self.instances / 2).max(1)
+    }
+
+    /// Candidates that may be started and checked at the same time.
+    fn loading(self) -> usize {
+        (self.instances / 4).max(1)
     }
 }
 
 /// The slow lane, and the instances that all policies share.
 pub struct Lanes {
     limits: LaneLimits,
-    instances: Arc<Semaphore>,
-    /// Instances that long evaluations may hold; the rest is always there for short ones.
-    long: Arc<Semaphore>,
-    /// Candidates that may be started and checked at the same time.
-    loading: Arc<Semaphore>,
+    instances: Arc<Pool>,
+    long: Arc<Pool>,
+    loading: Arc<Pool>,
+    memory: Arc<GuestMemory>,
+    order: Arc<Order>,
     in_use: IntGauge,
     refused: IntCounter,
     /// `None` only while dropping.
@@ -81,7 +105,7 @@ impl Lanes {
     ///
     /// # Errors
     /// When its threads cannot be had.
-    pub fn new(limits: LaneLimits, metrics: &Metrics) -> io::Result<Arc<Self>> {
+    pub fn new(limits: LaneLimits, memory: MemoryPlan, metrics: &Metrics) -> io::Result<Arc<Self>> {
         let slow = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(limits.threads)
             .thread_name("slow-lane")
@@ -94,11 +118,14 @@ impl Lanes {
             })
             .build()?;
         metrics.instance_limit.set(i64::try_from(limits.instances).unwrap_or(i64::MAX));
+        let permits = |n: usize| Pool::new(u64::try_from(n).unwrap_or(u64::MAX), 1, QUEUE);
         Ok(Arc::new(Self {
             limits,
-            instances: Arc::new(Semaphore::new(limits.instances)),
-            long: Arc::new(Semaphore::new((limits.instances / 2).max(1))),
-            loading: Arc::new(Semaphore::new((limits.instances / 4).max(1))),
+            instances: permits(limits.instances),
+            long: permits(limits.long()),
+            loading: permits(limits.loading()),
+            memory: GuestMemory::new(memory, metrics),
+            order: Order::new(limits.threads),
             in_use: metrics.instances.clone(),
             refused: metrics.overloaded.clone(),
             slow: Some(slow),
@@ -110,14 +137,20 @@ impl Lanes {
         self.limits
     }
 
-    /// The share of a policy with these metrics.
-    pub fn share(self: &Arc<Self>, metrics: Arc<PolicyMetrics>) -> Arc<Share> {
-        Arc::new(Share::new(Arc::clone(self), metrics))
+    /// The share of a policy.
+    pub fn share(self: &Arc<Self>, policy: &PolicyId, metrics: Arc<PolicyMetrics>) -> Arc<Share> {
+        Arc::new(Share::new(Arc::clone(self), Claimant::new(policy), metrics))
+    }
+
+    /// What the instances of all policies may use of memory.
+    pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
     }
 
     /// Runs what `start` makes of its deadline, outside any policy's share: for loading. The time begins when there is room.
     pub(crate) async fn load<F>(
         &self,
+        who: &Arc<Claimant>,
         timeout: Duration,
         start: impl FnOnce(Instant) -> F,
     ) -> Result<F::Output, Refusal>
@@ -125,16 +158,20 @@ impl Lanes {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let loading = Arc::clone(&self.loading).acquire_owned().await.expect("the semaphore is never closed");
-        let instance = Arc::clone(&self.instances).acquire_owned().await.expect("the semaphore is never closed");
-        let permits = (loading, InstancePermit::new(instance, self.in_use.clone()));
+        let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
+        // Without a deadline: a load is bounded by the manifest, and nobody else waits for it.
+        let full = |_| self.overloaded("too many policies are being loaded on this replica".to_owned());
+        let loading = self.loading.take(&one, None).await.map_err(full)?;
+        let instance = self.instances.take(&one, None).await.map_err(full)?;
+        let permits = (loading, self.in_use(instance));
         let deadline = Instant::now() + timeout;
         let mut future = Box::pin(AssertUnwindSafe(start(deadline)).catch_unwind());
         if let Poll::Ready(output) = first_turn(&mut future).await {
             return output.map_err(panicked);
         }
+        let turns = InTurns::new(future, Arc::clone(&self.order), Arc::clone(who), None);
         let turns = async move {
-            let output = future.await;
+            let output = turns.await;
             drop(permits);
             output
         };
@@ -156,6 +193,11 @@ impl Lanes {
             Ok(Err(_)) => Err(Refusal::Panicked),
             Err(_) => Err(Refusal::TimedOut),
         }
+    }
+
+    fn in_use(&self, permit: Permit) -> InstancePermit {
+        self.in_use.inc();
+        InstancePermit { in_use: self.in_use.clone(), _permit: permit }
     }
 
     fn overloaded(&self, text: String) -> Refusal {
@@ -180,14 +222,7 @@ impl Drop for Lanes {
 /// The right to one instance.
 struct InstancePermit {
     in_use: IntGauge,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl InstancePermit {
-    fn new(permit: OwnedSemaphorePermit, in_use: IntGauge) -> Self {
-        in_use.inc();
-        Self { in_use, _permit: permit }
-    }
+    _permit: Permit,
 }
 
 impl Drop for InstancePermit {

@@ -5,16 +5,16 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::task::Poll;
+use std::time::Instant;
 
 use futures::FutureExt as _;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use super::{InstancePermit, Lanes, Refusal, first_turn, panicked};
+use super::{Claim, InTurns, InstancePermit, Lanes, Refusal, first_turn, panicked};
 use crate::metrics::PolicyMetrics;
+use crate::tenant::Claimant;
 
 /// Requests of one policy that may wait for each one that may run.
 const QUEUE_FACTOR: usize = 8;
@@ -22,8 +22,8 @@ const QUEUE_FACTOR: usize = 8;
 /// One policy's share: a bound on its evaluations, not a reservation.
 pub struct Share {
     lanes: Arc<Lanes>,
+    who: Arc<Claimant>,
     running: Arc<Semaphore>,
-    slow: Arc<Semaphore>,
     waiting: AtomicUsize,
     /// Whether the policy's latest evaluations took long: the next one then starts in the slow lane.
     is_long: Arc<AtomicBool>,
@@ -37,16 +37,9 @@ struct Permits {
 }
 
 impl Share {
-    pub(super) fn new(lanes: Arc<Lanes>, metrics: Arc<PolicyMetrics>) -> Self {
-        let limits = lanes.limits;
-        Self {
-            lanes,
-            running: Arc::new(Semaphore::new(limits.running)),
-            slow: Arc::new(Semaphore::new(limits.slow)),
-            waiting: AtomicUsize::new(0),
-            is_long: Arc::default(),
-            metrics,
-        }
+    pub(super) fn new(lanes: Arc<Lanes>, who: Arc<Claimant>, metrics: Arc<PolicyMetrics>) -> Self {
+        let running = Arc::new(Semaphore::new(lanes.limits.running));
+        Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long: Arc::default(), metrics }
     }
 
     /// Runs `future` when the policy's share allows, and gives its output. Counts waiting, running and refusals.
@@ -88,14 +81,18 @@ impl Share {
         {
             return output.map_err(panicked);
         }
-        let Ok(long) = Arc::clone(&self.lanes.long).try_acquire_owned() else {
-            return Err(self.lanes.overloaded("too many long evaluations are under way on this replica".to_owned()));
-        };
-        let (slow, is_long) = (Arc::clone(&self.slow), Arc::clone(&self.is_long));
+        // It waits in its own policy's part of the instances, so that harms nobody: whoever comes next finds room for its own.
+        let long = self.lanes.long.take(&self.one(), Some(deadline)).await.map_err(|_| {
+            let limit = self.lanes.limits.long();
+            self.lanes.overloaded(format!(
+                "this policy or its namespace has its share of the {limit} long evaluations of this replica"
+            ))
+        })?;
+        let is_long = Some(Arc::clone(&self.is_long));
+        let turns = InTurns::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long);
         let turns = async move {
-            let turn = slow.acquire_owned().await.expect("the semaphore is never closed");
-            let output = Metered { future, used: Duration::ZERO, is_long }.await;
-            drop((turn, long, permits));
+            let output = turns.await;
+            drop((long, permits));
             output
         };
         self.lanes.slow_turns(deadline, turns).await
@@ -106,15 +103,17 @@ impl Share {
             Ok(permit) => permit,
             Err(_) => self.queue(deadline).await?,
         };
-        let instance = match Arc::clone(&self.lanes.instances).try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => wait(&self.lanes.instances, deadline).await.ok_or_else(|| {
-                let limit = self.lanes.limits.instances;
-                self.lanes.overloaded(format!("all {limit} policy instances of this replica are in use"))
-            })?,
-        };
-        let instance = InstancePermit::new(instance, self.lanes.in_use.clone());
-        Ok(Permits { _running: running, _instance: instance })
+        let instance = self.lanes.instances.take(&self.one(), Some(deadline)).await.map_err(|_| {
+            let limit = self.lanes.limits.instances;
+            self.lanes.overloaded(format!(
+                "this policy or its namespace has its share of the {limit} policy instances of this replica"
+            ))
+        })?;
+        Ok(Permits { _running: running, _instance: self.lanes.in_use(instance) })
+    }
+
+    fn one(&self) -> Claim {
+        Claim { who: Arc::clone(&self.who), amount: 1, has: 0 }
     }
 
     /// Waits for a place among the running, if the queue is not full.
@@ -153,46 +152,26 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A future in the slow lane, whose processor time decides where its policy's next evaluation starts.
-///
-/// Time on the clock would not do: a thread of this lane is off the processor for long whenever others want it.
-struct Metered<F> {
-    future: Pin<Box<F>>,
-    used: Duration,
-    is_long: Arc<AtomicBool>,
-}
-
-impl<F: Future> Future for Metered<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let before = thread_time();
-        let poll = self.future.as_mut().poll(cx);
-        self.used += thread_time().saturating_sub(before);
-        let is_long = self.used >= portcullis_engine::TICK;
-        if is_long || poll.is_ready() {
-            self.is_long.store(is_long, Ordering::Relaxed);
-        }
-        poll
-    }
-}
-
-/// The processor time that this thread has used.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::lanes::LaneLimits;
+    use crate::memory::MemoryPlan;
     use crate::metrics::Metrics;
 
-    fn share(limits: LaneLimits) -> Arc<Share> {
+    fn lanes(limits: LaneLimits) -> impl Fn(&str) -> Arc<Share> {
         let metrics = Metrics::new().expect("registers");
-        let lanes = Lanes::new(limits, &metrics).expect("starts");
-        lanes.share(metrics.policy(&"cluster/a".parse().expect("an id")))
+        let lanes = Lanes::new(limits, MemoryPlan::unlimited(), &metrics).expect("starts");
+        move |id| {
+            let id = id.parse().expect("an id");
+            lanes.share(&id, metrics.policy(&id))
+        }
+    }
+
+    fn share(limits: LaneLimits) -> Arc<Share> {
+        lanes(limits)("cluster/a")
     }
 
     fn soon() -> Instant {
@@ -234,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn beyond_bound_and_queue_requests_are_refused_at_once() {
-        let share = share(LaneLimits { instances: 8, threads: 1, running: 1, slow: 1 });
+        let share = share(LaneLimits { instances: 8, threads: 1, running: 1 });
         let mut running = Vec::new();
         for _ in 0..1 + QUEUE_FACTOR {
             let share = Arc::clone(&share);
@@ -250,7 +229,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_hangs_up_gives_the_place_back() {
-        let share = share(LaneLimits { instances: 1, threads: 1, running: 1, slow: 1 });
+        let share = share(LaneLimits { instances: 1, threads: 1, running: 1 });
         for _ in 0..50 {
             let call = share.run(soon(), std::future::pending::<()>());
             assert!(tokio::time::timeout(Duration::from_millis(1), call).await.is_err());

@@ -86,7 +86,7 @@ impl Reload {
                 }
                 None => {
                     let metrics = self.metrics.policy(&entry.id);
-                    let share = self.loading.lanes.share(Arc::clone(&metrics));
+                    let share = self.loading.lanes.share(&entry.id, Arc::clone(&metrics));
                     Policy::new(entry, share, metrics)
                 }
             };

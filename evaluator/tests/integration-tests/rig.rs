@@ -15,6 +15,7 @@ use portcullis_contract::{
 use portcullis_engine::{Compiler, RunLimits, RunningEngine};
 use portcullis_evaluator::follow::Follow;
 use portcullis_evaluator::lanes::{LaneLimits, Lanes};
+use portcullis_evaluator::memory::MemoryPlan;
 use portcullis_evaluator::metrics::Metrics;
 use portcullis_evaluator::policy::{CallLimits, Loaded, Payload};
 use portcullis_evaluator::state::numbered;
@@ -70,7 +71,7 @@ impl Rig {
             policy_timeout: Duration::from_millis(500),
             error_window: Duration::from_secs(300),
             engine: RunningEngine::new(limits).unwrap(),
-            lanes: Lanes::new(LaneLimits::new(16, 2), &metrics).unwrap(),
+            lanes: Lanes::new(LaneLimits::new(16, 2), MemoryPlan::unlimited(), &metrics).unwrap(),
             metrics,
         };
         let beat = Liveness::default().beat("follow", Duration::from_secs(10));

@@ -1,0 +1,155 @@
+//! How many evaluations of the slow lane are worth running at the same time. Pure.
+//!
+//! The number of cores says how many there may be at most. How many processors this program really gets is another matter: a
+//! node may be full, and a quota that others of the pod use up is not seen in any file. Threads beyond that number do not
+//! speed up anything, and they take the order of turns out of our hands: of a hundred threads on two processors, the kernel
+//! gives the one with the right to the next turn a fiftieth. So the lane looks at how much of its turns was spent on a
+//! processor, begins narrow, and is as wide as that goes well.
+
+use std::time::Duration;
+
+use portcullis_engine::TICK;
+
+/// How long processor time is counted before it tells how many processors there are.
+const WINDOW: Duration = Duration::from_millis(50);
+
+/// The number of turns at the same time.
+#[derive(Debug, Clone)]
+pub(crate) struct Width {
+    now: usize,
+    most: usize,
+    /// Turns in a row that had a processor for nearly all of their time.
+    good: usize,
+    /// Clock and processor time of the whole program when the window began.
+    window: (Duration, Duration),
+    /// Processors that the program had in the last window, in thousandths.
+    processors: u64,
+}
+
+/// A turn that is over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Processor time within.
+    pub(crate) used: Duration,
+    /// The clock at its end.
+    pub(crate) clock: Duration,
+    /// Processor time of the whole program until then.
+    pub(crate) program: Duration,
+}
+
+impl Width {
+    /// Room for `most` turns at the same time.
+    pub(crate) fn new(most: usize) -> Self {
+        let most = most.max(1);
+        Self { now: most.min(2), most, good: 0, window: (Duration::ZERO, Duration::ZERO), processors: 0 }
+    }
+
+    /// Turns at the same time, as things are now.
+    pub(crate) fn now(&self) -> usize {
+        self.now
+    }
+
+    /// Learns from a turn.
+    pub(crate) fn learn(&mut self, turn: Turn) {
+        self.count(turn);
+        // A turn that ended early, waiting for something, says nothing of processors.
+        if turn.took < TICK / 2 {
+            return;
+        }
+        if turn.used * 8 >= turn.took * 7 {
+            self.good += 1;
+            if self.good >= self.now {
+                // All of them had what they could use. Twice as many may as well.
+                self.good = 0;
+                self.now = (self.now * 2).min(self.most);
+            }
+            return;
+        }
+        self.good = 0;
+        if turn.used * 5 < turn.took * 3 && self.processors > 0 {
+            // A quarter more than the program gets in all: short evaluations may leave some of it at any moment.
+            let fitting = usize::try_from((self.processors * 5).div_ceil(4000)).unwrap_or(usize::MAX);
+            self.now = fitting.clamp(1, self.now);
+        }
+    }
+
+    fn count(&mut self, turn: Turn) {
+        let (clock, program) = self.window;
+        let passed = turn.clock.saturating_sub(clock);
+        if passed >= WINDOW {
+            let used = turn.program.saturating_sub(program).as_micros();
+            // A window that began long ago, when nothing ran, tells nothing of now.
+            if passed < WINDOW * 4 {
+                self.processors = u64::try_from(used * 1000 / passed.as_micros()).unwrap_or(u64::MAX);
+            }
+            self.window = (turn.clock, turn.program);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets a lane of `threads` run for a second on `processors`, with as many evaluations as there may be; gives the width at
+    /// the end and the greatest on the way.
+    fn run(threads: usize, processors: u32, others: u32) -> (usize, usize) {
+        let mut width = Width::new(threads);
+        let (mut clock, mut program, mut most) = (Duration::from_secs(9), Duration::from_secs(5), 0);
+        for _ in 0..200 {
+            let running = u32::try_from(width.now()).expect("small");
+            // Short evaluations come first; what they leave is for the turns.
+            let left = processors - others;
+            let used = if running <= left { TICK } else { TICK * left / running };
+            clock += TICK;
+            program += TICK * others + used * running;
+            for _ in 0..running {
+                width.learn(Turn { took: TICK, used, clock, program });
+            }
+            most = most.max(width.now());
+        }
+        (width.now(), most)
+    }
+
+    #[test]
+    fn a_lane_is_as_wide_as_its_processors() {
+        assert_eq!(run(2, 2, 0).0, 2);
+        assert_eq!(run(16, 16, 0).0, 16);
+        assert_eq!(run(96, 96, 0).0, 96);
+    }
+
+    #[test]
+    fn threads_without_processors_do_not_run() {
+        for threads in [16, 96] {
+            let (end, most) = run(threads, 2, 0);
+            assert!((1..=4).contains(&end) && most <= 4, "{threads}: {end}, {most}");
+        }
+        assert_eq!(run(96, 1, 0).0, 2);
+    }
+
+    #[test]
+    fn short_evaluations_that_use_up_all_do_not_narrow_it() {
+        // What the kernel gives to threads of low priority depends on how many there are.
+        let mut width = Width::new(16);
+        let (mut clock, mut program) = (Duration::from_secs(9), Duration::from_secs(5));
+        for i in 0..2000 {
+            clock += TICK / 16;
+            program += TICK;
+            let used = if i < 1000 { TICK } else { TICK / 10 };
+            width.learn(Turn { took: TICK, used, clock, program });
+        }
+        assert_eq!(width.now(), 16);
+    }
+
+    #[test]
+    fn turns_that_end_early_say_nothing() {
+        let mut width = Width::new(16);
+        let (clock, program) = (Duration::from_secs(9), Duration::from_secs(5));
+        for _ in 0..1000 {
+            width.learn(Turn { took: TICK / 4, used: TICK / 4, clock, program });
+        }
+        assert_eq!(width.now(), 2);
+    }
+}

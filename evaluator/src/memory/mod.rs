@@ -1,0 +1,21 @@
+//! Memory of guests and requests: how much there is, and who may have it.
+//!
+//! ```text
+//!  container's limit ──► plan ──┬─► the program itself
+//!                               ├─► bodies of requests, and what guests see of them
+//!                               ├─► a floor for each instance, which comes with its permit and costs no look at anything
+//!                               └─► the rest, shared: what an instance needs above its floor is taken from it first
+//! ```
+//!
+//! Address space is not memory: each instance may grow to the same limit as ever, but not all of them at the same time. An
+//! instance that finds nothing left waits, within its own time, and is refused as Overloaded at the end of it. The shared part
+//! goes by the rule of [`crate::lanes`], so that policies which touch all that they may leave room for others.
+
+mod container;
+mod lease;
+mod plan;
+
+pub(crate) use self::container::Memory;
+pub(crate) use self::lease::{GuestMemory, Hold, Lease};
+pub use self::plan::MemoryPlan;
+pub(crate) use self::plan::Wanted;

@@ -1,0 +1,113 @@
+//! From the memory that the program may use to the parts of it. Pure.
+
+/// What an instance's slot may keep resident when no instance is in it: the beginning of its memory and tables, which the next
+/// one finds cleared (the engine's `keep_resident` settings). No floor is below that.
+const KEPT: u64 = 288 << 10;
+/// What its stack may keep resident: 512 KiB is the most that WebAssembly may use of it, and host functions add little.
+const STACK: u64 = 576 << 10;
+/// A page of WebAssembly.
+const PAGE: u64 = 64 << 10;
+
+/// The parts. What is left is the program's own: a quarter, for connections, replies of guests, objects that are decoded, and
+/// what the allocator does not give back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// What each instance may use without asking.
+    pub floor: u64,
+    /// What all instances together may use above that.
+    pub shared: u64,
+    /// For bodies of requests, and what guests see of them.
+    pub bodies: u64,
+}
+
+/// What memory is planned for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Instances at the same time.
+    pub(crate) instances: u64,
+    /// Largest memory of one.
+    pub(crate) memory_limit: u64,
+    /// Largest body.
+    pub(crate) max_body: u64,
+}
+
+impl Wanted {
+    /// The least that the program must be able to use: an instance must be able to grow to its limit while as much stays free, and
+    /// every instance needs its least. The chart computes the same.
+    pub(crate) fn least(self) -> u64 {
+        let Self { instances, memory_limit, max_body } = self;
+        let guests = (4 * memory_limit).max(instances * (KEPT + STACK) + 2 * memory_limit);
+        (guests * 8).div_ceil(5).max((guests * 4).div_ceil(3) + 4 * max_body)
+    }
+}
+
+impl MemoryPlan {
+    /// The parts of `total`.
+    pub(crate) fn new(total: u64, wanted: Wanted) -> Self {
+        let Wanted { instances, memory_limit, max_body } = wanted;
+        // A body is kept beside what guests see of it.
+        let bodies = (total / 8).max(2 * max_body);
+        let guests = total.saturating_sub(total / 4 + bodies);
+        let each = (guests / 2 / instances.max(1)).saturating_sub(STACK) / PAGE * PAGE;
+        let floor = each.clamp(KEPT, memory_limit.max(KEPT));
+        Self { floor, shared: guests.saturating_sub(instances * (floor + STACK)), bodies }
+    }
+
+    /// No bounds but those of each instance: for tests.
+    pub fn unlimited() -> Self {
+        Self { floor: 1 << 40, shared: 0, bodies: 1 << 40 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    /// As shipped.
+    const WANTED: Wanted = Wanted { instances: 128, memory_limit: 128 * MIB, max_body: 7 * MIB };
+
+    #[test]
+    fn the_parts_as_shipped() {
+        let plan = MemoryPlan::new(1024 * MIB, WANTED);
+        assert_eq!(plan, MemoryPlan { floor: 31 * PAGE, shared: 320 * MIB, bodies: 128 * MIB });
+    }
+
+    #[test]
+    fn the_parts_never_exceed_the_whole() {
+        for total in [512, 820, 1024, 4096, 65536].map(|mib| mib * MIB) {
+            for instances in [1, 16, 128, 400] {
+                let wanted = Wanted { instances, ..WANTED };
+                if total < wanted.least() {
+                    continue;
+                }
+                let plan = MemoryPlan::new(total, wanted);
+                let parts = plan.bodies + plan.shared + instances * (plan.floor + STACK);
+                assert!(parts <= total - total / 4, "{total} {instances}: {plan:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_the_least_an_instance_can_grow_to_its_limit_beside_another() {
+        for wanted in [
+            WANTED,
+            Wanted { instances: 1, ..WANTED },
+            Wanted { instances: 1000, ..WANTED },
+            Wanted { memory_limit: 1024 * MIB, ..WANTED },
+            Wanted { max_body: 256 * MIB, ..WANTED },
+        ] {
+            let plan = MemoryPlan::new(wanted.least(), wanted);
+            assert!(plan.shared + MIB >= 2 * (wanted.memory_limit - plan.floor), "{wanted:?}: {plan:?}");
+        }
+        assert!(WANTED.least() <= 1024 * MIB, "what the chart ships fits");
+        let less = MemoryPlan::new(WANTED.least() / 2, WANTED);
+        assert!(less.shared < 2 * (WANTED.memory_limit - less.floor), "{less:?}");
+    }
+
+    #[test]
+    fn what_is_too_small_has_no_shared_part() {
+        let plan = MemoryPlan::new(64 * MIB, WANTED);
+        assert_eq!((plan.floor, plan.shared), (KEPT, 0));
+    }
+}

@@ -1,0 +1,197 @@
+//! Section 14: what one policy takes of processors and memory, and what is left for the others.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::Reason;
+use portcullis_tests::{
+    Answer, Cage, Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, eventually, heavy, wat,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// How many times as long others may take beside a policy that loops.
+const LONGER: f64 = 3.0;
+/// How often that is measured, until it is so: a busy machine makes everything slower now and then, and what is unfair is so always.
+const ROUNDS: usize = 5;
+
+/// Asks until `done`, each caller again a second after its answer, as a refusal alone must cost nothing that is measured here. Gives
+/// the number of admissions; every other answer is that time or room was not enough.
+fn flood(pod: &Pod, ids: &[String], callers: usize, done: &AtomicBool) -> usize {
+    let judged = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for id in (0..callers).map(|n| &ids[n % ids.len()]) {
+            let (client, judged) = (pod.client().clone(), &judged);
+            let caller = move || {
+                while !done.load(Ordering::SeqCst) {
+                    let answer = client.ask(id, &Review::pod());
+                    if answer.verdict().allowed {
+                        judged.fetch_add(1, Ordering::SeqCst);
+                    } else {
+                        assert_not_judged(&answer);
+                    }
+                    let again = Instant::now() + Duration::from_secs(1);
+                    while Instant::now() < again && !done.load(Ordering::SeqCst) {
+                        thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            };
+            thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, caller).expect("a thread");
+        }
+    });
+    judged.into_inner()
+}
+
+fn assert_not_judged(answer: &Answer) {
+    let (verdict, reasons) = (answer.verdict(), [Reason::EvaluationTimedOut, Reason::Overloaded]);
+    let is_one = reasons.iter().any(|reason| verdict.message.contains(reason.as_str()));
+    assert!(is_one, "want one of {reasons:?}: {verdict:?}");
+}
+
+/// The median time of some answers, each an admission.
+fn median(pod: &Pod, id: &str) -> Duration {
+    let mut times: Vec<_> = (0..7)
+        .map(|_| {
+            let answer = pod.ask(id, &Review::pod());
+            assert!(answer.verdict().allowed, "{id}: {answer:?}");
+            answer.elapsed
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Others' evaluations of some 50 ms go on beside `loops` that never end, of policies of one namespace.
+fn assert_others_go_on(cores: usize) {
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let loops: Vec<_> =
+        (0..30).map(|n| Policy::namespaced("greedy", &format!("loops-{n}")).guest("endless_loop")).collect();
+    let others =
+        [Policy::cluster("heavy"), Policy::namespaced("team-a", "heavy"), Policy::namespaced("team-b", "heavy")];
+    let others = others.map(|policy| policy.guest("heavy").timeout(30));
+    for policy in loops.iter().chain(&others) {
+        folder.put(policy);
+    }
+    let pod = Pod::on(&folder).evaluator("--cores", cores).start();
+    for policy in loops.iter().chain(&others) {
+        pod.wait_current(&policy.id(), 1);
+    }
+    let canary = Canary::on(&pod);
+    let ids: Vec<_> = loops.iter().map(Policy::id).collect();
+    // One policy, and then a namespace with many of them.
+    for (callers, ids) in [(64, &ids[..1]), (200, &ids[..1]), (200, &ids[..])] {
+        let alone = others.each_ref().map(|policy| median(&pod, &policy.id()));
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let flood = scope.spawn(|| flood(&pod, ids, callers, &done));
+            let stop = StopOnDrop(&done);
+            // Handshakes come first, and are not what is measured.
+            eventually("all callers", || (pod.metric("portcullis_connections") >= callers as f64).then_some(()));
+            for (policy, alone) in others.iter().zip(alone) {
+                let mut longer = Vec::new();
+                while !longer.last().is_some_and(|ratio| *ratio < LONGER) {
+                    assert!(longer.len() < ROUNDS, "{} took {longer:.1?} times as long as alone", policy.id());
+                    longer.push(median(&pod, &policy.id()).as_secs_f64() / alone.as_secs_f64());
+                }
+                println!(
+                    "{cores} cores, {callers} callers of {}: {} took {longer:.1?} times {alone:?}",
+                    ids.len(),
+                    policy.id()
+                );
+            }
+            drop(stop);
+            assert_eq!(flood.join().expect("every answer is right"), 0, "a loop never ends");
+        });
+    }
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_z02_one_policy_loops_on_2_cores() {
+    assert_others_go_on(2);
+}
+
+/// More threads than the machine has processors, as on a large node that is full.
+#[test]
+fn fault_z02_one_policy_loops_on_16_cores() {
+    assert_others_go_on(16);
+}
+
+#[test]
+fn fault_z02_one_policy_loops_on_96_cores() {
+    assert_others_go_on(96);
+}
+
+/// Grows to 12 MiB, as a guest with a runtime of its own does, and accepts.
+const MODEST: &str = r#"(module
+  (import "wapc" "__guest_response" (func $respond (param i32 i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "{\"valid\":true}")
+  (data (i32.const 32) "{\"accepted\":true}")
+  (func (export "__guest_call") (param $op_len i32) (param $len i32) (result i32)
+    (if (i32.eq (memory.grow (i32.const 192)) (i32.const -1)) (then unreachable))
+    (memory.fill (i32.const 65536) (i32.const 1) (i32.const 12582912))
+    (if (i32.eq (local.get $op_len) (i32.const 17))
+      (then (call $respond (i32.const 0) (i32.const 14)) (return (i32.const 1))))
+    (call $respond (i32.const 32) (i32.const 17))
+    (i32.const 1)))"#;
+
+#[test]
+fn fault_z05_policies_touch_all_memory() {
+    const LIMIT: u64 = 1024 * MIB;
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    // 5 GiB, if all of them had theirs at the same time.
+    let greedy: Vec<_> = (0..40)
+        .map(|n| {
+            Policy::namespaced(&format!("greedy-{}", n % 8), &format!("touches-{n}"))
+                .guest("touches_memory")
+                .timeout(10)
+        })
+        .collect();
+    let modest = [Policy::cluster("modest"), Policy::namespaced("team-a", "modest")]
+        .map(|policy| policy.bytes(wat(MODEST)).timeout(10));
+    for policy in greedy.iter().chain(&modest) {
+        folder.put(policy);
+    }
+    // The chart's limit: of a group, where the test may make one, which the evaluator is in from its start.
+    let cage = Cage::new(LIMIT);
+    let setup = Pod::on(&folder);
+    let pod = match &cage {
+        Some(cage) => {
+            let enter = format!("echo $$ > {} && exec \"$@\"", cage.file("cgroup.procs").display());
+            setup.through(Program::Evaluator, &["sh", "-c", &enter, "sh"]).start()
+        }
+        None => setup.evaluator("--total-memory", LIMIT).start(),
+    };
+    let limit = pod.metric("portcullis_guest_memory_limit_bytes");
+    assert!((1.0..LIMIT as f64 * 0.75).contains(&limit), "{limit}: the limit is not seen");
+    let canary = Canary::on(&pod);
+    // Loading touches as much. What finds no memory in time is tried again.
+    for policy in greedy.iter().chain(&modest) {
+        pod.wait_current(&policy.id(), 1);
+    }
+    let (done, ids) = (AtomicBool::new(false), greedy.iter().map(Policy::id).collect::<Vec<_>>());
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(&pod, &ids, 120, &done));
+        let stop = StopOnDrop(&done);
+        eventually("an instance that waits", || {
+            (pod.metric("portcullis_guest_memory_waits_total") > 0.0).then_some(())
+        });
+        for _ in 0..15 {
+            for policy in &modest {
+                let answer = pod.ask(&policy.id(), &Review::pod());
+                assert!(answer.verdict().allowed, "{answer:?}");
+            }
+            assert!(pod.metric("portcullis_guest_memory_bytes") <= limit);
+        }
+        drop(stop);
+        assert!(flood.join().expect("every answer is right") > 0, "nobody got any memory");
+    });
+    let usage = pod.evaluator().usage();
+    assert!(usage.peak < LIMIT, "{usage}");
+    eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
+    canary.finish(&pod);
+}
