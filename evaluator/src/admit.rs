@@ -175,19 +175,6 @@ pub fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mu
     opinion
 }
 
-/// A member's verdict where a validating group asks it. A change of the object by a generation that may mutate is left out: it is
-/// a member here only while `spec.mutating` is being changed, because its kind of webhook is not the one that the newest generation
-/// or the serving one is made for.
-///
-/// - From `false` to `true`, the new generation answers in the old group until the mutating webhook is called everywhere. That
-///   webhook sends its change; refusing it here would refuse every request meanwhile, as the older generation's rules are not its.
-/// - From `true` to `false`, an older generation that still serves is asked here by the newest one's rules, and those want no change.
-///
-/// A change by a generation that may not mutate stays, and is refused by [`judged`]: its own spec forbids it.
-pub fn in_validating_group(verdict: Verdict, may_mutate: bool) -> Verdict {
-    if may_mutate { Verdict { mutated_object: None, ..verdict } } else { verdict }
-}
-
 /// The answer of a policy that is loaded and not asked.
 pub fn suspended(generation: i64) -> Opinion {
     Opinion {

@@ -152,14 +152,15 @@ impl Asker {
             let payload = review.payload(review.object().map(RawValue::get));
             let mut tasks = JoinSet::new();
             for (place, record, loaded) in open {
-                let (asker, payload, edit) = (self.clone(), payload.clone(), draft.edit());
+                let (asker, payload, edit) = (self.clone(), payload.clone(), draft.edit().leaving_out(loaded.mutating()));
                 let (record, loaded) = (Arc::clone(record), Arc::clone(loaded));
                 tasks.spawn(async move {
                     let asking = asker.evaluate(&record, &loaded, payload, edit, call);
                     (place, asker.spared(asking).await)
                 });
             }
-            results[here] = self.spared(self.evaluate(record, loaded, payload, draft.edit(), call)).await;
+            let edit = draft.edit().leaving_out(loaded.mutating());
+            results[here] = self.spared(self.evaluate(record, loaded, payload, edit, call)).await;
             // What the last call cuts off is aborted with the set and stays out of time; so does a task that somebody else
             // aborts, and it ends nobody's but its own.
             while let Ok(Some(ended)) = self.last_call.or(tasks.join_next()).await {
@@ -173,7 +174,6 @@ impl Asker {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
                     let weight = Weight { mutating: false, purpose: Purpose::Admission };
-                    let result = result.map(|verdict| admit::in_validating_group(verdict, loaded.mutating()));
                     self.conclude(record, loaded, result, &mut draft, weight)
                 }
             };
@@ -291,7 +291,7 @@ impl Asker {
 
     /// The answer where no evaluation was even tried: each member's own, by its `failurePolicy`.
     pub fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
-        let opinion = |record: &Record, standing| match standing {
+        let opinion = |record: &Record, standing: Standing<'_>| match standing {
             Standing::Settled(opinion) => *opinion,
             Standing::Open(_) => self.failed(record, error),
         };

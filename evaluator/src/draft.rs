@@ -29,6 +29,7 @@ pub struct Draft<'a> {
 pub struct Edit {
     subject: Subject,
     first: Option<Bytes>,
+    is_left_out: bool,
 }
 
 /// What came of asking a policy.
@@ -62,7 +63,7 @@ impl<'a> Draft<'a> {
 
     /// For the evaluation of the next policy.
     pub fn edit(&self) -> Edit {
-        Edit { subject: self.subject, first: self.first.clone() }
+        Edit { subject: self.subject, first: self.first.clone(), is_left_out: false }
     }
 
     /// Takes a change: it is what the next policy sees.
@@ -84,12 +85,27 @@ impl<'a> Draft<'a> {
 }
 
 impl Edit {
+    /// For a member of a validating group. A change of the object by a generation that `may_mutate` is left out: it is a member
+    /// there only while `spec.mutating` is being changed, because its kind of webhook is not the one that the newest generation or
+    /// the serving one is made for.
+    ///
+    /// - From `false` to `true`, the new generation answers in the old group until the mutating webhook is called everywhere. That
+    ///   webhook sends its change; refusing it here would refuse every request meanwhile, as the older generation's rules are not its.
+    /// - From `true` to `false`, an older generation that still serves is asked here by the newest one's rules, and those want no
+    ///   change.
+    ///
+    /// A change by a generation that may not mutate stays, and is refused by [`crate::admit::judged`]: its own spec forbids it.
+    pub fn leaving_out(self, may_mutate: bool) -> Self {
+        Self { is_left_out: may_mutate, ..self }
+    }
+
     /// Judges what a policy made of the object that it saw in `seen`.
     ///
     /// # Errors
     /// When the mutation may not be applied, or `deadline` passes.
     pub async fn judge(self, mut verdict: Verdict, seen: Bytes, deadline: Instant) -> Result<Judged, EvaluationError> {
-        let mutated = verdict.mutated_object.take().filter(|object| verdict.accepted && object.get() != "null");
+        let mutated = verdict.mutated_object.take();
+        let mutated = mutated.filter(|object| verdict.accepted && !self.is_left_out && object.get() != "null");
         let Some(mutated) = mutated else { return Ok(Judged { verdict, mutation: Mutation::None, change: None }) };
         let size = mutated.get().len() + seen.len() + self.first.as_ref().map_or(0, Bytes::len);
         let result = large::work(size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
@@ -235,5 +251,20 @@ mod tests {
         assert_eq!(error.reason, Reason::EvaluationTimedOut);
         let judged = judge(&draft, &mutated, Duration::from_secs(60)).await.expect("in time");
         assert_eq!(judged.mutation, Mutation::Changed);
+    }
+
+    #[tokio::test]
+    async fn a_validating_group_leaves_out_the_change_of_a_policy_that_may_mutate() {
+        let object = raw(r#"{"kind":"Pod"}"#);
+        let draft = Draft::object(Some(&object));
+        for (may_mutate, mutation) in [(true, Mutation::None), (false, Mutation::Changed)] {
+            let verdict = r#"{"accepted":true,"mutated_object":{"kind":"Pod","a":1}}"#;
+            let verdict = serde_json::from_str(verdict).expect("a verdict");
+            let edit = draft.edit().leaving_out(may_mutate);
+            let judged = edit.judge(verdict, seen(&draft), Instant::now() + Duration::from_secs(60)).await;
+            let judged = judged.expect("it may be applied");
+            assert_eq!((judged.verdict.accepted, judged.mutation), (true, mutation));
+            assert_eq!(judged.change.is_some(), !may_mutate, "this one is refused for it");
+        }
     }
 }

@@ -133,19 +133,6 @@ fn an_audit_tells_the_verdict_as_it_is() {
 }
 
 #[test]
-fn a_validating_group_leaves_out_the_change_of_a_policy_that_may_mutate() {
-    let changed = |accepted| {
-        let object = serde_json::value::RawValue::from_string("{}".to_owned()).expect("JSON");
-        Verdict { mutated_object: Some(object), ..verdict(accepted) }
-    };
-    for accepted in [true, false] {
-        let left = in_validating_group(changed(accepted), true);
-        assert_eq!((left.accepted, left.mutated_object.is_none()), (accepted, true), "the verdict itself counts");
-        assert!(in_validating_group(changed(accepted), false).mutated_object.is_some(), "this one is refused for it");
-    }
-}
-
-#[test]
 fn texts_of_a_guest_are_cut_and_cleaned() {
     let verdict = Verdict {
         message: Some(format!("a\u{1b}[31m\n{}", "x".repeat(1 << 20))),

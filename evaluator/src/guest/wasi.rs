@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use wasmtime::{Caller, InstancePre, Linker, Store};
 
 use super::context::Limits;
@@ -32,8 +31,7 @@ impl WasiGuest {
             Operation::Validate => "validate",
             Operation::ValidateSettings => "validate-settings",
         };
-        context.wasi.command(argument, Bytes::new());
-        payload.into_iter().for_each(|part| context.wasi.push_stdin(part));
+        context.wasi.command(argument, payload);
         let mut store = store(&self.pre, context);
         let result = run(&self.pre, &mut store).await;
         let denied = store.data().denied;

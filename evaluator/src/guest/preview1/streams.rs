@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 
-use crate::guest::{CallError, Host, MAX_REPLY};
+use crate::guest::{CallError, Host, MAX_REPLY, Parts};
 
 /// Bytes of standard error that are kept; what follows is dropped. It is for the log, which takes no more in a second.
 const MAX_STDERR: usize = 64 << 10;
@@ -16,8 +16,8 @@ const MAX_UNREAD: usize = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) arguments: Vec<&'static str>,
-    /// Standard input that was there from the first.
-    input: Bytes,
+    /// Standard input that was there from the first, in the few parts that the call came in.
+    input: VecDeque<Bytes>,
     /// What follows it: bytes and not pieces, so that a thousand short replies cost no more than what is in them.
     replies: VecDeque<u8>,
     stdout: Vec<u8>,
@@ -28,10 +28,10 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// Makes the instance a command with one argument and an input.
-    pub(crate) fn command(&mut self, argument: &'static str, input: Bytes) {
+    pub(crate) fn command(&mut self, argument: &'static str, input: Parts) {
         self.arguments = vec!["policy.wasm", argument];
         self.is_command = true;
-        self.input = input;
+        self.input = input.into_iter().collect();
     }
 
     /// Adds the reply of a host call to the end of standard input.
@@ -85,8 +85,15 @@ impl Streams {
 
     /// Moves what there is of standard input into `buffer`; nothing means its end, for now.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
-        let first = take(&mut self.input, buffer);
-        first + take(&mut self.replies, &mut buffer[first..])
+        let mut done = 0;
+        while let Some(part) = self.input.front_mut() {
+            done += take(part, &mut buffer[done..]);
+            if part.has_remaining() {
+                return done;
+            }
+            self.input.pop_front();
+        }
+        done + take(&mut self.replies, &mut buffer[done..])
     }
 }
 
@@ -104,7 +111,7 @@ mod tests {
     #[test]
     fn standard_input_ends_and_goes_on() {
         let mut streams = Streams::default();
-        streams.command("validate", Bytes::from_static(b"abc"));
+        streams.command("validate", Parts::whole(Bytes::from_static(b"abc")));
         assert_eq!(streams.push_reply(b"de"), Ok(()));
         let mut buffer = [0; 4];
         assert_eq!((streams.read(&mut buffer), &buffer), (4, b"abcd"));
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn output_has_a_limit_and_errors_are_cut() {
         let mut streams = Streams::default();
-        streams.command("validate", Bytes::new());
+        streams.command("validate", Parts::whole(Bytes::new()));
         let large = vec![b'x'; MAX_REPLY];
         assert_eq!(streams.write(1, &large[1..]), Ok(()));
         assert_eq!(streams.write(1, b"x"), Ok(()));
