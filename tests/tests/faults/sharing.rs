@@ -87,8 +87,9 @@ fn assert_others_go_on(cores: usize) {
         thread::scope(|scope| {
             let flood = scope.spawn(|| flood(&pod, ids, callers, &done));
             let stop = StopOnDrop(&done);
-            // Handshakes come first, and are not what is measured.
-            eventually("all callers", || (pod.metric("portcullis_connections") >= callers as f64).then_some(()));
+            // Handshakes come first, and are not what is measured. Callers share connections, so there are fewer of them.
+            let some = callers as f64 / 4.0;
+            eventually("connections of callers", || (pod.metric("portcullis_connections") >= some).then_some(()));
             for (policy, alone) in others.iter().zip(alone) {
                 let mut longer = Vec::new();
                 while !longer.last().is_some_and(|ratio| *ratio < LONGER) {
@@ -167,7 +168,6 @@ fn fault_z05_policies_touch_all_memory() {
         None => setup.evaluator("--total-memory", LIMIT).start(),
     };
     let limit = pod.metric("portcullis_guest_memory_limit_bytes");
-    assert!((1.0..LIMIT as f64 * 0.75).contains(&limit), "{limit}: the limit is not seen");
     let canary = Canary::on(&pod);
     // Loading touches as much. What finds no memory in time is tried again.
     for policy in greedy.iter().chain(&modest) {
@@ -190,6 +190,7 @@ fn fault_z05_policies_touch_all_memory() {
         drop(stop);
         assert!(flood.join().expect("every answer is right") > 0, "nobody got any memory");
     });
+    assert!((1.0..LIMIT as f64 * 0.75).contains(&limit), "{limit}: the limit is not seen");
     let usage = pod.evaluator().usage();
     assert!(usage.peak < LIMIT, "{usage}");
     eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
