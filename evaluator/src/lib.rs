@@ -8,7 +8,8 @@
 //!
 //! A request comes in by [`serve`] (connections) and [`handle`] (HTTP), is read by [`review`] and put to guests by [`ask`];
 //! what becomes of their verdicts is decided in [`admit`], [`group`] and [`patch`], which are pure. It takes the table once
-//! and keeps it, so its answer is wholly of one generation.
+//! and keeps it, so its answer is wholly of one generation. What is large in a request or a reply is worked on beside the
+//! lanes, in its policy's time.
 //!
 //! This program never compiles, never fetches, has no API token, and gives up connections, other programs and foreign
 //! files before it loads the first module.

@@ -133,13 +133,28 @@ async fn large_answers() {
 #[tokio::test]
 async fn what_runs_away_is_stopped_in_time() {
     let text = "Policy execution interrupted because it exceeded the allowed execution time";
-    for guest in ["endless_loop", "clock_sleep", "bulk_copy_loop", "wasi_loop", "wasi_stderr_flood"] {
+    for guest in [
+        "endless_loop",
+        "clock_sleep",
+        "bulk_copy_loop",
+        "wasi_loop",
+        "wasi_stderr_flood",
+        "refused_calls",
+        "wasi_refused_calls_read",
+    ] {
         let rig = rig(guest).await;
         let start = Instant::now();
         assert_eq!(rig.failure(ID).await, (Reason::EvaluationTimedOut, text.to_owned()), "{guest}");
         let time = start.elapsed();
         assert!(time >= Duration::from_millis(490) && time < Duration::from_secs(2), "{guest}: {time:?}");
     }
+}
+
+#[tokio::test]
+async fn replies_that_nobody_reads_have_a_limit() {
+    let text = "internal server error: Guest call failure: replies of host calls that the guest did not read grew beyond \
+                their limit of 65536 bytes";
+    assert_eq!(rig("wasi_refused_calls").await.failure(ID).await, (Reason::EvaluationTrapped, text.to_owned()));
 }
 
 #[tokio::test]
