@@ -152,7 +152,8 @@ impl Asker {
             let payload = review.payload(review.object().map(RawValue::get));
             let mut tasks = JoinSet::new();
             for (place, record, loaded) in open {
-                let (asker, payload, edit) = (self.clone(), payload.clone(), draft.edit().leaving_out(loaded.mutating()));
+                let (asker, payload, edit) =
+                    (self.clone(), payload.clone(), draft.edit().leaving_out(loaded.mutating()));
                 let (record, loaded) = (Arc::clone(record), Arc::clone(loaded));
                 tasks.spawn(async move {
                     let asking = asker.evaluate(&record, &loaded, payload, edit, call);

@@ -30,8 +30,8 @@ mod siblings;
 mod signatures;
 mod storms;
 mod trusting;
-mod verdicts;
 mod turns;
+mod verdicts;
 mod volume_evaluator;
 mod volume_loader;
 
