@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use portcullis_process::Shutdown;
 
 use crate::args::{EvalArgs, EvalForm};
 use manifest::Chosen;
@@ -70,10 +71,18 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     // One thread, as children that end with their parent end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = runtime.block_on(async {
-        let session = Session::start(&chosen, &roots, args.access.for_loader(&args.allow_private)).await?;
-        let judged = session.judge(&chosen, &review).await;
-        session.stop(judged.as_ref().ok()).await;
-        judged
+        let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
+        let judging = async {
+            let session = Session::start(&chosen, &roots, args.access.for_loader(&args.allow_private)).await?;
+            let judged = session.judge(&chosen, &review).await;
+            session.stop(judged.as_ref().ok()).await;
+            judged
+        };
+        tokio::select! {
+            judged = judging => judged,
+            // Programs and folder go with the session.
+            () = shutdown.begun() => Err(anyhow::anyhow!("interrupted by a signal")),
+        }
     })?;
     let mut notes = review.notes.clone();
     notes.extend(chosen.notes(&review));
