@@ -152,7 +152,7 @@ fn rebuilt(folder: &Folder) -> Vec<Question> {
 /// Threads that keep the machine busy until the flag is raised.
 fn keep_busy<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, stop: &'scope AtomicBool) {
     for _ in 0..threads {
-        scope.spawn(|| {
+        scope.spawn(move || {
             let mut number = 1_u64;
             while !stop.load(Ordering::Relaxed) {
                 number = std::hint::black_box(number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1));
@@ -172,16 +172,16 @@ fn promise_eval_answers_with_what_is_asked_for_500_times() {
     let asked = [edited(a), edited(b), rebuilt(c), rebuilt(d)];
     // All have one cache.
     let cache = a.path("cache");
-    let stop = AtomicBool::new(false);
+    let ask = |questions: &[Question]| -> Vec<String> {
+        // Each comes after each of the others.
+        let turn = |turn: usize| &questions[(turn + turn / questions.len()) % questions.len()];
+        (0..TURNS).filter_map(|number| turn(number).ask(&cache).err()).collect()
+    };
+    let (ask, stop) = (&ask, AtomicBool::new(false));
     let wrong: Vec<String> = thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         keep_busy(scope, BUSY, &stop);
-        let ask = |questions: &[Question]| -> Vec<String> {
-            // Each comes after each of the others.
-            let turn = |turn: usize| &questions[(turn + turn / questions.len()) % questions.len()];
-            (0..TURNS).filter_map(|number| turn(number).ask(&cache).err()).collect()
-        };
-        let asking: Vec<_> = asked.iter().map(|questions| scope.spawn(|| ask(questions))).collect();
+        let asking: Vec<_> = asked.iter().map(|questions| scope.spawn(move || ask(questions))).collect();
         asking.into_iter().flat_map(|asking| asking.join().expect("it asks to the end")).collect()
     });
     assert!(wrong.is_empty(), "{} of {} are wrong:\n{}", wrong.len(), asked.len() * TURNS, wrong.join("\n"));
