@@ -128,7 +128,7 @@ impl Cache {
     /// Takes a file of a volume, whole or not at all.
     fn store(&self, artifacts: &Path, name: &str) -> io::Result<()> {
         let (from, temporary) = (artifacts.join(name), format!(".{}-{name}", std::process::id()));
-        let put = || {
+        let put = || -> io::Result<()> {
             if rustix::fs::linkat(CWD, &from, &self.0, &*temporary, AtFlags::empty()).is_err() {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let to = rustix::fs::openat(&self.0, &*temporary, flags, Mode::RUSR | Mode::WUSR)?;
@@ -136,10 +136,10 @@ impl Cache {
             }
             Ok(rustix::fs::renameat(&self.0, &*temporary, &self.0, name)?)
         };
-        put().inspect_err(|_: &io::Error| {
-            // There may be none.
-            let _ = rustix::fs::unlinkat(&self.0, &*temporary, AtFlags::empty());
-        })
+        let result = put();
+        // Left by a failure, or by a rename to a name of the same file, which does nothing.
+        let _ = rustix::fs::unlinkat(&self.0, &*temporary, AtFlags::empty());
+        result
     }
 
     /// Removes what is beyond the limits, and what is no artifact and forgotten.
