@@ -12,7 +12,7 @@ use crate::pace::Progress;
 /// How long a stranger may say nothing and count as one that is just about to say something.
 const FRESH: Duration = Duration::from_secs(1);
 /// The same for who comes from a source that has asked before: when this program is short of CPU, what he says is read late.
-const FRESH_KNOWN: Duration = Duration::from_secs(5);
+const FRESH_KNOWN: Duration = Duration::from_secs(2);
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ mod tests {
         let stranger = seen(2, Doing::Opening, 10);
         let silent = seen(2, Doing::Opening, 2000);
         assert_eq!(order_of(&[idle, known, stranger, silent]), [3, 2, 1, 0]);
-        let late = Seen { elapsed: Duration::from_secs(4), ..known };
+        let late = Seen { elapsed: Duration::from_millis(1900), ..known };
         assert_eq!(order_of(&[late, stranger]), [1, 0], "he may only have been read late");
     }
 

@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use portcullis_process::{Readiness, Shutdown};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 
@@ -29,6 +30,9 @@ use crate::turns::Turns;
 const BUFFER: usize = 64 << 10;
 /// Wait after a failed accept: descriptors come back when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that are accepted and were not looked at yet: where this program is short of CPU the rest waits in the kernel, or those would be
+/// taken for silent of which nobody has read.
+const UNSEEN: usize = 128;
 /// Time without a failed accept after which all is well again.
 const ACCEPT_CALM: Duration = Duration::from_secs(5);
 
@@ -89,8 +93,10 @@ impl Server {
         let workers = tokio::runtime::Handle::current().metrics().num_workers();
         let turns = u32::try_from(workers / 2).unwrap_or(u32::MAX).max(1);
         let handshakes = Turns::new(turns, turns);
+        let unseen = Arc::new(Semaphore::new(UNSEEN));
         let mut failed: Option<Instant> = None;
         loop {
+            let permit = Arc::clone(&unseen).acquire_owned().await.expect("the semaphore is never closed");
             match listener.accept().await {
                 Ok((stream, from)) => {
                     if failed.is_some_and(|failed| failed.elapsed() > ACCEPT_CALM) {
@@ -99,7 +105,10 @@ impl Server {
                     }
                     let Some(listed) = self.connections.enter(from.ip()) else { continue };
                     let (server, handshakes) = (Arc::clone(self), Arc::clone(&handshakes));
-                    tokio::spawn(async move { server.connection(stream, listed, &handshakes).await });
+                    tokio::spawn(seen_once(
+                        permit,
+                        async move { server.connection(stream, listed, &handshakes).await },
+                    ));
                 }
                 // The client's doing.
                 Err(error)
@@ -205,6 +214,17 @@ impl Server {
             }
         }
     }
+}
+
+/// Runs `future`, and drops the permit when it has run for the first time, as far as it went.
+async fn seen_once(permit: OwnedSemaphorePermit, future: impl Future<Output = ()>) {
+    let (mut permit, mut future) = (Some(permit), pin!(future));
+    poll_fn(|cx| {
+        let poll = Pin::as_mut(&mut future).poll(cx);
+        permit.take();
+        poll
+    })
+    .await;
 }
 
 /// Runs `future` until the connection is asked to end; there is no request yet that could be cut off.

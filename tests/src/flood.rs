@@ -17,7 +17,7 @@ use crate::tls;
 /// Time between two bytes that are trickled.
 const PACE: Duration = Duration::from_secs(1);
 /// Time before somebody who was sent away comes again.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(3);
 /// Time between the first connections of two strangers, so that they do not all come in one moment.
 const STAGGER: Duration = Duration::from_micros(200);
 
