@@ -38,7 +38,9 @@ pub fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return refuse("it belongs to another user, who could exchange code that runs here");
     }
-    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(FileError::new("protect", path))
+    // By descriptor, which is the way that is left when this process is shut in.
+    let protect = |folder: File| folder.set_permissions(Permissions::from_mode(0o700));
+    File::open(path).and_then(protect).map_err(FileError::new("protect", path))
 }
 
 impl PrivateCopies {
