@@ -19,6 +19,15 @@ fn try_pod(scene: &Scene) -> (u16, String) {
     (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Ends the creation of pods, also where the test fails meanwhile.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Creates pods while `act` goes on. None is refused.
 fn nobody_is_denied(scene: &Scene, act: impl FnOnce()) {
     let done = AtomicBool::new(false);
@@ -32,8 +41,9 @@ fn nobody_is_denied(scene: &Scene, act: impl FnOnce()) {
             }
             tried
         });
+        let stop = Stop(&done);
         act();
-        done.store(true, Ordering::SeqCst);
+        drop(stop);
         assert!(busy.join().expect("nobody is denied") > 0);
     });
 }
@@ -86,7 +96,7 @@ fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_e
     eventually("the audit log to say so", || installation.cluster().audit_events().iter().any(told).then_some(()));
 
     // A fresh pod does as the others do.
-    let fresh = installation.add_replica();
+    installation.add_replica();
     installation.wait_ready();
     nobody_is_denied(&scene, || wait_passed_over(&scene, &missing, 3));
 
@@ -95,7 +105,6 @@ fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_e
     installation.apply_ready(std::slice::from_ref(&mended));
     assert_eq!(try_pod(&scene).0, 403);
     eventually("the mark", || is_marked(&scene, &mended).then_some(()));
-    drop(fresh);
 
     // A pod that starts with nothing, and nothing to be had anywhere: what was enforced counts as its `failurePolicy` says.
     let old = installation.replicas();
