@@ -58,7 +58,7 @@ impl<T> Shares<T> {
         Self { free: total, most, held: HashMap::new(), lanes, turn: 1, tickets: 0 }
     }
 
-    /// Somebody wants something; [`Shares::next`] says when he gets it. Who wants more than one source may have gets that.
+    /// Somebody wants something; [`Shares::give_next`] says when he gets it. Who wants more than one source may have gets that.
     pub fn ask(&mut self, source: Source, is_known: bool, amount: u32, waiter: T) -> Ticket {
         let number = self.tickets;
         self.tickets += 1;
@@ -91,7 +91,7 @@ impl<T> Shares<T> {
     }
 
     /// The next who gets something, if there is enough for him.
-    pub fn next(&mut self) -> Option<Given<T>> {
+    pub fn give_next(&mut self) -> Option<Given<T>> {
         for lane in [self.turn, 1 - self.turn] {
             for _ in 0..self.lanes[lane].sources.len() {
                 let Some((source, amount)) = self.lanes[lane].front() else { continue };
@@ -152,7 +152,7 @@ mod tests {
 
     /// Everybody who gets something now.
     fn given(shares: &mut Shares<&'static str>) -> Vec<&'static str> {
-        std::iter::from_fn(|| shares.next().map(|given| given.waiter)).collect()
+        std::iter::from_fn(|| shares.give_next().map(|given| given.waiter)).collect()
     }
 
     #[test]
@@ -163,9 +163,9 @@ mod tests {
         }
         shares.ask(source(2), false, 1, "b1");
         let mut order = Vec::new();
-        while let Some(given) = shares.next() {
+        while let Some(given) = shares.give_next() {
             order.push(given.waiter);
-            assert_eq!(shares.next(), None, "there is one only");
+            assert_eq!(shares.give_next(), None, "there is one only");
             shares.give_back(given.source, given.amount);
         }
         assert_eq!(order, ["a1", "b1", "a2", "a3"]);
@@ -180,7 +180,7 @@ mod tests {
         shares.ask(source(1), true, 1, "k1");
         shares.ask(source(1), true, 1, "k2");
         let mut order = Vec::new();
-        while let Some(given) = shares.next() {
+        while let Some(given) = shares.give_next() {
             order.push(given.waiter);
             shares.give_back(given.source, given.amount);
         }
@@ -216,7 +216,7 @@ mod tests {
     fn who_wants_more_than_there_is_gets_the_most_there_is() {
         let mut shares = Shares::new(4, 3);
         shares.ask(source(1), false, 9, "a");
-        assert_eq!(shares.next(), Some(Given { waiter: "a", source: source(1), amount: 3 }));
+        assert_eq!(shares.give_next(), Some(Given { waiter: "a", source: source(1), amount: 3 }));
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(given(&mut shares), ["again"]);
         assert_eq!(shares.held.len(), 1);
         shares.give_back(source(1), 1);
-        assert!(shares.next().is_none() && shares.held.is_empty());
+        assert!(shares.give_next().is_none() && shares.held.is_empty());
         assert!(shares.lanes.iter().all(|lane| lane.sources.is_empty() && lane.waiting.is_empty()), "all is forgotten");
     }
 }

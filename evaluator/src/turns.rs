@@ -45,7 +45,7 @@ impl Turns {
 
     fn hand_on(self: &Arc<Self>) {
         loop {
-            let Some(Given { waiter, source, amount }) = self.shares().next() else { return };
+            let Some(Given { waiter, source, amount }) = self.shares().give_next() else { return };
             if let Err(mut turn) = waiter.send(Turn { turns: Arc::clone(self), source, amount }) {
                 // He has gone. What he would have had is given back here, and not by the end of the turn, which would call this once
                 // more for each of them.

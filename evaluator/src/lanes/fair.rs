@@ -62,6 +62,9 @@ struct Waiter<W> {
     waiter: W,
 }
 
+/// Who is served first: the least of what the tenant would hold by its weight, of what the policy would hold, and of tickets.
+type Rank = (u64, u64, u64);
+
 impl<W> Fair<W> {
     /// A stock of `capacity`, with at most `queue` who wait.
     pub(crate) fn new(capacity: u64, quantum: u64, queue: usize) -> Self {
@@ -119,7 +122,7 @@ impl<W> Fair<W> {
         if self.waiting == 0 {
             return None;
         }
-        let mut best: Option<((u64, u64, u64), Arc<Claimant>, usize)> = None;
+        let mut best: Option<(Rank, Arc<Claimant>, usize)> = None;
         for (name, tenant) in &self.tenants {
             for policy in tenant.policies.values() {
                 // What is more than something that does not fit does not fit either.
