@@ -88,10 +88,12 @@ fn mark(
             && let Some(newest) = newest
         {
             let uid = &policy.reference.uid;
-            let adds_nothing = |group| group == newest || groups.may_leave(group, uid, memory, rules, now, decision);
+            // Each is asked, also when one keeps the revision: asking begins the wait for it.
+            let mut keep_it = revision.groups().collect::<Vec<_>>();
+            keep_it.retain(|group| *group != newest && !groups.may_leave(group, uid, memory, rules, now, decision));
             // One that tells no group may be called in any until the policy is called in its newest.
             let is_clear = revision.groups().next().is_some() || groups.is_settled(newest, policy);
-            if is_clear && revision.groups().map(adds_nothing).fold(true, |all, one| all && one) {
+            if is_clear && keep_it.is_empty() {
                 more.insert(WITHDRAWN_ANNOTATION, "true".to_owned());
             }
         }
