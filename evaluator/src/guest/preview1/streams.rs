@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn replies_that_are_not_read_have_a_limit_also_when_each_is_tiny() {
         let mut streams = Streams::default();
-        streams.command("validate", Bytes::from(vec![b'x'; 1 << 20]));
+        streams.command("validate", Parts::whole(vec![b'x'; 1 << 20].into()));
         let taken = (0..).take_while(|_| streams.push_reply(b"x").is_ok()).count();
         assert_eq!(taken, MAX_UNREAD);
         let Err(CallError::Limit(text)) = streams.push_reply(b"x") else { panic!("there is room") };
