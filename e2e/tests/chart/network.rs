@@ -60,7 +60,7 @@ fn nobody_reads_metrics_until_somebody_is_named() {
         let policy = find(&render(values), "NetworkPolicy", &format!("portcullis-{component}")).clone();
         policy["spec"]["ingress"].as_array().unwrap().clone()
     };
-    assert_eq!(rules(&json!({}), "controller"), [json!({}); 0]);
+    assert!(rules(&json!({}), "controller").is_empty());
     assert_eq!(rules(&json!({}), "policy-server"), [json!({ "ports": [{ "port": "admission" }] })]);
 
     let prometheus = json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } } });

@@ -18,11 +18,11 @@ fn registered(policy: &P, labelled: bool, change: impl FnOnce(&mut Value)) -> St
 
 fn message(stage: &mut Stage) -> String {
     let actions = stage.decide();
-    let messages = actions.iter().filter_map(|action| match action {
+    let mut messages = actions.iter().filter_map(|action| match action {
         Action::SetCondition { condition, .. } => Some(condition.message.clone()),
         _ => None,
     });
-    messages.last().unwrap_or_default()
+    messages.next_back().unwrap_or_default()
 }
 
 /// What a newer release may say and this one does not know.
