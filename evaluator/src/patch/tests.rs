@@ -185,7 +185,7 @@ fn a_million_elements_that_go_are_one_operation() {
 }
 
 /// An object and what it becomes, both of this size.
-type Shape = dyn Fn(usize) -> [String; 2];
+type Shape<'a> = dyn Fn(usize) -> [String; 2] + 'a;
 
 /// Texts made to cost as much as possible: the work is linear in them, and so is the patch.
 #[test]
@@ -195,7 +195,7 @@ fn work_and_patch_are_linear_in_the_texts() {
     };
     let nested =
         |n: usize, leaf: &str| (0..100).fold(leaf.to_owned(), |inner, _| format!("[{}{inner}]", "0,".repeat(n / 200)));
-    let cases: &[(&str, &Shape)] = &[
+    let cases: &[(&str, &Shape<'_>)] = &[
         ("a list emptied", &|n| [format!("{{\"a\":[{}0]}}", "0,".repeat(n / 2)), r#"{"a":[]}"#.into()]),
         ("a list changed", &|n| ["0", "1"].map(|x| format!("{{\"a\":[{}0]}}", format!("{x},").repeat(n / 2)))),
         ("lists changed", &|n| ["[0]", "[1]"].map(|x| format!("{{\"a\":[{}0]}}", format!("{x},").repeat(n / 4)))),
