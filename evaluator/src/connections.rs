@@ -339,6 +339,8 @@ mod tests {
     fn who_has_said_something_since_it_was_decided_stays() {
         let all = connections(16);
         let listed: Vec<_> = (0..16).map(|_| enter(&all, NEAR)).collect();
+        listed.iter().zip(0..).for_each(|(one, millis)| one.place.state_at(Doing::Opening, millis));
+        std::thread::sleep(Duration::from_millis(20));
         let _first = enter(&all, NEAR);
         // Two were decided on, of which one has gone.
         listed[1].place.asking();
