@@ -199,6 +199,10 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
     for entry in fs::read_dir(folder.volume()).expect("a folder").flatten().filter(|entry| entry.path().is_dir()) {
         fs::remove_dir_all(entry.path()).expect("it is ours");
     }
+    // The evaluator may go on with a private copy that it still has, as after any restart.
+    for entry in fs::read_dir(pod.path("private")).expect("a folder").flatten() {
+        fs::remove_file(entry.path()).expect("it is ours");
+    }
     pod.loader().start_again();
     pod.evaluator().start_again();
     for restart in [None, Some(Program::Loader), Some(Program::Evaluator)] {
