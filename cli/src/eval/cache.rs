@@ -41,7 +41,7 @@ pub(super) struct Given(HashMap<String, u64>);
 struct Entry {
     /// Its files' name without the extension.
     stem: String,
-    /// Of both files.
+    /// Size of the two files together.
     bytes: u64,
     /// When it was used last.
     used: (i64, i64),
@@ -183,7 +183,7 @@ impl Cache {
         items.filter_map(|item| Some(item.file_name().to_str().ok()?.to_owned())).collect()
     }
 
-    /// Of a regular file of this user.
+    /// What is known of a file, if it is a regular file and belongs to this user.
     fn stat(&self, name: &str) -> Option<Stat> {
         let stat = rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_ours =

@@ -21,7 +21,7 @@ pub(super) fn standing(id: &PolicyId, loader: LoaderState, evaluator: EvaluatorS
     if let Some(failure) = loader.volume_failure.or(evaluator.manifest_failure) {
         return Standing::Failed(failure);
     }
-    // What is told before the loader has looked at its folder is not about what is in it.
+    // Until the loader has read its folder, what it says is not about what is in there now.
     if !loader.complete {
         return Standing::OnItsWay;
     }

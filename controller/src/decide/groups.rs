@@ -79,7 +79,7 @@ impl<'w> Groups<'w> {
                 Some(_) => {}
             }
         }
-        // Who was given a place already keeps it, whoever else has come meanwhile.
+        // A policy keeps the place it was given, even if others have come since.
         missing.sort_by_key(|(uid, policy, _)| !memory.placed.contains_key(&((*uid).to_owned(), policy.generation)));
         let planned = missing.iter().map(|(uid, policy, _)| ((*uid).to_owned(), policy.generation));
         let planned: BTreeSet<_> = planned.collect();

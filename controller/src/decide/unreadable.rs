@@ -1,7 +1,7 @@
 //! Revisions that cannot be read: damaged ones, and ones that a newer release wrote.
 //!
-//! Such a revision takes no webhook away and no policy out of its group. What it names is told by the first of these that is there: its
-//! match part, which is read apart from the rest of the spec; the policy itself, which says the same at its newest generation; and the
+//! Such a revision never removes a webhook or takes a policy out of its group. Its group comes from the first of these that can be read:
+//! its match part, which is read apart from the rest of the spec; the policy itself, which says the same at its newest generation; and the
 //! labels, which were written when the content could be read. Where nothing tells, webhooks that nobody claims stay.
 //!
 //! Labels never overrule content that can be read: whoever may write labels only would move policies. Where the two differ, the policy
@@ -41,7 +41,7 @@ pub(super) fn labels(
     let is_right = match &revision.label {
         None => false,
         Some(label) if *label == (group.clone(), kind) => true,
-        // Of content that loaders cannot read only the label counts there: a wrong one is of no use to anybody.
+        // Loaders cannot read the content, so they go by the label alone. A wrong label helps nobody: correct it.
         Some(_) if told.is_none() => false,
         // Loaders are in this group as well as long as the label says so, and it may be called.
         Some((other, _)) => {

@@ -65,15 +65,12 @@ fn replace(scene: &Scene, generation: i64, change: impl FnOnce(&mut Value)) {
 
 /// Waits until the policy says by its webhook what is wrong with its revision.
 fn wait_told(scene: &Scene, policy: &Policy, words: &[&str]) {
-    let says = |object: &Value, kind: &str, reason: &str| {
-        condition(object, kind).is_some_and(|found| {
-            let message = found["message"].as_str().unwrap_or_default();
-            found["reason"] == reason && words.iter().all(|words| message.contains(words))
-        })
-    };
     // Replicas that loaded the generation before go on with it, and do not tell of the revision yet.
     scene.installation.wait_for_object(policy, &format!("Registered with {words:?}"), |object| {
-        says(object, "WebhookConfigured", "Registered")
+        condition(object, "WebhookConfigured").is_some_and(|found| {
+            let message = found["message"].as_str().unwrap_or_default();
+            found["reason"] == "Registered" && words.iter().all(|words| message.contains(words))
+        })
     });
 }
 

@@ -63,11 +63,12 @@ pub(crate) struct Growth {
     lease: Lease,
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send + 'a>>;
+/// Whether an instance may grow, once that is known.
+type Decision<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send + 'a>>;
 
 impl Growth {
     /// Lets the instance have `more` bytes, now or when there are some.
-    fn grow<'a>(&'a mut self, more: u64) -> Answer<'a> {
+    fn grow<'a>(&'a mut self, more: u64) -> Decision<'a> {
         Box::pin(async move {
             let grown = self.lease.grow(more).await;
             grown.map(|()| true).map_err(|error| wasmtime::Error::new(CallError::Overloaded(error.to_string())))
@@ -79,7 +80,7 @@ impl Growth {
 /// look at the result would then ask for ever, and one that does ends with a trap that hides the cause: so the trap comes
 /// from here and names the limit.
 impl ResourceLimiterAsync for Growth {
-    fn memory_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Answer<'r>
+    fn memory_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Decision<'r>
     where
         'a: 'r,
         Self: 'r,
@@ -91,7 +92,7 @@ impl ResourceLimiterAsync for Growth {
         refuse(format!("memory grew beyond its limit of {limit} bytes"))
     }
 
-    fn table_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Answer<'r>
+    fn table_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Decision<'r>
     where
         'a: 'r,
         Self: 'r,
@@ -104,7 +105,7 @@ impl ResourceLimiterAsync for Growth {
     }
 }
 
-fn refuse<'a>(text: String) -> Answer<'a> {
+fn refuse<'a>(text: String) -> Decision<'a> {
     Box::pin(ready(Err(wasmtime::Error::new(CallError::Trap(text)))))
 }
 

@@ -134,7 +134,7 @@ fn z18_an_older_one_that_cannot_be_read_leaves_when_the_newest_is_called() {
         assert!(!told.iter().any(|told| told.contains("unregister") || told.contains("withdrawn")), "{told:?}");
         stage.proven(&new);
         let told = stage.told();
-        // Of the one without labels nobody knows which webhook was its own, until it is withdrawn.
+        // Without labels, nobody knows which webhook the old revision had until the revision is withdrawn.
         let expected = if labelled { "unregister" } else { "mark a-1 withdrawn=true" };
         assert!(told.contains(&expected.to_owned()), "{told:?}");
     }
