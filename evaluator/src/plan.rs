@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use portcullis_contract::{Candidate, Class, Digest, Failure, PolicyEntry, Reason, Refused, ReplicaState};
+use portcullis_contract::{Candidate, Class, Digest, Failure, PolicyEntry, Reason, Refused, ReplicaState, Stage};
 
 /// Everything that makes a candidate what it is: two with the same key load and judge alike, so what is known of one holds
 /// for the other. What only the newest generation decides (mode, failure policy, suspension) is not part of it.
@@ -99,10 +99,12 @@ pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Opti
     })
 }
 
-/// What this replica does for the policy.
+/// What this replica does for the policy. A generation that was loaded and cannot be read any more (a damaged revision) goes on, but
+/// not as what is wanted: nobody knows what that is.
 pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure>) -> ReplicaState {
+    let is_readable = failure.is_none_or(|failure| failure.reason.stage() != Stage::Spec);
     match known.in_service {
-        Some(serving) if serving.generation == entry.generation => ReplicaState::Current,
+        Some(serving) if serving.generation == entry.generation && is_readable => ReplicaState::Current,
         Some(_) => ReplicaState::Previous,
         None if failure.is_some() => ReplicaState::Failed,
         None => ReplicaState::Pending,
@@ -219,6 +221,16 @@ mod tests {
         let case = Case::newest(2).candidate(2).candidate(1).serves(2);
         assert_eq!(case.next(), Next::Rest(None));
         assert_eq!(case.tell(), (ReplicaState::Current, None, None));
+    }
+
+    #[test]
+    fn what_was_loaded_before_it_became_unreadable_is_not_current() {
+        let case = Case::newest(2).candidate(2).serves(2).loader_failed(2, Reason::SpecInvalid);
+        assert_eq!(case.next(), Next::Rest(None));
+        assert_eq!(case.tell().0, ReplicaState::Previous);
+        // What only cannot be fetched again is what is wanted.
+        let case = Case::newest(2).serves(2).loader_failed(2, Reason::RegistryTimeout);
+        assert_eq!(case.tell().0, ReplicaState::Current);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation, ReportFailing, Versions};
 use portcullis_contract::{
     Digest, EvaluatorState, Failing, Failure, LoaderPolicy, LoaderState, MANIFEST_FORMAT, Phase, PolicyId, Reason,
-    ReplicaState,
+    ReplicaState, Stage,
 };
 
 /// This pod.
@@ -76,7 +76,8 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
                     format!("it tells of generation {claimed}, but the loader knows none after {}", policy.generation);
                 report.deviations.push(silent(policy, &why, claim.since));
             }
-            Some(claim) if claim.serving == policy.generation => {
+            // What was loaded before its revision became unreadable answers, and is not what is wanted.
+            Some(claim) if claim.serving == policy.generation && is_readable(policy) => {
                 let key = PolicyKey::of(&policy.uid);
                 report.digests.extend(claim.digest.map(|digest| (key.clone(), digest)));
                 report.current.insert(key, claim.serving);
@@ -91,6 +92,11 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
     report.deviations.truncate(ReplicaReportSpec::MAX_DEVIATIONS);
     report.deviations_omitted = u32::try_from(omitted).unwrap_or(u32::MAX);
     report
+}
+
+/// Whether the loader can read the newest generation.
+fn is_readable(policy: &LoaderPolicy) -> bool {
+    policy.failure.as_ref().is_none_or(|failure| failure.reason.stage() != Stage::Spec)
 }
 
 /// Whether the evaluator tells of a generation that the loader has not told of yet. For a moment that is the order in which

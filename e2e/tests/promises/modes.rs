@@ -1,6 +1,7 @@
 //! Policies that let everything pass, with and without a word.
 
-use serde_json::json;
+use portcullis_e2e::{Output, eventually};
+use serde_json::{Value, json};
 
 use crate::installation;
 
@@ -27,16 +28,24 @@ fn warn_tells_and_monitor_does_not() {
 fn ignore_with_nothing_usable_admits_with_a_warning() {
     let installation = installation("ignores", 1);
     let shop = installation.make_namespace("shop");
-    // A policy that works registers the match group of both.
-    let works = installation.cluster_policy("ignores-works").field("failurePolicy", "Ignore");
-    installation.apply_ready(&[works]);
-    let broken = installation.cluster_policy("ignores-broken").field("failurePolicy", "Ignore");
-    let broken = broken.module_of("no module");
-    installation.apply(&broken).expect("the policy");
-    installation.wait_for(&broken, "Stalled", "True");
+    let policy =
+        installation.cluster_policy("ignores").denying("pods are not welcome").field("failurePolicy", "Ignore");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    eventually("the mark that it was enforced", || {
+        let revisions = installation.revisions();
+        let marked = |one: &Value| one["metadata"]["annotations"]["policies.portcullis.dev/served"] == "true";
+        revisions.iter().any(marked).then_some(())
+    });
 
-    let warned = installation.create_pod(&shop, "one", &json!({}));
-    warned.expect("a pod in spite of the broken policy");
-    let words = ["Warning: ", "cluster/ignores-broken", "ModuleInvalid"];
+    // A pod that starts with nothing, and nothing to be had anywhere.
+    let old = installation.replicas();
+    installation.source().close();
+    installation.add_replica().wait_ready();
+    old.iter().for_each(|pod| pod.remove());
+    installation.wait_ready();
+    let warned = eventually("a pod in spite of the policy", || {
+        Some(installation.create_pod(&shop, "one", &json!({}))).filter(Output::is_ok)
+    });
+    let words = ["Warning: ", "cluster/ignores", "was not evaluated"];
     assert!(words.iter().all(|word| warned.stderr.contains(word)), "{warned:?}");
 }

@@ -63,15 +63,26 @@ fn replace(scene: &Scene, generation: i64, change: impl FnOnce(&mut Value)) {
     scene.controller.start(Program::Controller);
 }
 
-/// Waits until the policy says by its webhook what is wrong with its revision.
+/// Waits until the policy says what is wrong with its revision, and that its webhook is kept.
 fn wait_told(scene: &Scene, policy: &Policy, words: &[&str]) {
-    // Replicas that loaded the generation before go on with it, and do not tell of the revision yet.
-    scene.installation.wait_for_object(policy, &format!("Registered with {words:?}"), |object| {
-        condition(object, "WebhookConfigured").is_some_and(|found| {
+    let says = |object: &Value, kind: &str, reason: &str| {
+        condition(object, kind).is_some_and(|found| {
             let message = found["message"].as_str().unwrap_or_default();
-            found["reason"] == "Registered" && words.iter().all(|words| message.contains(words))
+            found["reason"] == reason && words.iter().all(|words| message.contains(words))
         })
+    };
+    scene.installation.wait_for_object(policy, &format!("SpecInvalid with {words:?}"), |object| {
+        says(object, "Accepted", "SpecInvalid") && says(object, "WebhookConfigured", "Registered")
     });
+}
+
+/// Puts fresh pods, which have loaded nothing, in the place of those that run.
+fn renew_replicas(scene: &Scene) {
+    let before = scene.installation.replicas();
+    scene.installation.add_replica();
+    scene.installation.wait_ready();
+    before.iter().for_each(|pod| pod.remove());
+    scene.installation.wait_ready();
 }
 
 fn group(webhook: &Value) -> String {
@@ -98,11 +109,28 @@ fn fault_z18_a_revision_of_a_newer_release_keeps_webhook_and_membership_by_its_l
             revision["data"]["spec"]["novelty"] = json!({ "a": 1 });
         });
         let name = revision(&scene, 1)["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        wait_told(&scene, &policy, &[&name, "cannot read", "spec.failurePolicy"]);
+        wait_told(&scene, &policy, &[&name, "cannot read", "spec.failurePolicy", "upgrade"]);
         thread::sleep(Duration::from_secs(3));
         let [now] = scene.webhooks(1).try_into().expect("it is kept");
         assert_eq!((&now["metadata"]["uid"], &now["webhooks"]), (&before["metadata"]["uid"], &before["webhooks"]));
+        // Pods that loaded it before go on with what they have.
+        let refused = scene.create("one").expect_err("denied");
+        assert!(refused.contains("the policy says no"), "{refused}");
+        // A fresh pod knows no more than what can be read.
+        renew_replicas(&scene);
     });
+    let refused = eventually("the fresh pod's answer", || {
+        scene.create("two").err().filter(|refused| !refused.contains("the policy says no"))
+    });
+    assert!(refused.contains("SpecInvalid"), "{refused}");
+    // The next step, where no newer release can be had.
+    while_all_are_refused(&scene, || {
+        let path = path(&scene, &revision(&scene, 1));
+        scene.installation.api().delete(&path, None).expect("an answer").expect("the deletion");
+        scene.installation.wait_for(&policy, "Ready", "True");
+    });
+    let refused = scene.create("three").expect_err("denied");
+    assert!(refused.contains("the policy says no"), "{refused}");
 }
 
 #[test]
@@ -118,4 +146,37 @@ fn fault_z18_a_field_of_a_newer_release_changes_nothing() {
         scene.installation.wait_for(&policy, "Ready", "True");
     });
     assert_eq!(scene.webhooks(1)[0]["metadata"]["uid"], before[0]["metadata"]["uid"]);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z18_of_a_damaged_revision_the_older_generation_serves_and_labels_come_back() {
+    let scene = Scene::new("damaged", 1);
+    let policy = scene.installation.cluster_policy("damaged-deny").denying("the first says no");
+    scene.installation.apply_ready(std::slice::from_ref(&policy));
+    eventually("the mark that it served", || {
+        let marks = &revision(&scene, 1)["metadata"]["annotations"];
+        (marks["policies.portcullis.dev/served"] == "true").then_some(())
+    });
+    let second = policy.clone().denying("the second says no");
+    scene.installation.apply_ready(std::slice::from_ref(&second));
+    while_all_are_refused(&scene, || {
+        replace(&scene, 2, |revision| {
+            revision["data"] = json!({ "damage": true });
+            for label in ["match-group", "webhook-kind"] {
+                let labels = revision["metadata"]["labels"].as_object_mut();
+                labels.expect("labels").remove(&format!("policies.portcullis.dev/{label}"));
+            }
+        });
+        wait_told(&scene, &policy, &["is damaged", "delete"]);
+    });
+    let labels = &revision(&scene, 2)["metadata"]["labels"];
+    assert_eq!(labels["policies.portcullis.dev/match-group"], group(&scene.webhooks(1)[0]));
+    // Who has loaded it goes on with it; who has not answers with the newest generation that can be read.
+    let refused = scene.create("one").expect_err("denied");
+    assert!(refused.contains("the second says no"), "{refused}");
+    while_all_are_refused(&scene, || renew_replicas(&scene));
+    eventually("the older generation to deny", || {
+        scene.create("two").is_err_and(|refused| refused.contains("the first says no")).then_some(())
+    });
 }

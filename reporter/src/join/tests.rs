@@ -118,6 +118,13 @@ fn w04_a_pod_says_whether_requests_pass_without_the_policy() {
 }
 
 #[test]
+fn z18_what_was_loaded_before_its_revision_became_unreadable_is_not_current() {
+    let unreadable = loader(policy(Phase::Failed, Some(failure(2, Reason::SpecInvalid))));
+    let expected = told(ReplicaState::Previous, 2, Reason::SpecInvalid);
+    assert_eq!(deviates(&unreadable, Evaluator::Answers(&serving(2))), expected);
+}
+
+#[test]
 fn a_failure_of_the_loader_counts_with_or_without_an_older_generation() {
     let failed = loader(policy(Phase::Failed, Some(failure(2, Reason::NotFound))));
     let nothing = EvaluatorState::default();

@@ -212,10 +212,11 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
             None => {}
         }
         pod.wait_ready();
-        for policy in all {
-            pod.assert_unserved(&policy.id(), Reason::ModuleInvalid);
-        }
+        pod.wait_failure(&lax.id(), Reason::ModuleInvalid);
+        let review = Review::small_pod();
+        pod.ask(&lax.id(), &review).assert_ignored(&review, &lax.id(), Reason::ModuleInvalid);
         for policy in [&strict, &changing] {
+            pod.assert_unserved(&policy.id(), Reason::ModuleInvalid);
             let verdict = pod.admit(&policy.group(), &Review::small_pod()).verdict();
             let text = format!("policy {}: {}: ", policy.id(), Reason::ModuleInvalid);
             assert!(!verdict.allowed && verdict.message.starts_with(&text), "{verdict:?}");

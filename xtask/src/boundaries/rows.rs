@@ -101,8 +101,6 @@ mod tests {
     fn ranges_stand_for_their_rows() {
         assert_eq!(expand("L09 M01-M03"), ["L09", "M01", "M02", "M03"]);
         assert_eq!(expand(ROWS).len(), 199);
-        assert_eq!(expand(ROWS).len(), 191);
-        assert_eq!(expand(ROWS).len(), 190);
     }
 
     #[test]
