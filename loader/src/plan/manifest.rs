@@ -6,7 +6,7 @@ use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, Poli
 
 use super::effort::{Effort, Now, Setback};
 use super::policy::Policy;
-use super::{Plan, Reference};
+use super::{Making, Plan, Reference};
 use crate::retry;
 
 /// How long changes gather before a manifest is written.
@@ -198,6 +198,17 @@ impl Plan {
             return Some(problem);
         }
         let body = policy.body.as_ref().ok()?;
+        let is_made = |making: &Making| making.effort.result().is_some();
+        let making =
+            policy.pin.filter(|digest| self.is_admitted(body, digest)).map(|digest| self.artifacts.get(&digest));
+        if making.flatten().is_some_and(is_made) {
+            return None;
+        }
+        self.attempted(policy, body).or_else(|| policy.failed_before.clone())
+    }
+
+    /// How the newest attempt of this loader failed.
+    fn attempted(&self, policy: &Policy, body: &crate::content::Body) -> Option<Failure> {
         let of_module = |reference: &Reference| {
             self.modules.get(reference).and_then(|module| module.failure(policy.generation, Some(policy.begun)))
         };
@@ -206,9 +217,6 @@ impl Plan {
             return self.admission(body, &digest)?.failure(policy.generation, Some(policy.begun));
         }
         let making = self.artifacts.get(&digest)?;
-        if making.effort.result().is_some() {
-            return None;
-        }
         let fetch = body.reference.as_ref().filter(|_| making.no_module).and_then(of_module);
         fetch.or_else(|| making.effort.failure(policy.generation, Some(policy.begun)))
     }

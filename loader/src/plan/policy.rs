@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, Failure, GroupId, LastGood, PolicyEntry, PolicyId, Reason, WebhookKind};
+use portcullis_contract::{
+    Candidate, Digest, Failure, GroupId, LastGood, PolicyEntry, PolicyId, Reason, Stage, WebhookKind,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -54,6 +56,9 @@ pub(super) struct Policy {
     pub(super) refused: BTreeSet<i64>,
     /// Generation and module of the first candidate of the newest manifest on the volume.
     pub(super) published: Option<(i64, Digest)>,
+    /// Why an earlier loader could not publish the newest generation. It counts until this one has tried, so that a restart makes no
+    /// failure seem to be over.
+    pub(super) failed_before: Option<Failure>,
 }
 
 /// A generation that can be served.
@@ -115,6 +120,7 @@ impl Policy {
             enforced: desired.id.is_bare(),
             refused: BTreeSet::new(),
             published: None,
+            failed_before: None,
         };
         policy.follow(desired.object);
         policy
@@ -174,6 +180,12 @@ impl Policy {
             enforced: entry.enforced,
             refused: BTreeSet::new(),
             published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
+            // Whether the spec can be read is known at once.
+            failed_before: entry
+                .failures
+                .iter()
+                .find(|failure| failure.generation == entry.generation && failure.stage() != Stage::Spec)
+                .cloned(),
         };
         if let Some(record) = record {
             policy.created = record.created;
@@ -242,6 +254,7 @@ impl Policy {
         self.generation += 1;
         self.begun = now;
         self.hash = hash;
+        self.failed_before = None;
     }
 
     /// The newest generation, once it can be served.

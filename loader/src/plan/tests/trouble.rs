@@ -40,6 +40,14 @@ fn a_restart_with_a_broken_newest_version_serves_the_last_good_one() {
     assert_eq!(table.candidates("a"), [1]);
     assert_eq!((table.state("a").generation, table.state("a").last_good), (2, Some(1)));
     assert!(table.number >= number);
+    // A restart alone is no reason to hope: the failure stands until this loader has tried.
+    let why = |table: &Table| table.state("a").failure.map(|failure| failure.reason);
+    assert_eq!(why(&table), Some(Reason::NotFound));
+    table.jobs();
+    table.fetched("https://example.com/b", Err(Reason::Unauthorized));
+    assert_eq!(why(&table), Some(Reason::Unauthorized));
+    table.want(vec![wants("a", "https://example.com/c", "{}")]);
+    assert_eq!(why(&table), None, "another generation");
 }
 
 #[test]
