@@ -49,6 +49,12 @@ impl Workspace {
     pub(crate) fn cargo(&self, subcommand: &str) -> Command {
         let mut command = Command::new(cargo_path());
         command.arg(subcommand).current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
+        // `cargo run` tells this program of its own package. Build scripts that look at these would run again whenever somebody
+        // changes between `cargo xtask` and cargo itself, and half of all packages after them.
+        let of_this_package = |name: &String| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|own| name.starts_with(own));
+        for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(of_this_package) {
+            command.env_remove(name);
+        }
         command
     }
 
