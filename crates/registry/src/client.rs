@@ -80,12 +80,23 @@ pub struct Hop {
     pub headers: HeaderMap,
     /// A body, for pushes.
     pub body: Option<bytes::Bytes>,
+    /// Where its redirects may lead.
+    pub redirects: Redirects,
+}
+
+/// Where redirects may lead, beside the addresses that are closed to every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirects {
+    /// Where modules may come from: nothing but the address vouches for what is brought.
+    Allowed,
+    /// Anywhere: what is brought is no content, or its digest is known and checked. Registries keep their blobs on other hosts.
+    Anywhere,
 }
 
 impl Hop {
     /// `GET url`.
     pub fn get(url: Url) -> Self {
-        Self { method: Method::GET, url, headers: HeaderMap::new(), body: None }
+        Self { method: Method::GET, url, headers: HeaderMap::new(), body: None, redirects: Redirects::Allowed }
     }
 }
 
@@ -96,6 +107,12 @@ pub fn host_of(url: &Url) -> String {
         Some(port) => format!("{host}:{port}"),
         None => host.to_owned(),
     }
+}
+
+/// The repository in a path of a registry (OCI distribution specification 1.1, section "Endpoints").
+fn repository_of(path: &str) -> Option<&str> {
+    let path = path.strip_prefix("/v2/")?;
+    ["/manifests/", "/blobs/", "/referrers/"].iter().find_map(|part| Some(&path[..path.rfind(part)?]))
 }
 
 impl Web {
@@ -155,6 +172,18 @@ impl Web {
         Ok(())
     }
 
+    /// Whether modules may come from where a redirect leads, as an address of the web or as a repository of a registry.
+    fn check_redirect(&self, to: &Url) -> Result<(), FetchError> {
+        let host = host_of(to);
+        let repository = repository_of(to.path()).map(|repository| format!("registry://{host}/{repository}"));
+        let address = format!("{}://{host}{}", to.scheme(), to.path());
+        let mut addresses = repository.into_iter().chain([address]).map(|address| self.check_allowed(&address, &host));
+        addresses.find(Result::is_ok).unwrap_or_else(|| {
+            let refused = self.check_allowed("", &host).map_err(|error| error.message).err().unwrap_or_default();
+            Err(FetchError::new(Reason::SourceNotAllowed, format!("a redirect leads to {host}: {refused}")))
+        })
+    }
+
     /// Why the address may not be asked at all, as far as its text tells.
     ///
     /// # Errors
@@ -212,6 +241,9 @@ impl Web {
                 ));
             }
             let next = self.redirected(&url, answer.headers())?;
+            if hop.redirects == Redirects::Allowed {
+                self.check_redirect(&next)?;
+            }
             if host_of(&next) != host {
                 headers.remove(AUTHORIZATION);
             }

@@ -22,6 +22,7 @@ mod new_policies;
 mod process_calls;
 mod process_end;
 mod process_swaps;
+mod redirects;
 mod registries;
 mod resolving;
 mod settings;

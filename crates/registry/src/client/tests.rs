@@ -49,6 +49,26 @@ fn l23_a_list_of_sources_limits_them() {
 }
 
 #[test]
+fn z17_redirects_lead_where_modules_may_come_from() {
+    let lists: [&[&str]; 2] = [&["https://example.com/policies/*"], &["registry://example.com/policies/*"]];
+    let allowed = |list: &[&str], to: &str| {
+        let web = web(|settings| settings.allowed = list.iter().map(|&one| one.into()).collect());
+        web.check_redirect(&Url::parse(to).expect("a URL")).map_err(|error| error.reason)
+    };
+    let refused = Err(Reason::SourceNotAllowed);
+    assert_eq!(allowed(lists[0], "https://example.com/policies/b.wasm"), Ok(()));
+    assert_eq!(allowed(lists[0], "https://example.com/policies/../b.wasm"), refused);
+    assert_eq!(allowed(lists[0], "https://example.org/policies/b.wasm"), refused);
+    assert_eq!(allowed(lists[1], "https://example.com/v2/policies/a/manifests/v1"), Ok(()));
+    assert_eq!(allowed(lists[1], "https://example.com/v2/others/a/manifests/v1"), refused);
+    assert_eq!(
+        allowed(lists[1], "https://example.com/v2/policies/a/manifests/v1/../../../../others/manifests/v1"),
+        refused
+    );
+    assert_eq!(allowed(&[], "https://example.org/b.wasm"), Ok(()), "no list, no limit");
+}
+
+#[test]
 fn l15_redirects_to_less_are_refused() {
     let web = web(|settings| settings.plain_hosts = BTreeSet::from(["a".into()]));
     let redirected = |from: &str, to: &'static str| {

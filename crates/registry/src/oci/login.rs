@@ -14,7 +14,7 @@ use url::Url;
 
 use super::Image;
 use super::challenge::Challenge;
-use crate::{Credential, DockerConfig, FetchError, Hop, Web, Whole, client, host_of};
+use crate::{Credential, DockerConfig, FetchError, Hop, Redirects, Web, Whole, client, host_of};
 
 /// Largest answer of a token service, in bytes.
 const LARGEST: u64 = 256 << 10;
@@ -165,7 +165,8 @@ impl Ask<'_> {
             }
         };
         let host = host_of(&url);
-        let mut hop = hop;
+        // Tokens are no modules.
+        let mut hop = Hop { redirects: Redirects::Anywhere, ..hop };
         hop.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let answer = web.send(&hop).await.map_err(|error| FetchError {
             // A token service on a forbidden address is the registry's doing, like a redirect.

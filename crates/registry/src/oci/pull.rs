@@ -11,7 +11,7 @@ use url::Url;
 use super::challenge::Challenge;
 use super::login::Logins;
 use super::{Image, MAX_MANIFEST, Manifest};
-use crate::{DockerConfig, FetchError, Hop, Receive, Web, Whole, client, host_of};
+use crate::{DockerConfig, FetchError, Hop, Receive, Redirects, Web, Whole, client, host_of};
 
 /// What is asked for as a manifest. Indexes are named too, so that one is refused by its name and not by a 404.
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
@@ -42,7 +42,9 @@ impl Registry {
     /// # Errors
     /// When it cannot be had, is too large, is another, or none of a module.
     pub async fn manifest(&self, image: &Image) -> Result<Manifest, FetchError> {
-        let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS).await?;
+        // A tag is the registry's word for a content; a digest is checked below.
+        let redirects = if image.digest.is_some() { Redirects::Anywhere } else { Redirects::Allowed };
+        let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS, redirects).await?;
         let mut body = Whole::new("the manifest", MAX_MANIFEST);
         self.web.body(&image.host, answer, &mut body).await?;
         let (bytes, digest) = body.finish();
@@ -60,7 +62,7 @@ impl Registry {
     /// # Errors
     /// When it cannot be had whole.
     pub async fn blob(&self, image: &Image, digest: &Digest, receive: &mut impl Receive) -> Result<(), FetchError> {
-        let answer = self.get(image, &format!("blobs/{digest}"), "*/*").await?;
+        let answer = self.get(image, &format!("blobs/{digest}"), "*/*", Redirects::Anywhere).await?;
         self.web.body(&image.host, answer, receive).await
     }
 
@@ -69,8 +71,9 @@ impl Registry {
         image: &Image,
         path: &str,
         accept: &'static str,
+        redirects: Redirects,
     ) -> Result<reqwest::Response, FetchError> {
-        let mut hop = Hop::get(placeholder());
+        let mut hop = Hop { redirects, ..Hop::get(placeholder()) };
         hop.headers.insert(ACCEPT, HeaderValue::from_static(accept));
         let answer = self.ask(image, path, hop, false).await?;
         if answer.status().is_success() { Ok(answer) } else { Err(self.refused(image, &answer)) }
@@ -81,8 +84,11 @@ impl Registry {
         let (host, status) = (host_of(answer.url()), answer.status());
         let error = client::refused(&host, status, answer.headers());
         if host != image.api_host() {
-            // Where blobs really lie nobody logs in.
-            return error;
+            if error.reason != Reason::Unauthorized {
+                return error;
+            }
+            let text = format!("{}; {} redirects there, and a login is never sent on", error.message, image.host);
+            return FetchError { message: text, ..error };
         }
         // Who has no login has been told already what is missing.
         let text = match (status, &self.docker) {
@@ -143,14 +149,18 @@ impl Registry {
             hop.headers.insert(AUTHORIZATION, header);
         }
         let mut answer = self.web.send(&hop).await?;
-        if answer.status() == StatusCode::UNAUTHORIZED {
+        let asked = host_of(&hop.url);
+        // Who stands behind a redirect is not who the login is for, whatever he asks for.
+        let is_asked = |answer: &reqwest::Response| host_of(answer.url()) == asked;
+        if answer.status() == StatusCode::UNAUTHORIZED && is_asked(&answer) {
             self.logins.forget(image, push);
             let challenge = Challenge::of(answer.headers());
             let header = self.logins.log_in(&self.web, self.docker.as_ref(), image, push, challenge).await?;
             hop.headers.insert(AUTHORIZATION, header);
             answer = self.web.send(&hop).await?;
         }
-        let is_refused = matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let is_refused =
+            matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) && is_asked(&answer);
         // Registries give everybody a token, and say only then that it is good for nothing here.
         match is_refused.then(|| self.logins.forget(image, push)).flatten() {
             Some(missing) => Err(missing),

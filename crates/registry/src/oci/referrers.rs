@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{INDEX_TYPE, Image, MANIFEST_TYPE, MAX_MANIFEST, Manifest, Registry};
-use crate::{FetchError, Whole};
+use crate::{FetchError, Redirects, Whole};
 
 /// The type of a configuration that says nothing. Some clients put it where the type of the artifact belongs.
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
@@ -58,7 +58,7 @@ impl Registry {
     }
 
     async fn list(&self, image: &Image, path: &str) -> Result<Option<Vec<u8>>, FetchError> {
-        let answer = match self.get(image, path, INDEX_TYPE).await {
+        let answer = match self.get(image, path, INDEX_TYPE, Redirects::Allowed).await {
             Ok(answer) => answer,
             Err(error) if error.reason == Reason::NotFound => return Ok(None),
             Err(error) => return Err(error),
