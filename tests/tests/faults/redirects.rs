@@ -71,8 +71,9 @@ fn fault_z17_a_redirect_leaves_the_list_of_sources() {
     folder.put(&Policy::cluster("near").module(&source.url("/policies/near.wasm")));
     folder.put(&Policy::cluster("far").module(&source.url("/policies/far.wasm")));
     folder.put(&Policy::cluster("tag").module(&format!("registry://{}/policies/a:v1", source.host())));
-    let setup = pod_with(&folder, &source).loader("--allow-source", only(&source, "https"));
-    let pod = setup.loader("--allow-source", only(&source, "registry")).start();
+    let list = json!({ "allowed_sources": [only(&source, "https"), only(&source, "registry")] });
+    folder.write("sources.yml", list.to_string());
+    let pod = pod_with(&folder, &source).loader("--sources", folder.path("sources.yml").display()).start();
     let canary = Canary::on(&pod);
     for id in [REMOTE, "cluster/tag"] {
         let failure = pod.assert_unserved(id, Reason::SourceNotAllowed);
