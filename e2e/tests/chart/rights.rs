@@ -133,5 +133,5 @@ fn what_policies_may_read_is_what_the_operator_lists() {
 fn fences_can_be_left_out_and_the_notes_say_what_that_means() {
     let objects = render(&json!({ "fences": { "enabled": false } }));
     assert!(!objects.iter().any(|object| object["kind"].as_str().unwrap().starts_with("ValidatingAdmission")));
-    assert_eq!(render(&json!({})).iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy").count(), 3);
+    assert_eq!(render(&json!({})).iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy").count(), 6);
 }

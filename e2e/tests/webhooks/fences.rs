@@ -1,0 +1,94 @@
+//! What a stolen token of the controller may do, and what not.
+
+use portcullis_e2e::{CONTROLLER_ACCOUNT, Output, eventually};
+use serde_json::{Value, json};
+
+use crate::cluster;
+use crate::scene::Scene;
+
+const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
+/// A webhook configuration that matches nothing, called by `client`.
+fn webhook(name: &str, client: &Value) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": name },
+        "webhooks": [{
+            "name": "stolen.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "failurePolicy": "Ignore", "clientConfig": client,
+            "rules": [{ "apiGroups": ["none.example.com"], "apiVersions": ["v1"], "resources": ["none"], "operations": ["CREATE"] }],
+        }],
+    })
+}
+
+fn secret(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name } })
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_x03_the_controller_writes_nothing_but_its_own() {
+    let scene = Scene::new("stolen", 1);
+    let installation = &scene.installation;
+    let policy = installation.cluster_policy("stolen-deny").denying("no");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let name = policy.name().to_owned();
+    let resource = "clusterpolicies.policies.portcullis.dev";
+    // Somebody else's finalizer, label and webhook configuration.
+    let held = json!({ "metadata": { "finalizers": ["policies.portcullis.dev/webhooks", "example.com/held"] } });
+    cluster().kubectl(["patch", resource, &name, "--type=merge", "--patch", &held.to_string()]).expect("a finalizer");
+    let [own] = scene.webhooks(1).try_into().expect("one");
+    let service = own["webhooks"][0]["clientConfig"].clone();
+    let others = format!("somebody-{}", installation.policy_server());
+    installation.api().create(VALIDATING, &webhook(&others, &service)).expect("an answer").expect("it is made");
+
+    let kubeconfig = cluster().kubeconfig_for(&installation.token(CONTROLLER_ACCOUNT, &scene.controller));
+    let home = format!("--namespace={}", installation.namespace());
+    let run = |args: &[&str], input: &Value| -> Output {
+        let args = [args, &[home.as_str(), "--dry-run=server"]].concat();
+        cluster().kubectl_as(&kubeconfig, args.iter().copied(), &input.to_string())
+    };
+    let patch =
+        |change: &Value| run(&["patch", resource, &name, "--type=merge", "--patch", &change.to_string()], &Value::Null);
+    let create = |object: &Value| run(&["create", "--filename=-"], object);
+    let is_fenced = |tried: &Output, words: &str| !tried.is_ok() && tried.stderr.contains(words);
+
+    let edits = [
+        json!({ "spec": { "mode": "monitor" } }),
+        json!({ "metadata": { "labels": { "team": "other" } } }),
+        json!({ "metadata": { "annotations": { "note": "other" } } }),
+    ];
+    // Of a new rule an API server hears a moment after it was applied.
+    eventually("the rules to count", || is_fenced(&patch(&edits[0]), "nothing of a policy").then_some(()));
+    eventually("the rules to count", || is_fenced(&create(&secret("any")), "keeps no Secret any").then_some(()));
+    for edit in &edits {
+        let tried = patch(edit);
+        assert!(is_fenced(&tried, "changes nothing of a policy but its finalizer"), "{tried:?}");
+    }
+    let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
+    for names in [&["policies.portcullis.dev/webhooks"][..], &["example.com/held", "example.com/other"]] {
+        let tried = patch(&finalizers(names));
+        assert!(is_fenced(&tried, "no finalizer of others"), "{tried:?}");
+    }
+    patch(&finalizers(&["example.com/held"])).expect("its own finalizer");
+
+    // Its own names, and there everything is in its place already.
+    let prefix = format!("portcullis-{}-", installation.policy_server());
+    let again = create(&secret(&format!("{prefix}ca")));
+    assert!(again.is_ok() || again.stderr.contains("already exists"), "{again:?}");
+    let tried = create(&webhook(&others.replace("somebody", "another"), &service));
+    assert!(is_fenced(&tried, "no webhook configuration of that name"), "{tried:?}");
+    let tried = create(&webhook(&format!("{prefix}stolen"), &json!({ "url": "https://example.com/" })));
+    assert!(is_fenced(&tried, "lead to the policy server and nowhere else"), "{tried:?}");
+    let mut elsewhere = service.clone();
+    elsewhere["service"]["namespace"] = json!("default");
+    let tried = create(&webhook(&format!("{prefix}stolen"), &elsewhere));
+    assert!(is_fenced(&tried, "lead to the policy server and nowhere else"), "{tried:?}");
+    create(&webhook(&format!("{prefix}stolen"), &service)).expect("one of its own");
+    let tried = run(&["delete", "validatingwebhookconfigurations", &others], &Value::Null);
+    assert!(is_fenced(&tried, "no webhook configuration of that name"), "{tried:?}");
+
+    installation.api().delete(&format!("{VALIDATING}/{others}"), None).expect("an answer").expect("it goes");
+    let free = finalizers(&["policies.portcullis.dev/webhooks"]);
+    cluster().kubectl(["patch", resource, &name, "--type=merge", "--patch", &free.to_string()]).expect("it is free");
+}
