@@ -33,10 +33,17 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let policy = installation.cluster_policy("stolen-deny").denying("no");
     installation.apply_ready(std::slice::from_ref(&policy));
     let name = policy.name().to_owned();
-    let resource = "clusterpolicies.policies.portcullis.dev";
-    // Somebody else's finalizer, label and webhook configuration.
-    let held = json!({ "metadata": { "finalizers": ["policies.portcullis.dev/webhooks", "example.com/held"] } });
-    cluster().kubectl(["patch", resource, &name, "--type=merge", "--patch", &held.to_string()]).expect("a finalizer");
+    // Somebody else's finalizer and webhook configuration.
+    let change = |metadata: Value, spec: Value| {
+        let mut object = json!({
+            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": metadata, "spec": spec,
+        });
+        object["metadata"]["name"] = json!(name);
+        object
+    };
+    let finalizers = |names: &[&str]| change(json!({ "finalizers": names }), json!({}));
+    let held = finalizers(&["example.com/held"]);
+    installation.api().apply(&policy.path(), "somebody", &held).expect("an answer").expect("a finalizer");
     let [own] = scene.webhooks(1).try_into().expect("one");
     let service = own["webhooks"][0]["clientConfig"].clone();
     let others = format!("somebody-{}", installation.policy_server());
@@ -54,23 +61,22 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let is_fenced = |tried: &Output, words: &str| !tried.is_ok() && tried.stderr.contains(words);
 
     let edits = [
-        json!({ "spec": { "mode": "monitor" } }),
-        json!({ "metadata": { "labels": { "team": "other" } } }),
-        json!({ "metadata": { "annotations": { "note": "other" } } }),
+        change(json!({}), json!({ "mode": "monitor" })),
+        change(json!({ "labels": { "team": "other" } }), json!({})),
+        change(json!({ "annotations": { "note": "other" } }), json!({})),
     ];
     // Of a new rule an API server hears a moment after it was applied.
-    eventually("the rules to count", || is_fenced(&patch(&edits[0]), "nothing of a policy").then_some(()));
+    eventually("the rules to count", || is_fenced(&apply("thief", &edits[0]), "nothing of a policy").then_some(()));
     eventually("the rules to count", || is_fenced(&create(&secret("any")), "keeps no Secret any").then_some(()));
     for edit in &edits {
-        let tried = patch(edit);
+        let tried = apply("thief", edit);
         assert!(is_fenced(&tried, "changes nothing of a policy but its finalizer"), "{tried:?}");
     }
-    let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
-    for names in [&["policies.portcullis.dev/webhooks"][..], &["example.com/held", "example.com/other"]] {
-        let tried = patch(&finalizers(names));
+    for names in [&[][..], &["example.com/held", "example.com/other"]] {
+        let tried = apply("somebody", &finalizers(names));
         assert!(is_fenced(&tried, "no finalizer of others"), "{tried:?}");
     }
-    patch(&finalizers(&["example.com/held"])).expect("its own finalizer");
+    apply("portcullis-controller", &finalizers(&[])).expect("its own finalizer");
 
     // Its own names, and there everything is in its place already.
     let prefix = format!("portcullis-{}-", installation.policy_server());
@@ -85,10 +91,10 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let tried = create(&webhook(&format!("{prefix}stolen"), &elsewhere));
     assert!(is_fenced(&tried, "lead to the policy server and nowhere else"), "{tried:?}");
     create(&webhook(&format!("{prefix}stolen"), &service)).expect("one of its own");
-    let tried = run(&["delete", "validatingwebhookconfigurations", &others], &Value::Null);
+    let path = format!("{VALIDATING}/{others}");
+    let tried = cluster().kubectl_as(&kubeconfig, ["delete", "--raw", &format!("{path}?dryRun=All")], "");
     assert!(is_fenced(&tried, "no webhook configuration of that name"), "{tried:?}");
 
-    installation.api().delete(&format!("{VALIDATING}/{others}"), None).expect("an answer").expect("it goes");
-    let free = finalizers(&["policies.portcullis.dev/webhooks"]);
-    cluster().kubectl(["patch", resource, &name, "--type=merge", "--patch", &free.to_string()]).expect("it is free");
+    installation.api().delete(&path, None).expect("an answer").expect("it goes");
+    installation.api().apply(&policy.path(), "somebody", &finalizers(&[])).expect("an answer").expect("it is free");
 }
