@@ -55,8 +55,10 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
         let args = [args, &[home.as_str(), "--dry-run=server"]].concat();
         cluster().kubectl_as(&kubeconfig, args.iter().copied(), &input.to_string())
     };
-    let patch =
-        |change: &Value| run(&["patch", resource, &name, "--type=merge", "--patch", &change.to_string()], &Value::Null);
+    let apply = |manager: &str, change: &Value| {
+        let manager = format!("--field-manager={manager}");
+        run(&["apply", "--server-side", "--force-conflicts", &manager, "--filename=-"], change)
+    };
     let create = |object: &Value| run(&["create", "--filename=-"], object);
     let is_fenced = |tried: &Output, words: &str| !tried.is_ok() && tried.stderr.contains(words);
 
