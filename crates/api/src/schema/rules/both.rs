@@ -138,9 +138,15 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         at: "matchConditions[]",
         field: "name",
-        cel: "!self.name.startsWith('policies.portcullis.dev/')",
-        holds: |spec| each_condition(spec, |condition| !condition.name.starts_with("policies.portcullis.dev/")),
-        message: "begins with policies.portcullis.dev/, which is kept for conditions of Portcullis itself: choose another name",
+        cel: "!self.name.startsWith('portcullis.dev/') && !self.name.startsWith('policies.portcullis.dev/')",
+        holds: |spec| {
+            each_condition(spec, |condition| {
+                !condition.name.starts_with("portcullis.dev/")
+                    && !condition.name.starts_with("policies.portcullis.dev/")
+            })
+        },
+        message: "begins with portcullis.dev/ or policies.portcullis.dev/, which are kept for conditions of Portcullis itself: choose \
+                  another name",
     },
     Rule {
         at: "objectSelector.matchExpressions[]",
