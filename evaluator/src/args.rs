@@ -46,6 +46,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_CLIENT_CA", value_name = "FILE", conflicts_with = "plain_http")]
     pub client_ca: Option<PathBuf>,
 
+    /// With --client-ca: the name of a client that may ask, as the common name of its certificate's subject or as a DNS name. May be
+    /// given several times; without any, whoever has a certificate may ask.
+    #[arg(long, env = "PORTCULLIS_CLIENT_NAME", value_name = "NAME", value_delimiter = ',', requires = "client_ca")]
+    pub client_name: Vec<String>,
+
     /// Longest evaluation of a policy that sets no limit of its own.
     #[arg(long, env = "PORTCULLIS_POLICY_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub policy_timeout: Duration,
@@ -218,8 +223,10 @@ mod tests {
     fn a_setting_that_cannot_be_used_is_named() {
         assert_eq!(check(&["--plain-http"]), "");
         assert_eq!(check(&["--tls-dir", "tls", "--client-ca", "ca.pem"]), "");
+        assert_eq!(check(&["--tls-dir", "tls", "--client-ca", "ca.pem", "--client-name", "a"]), "");
         for (arguments, setting) in [
             (&[] as &[&str], "--tls-dir: "),
+            (&["--tls-dir", "tls", "--client-name", "a"], "error: the following required arguments were not provided:"),
             (&["--plain-http", "--state-address", "0.0.0.0:1"], "--state-address: 0.0.0.0:1 is not on"),
             (&["--plain-http", "--policy-timeout", "0s"], "--policy-timeout: want more"),
             (&["--plain-http", "--instances", "0"], "--instances: want more"),

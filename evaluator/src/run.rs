@@ -151,7 +151,11 @@ impl Parts {
         tokio::spawn(turn(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
         let certificates = match (&args.tls_dir, self.certificate) {
             (Some(dir), Some(ready)) => {
-                let certificates = Certificates::new(TlsFiles { dir: dir.clone(), client_ca: args.client_ca.clone() });
+                let certificates = Certificates::new(TlsFiles {
+                    dir: dir.clone(),
+                    client_ca: args.client_ca.clone(),
+                    client_names: args.client_name.clone(),
+                });
                 certificates.follow(ready, self.metrics.clone(), self.expiry)?;
                 Some(certificates)
             }

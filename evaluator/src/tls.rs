@@ -19,6 +19,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::client_names::NamedClients;
 use crate::expiry::Expiry;
 use crate::metrics::Metrics;
 
@@ -34,6 +35,8 @@ pub struct TlsFiles {
     pub dir: PathBuf,
     /// Certificates of those who sign clients' certificates; then every client needs one.
     pub client_ca: Option<PathBuf>,
+    /// Names of clients that may ask; with `client_ca`, any of these authorities' where empty.
+    pub client_names: Vec<String>,
 }
 
 /// What the port uses now.
@@ -213,7 +216,8 @@ impl Read {
                     roots.add(certificate).map_err(|error| problem(error.to_string()))?;
                 }
                 let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| problem(error.to_string()))?)
+                let verifier = verifier.map_err(|error| problem(error.to_string()))?;
+                builder.with_client_cert_verifier(NamedClients::new(verifier, files.client_names.clone()))
             }
             _ => builder.with_no_client_auth(),
         };
@@ -266,7 +270,7 @@ mod tests {
     fn a_broken_pair_is_told_once_and_a_mended_one_is_taken() {
         portcullis_process::install_crypto();
         let folder = tempfile::tempdir().expect("a folder");
-        let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None };
+        let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None, client_names: Vec::new() };
         let mut state = Seen::default();
         assert_eq!(["same", "bad", "same"], [(); 3].map(|()| seen(&mut state, &files)), "no file");
         let (first, second) = (pair("a.example"), pair("b.example"));
@@ -284,7 +288,7 @@ mod tests {
     fn a_pair_that_comes_in_two_steps_is_not_an_error() {
         portcullis_process::install_crypto();
         let folder = tempfile::tempdir().expect("a folder");
-        let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None };
+        let files = TlsFiles { dir: folder.path().to_owned(), client_ca: None, client_names: Vec::new() };
         let mut state = Seen::default();
         let (first, second) = (pair("a.example"), pair("b.example"));
         write(folder.path(), &first.0, &first.1);
@@ -307,7 +311,11 @@ mod tests {
         for name in ["tls.crt", "tls.key"] {
             std::os::unix::fs::symlink(format!("..data/{name}"), folder.path().join(name)).expect("links");
         }
-        let files = TlsFiles { dir: folder.path().to_owned(), client_ca: Some(data.join("tls.crt")) };
+        let files = TlsFiles {
+            dir: folder.path().to_owned(),
+            client_ca: Some(data.join("tls.crt")),
+            client_names: vec!["a".into()],
+        };
         assert_eq!(seen(&mut Seen::default(), &files), "good");
     }
 }

@@ -9,7 +9,7 @@ use reqwest::Method;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::{Answer, Authority, Review};
+use crate::{Answer, Authority, Identity, Review};
 
 /// One caller, with a pool of connections. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,6 +39,18 @@ impl Client {
     pub fn trusting(address: SocketAddr, bundle: &str) -> Self {
         let authorities = reqwest::Certificate::from_pem_bundle(bundle.as_bytes()).expect("a PEM bundle");
         Self::build(Self::common().tls_certs_only(authorities), format!("https://{address}"))
+    }
+
+    /// A caller of `address` over TLS that shows a certificate.
+    ///
+    /// # Panics
+    /// When certificate and key do not belong together.
+    pub fn with_identity(address: SocketAddr, identity: &Identity) -> Self {
+        let pem = format!("{}{}", identity.certificate, identity.key);
+        let identity = reqwest::Identity::from_pem(pem.as_bytes()).expect("a pair");
+        let authorities =
+            reqwest::Certificate::from_pem_bundle(Authority::shared().pem.as_bytes()).expect("a PEM bundle");
+        Self::build(Self::common().tls_certs_only(authorities).identity(identity), format!("https://{address}"))
     }
 
     /// A caller of `address` over plain HTTP.

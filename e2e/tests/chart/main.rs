@@ -101,6 +101,7 @@ fn everything() -> Value {
         "certificates": {
             "mode": "external",
             "clientAuthorities": "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----\n",
+            "clientNames": ["kube-apiserver"],
         },
         "siblings": { "enabled": true },
         "modules": {

@@ -77,7 +77,9 @@ fn who_calls_evaluators_can_be_asked_for_a_certificate() {
     let map = find(&objects, "ConfigMap", "portcullis-clients");
     assert_eq!(map["data"]["authorities.pem"], "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----\n");
     let evaluator = container(&objects, "evaluator");
-    assert!(args(evaluator).contains(&"--client-ca=/clients/authorities.pem"));
+    for flag in ["--client-ca=/clients/authorities.pem", "--client-name=kube-apiserver"] {
+        assert!(args(evaluator).contains(&flag), "{flag}");
+    }
     // A folder follows changes; a file that is mounted by itself does not.
     let mounts = evaluator["volumeMounts"].as_array().unwrap();
     let mount = mounts.iter().find(|mount| mount["name"] == "clients").unwrap();

@@ -11,6 +11,7 @@ mod groups;
 mod hostile;
 mod http;
 mod http_certificate;
+mod http_clients;
 mod http_connections;
 mod http_requests;
 mod http_tls;

@@ -1,0 +1,104 @@
+//! Which clients may ask: those whose certificate has one of the names that are listed, beside a trusted authority.
+//!
+//! An authority of a cluster signs for many: kubelets, users, other components. One of its certificates alone says only that
+//! somebody is known to the cluster.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+/// What `inner` accepts, of clients with one of these names.
+#[derive(Debug)]
+pub(crate) struct NamedClients {
+    inner: Arc<dyn ClientCertVerifier>,
+    names: Vec<String>,
+}
+
+impl NamedClients {
+    /// With no names, whatever `inner` accepts.
+    pub(crate) fn new(inner: Arc<dyn ClientCertVerifier>, names: Vec<String>) -> Arc<dyn ClientCertVerifier> {
+        if names.is_empty() { inner } else { Arc::new(Self { inner, names }) }
+    }
+}
+
+/// Whether a certificate (DER) has one of these names: as the common name of its subject, or as a DNS name. There are no wildcards.
+fn has_name(certificate: &[u8], names: &[String]) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
+    let is_listed = |found: &str| names.iter().any(|name| name == found);
+    let mut common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    if common.any(is_listed) {
+        return true;
+    }
+    let Ok(Some(others)) = certificate.subject_alternative_name() else { return false };
+    others.value.general_names.iter().any(|name| matches!(name, GeneralName::DNSName(found) if is_listed(found)))
+}
+
+impl ClientCertVerifier for NamedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(certificate, intermediates, now)?;
+        if has_name(certificate, &self.names) {
+            Ok(verified)
+        } else {
+            Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::*;
+
+    fn certificate(common: &str, others: &[&str]) -> Vec<u8> {
+        let others: Vec<String> = others.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(others).expect("names");
+        params.distinguished_name.push(DnType::CommonName, common);
+        let key = KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("a certificate").der().to_vec()
+    }
+
+    #[test]
+    fn a_name_is_the_whole_name_of_the_subject_or_a_dns_name() {
+        let listed = |certificate: &[u8]| has_name(certificate, &["kube-apiserver".into(), "webhooks.example".into()]);
+        assert!(listed(&certificate("kube-apiserver", &[])));
+        assert!(listed(&certificate("somebody", &["other.example", "webhooks.example"])));
+        assert!(!listed(&certificate("kube-apiserver-2", &["a.webhooks.example", "*.example", "10.0.0.1"])));
+        assert!(!listed(b"no certificate"));
+    }
+}
