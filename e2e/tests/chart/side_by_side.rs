@@ -52,6 +52,8 @@ fn a_second_installation_of_one_name_meets_the_first_in_another_namespace() {
 fn rules_of_the_api_server_are_about_the_accounts_of_one_installation() {
     for object in render(&json!({})).iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
         let condition = object["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
-        assert!(condition.contains("'system:serviceaccount:gate:portcullis-policy-server'"), "{condition}");
+        let accounts =
+            ["policy-server", "controller"].map(|name| format!("'system:serviceaccount:gate:portcullis-{name}'"));
+        assert!(accounts.iter().any(|account| condition.ends_with(account)), "{condition}");
     }
 }
