@@ -79,6 +79,7 @@ impl Folder {
         let mut command = program("portcullis-evaluator")?;
         command.arg("--volume").arg(volume).arg("--private-dir").arg(private).arg("--tls-dir").arg(self.path("tls"));
         command.args(["--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0", "--state-address", "127.0.0.1:0"]);
+        command.args(["--policy-paths", "on"]);
         let start = Instant::now();
         let program = Program::start(command)?;
         let admission = program.address("admission")?;

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
-use portcullis_process::{LogArgs, SettingError, parse_bytes, parse_duration};
+use clap::Parser;
+use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 
 use crate::memory::Wanted;
+use crate::route::OpenPaths;
 
 /// Runs policies from a volume, swaps them live, and answers admission reviews.
 #[derive(Debug, Clone, Parser)]
@@ -26,11 +27,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8443")]
     pub address: SocketAddr,
 
-    /// Where /livez, /readyz, /healthz/policies, /healthz/certificate and /metrics are served.
+    /// Where /livez, /readyz, /healthz/certificate and /metrics are served.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8081")]
     pub probe_address: SocketAddr,
 
-    /// Where the state is told to loader and reporter; on the loopback only.
+    /// Where the state is told to loader and reporter, and /healthz/policies is served; on the loopback only.
     #[arg(long, env = "PORTCULLIS_STATE_ADDRESS", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
     pub state_address: SocketAddr,
 
@@ -107,11 +108,17 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_MAX_REQUESTS", value_name = "N", default_value_t = 2048)]
     pub max_requests: u32,
 
-    /// Whether /audit/<policy> answers. Whoever reaches the port can ask it anything.
+    /// Whether paths that name a policy answer to everybody: /validate/<policy> at --address, and /healthz/policies at
+    /// --probe-address. API servers ask match groups and do not need them; where policies have several owners, whoever
+    /// reaches the ports could ask any policy anything, and learn which there are.
+    #[arg(long, env = "PORTCULLIS_POLICY_PATHS", value_enum, default_value = "off")]
+    pub policy_paths: Switch,
+
+    /// Whether /audit/<policy> answers too. Wants --policy-paths on.
     #[arg(long, env = "PORTCULLIS_AUDIT", value_enum, default_value = "off")]
     pub audit: Switch,
 
-    /// Whether /validate_raw/<policy> answers.
+    /// Whether /validate_raw/<policy> answers too. Wants --policy-paths on.
     #[arg(long, env = "PORTCULLIS_VALIDATE_RAW", value_enum, default_value = "off")]
     pub validate_raw: Switch,
 
@@ -122,22 +129,6 @@ pub struct Args {
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
-}
-
-/// On or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// It is.
-    On,
-    /// It is not.
-    Off,
-}
-
-impl Switch {
-    /// Whether it is on.
-    pub fn is_on(self) -> bool {
-        self == Self::On
-    }
 }
 
 impl Args {
@@ -165,6 +156,11 @@ impl Args {
         }
         if self.private_dir.starts_with(&self.volume) {
             return refuse("--private-dir", "it is within the volume, which others write");
+        }
+        let policy_paths = [("--audit", self.audit), ("--validate-raw", self.validate_raw)];
+        if let Some((setting, _)) = policy_paths.iter().find(|(_, switch)| switch.is_on() && !self.policy_paths.is_on())
+        {
+            return refuse(setting, "its paths name policies, which get no answer; say --policy-paths on as well");
         }
         let zero = [
             ("--policy-timeout", self.policy_timeout.is_zero()),
@@ -199,6 +195,15 @@ impl Args {
             return refuse("--total-memory", &problem);
         }
         Ok(())
+    }
+
+    /// Which paths answer beside those that API servers call.
+    pub(crate) fn open_paths(&self) -> OpenPaths {
+        OpenPaths {
+            validate: self.policy_paths.is_on(),
+            audit: self.audit.is_on(),
+            validate_raw: self.validate_raw.is_on(),
+        }
     }
 
     /// What there must be memory for.
@@ -236,6 +241,9 @@ mod tests {
                 "--total-memory: 536870912 bytes are too few for 128 instances",
             ),
             (&["--plain-http", "--total-memory", "1GiB"], ""),
+            (&["--plain-http", "--audit", "on"], "--audit: its paths name policies"),
+            (&["--plain-http", "--validate-raw", "on"], "--validate-raw: its paths name policies"),
+            (&["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on"], ""),
             (&["--plain-http", "--cores", "0"], "--cores: want 1 to 1024"),
             (&["--plain-http", "--tls-dir", "tls"], "error: the argument '--"),
             (&["--plain-http", "--max-body", "7MB"], "error: invalid value '7MB'"),

@@ -21,7 +21,7 @@ use crate::ask::{Asker, Call, Purpose, Target};
 use crate::body::{BodyError, BodyLimits};
 use crate::place::Place;
 use crate::review::{RawReview, Review, ReviewError};
-use crate::route::{self, Route, quoted};
+use crate::route::{self, OpenPaths, Route, quoted};
 use crate::table::{Record, SharedTable, Table};
 use crate::verdict::EvaluationError;
 
@@ -35,10 +35,8 @@ pub struct Handler {
     pub bodies: BodyLimits,
     /// Tells each client to come back on another connection while the process drains.
     pub readiness: Readiness,
-    /// Whether `/audit` answers.
-    pub audit: bool,
-    /// Whether `/validate_raw` answers.
-    pub raw: bool,
+    /// The paths of policies that answer.
+    pub open: OpenPaths,
     /// Requests under way.
     pub under_way: UnderWay,
 }
@@ -115,8 +113,13 @@ impl Handler {
     }
 
     async fn answer(&self, parts: &Parts, body: Incoming, arrived: Instant, place: &Place) -> Result<Bytes, Refusal> {
-        let (route, timeout) = match self.understood(parts, &body) {
-            Ok(understood) => understood,
+        let Some(route) = self.open.route(parts.uri.path()) else {
+            // The head is enough, and nothing of a body is read. What is not read cannot be told from a next request.
+            let close = !body.is_end_stream();
+            return Err(Refusal { close, ..Refusal::new(StatusCode::NOT_FOUND, "not found") });
+        };
+        let timeout = match self.understood(parts, &body, &route) {
+            Ok(timeout) => timeout,
             Err(refusal) => {
                 // Who waits for "100 Continue" has sent nothing that could be thrown away.
                 if !body.is_end_stream() && !parts.headers.contains_key(EXPECT) {
@@ -183,31 +186,25 @@ impl Handler {
         self.asker.guarded(target, asking).await
     }
 
-    /// What can be said before the body is read.
-    fn understood<'a>(&self, parts: &'a Parts, body: &Incoming) -> Result<(Route<'a>, Option<Duration>), Refusal> {
+    /// What can be said before the body is read. Gives the caller's own time limit.
+    fn understood(&self, parts: &Parts, body: &Incoming, route: &Route<'_>) -> Result<Option<Duration>, Refusal> {
         // Length and chunks together are how requests are smuggled, and hyper hides the length when there are chunks. The
         // API server always sends a length, so no chunks are taken at all.
         if parts.headers.contains_key(TRANSFER_ENCODING) {
             let text = "Transfer-Encoding is not taken; send the body with Content-Length";
             return Err(Refusal::closing(StatusCode::BAD_REQUEST, text));
         }
-        let route = Route::parse(parts.uri.path()).filter(|route| match route {
-            Route::Audit(_) => self.audit,
-            Route::ValidateRaw(_) => self.raw,
-            Route::Validate(_) | Route::Admit(_) | Route::Marker(_) => true,
-        });
-        let route = route.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "not found"))?;
         if parts.method != Method::POST {
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is taken here"));
         }
-        self.known(&route)?;
+        self.known(route)?;
         media_type(&parts.headers)?;
         let timeout = route::timeout(parts.uri.query().unwrap_or_default())
             .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))?;
         if self.bodies.is_too_large(body) {
             return Err(too_large());
         }
-        Ok((route, timeout))
+        Ok(timeout)
     }
 
     fn known(&self, route: &Route<'_>) -> Result<(), Refusal> {

@@ -1,5 +1,5 @@
-//! Each policy's health on the probe port (status-api section 7). Names, generations and reasons only: settings and
-//! objects may stand in messages, and whoever reaches this port may read it.
+//! Each policy's health on the state port, and on the probe port where paths of policies are open (status-api section 7).
+//! Names, generations and reasons only: settings and objects may stand in messages, and whoever reaches the port may read it.
 
 use std::fmt::Write as _;
 use std::time::Duration;

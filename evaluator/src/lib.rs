@@ -68,5 +68,5 @@ pub mod verdict;
 mod warnings;
 mod watch;
 
-pub use args::{Args, Switch};
+pub use args::Args;
 pub use run::run;

@@ -23,6 +23,29 @@ pub enum Route<'a> {
     Marker(Cow<'a, str>),
 }
 
+/// The paths that name a policy and answer. Those of match groups always do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenPaths {
+    /// `/validate/<id>`
+    pub validate: bool,
+    /// `/audit/<id>`
+    pub audit: bool,
+    /// `/validate_raw/<id>`
+    pub validate_raw: bool,
+}
+
+impl OpenPaths {
+    /// The route of a path that answers. A closed one is as good as none: no policy is looked up for it.
+    pub fn route<'a>(&self, path: &'a str) -> Option<Route<'a>> {
+        Route::parse(path).filter(|route| match route {
+            Route::Validate(_) => self.validate,
+            Route::Audit(_) => self.audit,
+            Route::ValidateRaw(_) => self.validate_raw,
+            Route::Admit(_) | Route::Marker(_) => true,
+        })
+    }
+}
+
 impl<'a> Route<'a> {
     /// Finds the route of a path. Nothing for paths that lead nowhere, and for any attempt to lead elsewhere: an encoded
     /// slash, dots, or what is not UTF-8.
@@ -152,6 +175,20 @@ mod tests {
             "/Validate/a",
         ] {
             assert_eq!(Route::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_of_policies_answer_where_they_are_open() {
+        const POLICY: [&str; 3] = ["/validate/cluster/a", "/audit/cluster/a", "/validate_raw/cluster/a"];
+        let open = |paths: OpenPaths| POLICY.map(|path| paths.route(path).is_some());
+        let closed = OpenPaths::default();
+        assert_eq!(open(closed), [false; 3]);
+        assert_eq!(open(OpenPaths { validate: true, ..closed }), [true, false, false]);
+        assert_eq!(open(OpenPaths { audit: true, ..closed }), [false, true, false]);
+        assert_eq!(open(OpenPaths { validate_raw: true, ..closed }), [false, false, true]);
+        for path in ["/admit/0123456789abcdef", "/marker/0123456789abcdef"] {
+            assert_eq!(closed.route(path), Route::parse(path), "{path}");
         }
     }
 

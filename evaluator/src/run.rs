@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use axum::Router;
 use portcullis_contract::EvaluatorState;
 use portcullis_engine::{RunLimits, RunningEngine};
 use portcullis_process::{
@@ -56,12 +57,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let listener = bind(args.address)?;
     let mut probes = ProbeServer::new();
     let expiry = Expiry::default();
+    // Whoever may forward ports of the pod reads the health of its policies on the loopback, where it always is.
     let health = health::routes(Arc::clone(&table));
+    let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
     // Without TLS there is no certificate that could end.
-    let health = if args.tls_dir.is_some() { health.merge(expiry::routes(expiry.clone())) } else { health };
-    let address = probes.probes(args.probe_address, sources, health)?;
+    let shown = if args.tls_dir.is_some() { shown.merge(expiry::routes(expiry.clone())) } else { shown };
+    let address = probes.probes(args.probe_address, sources, shown)?;
     listening("probes", address);
-    let address = probes.port(args.state_address, state_route(state.clone()))?;
+    let address = probes.port(args.state_address, state_route(state.clone()).merge(health))?;
     listening("state", address);
 
     // Asked before the files that tell it are out of reach. The number of cores is that of the container's quota, on the way up
@@ -170,8 +173,7 @@ impl Parts {
                 &self.metrics,
             ),
             readiness: self.readiness.clone(),
-            audit: args.audit.is_on(),
-            raw: args.validate_raw.is_on(),
+            open: args.open_paths(),
             under_way: UnderWay::new(usize::try_from(args.max_requests).context("--max-requests")?),
         };
         let connections = usize::try_from(self.connections).context("--max-connections")?;

@@ -55,6 +55,15 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
+{{/* The evaluator refuses these flags where paths that name policies are closed, and no pod would start. */}}
+{{- define "portcullis.refuseClosedPaths" -}}
+{{- range $name := list "audit" "validateRaw" -}}
+{{- if and (get $.Values.evaluator $name) (not $.Values.server.policyPaths) -}}
+{{- fail (printf "evaluator.%s is true, but paths that name policies are closed: set server.policyPaths as well, or leave it out" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The image of a program: (list . "loader"). */}}
 {{- define "portcullis.image" -}}
 {{- $root := index . 0 }}{{ $name := index . 1 -}}

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use portcullis_process::{LogArgs, SettingError, parse_duration};
+use portcullis_process::{LogArgs, SettingError, Switch, parse_duration};
 use portcullis_registry::{PeerKeys, WebSettings};
 
 pub(crate) use self::input::{Input, InputArgs};
@@ -36,11 +36,16 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_MODULE_ROOT", value_name = "DIR", value_delimiter = ',')]
     pub module_root: Vec<PathBuf>,
 
-    /// Where /livez, /readyz, /healthz and /metrics are served.
+    /// Where /livez, /readyz and /metrics are served.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", default_value = "[::]:8082")]
     pub probe_address: SocketAddr,
 
-    /// Where /v1/state is served; on the loopback only.
+    /// Whether /healthz/policies and /healthz/sources are served at --probe-address too. Whoever reaches it can then read which
+    /// policies and sources there are, and what fails.
+    #[arg(long, env = "PORTCULLIS_POLICY_PATHS", value_enum, default_value = "off")]
+    pub policy_paths: Switch,
+
+    /// Where /v1/state, /healthz/policies and /healthz/sources are served; on the loopback only.
     #[arg(long, env = "PORTCULLIS_STATE_ADDRESS", default_value = "127.0.0.1:9082")]
     pub state_address: SocketAddr,
 

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use jiff::Timestamp;
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
 use portcullis_engine::Compiler;
@@ -94,8 +95,11 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let mut ports = ProbeServer::new();
     let sources =
         ProbeSources { readiness: readiness.clone(), liveness: liveness.clone(), metrics: metrics.registry.clone() };
-    let probes = ports.probes(args.probe_address, sources, health::routes(feed.clone()))?;
-    let state = ports.port(args.state_address, state_route(feed.clone()))?;
+    // Whoever may forward ports of the pod reads the health of policies and sources on the loopback, where it always is.
+    let health = health::routes(feed.clone());
+    let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
+    let probes = ports.probes(args.probe_address, sources, shown)?;
+    let state = ports.port(args.state_address, state_route(feed.clone()).merge(health))?;
     ports.start().context("failed to serve the probes")?;
     tracing::info!(port = "probes", address = %probes, "listening");
     tracing::info!(port = "state", address = %state, "listening");

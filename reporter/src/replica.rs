@@ -143,7 +143,7 @@ pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &R
     match report.deviations.iter().find(|deviation| deviation.policy_uid == facts.uid) {
         Some(deviation) => deviating(facts, deviation, seat),
         None if report.deviations_omitted > 0 => {
-            let text = "the pod has more failures than its report holds; its own /healthz/policies tells all";
+            let text = "the pod has more failures than its report holds; /healthz/policies on its loopback, ports 9081 and 9082, tells all";
             seat(ReplicaState::Failed, 0, Some(Trouble::of(Reason::ReportStale, text)))
         }
         None => seat(ReplicaState::Pending, 0, None),

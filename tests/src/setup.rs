@@ -58,8 +58,13 @@ impl PodSetup {
                 ("--retry-cap", "2s"),
                 ("--retry-outside", "2s"),
                 ("--allow-private", "127.0.0.0/8"),
+                ("--policy-paths", "on"),
             ])),
-            evaluator: Some(Knobs::new(&[("--start-gate", "5s"), ("--drain-delay", "500ms")])),
+            evaluator: Some(Knobs::new(&[
+                ("--start-gate", "5s"),
+                ("--drain-delay", "500ms"),
+                ("--policy-paths", "on"),
+            ])),
             reporter: Some(Knobs::new(&[("--table", "lines")])),
         }
     }

@@ -74,7 +74,9 @@ impl Session {
         for flag in ["--address", "--probe-address", "--state-address"] {
             arguments.extend([flag.into(), any.clone()]);
         }
-        arguments.extend(["--plain-http", "--audit", "on", "--drain-delay", "0s"].map(OsString::from));
+        arguments.extend(
+            ["--plain-http", "--policy-paths", "on", "--audit", "on", "--drain-delay", "0s"].map(OsString::from),
+        );
         let ports = &["admission", "probes", "state"];
         let evaluator = Running::start(&recipe(Program::Evaluator, evaluator, arguments, ports)).await?;
         let admission = address(&evaluator, "admission")?;

@@ -110,6 +110,7 @@ impl Plan {
             .with("--address", addresses.admission.to_string())
             .with("--probe-address", addresses.probes[0].to_string())
             .with("--state-address", addresses.evaluator_state.to_string())
+            .with("--policy-paths", "on")
             .with("--audit", "on")
             .with("--validate-raw", "on")
             .with("--drain-delay", DRAIN_DELAY);
@@ -125,6 +126,7 @@ impl Plan {
         let mut arguments = Arguments::default()
             .with("--dir", &self.settings.dir)
             .with("--volume", self.volume())
+            .with("--policy-paths", "on")
             .with("--probe-address", addresses.probes[1].to_string())
             .with("--state-address", addresses.loader_state.to_string())
             .with("--evaluator-state", addresses.evaluator_state.to_string());

@@ -46,6 +46,22 @@ pub fn parse_args<A: clap::Parser>() -> A {
     })
 }
 
+/// On or off, for settings that are said either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
 /// A number of bytes as users write it: `1024`, `64KiB`, `128MiB`, `1GiB`. For clap's `value_parser`.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ mod shutdown;
 
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;
-pub use exit::{EXIT_WITH_PARENT, SettingError, parse_args, parse_bytes, parse_duration, run};
+pub use exit::{EXIT_WITH_PARENT, SettingError, Switch, parse_args, parse_bytes, parse_duration, run};
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};

@@ -21,6 +21,10 @@ use crate::{files, stand_in};
 /// The exit status of a program that cannot use its settings.
 const BAD_SETTING: i32 = 64;
 
+/// The ports on the loopback of a pod.
+pub(super) const EVALUATOR_STATE: u16 = 9081;
+pub(super) const LOADER_STATE: u16 = 9082;
+
 /// How long containers have to end after they were asked to, before they are killed.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -51,6 +55,12 @@ pub(super) struct Container {
     pub(super) restarts: AtomicU32,
     /// Not started again when it ends.
     pub(super) stays_down: AtomicBool,
+}
+
+/// A port on the loopback of the pod with this address. Each pod has a loopback address of its own, as they share the device.
+pub(super) fn loopback(address: Ipv4Addr, port: u16) -> SocketAddr {
+    let [_, a, b, c] = address.octets();
+    SocketAddr::from(([127, a, b, c], port))
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -133,6 +143,19 @@ impl Pod {
     /// `GET path` on a program's probe port: status and body, unless it does not answer.
     pub fn probe(&self, program: Program, path: &str) -> Option<(u16, String)> {
         kubelet::get(self.container(program).probes, path).ok()
+    }
+
+    /// `GET path` on the evaluator's or the loader's port of the pod's loopback: status and body, unless it does not answer.
+    ///
+    /// # Panics
+    /// When the program has no such port.
+    pub fn loopback(&self, program: Program, path: &str) -> Option<(u16, String)> {
+        let port = match program {
+            Program::Evaluator => EVALUATOR_STATE,
+            Program::Loader => LOADER_STATE,
+            Program::Reporter | Program::Controller | Program::Cli => panic!("{program} has no port on the loopback"),
+        };
+        kubelet::get(loopback(self.address, port), path).ok()
     }
 
     /// How often a program was started again.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::mount::Mount;
-use super::pod::{self, Container, Pod};
+use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod};
 use super::{CONTROLLER_ACCOUNT, Installation, POLICY_SERVER_ACCOUNT, SERVICE};
 use crate::files;
 use crate::program::{Launch, Process, Program};
@@ -203,17 +203,15 @@ struct Own<'a> {
 impl Own<'_> {
     fn flags(&self, program: Program) -> Vec<(String, String)> {
         let folder = |name: &str| self.folder.join(name).display().to_string();
-        // The pod's own loopback: each pod has another address, as they share the loopback device.
-        let [_, a, b, c] = self.address.octets();
-        let state = |port: u16| SocketAddr::from(([127, a, b, c], port)).to_string();
+        let state = |port: u16| pod::loopback(self.address, port).to_string();
         let server = self.installation.policy_server();
         let identity =
             [("--namespace", self.installation.namespace().to_owned()), ("--policy-server", server.to_owned())];
         let own: Vec<(&str, String)> = match program {
             Program::Loader => vec![
                 ("--volume", folder("volume")),
-                ("--state-address", state(9082)),
-                ("--evaluator-state", state(9081)),
+                ("--state-address", state(LOADER_STATE)),
+                ("--evaluator-state", state(EVALUATOR_STATE)),
                 ("--source-ca", folder("source-ca.pem")),
                 ("--allow-private", "127.0.0.0/8".into()),
                 ("--retry-initial", "200ms".into()),
@@ -225,13 +223,13 @@ impl Own<'_> {
                 ("--private-dir", folder("private")),
                 ("--tls-dir", folder("tls")),
                 ("--address", SocketAddr::from((self.address, 8443)).to_string()),
-                ("--state-address", state(9081)),
+                ("--state-address", state(EVALUATOR_STATE)),
                 ("--start-gate", "5s".into()),
                 ("--drain-delay", "2s".into()),
             ],
             Program::Reporter => vec![
-                ("--loader-state", state(9082)),
-                ("--evaluator-state", state(9081)),
+                ("--loader-state", state(LOADER_STATE)),
+                ("--evaluator-state", state(EVALUATOR_STATE)),
                 ("--service", SERVICE.into()),
                 ("--pod-name", self.name.into()),
                 ("--pod-uid", self.uid.into()),

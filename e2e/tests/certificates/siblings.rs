@@ -88,7 +88,7 @@ fn fault_k05_a_new_pod_gets_its_modules_from_another_while_their_source_is_away(
     let second = installation.add_replica_with(PodSetup::default().with_siblings(&[first.address()]));
     let health = format!("/healthz/policies/cluster/{}", policy.name());
     let serves =
-        |pod: &portcullis_e2e::Pod| pod.probe(Program::Evaluator, &health).is_some_and(|(code, _)| code == 200);
+        |pod: &portcullis_e2e::Pod| pod.loopback(Program::Evaluator, &health).is_some_and(|(code, _)| code == 200);
     eventually("the second pod to serve the policy", || serves(&second).then_some(()));
 
     // The certificates of another authority open nothing, on either side.
@@ -99,7 +99,8 @@ fn fault_k05_a_new_pod_gets_its_modules_from_another_while_their_source_is_away(
     let strange = second.folder().join("tls").display().to_string();
     let third = installation.add_replica_with(setup.flag(Program::Loader, "--siblings-tls-dir", strange));
     let cannot = eventually("the third pod's loader to fail", || {
-        let (_, state) = third.probe(Program::Loader, &format!("/healthz/sources/{}", installation.source().host()))?;
+        let (_, state) =
+            third.loopback(Program::Loader, &format!("/healthz/sources/{}", installation.source().host()))?;
         (!state.is_empty() && state.contains("RegistryUnreachable")).then_some(state)
     });
     assert!(!serves(&third), "{cannot}");

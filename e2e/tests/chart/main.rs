@@ -74,6 +74,7 @@ fn everything() -> Value {
                 "preference": { "matchExpressions": [{ "key": "fast", "operator": "Exists" }] },
             }] } },
             "whenUnspreadable": "DoNotSchedule",
+            "policyPaths": true,
             "extraVolumes": [{ "name": "authorities", "configMap": { "name": "authorities" } }],
         },
         "loader": {

@@ -74,6 +74,24 @@ fn instances_that_have_no_room_in_the_container_are_refused() {
 }
 
 #[test]
+fn paths_of_policies_are_closed_unless_somebody_opens_them() {
+    for (values, state) in [(json!({}), "off"), (json!({ "server": { "policyPaths": true } }), "on")] {
+        let objects = render(&values);
+        for program in ["evaluator", "loader"] {
+            let flag = format!("--policy-paths={state}");
+            assert!(args(container(&objects, program)).contains(&flag.as_str()), "{program} {values}");
+        }
+    }
+    for name in ["audit", "validateRaw"] {
+        let words = refusal(&json!({ "evaluator": { name: true } }));
+        assert!(
+            words.contains(&format!("evaluator.{name} is true")) && words.contains("server.policyPaths"),
+            "{words}"
+        );
+    }
+}
+
+#[test]
 fn images_are_named_by_registry_program_and_the_version_of_the_chart() {
     let version = env!("CARGO_PKG_VERSION");
     let objects = render(&json!({}));

@@ -91,6 +91,8 @@ impl Folder {
                 "127.0.0.1:0",
                 "--evaluator-state",
                 "127.0.0.1:1",
+                "--policy-paths",
+                "on",
             ])
             .args([
                 "--allow-private",

@@ -20,6 +20,7 @@ mod logins;
 mod modules_call;
 mod modules_load;
 mod new_policies;
+mod policy_paths;
 mod process_calls;
 mod process_end;
 mod process_swaps;

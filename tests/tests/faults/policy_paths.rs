@@ -1,0 +1,93 @@
+//! Paths that name a policy, where they are closed, as they are in a cluster: whoever reaches the ports learns nothing by them.
+
+use std::time::{Duration, Instant};
+
+use portcullis_tests::{Client, Folder, LIMIT, Pod, Policy, Program, Raw, RawResponse, Review, eventually, request};
+
+use crate::http::{DENIES, assert_refused};
+
+/// The id of a policy that is not there.
+const UNKNOWN: &str = "cluster/unknown";
+
+/// A pod with a policy that denies everything, and closed paths.
+fn pod() -> (Folder, Pod) {
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let setup = Pod::on(&folder).evaluator("--policy-paths", "off").loader("--policy-paths", "off");
+    let pod = setup.start();
+    pod.wait_current(DENIES, 1);
+    (folder, pod)
+}
+
+/// All of an answer but the time of day.
+fn told(response: &RawResponse) -> (String, &str) {
+    let lines = response.head.lines().filter(|line| !line.starts_with("date:"));
+    (lines.collect::<Vec<_>>().join("\n"), &response.body)
+}
+
+#[test]
+fn policy_paths_are_closed_by_the_head_alone_and_tell_no_policy_from_none() {
+    let (_folder, pod) = pod();
+    let mut fastest = Duration::MAX;
+    // As long as may be, none, and longer than any may be.
+    for length in ["1048576", "0", "99999999999"] {
+        let ask = |method: &str, path: &str| {
+            let mut connection = Raw::tls(pod.admission()).expect("connects");
+            let start = Instant::now();
+            connection.send(request(method, path, &[("Content-Length", length)], "")).expect("sends");
+            let response = connection.response().expect("answers");
+            if length != "0" {
+                assert!(response.closes(), "{method} {path}: {response:?}");
+                assert!(connection.closed_within(LIMIT).is_some(), "{method} {path}");
+            }
+            (response, start.elapsed())
+        };
+        let (nowhere, _) = ask("POST", "/nowhere");
+        for root in ["validate", "audit", "validate_raw"] {
+            for (method, id) in [("POST", DENIES), ("POST", UNKNOWN), ("GET", DENIES), ("GET", UNKNOWN)] {
+                let (response, took) = ask(method, &format!("/{root}/{id}"));
+                assert_refused(&response, 404);
+                assert_eq!(told(&response), told(&nowhere), "{method} /{root}/{id}, length {length}");
+                fastest = fastest.min(took);
+            }
+        }
+    }
+    // A refused body that is read at all is read for a second, as it never comes.
+    assert!(fastest < Duration::from_millis(500), "the fastest answer took {fastest:?}");
+    let metrics = pod.metrics(Program::Evaluator);
+    let asked = |line: &&str| {
+        line.starts_with("portcullis_policy_evaluations_total") && line.contains(DENIES) && !line.ends_with(" 0")
+    };
+    assert_eq!(metrics.lines().find(asked), None, "nobody has asked the policy");
+
+    // What API servers call answers.
+    let group = pod.volume().manifest().groups[0].id.to_string();
+    assert!(!pod.admit(&group, &Review::pod()).verdict().allowed);
+}
+
+#[test]
+fn policy_paths_are_closed_on_the_ports_of_the_probes_and_open_on_the_loopback() {
+    let (folder, pod) = pod();
+    folder.put(&Policy::cluster("broken").module("missing.wasm"));
+    eventually("the failure to be told", || {
+        pod.loader_state()?.policies.into_iter().find(|policy| policy.failure.is_some())
+    });
+    for program in [Program::Evaluator, Program::Loader] {
+        let health = ["", "?verbose", "/cluster/denies", "/cluster/broken", "/cluster/unknown"];
+        let health = health.map(|rest| format!("/healthz/policies{rest}"));
+        for path in health.iter().map(String::as_str).chain(["/healthz/sources", "/healthz/sources/registry.example"]) {
+            let answer = pod.probe(program, path).expect("answers");
+            assert_eq!((answer.status, answer.body.as_str()), (404, ""), "{program} {path}");
+        }
+        for path in ["/livez", "/readyz", "/metrics"] {
+            assert_eq!(pod.probe(program, path).expect("answers").status, 200, "{program} {path}");
+        }
+        let loopback = Client::plain(pod.state_address(program));
+        let all = loopback.get("/healthz/policies?verbose").expect("answers");
+        assert!(all.status == 500 && all.body.contains("[+]cluster/denies"), "{program}: {all:?}");
+        assert_eq!(loopback.get("/healthz/policies/cluster/denies").expect("answers").status, 200);
+        assert_eq!(loopback.get("/healthz/policies/cluster/unknown").expect("answers").status, 404);
+    }
+    // The reporter learns on the loopback what it tells.
+    pod.wait_condition(DENIES, "Ready", "True", "Active");
+}
