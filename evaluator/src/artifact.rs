@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use portcullis_contract::{Artifact, Digest, Reason};
 use portcullis_engine::RunningEngine;
 use portcullis_process::files::FileError;
-use tokio::sync::Semaphore;
 use wasmtime::{Engine, Module};
 
+use crate::lanes::{Claim, Pool};
 use crate::private_copy::PrivateCopies;
+use crate::tenant::Claimant;
 
 /// Why an artifact cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -85,8 +86,9 @@ pub(crate) struct Artifacts {
     /// By the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second policy
     /// waits for the first one's work; the outer one only to find the inner.
     slots: Mutex<HashMap<Digest, Slot>>,
-    /// Hashing and copying keep a core busy each, so more at once would only share it.
-    workers: Arc<Semaphore>,
+    /// Hashing and copying keep a core busy each, so more at once would only share it. There are twice as many turns, of which a
+    /// tenant gets half: whoever comes next need not wait for the hundreds of somebody else.
+    workers: Arc<Pool>,
 }
 
 type Slot = Arc<tokio::sync::Mutex<Weak<Code>>>;
@@ -104,7 +106,8 @@ impl Code {
 }
 
 impl Artifacts {
-    /// Artifacts of the volume at `volume`, with private copies in `private`, of which `workers` are made at once.
+    /// Artifacts of the volume at `volume`, with private copies in `private`, of which a tenant has `workers` made at
+    /// once.
     ///
     /// # Errors
     /// When the folder of private copies cannot be had.
@@ -113,21 +116,32 @@ impl Artifacts {
             copies: PrivateCopies::new(volume, private)?,
             engine,
             slots: Mutex::default(),
-            workers: Arc::new(Semaphore::new(workers)),
+            workers: Pool::new(u64::try_from(workers).unwrap_or(u64::MAX).saturating_mul(2), 1, usize::MAX),
         })
     }
 
-    /// The code of an artifact: as it is mapped already, or after copy and check.
+    /// The code of an artifact for a policy: as it is mapped already, or after copy and check.
     ///
     /// # Errors
     /// When it is not there, not what the manifest promises, or not for this engine.
-    pub(crate) async fn load(self: &Arc<Self>, artifact: &Artifact) -> Result<Arc<Code>, ArtifactError> {
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        who: &Arc<Claimant>,
+        artifact: &Artifact,
+    ) -> Result<Arc<Code>, ArtifactError> {
         let slot = Arc::clone(self.lock().entry(artifact.sha256).or_default());
+        if let Some(code) = slot.try_lock().ok().and_then(|code| code.upgrade()) {
+            return Ok(code);
+        }
+        // First the turn, then the lock: else whoever wants the same would wait for the turn of the first of them, however late
+        // that comes.
+        let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
+        let turn = self.workers.take(&one, None).await;
+        let _turn = turn.expect("the queue has no end, and who waits holds no turn");
         let mut slot = slot.lock().await;
         if let Some(code) = slot.upgrade() {
             return Ok(code);
         }
-        let _worker = self.workers.acquire().await.expect("the semaphore is never closed");
         let (this, artifact) = (Arc::clone(self), artifact.clone());
         let mapped = tokio::task::spawn_blocking(move || this.map(&artifact)).await;
         let code = Arc::new(mapped.expect("mapping an artifact never panics")?);
@@ -249,7 +263,8 @@ mod tests {
     }
 
     async fn reason(artifacts: &Arc<Artifacts>, artifact: &Artifact) -> Reason {
-        artifacts.load(artifact).await.map(|_| ()).expect_err("refused").reason()
+        let who = Claimant::new(&"cluster/a".parse().expect("an id"));
+        artifacts.load(&who, artifact).await.map(|_| ()).expect_err("refused").reason()
     }
 
     #[tokio::test]

@@ -88,13 +88,14 @@ impl Loading {
     ) -> Result<Arc<Loaded>, LoadError> {
         let settings = candidate.settings.get();
         check_size(settings)?;
-        let code = self.artifacts.load(&candidate.artifact).await?;
+        let who = Claimant::new(id);
+        let code = self.artifacts.load(&who, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(code.module(), candidate.execution_mode)?);
         let host = Arc::new(Host {
             grants: Grants::new(&candidate.host_capabilities),
             log: GuestLog::new(id.clone(), candidate.generation, metrics),
             memory: Arc::clone(self.lanes.memory()),
-            who: Claimant::new(id),
+            who,
         });
         let seconds = candidate.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let timeout = seconds.unwrap_or(self.policy_timeout);

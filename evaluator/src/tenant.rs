@@ -36,8 +36,7 @@ impl Tenant {
 impl Claimant {
     /// The claimant for a policy.
     pub(crate) fn new(policy: &PolicyId) -> Arc<Self> {
-        let namespace = policy.as_str().strip_prefix("namespaced/").and_then(|rest| rest.split_once('/'));
-        let tenant = namespace.map_or(Tenant::Cluster, |(namespace, _)| Tenant::Namespace(namespace.into()));
+        let tenant = policy.namespace().map_or(Tenant::Cluster, |namespace| Tenant::Namespace(namespace.into()));
         Arc::new(Self { tenant, policy: policy.clone() })
     }
 }

@@ -5,8 +5,9 @@
 //! goes on at once. Nothing is reserved for those who ask for nothing, and there is no number to configure. (Switches share
 //! their buffers so; the name there is "dynamic thresholds".) ClusterPolicies together count as two tenants.
 //!
-//! **Who waits** gets what comes back in this order: whose tenant would hold the least, then whose policy would, then who
-//! came first. A request that does not fit yet is passed over: the one that wants the most is the one that waits.
+//! **Who waits** gets what comes back in this order: whose tenant would hold the least, then whose tenant's last turn is longest
+//! ago, then whose policy would hold the least, then who came first. So a tenant with hundreds of requests in the queue is one of
+//! several that take turns. A request that does not fit yet is passed over: the one that wants the most is the one that waits.
 //!
 //! **Nobody waits for ever.** Each waits until a deadline of its own. And where all that hold something wait for more, none
 //! of them could go on before that: then the one that holds the most, of the tenant and the policy that hold the most, is
@@ -32,6 +33,8 @@ pub(crate) struct Fair<W> {
     /// What those who wait hold already.
     waiting_hold: u64,
     next_ticket: u64,
+    /// How often something was taken.
+    turns: u64,
     tenants: HashMap<Tenant, TenantAccount<W>>,
 }
 
@@ -48,6 +51,8 @@ pub(crate) struct Claim {
 
 struct TenantAccount<W> {
     held: u64,
+    /// The last time that it took something.
+    turn: u64,
     policies: HashMap<PolicyId, PolicyAccount<W>>,
 }
 
@@ -62,13 +67,24 @@ struct Waiter<W> {
     waiter: W,
 }
 
-/// Who is served first: the least of what the tenant would hold by its weight, of what the policy would hold, and of tickets.
-type Rank = (u64, u64, u64);
+/// Who is served first: the least of what the tenant would hold by its weight, of its turns, of what the policy would hold, and of
+/// tickets.
+type Rank = (u64, u64, u64, u64);
 
 impl<W> Fair<W> {
     /// A stock of `capacity`, with at most `queue` who wait.
     pub(crate) fn new(capacity: u64, quantum: u64, queue: usize) -> Self {
-        Self { capacity, quantum, queue, held: 0, waiting: 0, waiting_hold: 0, next_ticket: 0, tenants: HashMap::new() }
+        Self {
+            capacity,
+            quantum,
+            queue,
+            held: 0,
+            waiting: 0,
+            waiting_hold: 0,
+            next_ticket: 0,
+            turns: 0,
+            tenants: HashMap::new(),
+        }
     }
 
     /// Takes what is asked for, if the rule allows it now.
@@ -79,6 +95,9 @@ impl<W> Fair<W> {
             *policy += claim.amount;
             *tenant += claim.amount;
             self.held += claim.amount;
+            self.turns += 1;
+            let turn = self.turns;
+            self.tenants.entry(claim.who.tenant.clone()).or_default().turn = turn;
         }
         allowed
     }
@@ -136,8 +155,8 @@ impl<W> Fair<W> {
                         too_much = claim.amount;
                         continue;
                     }
-                    let rank =
-                        ((tenant.held + claim.amount) / name.weight(), policy.held + claim.amount, waiter.ticket);
+                    let share = (tenant.held + claim.amount) / name.weight();
+                    let rank = (share, tenant.turn, policy.held + claim.amount, waiter.ticket);
                     if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
                         best = Some((rank, Arc::clone(&claim.who), place));
                     }
@@ -221,7 +240,7 @@ impl<W> Fair<W> {
 
 impl<W> Default for TenantAccount<W> {
     fn default() -> Self {
-        Self { held: 0, policies: HashMap::new() }
+        Self { held: 0, turn: 0, policies: HashMap::new() }
     }
 }
 
@@ -325,6 +344,29 @@ mod tests {
         assert_eq!(next("namespaced/a/x"), None);
         assert_eq!(next("namespaced/a/x"), Some("namespaced/a/y"), "its namespace holds nothing any more");
         assert_eq!(next("namespaced/b/x"), Some("namespaced/b/y"), "before the other one of its namespace");
+    }
+
+    #[test]
+    fn z09_tenants_with_many_who_wait_take_turns() {
+        let mut fair = Fair::new(1, 1, 10);
+        let ids =
+            ["namespaced/a/1", "namespaced/a/2", "namespaced/b/1", "namespaced/b/2", "namespaced/c/1", "cluster/x"];
+        let mut holder = claim("namespaced/a/0", 1);
+        assert!(fair.take(&holder));
+        for id in ids {
+            fair.wait(&claim(id, 1), id).expect("there is room");
+        }
+        let order: [&str; 6] = ids.map(|_| {
+            fair.give_back(&holder.who, 1);
+            let (next, id) = fair.next().expect("one waits");
+            holder = next;
+            id
+        });
+        assert_eq!(order[0], "cluster/x", "it has the share of two");
+        assert_eq!(
+            order[1..],
+            ["namespaced/b/1", "namespaced/c/1", "namespaced/a/1", "namespaced/b/2", "namespaced/a/2"]
+        );
     }
 
     #[test]
