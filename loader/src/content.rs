@@ -51,6 +51,8 @@ pub(crate) struct Object {
     pub last_served: Option<Served>,
     /// Whether some generation did, the newest one included.
     pub enforced: bool,
+    /// Whether the newest one did.
+    pub newest_served: bool,
 }
 
 /// An older generation that served everywhere.

@@ -2,19 +2,21 @@
 
 mod admit;
 mod artifact;
+mod line;
 mod pace;
+mod slots;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use portcullis_contract::{Digest, Manifest, Reason, Stage};
-use tokio::sync::Semaphore;
 
 use self::pace::{Hosts, Turns};
+use self::slots::Slots;
 use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
-use crate::plan::{Job, Prepared, Setback};
+use crate::plan::{Claims, Job, Prepared, Setback};
 use crate::source::{Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Volume, VolumeError};
 
@@ -27,8 +29,10 @@ pub(crate) struct Workshop {
     pub(crate) max_module_size: u64,
     hosts: Hosts,
     layers: Turns<Digest>,
+    /// Compile children.
+    children: Arc<Slots>,
     /// Hashing whole files; more at a time would only wait for the disk.
-    readers: Semaphore,
+    readers: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,
 }
@@ -43,13 +47,36 @@ pub(crate) enum Outcome {
     Prepared(Digest, Result<Prepared, Setback>),
 }
 
-/// A job's progress, for others to read.
+/// What a job and those who started it tell each other.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
     /// Whether it is past its queue.
     pub(crate) runs: AtomicBool,
     /// Of a download.
     pub(crate) bytes: Arc<Progress>,
+    /// Who wants it by now.
+    claims: Mutex<Arc<Claims>>,
+}
+
+impl Gauge {
+    /// Of a job that these want.
+    pub(crate) fn new(claims: Claims) -> Self {
+        Self { claims: Mutex::new(Arc::new(claims)), ..Self::default() }
+    }
+
+    /// Who wants it by now. True when that are others than before: then [`Workshop::renew`] finds its new place.
+    pub(crate) fn claim(&self, claims: &Claims) -> bool {
+        let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = **known != *claims;
+        if is_other {
+            *known = Arc::new(claims.clone());
+        }
+        is_other
+    }
+
+    fn claims(&self) -> Arc<Claims> {
+        Arc::clone(&self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl From<SourceError> for Setback {
@@ -103,7 +130,8 @@ impl Workshop {
             max_module_size: limits.max_module_size,
             hosts: Hosts::new(attempts),
             layers: Turns::default(),
-            readers: Semaphore::new(limits.jobs.max(1)),
+            children: Slots::new(limits.jobs),
+            readers: Slots::new(limits.jobs),
             keep: Mutex::default(),
         }
     }
@@ -113,12 +141,19 @@ impl Workshop {
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
     }
 
+    /// Jobs are wanted by others than before: those that wait get other places.
+    pub(crate) fn renew(&self) {
+        self.hosts.renew();
+        self.children.renew();
+        self.readers.renew();
+    }
+
     /// Runs a job. Dropping the future ends it. `pins` are the digests that a module is wanted by, where that is known.
     pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, gauge: Arc<Gauge>) -> Outcome {
         match job {
             Job::Fetch(reference) => {
                 if let Some(image) = reference.image().filter(|_| !pins.is_empty()) {
-                    let _turn = self.hosts.turn(image.host.clone()).await;
+                    let _turn = self.hosts.turn(image.host.clone(), &gauge).await;
                     gauge.runs.store(true, Ordering::Relaxed);
                     let result = self.fetch_pinned(image, &pins, &gauge).await;
                     self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
@@ -148,9 +183,9 @@ impl Workshop {
         }
     }
 
-    async fn fetch(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
+    async fn fetch(&self, reference: &Reference, gauge: &Arc<Gauge>) -> Result<Digest, Setback> {
         let _turn = match reference.host() {
-            Some(host) => Some(self.hosts.turn(host).await),
+            Some(host) => Some(self.hosts.turn(host, gauge).await),
             None => None,
         };
         gauge.runs.store(true, Ordering::Relaxed);
@@ -191,15 +226,15 @@ impl Workshop {
         Ok(fetched.digest)
     }
 
-    async fn prepare(&self, digest: Digest, anew: bool, gauge: &Gauge) -> Result<Prepared, Setback> {
-        if !anew && let Some(record) = self.read(move |volume| volume.artifact(&digest)).await? {
+    async fn prepare(&self, digest: Digest, anew: bool, gauge: &Arc<Gauge>) -> Result<Prepared, Setback> {
+        if !anew && let Some(record) = self.read(gauge, move |volume| volume.artifact(&digest)).await? {
             return Ok(Prepared::Ready(record));
         }
         let limit = self.max_module_size;
-        if !self.read(move |volume| volume.has_module(&digest, limit)).await? {
+        if !self.read(gauge, move |volume| volume.has_module(&digest, limit)).await? {
             return Ok(Prepared::NoModule);
         }
-        let _turn = self.compilers.turn().await;
+        let _turn = self.children.turn(gauge).await;
         gauge.runs.store(true, Ordering::Relaxed);
         let record = match self.compile(digest).await {
             Err(setback) if setback.reason == Reason::VolumeFull => {
@@ -237,8 +272,12 @@ impl Workshop {
     }
 
     /// Reads from the volume, a bounded number at the same time.
-    async fn read<T: Send + 'static>(&self, read: impl FnOnce(&Volume) -> T + Send + 'static) -> Result<T, Setback> {
-        let _reader = self.readers.acquire().await.expect("the semaphore is never closed");
+    async fn read<T: Send + 'static>(
+        &self,
+        gauge: &Arc<Gauge>,
+        read: impl FnOnce(&Volume) -> T + Send + 'static,
+    ) -> Result<T, Setback> {
+        let _reader = self.readers.turn(gauge).await;
         let volume = Arc::clone(&self.volume);
         blocking(move || read(&volume)).await
     }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{Gauge, Outcome, Workshop, blocking, mistake};
 use crate::patience::Patience;
-use crate::plan::{Job, Now, Plan, PlanSettings, Setback};
+use crate::plan::{Claims, Job, Now, Plan, PlanSettings, Setback};
 
 /// Longest time between two turns.
 const TICK: Duration = Duration::from_secs(1);
@@ -185,11 +185,16 @@ impl Work {
         }
         let turn = self.plan.turn(now);
         // Dropping what is no longer wanted ends it.
-        self.running.retain(|job, _| turn.jobs.contains(job));
-        for job in turn.jobs {
-            if !self.running.contains_key(&job) {
-                self.start(job);
+        self.running.retain(|job, _| turn.jobs.contains_key(job));
+        let mut have_others = false;
+        for (job, claims) in turn.jobs {
+            match self.running.get(&job) {
+                Some(running) => have_others |= running.gauge.claim(&claims),
+                None => self.start(job, claims),
             }
+        }
+        if have_others {
+            self.workshop.renew();
         }
         if let Some(manifest) = turn.publish {
             self.workshop.keep(self.plan.keep());
@@ -214,10 +219,10 @@ impl Work {
         wake.unwrap_or(longest).min(longest)
     }
 
-    fn start(&mut self, job: Job) {
+    fn start(&mut self, job: Job, claims: Claims) {
         self.counter += 1;
         let number = self.counter;
-        let gauge = Arc::new(Gauge::default());
+        let gauge = Arc::new(Gauge::new(claims));
         let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());
         let (key, own_gauge) = (job.clone(), Arc::clone(&gauge));
         let pins = self.plan.pins_of(&job);

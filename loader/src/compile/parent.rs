@@ -9,7 +9,6 @@ use portcullis_contract::Reason;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::child::{JUDGED, OUT_OF_MEMORY};
 use super::{CompileFailure, Compiled, SUBCOMMAND};
@@ -34,21 +33,15 @@ pub struct CompileLimits {
     pub max_module_size: u64,
 }
 
-/// Starts compile children, a bounded number at the same time.
+/// Starts compile children. Whoever asks for one sees to it that there are never more than [`CompileLimits::jobs`].
 pub struct Compilers {
     limits: CompileLimits,
-    slots: Semaphore,
 }
 
 impl Compilers {
     /// With these limits.
     pub fn new(limits: CompileLimits) -> Self {
-        Self { limits, slots: Semaphore::new(limits.jobs.max(1)) }
-    }
-
-    /// Waits for a child's turn.
-    pub async fn turn(&self) -> SemaphorePermit<'_> {
-        self.slots.acquire().await.expect("the semaphore is never closed")
+        Self { limits }
     }
 
     /// Compiles the module that `module` opens into the file that `artifact` opens. Both are opened again for each try.

@@ -1,5 +1,6 @@
 //! Whether a policy may have a module whose bytes may be on the volume already: what its address allows, and who signed it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use portcullis_contract::{Digest, Reason};
@@ -14,7 +15,12 @@ use crate::store::SignedManifest;
 impl Workshop {
     /// Asks the rules of the installation and of the policy about a module that the policy is pinned to. The signatures that
     /// were kept with it are asked first, then the registry, then other loaders.
-    pub(super) async fn admit(&self, reference: &Reference, module: &Digest, gauge: &Gauge) -> Result<(), Setback> {
+    pub(super) async fn admit(
+        &self,
+        reference: &Reference,
+        module: &Digest,
+        gauge: &Arc<Gauge>,
+    ) -> Result<(), Setback> {
         let (image, wanted) = match reference {
             Reference::File(_) => return Ok(()),
             Reference::Web(url) => return Ok(self.sources.check_web(url)?),
@@ -27,7 +33,7 @@ impl Workshop {
             return Ok(());
         }
         let digest = *module;
-        let kept = self.read(move |volume| volume.signed_manifests(&digest)).await?;
+        let kept = self.read(gauge, move |volume| volume.signed_manifests(&digest)).await?;
         let is_proof = |manifest: &Manifest, signatures: &Material| {
             self.sources.judge(image, &manifest.digest, signatures, &wanted).is_ok()
         };
@@ -39,9 +45,9 @@ impl Workshop {
         if kept.iter().any(proves) {
             return Ok(());
         }
-        let _turn = self.hosts.turn(image.host.clone()).await;
+        let _turn = self.hosts.turn(image.host.clone(), gauge).await;
         gauge.runs.store(true, Ordering::Relaxed);
-        let Err(setback) = self.ask_registry(image, module, &wanted).await else { return Ok(()) };
+        let Err(setback) = self.ask_registry(image, module, &wanted, gauge).await else { return Ok(()) };
         if matches!(setback.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
             return Err(setback);
         }
@@ -54,8 +60,14 @@ impl Workshop {
         Err(setback)
     }
 
-    async fn ask_registry(&self, image: &Image, module: &Digest, wanted: &[Requirement]) -> Result<(), Setback> {
-        let manifest = self.manifest(image).await?;
+    async fn ask_registry(
+        &self,
+        image: &Image,
+        module: &Digest,
+        wanted: &[Requirement],
+        gauge: &Arc<Gauge>,
+    ) -> Result<(), Setback> {
+        let manifest = self.manifest(image, gauge).await?;
         let found = manifest.module()?.digest;
         if found != *module {
             let text = format!(
@@ -64,7 +76,7 @@ impl Workshop {
             );
             return Err(SourceError::new(Reason::DigestMismatch, text).into());
         }
-        let signatures = self.signatures(image, &manifest, module, wanted).await?;
+        let signatures = self.signatures(image, &manifest, module, wanted, gauge).await?;
         self.keep_signed(image, manifest, found, signatures).await
     }
 
@@ -76,13 +88,14 @@ impl Workshop {
         manifest: &Manifest,
         module: &Digest,
         wanted: &[Requirement],
+        gauge: &Arc<Gauge>,
     ) -> Result<Option<Material>, Setback> {
         if wanted.is_empty() {
             return Ok(None);
         }
         let judge = |signatures: &Material| self.sources.judge(image, &manifest.digest, signatures, wanted);
         let (of, digest) = (manifest.digest, *module);
-        let kept = self.read(move |volume| volume.signatures(&of, &digest)).await?;
+        let kept = self.read(gauge, move |volume| volume.signatures(&of, &digest)).await?;
         let place = image.address();
         if let Some(kept) = kept.filter(|kept| judge(&kept.signatures).is_ok()) {
             return Ok(Some(kept.signatures).filter(|_| !kept.places.contains(&place)));

@@ -19,13 +19,13 @@ impl Workshop {
         &self,
         image: &Image,
         signatures: Option<&Requirement>,
-        gauge: &Gauge,
+        gauge: &Arc<Gauge>,
     ) -> Result<Digest, Setback> {
         self.sources.check_allowed(image)?;
         let wanted = self.sources.requirements(signatures)?;
-        let manifest = self.manifest(image).await?;
+        let manifest = self.manifest(image, gauge).await?;
         let layer = manifest.module()?;
-        let signatures = self.signatures(image, &manifest, &layer.digest, &wanted).await?;
+        let signatures = self.signatures(image, &manifest, &layer.digest, &wanted, gauge).await?;
         if layer.size > self.max_module_size {
             let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.max_module_size);
             return Err(SourceError::new(Reason::ModuleTooLarge, text).into());
@@ -37,7 +37,7 @@ impl Workshop {
     }
 
     /// Brings modules that policies are pinned to, by their digests. Wherever the tag is now does not matter.
-    pub(super) async fn fetch_pinned(&self, image: &Image, pins: &[Digest], gauge: &Gauge) -> Result<(), Setback> {
+    pub(super) async fn fetch_pinned(&self, image: &Image, pins: &[Digest], gauge: &Arc<Gauge>) -> Result<(), Setback> {
         self.sources.check_allowed(image)?;
         for pin in pins {
             self.fetch_layer(image, pin, gauge).await?;
@@ -67,9 +67,9 @@ impl Workshop {
     }
 
     /// The manifest: from the volume, where a digest names one that is there, or from the registry.
-    pub(super) async fn manifest(&self, image: &Image) -> Result<Manifest, Setback> {
+    pub(super) async fn manifest(&self, image: &Image, gauge: &Arc<Gauge>) -> Result<Manifest, Setback> {
         if let Some(digest) = image.digest
-            && let Some(manifest) = self.read(move |volume| volume.oci_manifest(&digest)).await?
+            && let Some(manifest) = self.read(gauge, move |volume| volume.oci_manifest(&digest)).await?
         {
             return Ok(manifest);
         }
@@ -81,12 +81,12 @@ impl Workshop {
         }
     }
 
-    async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
+    async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Arc<Gauge>) -> Result<(), Setback> {
         // Two names of one module wait for the same fetch.
         let turn = self.layers.turn(*digest);
         let _turn = turn.lock().await;
         let (limit, wanted) = (self.max_module_size, *digest);
-        if self.read(move |volume| volume.has_module(&wanted, limit)).await? {
+        if self.read(gauge, move |volume| volume.has_module(&wanted, limit)).await? {
             return Ok(());
         }
         let result = self.layer_onto_volume(image, digest, gauge).await;

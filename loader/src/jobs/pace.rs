@@ -5,8 +5,10 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+use super::Gauge;
+use super::slots::{Slot, Slots};
 
 /// Downloads from one host at the same time; a host that stands still holds up no other.
 const FETCHES_A_HOST: usize = 4;
@@ -19,7 +21,7 @@ pub(super) struct Hosts {
 }
 
 struct Host {
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     /// When the next attempt may begin.
     next: Instant,
 }
@@ -33,21 +35,27 @@ impl Hosts {
         Self { pause: Duration::from_secs(1) / attempts.max(1), known: Mutex::default() }
     }
 
-    /// Waits for a turn at a host; it ends with what is given.
-    pub(super) async fn turn(&self, host: String) -> tokio::sync::OwnedSemaphorePermit {
+    /// Waits for a turn of a job at a host; it ends with what is given.
+    pub(super) async fn turn(&self, host: String, gauge: &Arc<Gauge>) -> Slot {
         let slots = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
             // Only those count that somebody waits for or holds, or asked a moment ago.
             known.retain(|_, host| Arc::strong_count(&host.slots) > 1 || host.next > now);
             let host = known.entry(host.clone());
-            Arc::clone(
-                &host.or_insert_with(|| Host { slots: Arc::new(Semaphore::new(FETCHES_A_HOST)), next: now }).slots,
-            )
+            Arc::clone(&host.or_insert_with(|| Host { slots: Slots::new(FETCHES_A_HOST), next: now }).slots)
         };
-        let slot = slots.acquire_owned().await.expect("the semaphore is never closed");
+        let slot = slots.turn(gauge).await;
         tokio::time::sleep_until(self.begin(&host)).await;
         slot
+    }
+
+    /// Jobs are wanted by others than before.
+    pub(super) fn renew(&self) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots: Vec<Arc<Slots>> = known.values().map(|host| Arc::clone(&host.slots)).collect();
+        drop(known);
+        slots.iter().for_each(Slots::renew);
     }
 
     /// When the attempt may begin.
@@ -79,16 +87,23 @@ impl<K: Hash + Eq> Turns<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Claims, Need, Tenant};
+
+    fn cluster() -> Arc<Gauge> {
+        let mut claims = Claims::default();
+        claims.add(&Tenant::Cluster, Need::New);
+        Arc::new(Gauge::new(claims))
+    }
 
     #[tokio::test(start_paused = true)]
     async fn l24_attempts_at_one_host_keep_their_distance_and_hold_up_no_other() {
-        let hosts = Hosts::new(10);
+        let (hosts, gauge) = (Hosts::new(10), cluster());
         let start = Instant::now();
         for _ in 0..11 {
-            drop(hosts.turn("a".into()).await);
+            drop(hosts.turn("a".into(), &gauge).await);
         }
         assert_eq!(start.elapsed(), Duration::from_secs(1));
-        drop(hosts.turn("b".into()).await);
+        drop(hosts.turn("b".into(), &gauge).await);
         assert_eq!(start.elapsed(), Duration::from_secs(1));
     }
 

@@ -3,11 +3,12 @@
 //! Whoever fetches a module asks that first. A policy that is pinned to a digest may find the bytes on the volume, brought there
 //! for another policy, for which other rules count: then it is asked here, once for each address and digest.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use portcullis_contract::{Digest, Failure, Reason};
 
+use super::claims::Claims;
 use super::effort::{Effort, Now, Setback};
 use super::policy::Policy;
 use super::{Job, Plan};
@@ -83,17 +84,21 @@ impl Admissions {
     }
 
     /// Takes in what is wanted, forgets the rest, and gives the jobs that should run.
-    pub(super) fn turn(&mut self, wanted: BTreeMap<Reference, BTreeMap<Digest, bool>>, now: Now) -> BTreeSet<Job> {
-        let mut jobs = BTreeSet::new();
+    pub(super) fn turn(
+        &mut self,
+        wanted: BTreeMap<Reference, BTreeMap<Digest, Claims>>,
+        now: Now,
+    ) -> BTreeMap<Job, Claims> {
+        let mut jobs = BTreeMap::new();
         self.0.retain(|reference, _| wanted.contains_key(reference));
         for (reference, digests) in wanted {
             let known = self.0.entry(reference.clone()).or_default();
             known.retain(|digest, _| digests.contains_key(digest));
-            for (digest, needed) in digests {
+            for (digest, claims) in digests {
                 let admission = known.entry(digest).or_default();
                 admission.wake(now);
-                if needed && admission.is_due() {
-                    jobs.insert(Job::Admit { reference: reference.clone(), digest });
+                if !claims.is_empty() && admission.is_due() {
+                    jobs.insert(Job::Admit { reference: reference.clone(), digest }, claims);
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! whoever runs them starts the missing ones, stops the others, and reports what became of each.
 
 mod admission;
+mod claims;
 mod effort;
 mod groups;
 mod learn;
@@ -23,6 +24,7 @@ use jiff::Timestamp;
 use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason};
 
 use self::admission::Admissions;
+pub(crate) use self::claims::{Claims, Need, Tenant};
 use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
 use self::groups::Groups;
@@ -81,8 +83,8 @@ pub(crate) enum Prepared {
 /// What should be done now.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The jobs that should be running.
-    pub jobs: BTreeSet<Job>,
+    /// The jobs that should be running, and for whom.
+    pub jobs: BTreeMap<Job, Claims>,
     /// What should be published now; its number is not set.
     pub publish: Option<Manifest>,
     /// When to ask again at the latest.
@@ -390,22 +392,22 @@ impl Plan {
         let mut turn = Turn { jobs: self.admissions.turn(admissions, now), ..Turn::default() };
         self.modules.retain(|reference, _| references.contains_key(reference));
         self.artifacts.retain(|digest, _| digests.contains_key(digest));
-        for (reference, needed) in references {
+        for (reference, claims) in references {
             let module = self.modules.entry(reference.clone()).or_default();
             module.wake(now);
-            if needed && module.is_due() {
+            if !claims.is_empty() && module.is_due() {
                 if matches!(reference, Reference::File(_)) {
                     // It may change while it is read, and only a file tells that it did.
                     module.begin();
                 }
-                turn.jobs.insert(Job::Fetch(reference));
+                turn.jobs.insert(Job::Fetch(reference), claims);
             }
         }
-        for (digest, needed) in digests {
+        for (digest, claims) in digests {
             let Some(making) = self.artifacts.get_mut(&digest) else { continue };
             making.effort.wake(now);
-            if needed && making.effort.is_due() && !making.no_module {
-                turn.jobs.insert(Job::Prepare { digest, anew: making.anew });
+            if !claims.is_empty() && making.effort.is_due() && !making.no_module {
+                turn.jobs.insert(Job::Prepare { digest, anew: making.anew }, claims);
             }
         }
         if self.complete {

@@ -9,6 +9,7 @@ use portcullis_contract::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::claims::{Need, Tenant};
 use super::effort::Now;
 use super::groups::Membership;
 use crate::content::{Body, DesiredPolicy, Head, Object, Problem, uid};
@@ -22,6 +23,8 @@ const RECENT: usize = 4;
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
     pub(super) uid: String,
+    /// Whose turns it uses.
+    pub(super) tenant: Tenant,
     pub(super) created: Timestamp,
     pub(super) file: String,
     /// The newest generation.
@@ -52,6 +55,8 @@ pub(super) struct Policy {
     /// In a cluster the marks on its revisions say so and nothing else does, so that all pods say the same, a fresh one too. In a
     /// folder this is the only replica, and its evaluator says so once it has loaded one; the manifest remembers it.
     pub(super) enforced: bool,
+    /// In a cluster: whether the newest generation served on all replicas.
+    newest_served: bool,
     /// Generations that an evaluator refused for good.
     pub(super) refused: BTreeSet<i64>,
     /// Generation and module of the first candidate of the newest manifest on the volume.
@@ -102,6 +107,7 @@ impl Policy {
     pub(super) fn new(desired: DesiredPolicy, generation: i64, now: Now) -> Self {
         let mut policy = Self {
             uid: uid(&desired.id),
+            tenant: Tenant::of(&desired.id),
             created: desired.created.unwrap_or(now.wall),
             file: desired.file,
             generation,
@@ -118,6 +124,7 @@ impl Policy {
             is_object: false,
             // One of a `policies.yml` is in no group: it is asked by its id, and has always answered for itself.
             enforced: desired.id.is_bare(),
+            newest_served: false,
             refused: BTreeSet::new(),
             published: None,
             failed_before: None,
@@ -136,6 +143,7 @@ impl Policy {
         self.pin = object.pin.or(self.pin);
         self.older_groups = object.older_groups;
         self.enforced = object.enforced;
+        self.newest_served = object.newest_served;
         self.last_served = object.last_served.map(|served| {
             let same = self.last_served.as_ref().filter(|before| before.number == served.generation);
             LastServed::new(served.generation, served.body, served.pin.or_else(|| same.and_then(|before| before.pin)))
@@ -160,6 +168,7 @@ impl Policy {
         };
         let mut policy = Self {
             uid: entry.uid.clone(),
+            tenant: Tenant::of(&entry.id),
             created: now.wall,
             file: String::new(),
             generation: entry.generation,
@@ -178,6 +187,7 @@ impl Policy {
             older_groups: BTreeSet::new(),
             is_object: false,
             enforced: entry.enforced,
+            newest_served: false,
             refused: BTreeSet::new(),
             published: entry.candidates.first().map(|candidate| (candidate.generation, candidate.digest)),
             // Whether the spec can be read is known at once.
@@ -260,6 +270,18 @@ impl Policy {
     /// The newest generation, once it can be served.
     pub(super) fn target(&self) -> Option<(&Body, Digest)> {
         Some((self.body.as_ref().ok()?, self.pin?))
+    }
+
+    /// How much depends on the newest generation.
+    pub(super) fn need(&self) -> Need {
+        let is_good = self.pin.is_some_and(|digest| self.need_of(self.generation, digest) == Need::Served);
+        if self.newest_served || is_good { Need::Served } else { Need::New }
+    }
+
+    /// How much depends on a generation: what served is missed wherever it does not.
+    pub(super) fn need_of(&self, number: i64, digest: Digest) -> Need {
+        let is_it = |known: &Generation| known.number == number && known.digest == digest;
+        if self.last_good.iter().chain(self.served()).any(is_it) { Need::Served } else { Need::New }
     }
 
     /// The newest generation is in a manifest from now on.

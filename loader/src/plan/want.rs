@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::Digest;
 
+use super::claims::{Claims, Need};
 use super::policy::Policy;
 use super::{Effort, Plan, admission};
 use crate::source::Reference;
 
-/// What somebody names, and whether it is needed now.
+/// What somebody names, and who needs it now.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     /// Modules, by address.
-    pub(super) references: BTreeMap<Reference, bool>,
+    pub(super) references: BTreeMap<Reference, Claims>,
     /// Modules that policies are pinned to, by the address that the policy names.
-    pub(super) admissions: BTreeMap<Reference, BTreeMap<Digest, bool>>,
+    pub(super) admissions: BTreeMap<Reference, BTreeMap<Digest, Claims>>,
     /// Artifacts, by the digest of their module.
-    pub(super) digests: BTreeMap<Digest, bool>,
+    pub(super) digests: BTreeMap<Digest, Claims>,
 }
 
 impl Plan {
@@ -30,6 +31,11 @@ impl Plan {
             }
         }
         for policy in self.policies.values() {
+            let claim = |claims: &mut Claims, is_needed: bool| {
+                if is_needed {
+                    claims.add(&policy.tenant, policy.need());
+                }
+            };
             for known in policy.recent.iter().chain(&policy.last_good).chain(policy.served()) {
                 wanted.digests.entry(known.digest).or_default();
                 if let Some(reference) = admission::asked(&known.body) {
@@ -40,17 +46,18 @@ impl Plan {
                 && let Some(reference) = &body.reference
             {
                 let is_file = matches!(reference, Reference::File(_));
-                *wanted.references.entry(reference.clone()).or_default() |= is_file || policy.pin.is_none();
+                claim(wanted.references.entry(reference.clone()).or_default(), is_file || policy.pin.is_none());
             }
             if let Some((body, digest)) = policy.target() {
                 let is_admitted = self.is_admitted(body, &digest);
-                *wanted.digests.entry(digest).or_default() |= is_admitted;
+                claim(wanted.digests.entry(digest).or_default(), is_admitted);
                 if let Some(reference) = admission::asked(body) {
-                    wanted.admissions.entry(reference.clone()).or_default().insert(digest, true);
+                    let admissions = wanted.admissions.entry(reference.clone()).or_default();
+                    claim(admissions.entry(digest).or_default(), true);
                 }
                 if let Some(reference) = &body.reference {
-                    *wanted.references.entry(reference.clone()).or_default() |=
-                        is_admitted && self.has_no_module(&digest);
+                    let is_needed = is_admitted && self.has_no_module(&digest);
+                    claim(wanted.references.entry(reference.clone()).or_default(), is_needed);
                     if matches!(reference, Reference::File(_)) {
                         // A file that was pinned before a restart may be another now: it counts as read, and is read again.
                         self.modules.entry(reference.clone()).or_insert_with(|| {
@@ -79,14 +86,19 @@ impl Plan {
             if policy.is_foreign(fallback) && !has_failed {
                 return;
             }
+            let need = policy.need_of(fallback.number, fallback.digest);
             if let Some(reference) = admission::asked(&fallback.body) {
-                wanted.admissions.entry(reference.clone()).or_default().insert(fallback.digest, true);
+                let admissions = wanted.admissions.entry(reference.clone()).or_default();
+                admissions.entry(fallback.digest).or_default().add(&policy.tenant, need);
             }
             let is_admitted = self.is_admitted(&fallback.body, &fallback.digest);
-            *wanted.digests.entry(fallback.digest).or_default() |= is_admitted;
+            let claims = wanted.digests.entry(fallback.digest).or_default();
+            if is_admitted {
+                claims.add(&policy.tenant, need);
+            }
             let no_module = is_admitted && self.has_no_module(&fallback.digest);
             if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
-                wanted.references.insert(reference.clone(), true);
+                wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, need);
             }
             let is_refused = self.admission(&fallback.body, &fallback.digest).is_some_and(Effort::has_failed);
             if !is_refused && !self.artifacts.get(&fallback.digest).is_some_and(|making| making.effort.has_failed()) {
@@ -97,7 +109,7 @@ impl Plan {
             && let Some(served) = policy.last_served.as_ref().filter(|served| served.pin.is_none())
             && let Some(reference) = &served.body.reference
         {
-            wanted.references.insert(reference.clone(), true);
+            wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, Need::Served);
         }
     }
 

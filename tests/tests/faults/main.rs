@@ -31,6 +31,7 @@ mod settings;
 mod sharing;
 mod siblings;
 mod signatures;
+mod slow_modules;
 mod storms;
 mod trusting;
 mod turns;
@@ -55,7 +56,7 @@ const ROWS: &[&str] = &[
     "H19", "H20", "H21", "H22", // HTTP and TLS
     "W13", "W15", // Match groups
     "X01", "X02", "X05", // Abuse
-    "Z01", "Z02", "Z03", "Z04", "Z05", "Z06", "Z13", "Z14", "Z19", "Z20", // Floods and tenants
+    "Z01", "Z02", "Z03", "Z04", "Z05", "Z06", "Z09", "Z13", "Z14", "Z19", "Z20", // Floods and tenants
 ];
 
 #[test]

@@ -60,6 +60,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             last_served,
             // Also where the revision cannot be read otherwise: the mark stands beside its content.
             enforced: revisions.iter().any(|revision| revision.marks.served),
+            newest_served: newest.marks.served,
         }),
     })
 }
@@ -160,6 +161,13 @@ mod tests {
             o["metadata"]["creationTimestamp"] = json!("2026-02-01T00:00:00Z");
         });
         assert!(!enforced(&[plain(9, &served), again]));
+    }
+
+    #[test]
+    fn z09_whether_the_newest_served_is_its_own_mark() {
+        let served = [(SERVED_ANNOTATION, "true")];
+        assert!(only(&[plain(1, &[]), plain(2, &served)]).1.newest_served);
+        assert!(!only(&[plain(1, &served), plain(2, &[])]).1.newest_served);
     }
 
     #[test]

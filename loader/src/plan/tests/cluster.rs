@@ -16,6 +16,7 @@ pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> 
         older_groups: BTreeSet::new(),
         last_served: None,
         enforced: false,
+        newest_served: false,
     });
     desired
 }

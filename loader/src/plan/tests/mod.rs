@@ -2,6 +2,7 @@
 
 mod admission;
 mod cluster;
+mod order;
 mod publishing;
 mod trouble;
 
@@ -103,7 +104,7 @@ impl Table {
     fn jobs_with(&mut self, grants: bool) -> Vec<String> {
         loop {
             let turn = self.plan.turn(self.now);
-            let asked: Vec<_> = turn.jobs.iter().filter_map(asked).collect();
+            let asked: Vec<_> = turn.jobs.keys().filter_map(asked).collect();
             if grants && !asked.is_empty() {
                 for (reference, digest) in asked {
                     self.plan.admitted(&reference, digest, Ok(()), self.now);
@@ -122,7 +123,7 @@ impl Table {
                 self.pass(at - self.now.instant);
                 continue;
             }
-            return turn.jobs.iter().map(name).collect();
+            return turn.jobs.keys().map(name).collect();
         }
     }
 
@@ -145,7 +146,7 @@ impl Table {
     fn settle(&mut self) {
         for _ in 0..10 {
             let turn = self.plan.turn(self.now);
-            for job in turn.jobs {
+            for job in turn.jobs.into_keys() {
                 match job {
                     Job::Fetch(reference) => {
                         let module = name(&Job::Fetch(reference.clone()));

@@ -1,0 +1,129 @@
+//! A [`Line`] that jobs can wait in.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::Gauge;
+use super::line::Line;
+use crate::plan::Tenant;
+
+/// So many at the same time, and the others wait for their turn.
+pub(crate) struct Slots(Mutex<Line<Waiting>>);
+
+/// A turn; it ends when this is dropped.
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
+    tenant: Tenant,
+}
+
+struct Waiting {
+    gauge: Arc<Gauge>,
+    slot: oneshot::Sender<Slot>,
+}
+
+/// A place in the line; left when dropped.
+struct Place<'a> {
+    slots: &'a Slots,
+    ticket: u64,
+}
+
+impl Slots {
+    /// With so many slots, one at least.
+    pub(super) fn new(slots: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Line::new(slots))))
+    }
+
+    /// Waits for a turn of the job with this gauge.
+    pub(super) async fn turn(self: &Arc<Self>, gauge: &Arc<Gauge>) -> Slot {
+        let (sender, slot) = oneshot::channel();
+        let ticket = self.lock().wait(gauge.claims(), Waiting { gauge: Arc::clone(gauge), slot: sender });
+        let _place = Place { slots: self, ticket };
+        self.serve();
+        slot.await.expect("who waits is told, or has left the line")
+    }
+
+    /// Jobs may be wanted by others than before.
+    pub(super) fn renew(self: &Arc<Self>) {
+        self.lock().renew(|waiting| waiting.gauge.claims());
+        self.serve();
+    }
+
+    /// Gives what there is to those who wait.
+    fn serve(self: &Arc<Self>) {
+        loop {
+            let Some((tenant, waiting)) = self.lock().next() else { return };
+            // Whoever has gone meanwhile gives it back by that, which must not happen under the lock.
+            drop(waiting.slot.send(Slot { slots: Arc::clone(self), tenant }));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line<Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.lock().give_back(&self.tenant);
+        self.slots.serve();
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let left = self.slots.lock().leave(self.ticket);
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::plan::{Claims, Need};
+
+    fn gauge(tenant: Tenant) -> Arc<Gauge> {
+        let mut claims = Claims::default();
+        claims.add(&tenant, Need::New);
+        Arc::new(Gauge::new(claims))
+    }
+
+    #[test]
+    fn a_turn_ends_with_what_was_given_and_who_goes_leaves_the_line() {
+        let (slots, gauge) = (Slots::new(1), gauge(Tenant::Cluster));
+        let first = slots.turn(&gauge).now_or_never().expect("it is free");
+        let mut gone = Box::pin(slots.turn(&gauge));
+        let mut next = Box::pin(slots.turn(&gauge));
+        assert!(gone.as_mut().now_or_never().is_none() && next.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(first);
+        assert!(next.now_or_never().is_some());
+    }
+
+    #[test]
+    fn who_went_after_its_turn_came_gives_it_to_the_next() {
+        let (slots, gauge) = (Slots::new(1), gauge(Tenant::Cluster));
+        let first = slots.turn(&gauge).now_or_never().expect("it is free");
+        let mut gone = Box::pin(slots.turn(&gauge));
+        let mut next = Box::pin(slots.turn(&gauge));
+        assert!(gone.as_mut().now_or_never().is_none() && next.as_mut().now_or_never().is_none());
+        drop(first);
+        drop(gone);
+        assert!(next.now_or_never().is_some());
+    }
+
+    #[test]
+    fn what_somebody_else_wants_by_now_may_begin() {
+        let (slots, job) = (Slots::new(2), gauge(Tenant::Namespace("a".into())));
+        let _first = slots.turn(&job).now_or_never().expect("it is free");
+        let mut second = Box::pin(slots.turn(&job));
+        assert!(second.as_mut().now_or_never().is_none(), "one slot is left to others");
+        let mut claims = Claims::default();
+        claims.add(&Tenant::Cluster, Need::New);
+        assert!(job.claim(&claims) && !job.claim(&claims));
+        slots.renew();
+        assert!(second.now_or_never().is_some());
+    }
+}

@@ -1,0 +1,93 @@
+//! Section 14: hundreds of modules of one namespace that take long to come, and what the others notice.
+
+use std::fs;
+use std::time::Duration;
+
+use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Review, Source, guest_with, heavy};
+
+/// Policies of the greedy namespace.
+const SLOW: usize = 500;
+/// How long each of their modules takes: all of them more than a quarter of an hour.
+const EACH: Duration = Duration::from_secs(8);
+/// Short beside that, and long enough for debug builds on two cores.
+const START_GATE: &str = "30s";
+const GREEDY: &str = "namespaced/a-greedy/";
+
+fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {
+    let verdict = pod.ask(&policy.id(), &Review::pod()).verdict();
+    assert!(!verdict.allowed && verdict.message.contains(text), "{}: {verdict:?}", policy.id());
+}
+
+/// The pod has just become ready: all others serve, and next to nobody of the greedy namespace can.
+fn assert_opens_with(pod: &Pod, others: &[Policy]) {
+    pod.wait_ready();
+    let state = pod.evaluator_state().expect("answers");
+    for policy in others {
+        assert!(state.current.contains_key(policy.id().as_str()), "{} is not there when the gate opens", policy.id());
+        assert_denies(pod, policy, &policy.id());
+    }
+    let greedy = state.current.keys().filter(|id| id.as_str().starts_with(GREEDY)).count();
+    assert!(greedy < SLOW / 10, "{greedy} modules came, so that they are not slow");
+}
+
+#[test]
+fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
+    let _alone = heavy();
+    // One host for everybody, as a registry mostly is.
+    let source = Source::https();
+    source.otherwise(|asked| match asked.path.strip_prefix("/denies/") {
+        Some(text) => Reply::ok(guest_with("deny_text", text.as_bytes())),
+        None => Reply::module_named(&asked.path).after(EACH),
+    });
+    let denying = |policy: Policy, text: &str| policy.module(&source.url(&format!("/denies/{text}")));
+    let folder = Folder::with_canary();
+    for n in 0..SLOW {
+        // Names and addresses that come before those of the others.
+        let policy = Policy::namespaced("a-greedy", &format!("slow-{n}")).module(&source.url(&format!("/a-slow/{n}")));
+        folder.put(&policy);
+    }
+    let others = [
+        Policy::cluster("guard"),
+        Policy::cluster("watch"),
+        Policy::namespaced("team-a", "one"),
+        Policy::namespaced("team-a", "two"),
+        Policy::namespaced("team-b", "one"),
+    ];
+    let others = others.map(|policy| {
+        let id = policy.id();
+        denying(policy, &id)
+    });
+    others.iter().for_each(|policy| folder.put(policy));
+    let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder));
+    let pod = setup.evaluator("--start-gate", START_GATE).begin();
+    let canary = Canary::on(&pod);
+    assert_opens_with(&pod, &others);
+
+    // A fresh pod finds nothing on its volume.
+    canary.pause();
+    pod.evaluator().kill();
+    pod.loader().kill();
+    for name in ["volume", "private"] {
+        fs::remove_dir_all(folder.path(name)).expect("it is there");
+        fs::create_dir_all(folder.path(name)).expect("a folder");
+    }
+    pod.loader().start_again();
+    pod.evaluator().start_again();
+    pod.wait_current("cluster/canary", 1);
+    canary.resume();
+    assert_opens_with(&pod, &others);
+
+    // So is what others change while hundreds wait, also after the loader's own restart.
+    for (generation, program) in [(2, None), (3, Some(Program::Loader))] {
+        if program.is_some() {
+            pod.loader().restart_with(None);
+        }
+        for policy in [&others[0], &others[4]] {
+            let text = format!("{}-{generation}", policy.id());
+            folder.put(&denying(policy.clone(), &text));
+            pod.wait_current(&policy.id(), generation);
+            assert_denies(&pod, policy, &text);
+        }
+    }
+    canary.finish(&pod);
+}
