@@ -65,6 +65,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_POLICY_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub policy_timeout: Duration,
 
+    /// How many policies of a namespace are taken, oldest first; one that was taken keeps its place. ClusterPolicies are not
+    /// counted.
+    #[arg(long, env = "PORTCULLIS_POLICIES_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 100)]
+    pub policies_per_namespace: usize,
+
     /// Most writes to the API server at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,
@@ -120,6 +125,9 @@ impl Args {
         if self.service_port == 0 {
             return Err(SettingError::new("--service-port", "want the port of the Service, not 0"));
         }
+        if self.policies_per_namespace == 0 {
+            return Err(SettingError::new("--policies-per-namespace", "want 1 or more"));
+        }
         if !(1..=256).contains(&self.parallel_writes) {
             return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
         }
@@ -165,6 +173,7 @@ mod tests {
         assert_eq!(check(&[]), "");
         assert!(check(&["--policy-server", "a.b"]).starts_with("--policy-server: want at most 63"));
         assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is no name"));
+        assert!(check(&["--policies-per-namespace", "0"]).starts_with("--policies-per-namespace: want 1"));
         assert!(check(&["--parallel-writes", "0"]).starts_with("--parallel-writes: want 1 to 256"));
     }
 }

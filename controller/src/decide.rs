@@ -7,6 +7,7 @@ mod condition;
 mod deletion;
 mod groups;
 mod living;
+mod quota;
 mod revision;
 mod turns;
 mod unreadable;
@@ -34,6 +35,8 @@ pub struct Rules {
     pub site: Result<Site, Verdict>,
     /// How long an evaluation may take where a policy says nothing, in seconds.
     pub policy_timeout: u32,
+    /// How many policies of a namespace are taken.
+    pub policies_per_namespace: usize,
     /// How long API servers may go on calling a webhook that is gone.
     pub webhook_pause: Duration,
     /// How long replicas may take to forget a policy.
@@ -86,10 +89,15 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     if !world.is_complete() {
         return decision;
     }
-    let groups = groups::Groups::of(world, memory, rules);
+    let quota = quota::Quota::of(world, rules.policies_per_namespace);
+    let groups = groups::Groups::of(world, &quota, memory, rules);
     groups.decide(world, memory, rules, now, &mut decision);
     for policy in world.policies.values().filter(|policy| !policy.is_deleting) {
-        living::decide(world, &groups, policy, memory, rules, now, &mut decision);
+        match quota.refusal(policy) {
+            // Nothing is made of it, and nothing has to be tidied up after it.
+            Some(refusal) => decision.actions.extend(condition::write(policy, refusal, now)),
+            None => living::decide(world, &groups, policy, memory, rules, now, &mut decision),
+        }
     }
     deletion::decide(world, &groups, memory, rules, now, &mut decision);
     memory.waiting.retain(|uid, _| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting));

@@ -61,6 +61,7 @@ impl Board {
                 suspend: policy.suspend,
                 digest: policy.digest,
                 rollback_to: None,
+                refusal: None,
             };
             let status = decide(&facts, &[replica], Webhook::Confirmed, previous, now);
             let spec = ObservedSpec {

@@ -33,6 +33,8 @@ pub struct Facts<'a> {
     pub digest: Option<Digest>,
     /// `rollbackTo` of the newest generation: the generation whose content it serves.
     pub rollback_to: Option<i64>,
+    /// Why the controller does not take it, in words: its namespace has enough policies. Then no replica hears of it.
+    pub refusal: Option<&'a str>,
 }
 
 /// Whether the API servers call the policy.
@@ -344,6 +346,11 @@ fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timesta
         seat.trouble.as_ref().is_some_and(|trouble| refusals.iter().any(|reason| reason.as_str() == trouble.reason))
     };
     let made = |finding| condition(ConditionType::Accepted, finding, picture.facts.generation, previous, now);
+    if let Some(words) = picture.facts.refusal
+        && !picture.seats.iter().any(|seat| seat.state == ReplicaState::Current)
+    {
+        return made(finding(Truth::False, Reason::QuotaExceeded.as_str(), words));
+    }
     let refusing: Vec<_> = picture.bad.iter().filter(refusal).copied().collect();
     if !refusing.is_empty() {
         let words = message::failures_in_words(&refusing, picture.counts.expected);

@@ -107,6 +107,21 @@ impl Seat<'_> {
 /// What `replica` does for the policy. `digest` is what the newest generation means in bytes, where that is settled: a
 /// replica that serves other bytes under the same generation does not serve it.
 pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &Replica<'a>) -> Seat<'a> {
+    let seat = reported(facts, digest, replica);
+    match facts.refusal {
+        // It would wait for ever for what it is never told.
+        Some(words) if seat.is_working() => Seat {
+            state: if seat.serving > 0 { ReplicaState::Previous } else { ReplicaState::Failed },
+            trouble: Some(Trouble::of(Reason::QuotaExceeded, words)),
+            note: None,
+            passed_over: seat.serving == 0,
+            ..seat
+        },
+        Some(_) | None => seat,
+    }
+}
+
+fn reported<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &Replica<'a>) -> Seat<'a> {
     let seat = |state, serving, trouble| Seat {
         pod: replica.pod,
         pod_uid: replica.pod_uid,
@@ -177,7 +192,7 @@ mod tests {
     const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 
     fn facts(generation: i64) -> Facts<'static> {
-        Facts { uid: UID, generation, suspend: false, digest: None, rollback_to: None }
+        Facts { uid: UID, generation, suspend: false, digest: None, rollback_to: None, refusal: None }
     }
 
     fn report() -> ReplicaReportSpec {

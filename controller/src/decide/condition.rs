@@ -105,7 +105,7 @@ fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>
     })
 }
 
-fn no(reason: &'static str, message: String) -> Verdict {
+pub(super) fn no(reason: &'static str, message: String) -> Verdict {
     Verdict { status: Truth::False, reason, message }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, WebhookKind};
 
+use super::quota::Quota;
 use super::revision::{self, Planned};
 use super::turns::Turns;
 use super::{Decision, Now, Rules};
@@ -60,7 +61,7 @@ pub(super) struct Group<'w> {
 
 impl<'w> Groups<'w> {
     /// The groups of a world. Remembers where policies have been placed.
-    pub(super) fn of(world: &'w World, memory: &mut Memory, rules: &Rules) -> Self {
+    pub(super) fn of(world: &'w World, quota: &Quota<'_>, memory: &mut Memory, rules: &Rules) -> Self {
         let mut groups = Self::default();
         for (uid, revisions) in &world.revisions {
             let policy = world.policies.get(uid).filter(|policy| !policy.is_deleting);
@@ -71,6 +72,9 @@ impl<'w> Groups<'w> {
         }
         let mut missing = Vec::new();
         for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
+            if quota.refusal(policy).is_some() {
+                continue;
+            }
             let revisions = world.revisions.get(uid);
             match revisions.and_then(|revisions| revisions.get(&policy.generation)) {
                 // A revision that somebody deleted takes no webhook away before it is made again.

@@ -106,6 +106,7 @@ impl Stage {
                 ca_bundle: Arc::new("PEM".into()),
             }),
             policy_timeout: 2,
+            policies_per_namespace: 100,
             webhook_pause: Duration::from_secs(5),
             revision_pause: Duration::from_secs(2),
             waiting_event: Duration::from_secs(300),

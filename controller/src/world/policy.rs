@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::api::DynamicObject;
 use portcullis_api::kubernetes::{FINALIZER, decode_match, raw_spec};
 use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved};
@@ -25,6 +26,8 @@ pub struct PolicyView {
     pub generation: i64,
     /// `metadata.resourceVersion`.
     pub version: String,
+    /// Since when it is there.
+    pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub is_deleting: bool,
     /// All its finalizers.
@@ -86,6 +89,7 @@ impl PolicyView {
             policy_server: spec["policyServer"].as_str().unwrap_or("default").to_owned(),
             generation: metadata.generation.unwrap_or(0),
             version: metadata.resource_version.clone().unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             is_deleting: metadata.deletion_timestamp.is_some(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             history_limit: spec["revisionHistoryLimit"]

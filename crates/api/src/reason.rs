@@ -34,9 +34,15 @@ impl ConditionType {
     /// The reasons that a condition of this type can have; where [`Self::tells_failures`], also those of failures.
     pub const fn reasons(self) -> &'static [&'static str] {
         match self {
-            Self::Accepted => {
-                &["Accepted", "Progressing", "SpecInvalid", "SourceNotAllowed", "SettingsInvalid", "SeveralReasons"]
-            }
+            Self::Accepted => &[
+                "Accepted",
+                "Progressing",
+                "SpecInvalid",
+                "QuotaExceeded",
+                "SourceNotAllowed",
+                "SettingsInvalid",
+                "SeveralReasons",
+            ],
             Self::Ready => &[
                 "Active",
                 "Progressing",
@@ -66,6 +72,7 @@ impl ConditionType {
                 "WaitingForReplicas",
                 "Suspended",
                 "SpecInvalid",
+                "QuotaExceeded",
                 "CABundleInvalid",
                 "Forbidden",
                 "Unknown",

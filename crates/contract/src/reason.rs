@@ -84,6 +84,8 @@ macro_rules! reasons {
 reasons! {
     /// The manifest of the policy cannot be read or breaks a rule of its schema.
     SpecInvalid: Spec, Final;
+    /// Its namespace has as many policies as the installation takes of one.
+    QuotaExceeded: Spec, Outside;
 
     /// The source refuses connections or its name does not resolve.
     RegistryUnreachable: Fetch, Retry;

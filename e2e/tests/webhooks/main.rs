@@ -11,6 +11,7 @@ mod locked_out;
 mod many;
 mod mutating;
 mod newcomers;
+mod quota;
 mod repaired;
 mod restarted;
 mod scene;

@@ -22,7 +22,14 @@ enum Says {
 use Says::{Current, Failed, Loading, Nothing, Older, OlderBecause, PassedOver};
 
 fn facts() -> Facts<'static> {
-    Facts { uid: UID, generation: 7, suspend: false, digest: Some(Digest::of(b"seven")), rollback_to: None }
+    Facts {
+        uid: UID,
+        generation: 7,
+        suspend: false,
+        digest: Some(Digest::of(b"seven")),
+        rollback_to: None,
+        refusal: None,
+    }
 }
 
 fn now() -> Timestamp {
@@ -400,6 +407,28 @@ fn accepted_stands_until_the_new_generation_is_judged() {
     let judging = decided_with(&eight, &[Older], Webhook::Confirmed, Some(&refused), later());
     assert_eq!(accepted(&judging), (Truth::False, "SettingsInvalid".into(), 7));
     assert_eq!(accepted(&decided(&[Failed(Reason::RegistryTimeout)])), (Truth::True, "Accepted".into(), 7));
+}
+
+#[test]
+fn a_policy_that_is_not_taken_says_so_and_waits_for_nobody() {
+    let refused = Facts { refusal: Some("too many"), ..facts() };
+    let decided = |says: &[Says]| decided_with(&refused, says, Webhook::Pending("w"), None, now());
+    let said = |status: &PolicyStatus, condition: ConditionType| {
+        let condition = status.condition(condition).expect("it is there");
+        (condition.status, condition.reason.clone())
+    };
+    let quota = "QuotaExceeded".to_owned();
+    let new = decided(&[Loading, Loading]);
+    assert_eq!(new.word(), "Error");
+    let accepted = new.condition(ConditionType::Accepted).expect("it is there");
+    assert_eq!((accepted.status, &accepted.reason, accepted.message.as_str()), (Truth::False, &quota, "too many"));
+    assert_eq!(said(&new, ConditionType::Stalled), (Truth::True, quota.clone()));
+    assert_eq!(said(&new, ConditionType::Reconciling), (Truth::False, "Idle".into()));
+    assert_eq!(said(&new, ConditionType::Enforced), (Truth::False, "NotYetEnforced".into()));
+    // Without replicas too, and not any more where they serve it.
+    assert_eq!(said(&decided(&[]), ConditionType::Accepted), (Truth::False, quota.clone()));
+    assert_eq!(said(&decided(&[Older]), ConditionType::Accepted), (Truth::False, quota));
+    assert_eq!(said(&decided(&[Current]), ConditionType::Accepted), (Truth::True, "Accepted".into()));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use portcullis_api::{ConditionType, PolicyStatus, Truth};
+use portcullis_contract::Reason;
 use serde_json::json;
 
 use super::fields;
@@ -22,6 +23,7 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
         // What a generation means in bytes the reports tell; the controller pins it from here.
         digest: None,
         rollback_to: object.rollback_to,
+        refusal: refusal(object),
     };
     let words = webhook_words(object);
     let webhook = webhook(object, &words);
@@ -29,6 +31,15 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
     let (wanted, found) = (fields::ours(&json!(status)), fields::ours(&object.raw_status));
     let is_given_up = record.given_up.as_ref().is_some_and(|(last, left)| (last, left) == (&wanted, &found));
     (wanted != found && !is_given_up).then_some(status)
+}
+
+/// Why the controller does not take this generation, where its namespace has enough policies.
+fn refusal(object: &PolicyObject) -> Option<&str> {
+    let condition = object.status.as_ref()?.condition(ConditionType::WebhookConfigured)?;
+    let is_refused = condition.status == Truth::False
+        && condition.reason == Reason::QuotaExceeded.as_str()
+        && condition.observed_generation >= object.meta.generation;
+    is_refused.then_some(condition.message.as_str())
 }
 
 /// What the controller says of the webhook, in words.
@@ -130,6 +141,18 @@ mod tests {
         let mut record = record(1, None);
         record.object.meta.deleting = true;
         assert_eq!(wanted(&record, &[], now()), None);
+    }
+
+    #[test]
+    fn the_controllers_refusal_counts_for_the_generation_that_it_is_about() {
+        let mut record = record(2, Some(("False", 2)));
+        assert_eq!(refusal(&record.object), None);
+        let condition = &mut record.object.status.as_mut().expect("a status").conditions[0];
+        condition.reason = "QuotaExceeded".into();
+        condition.message = "too many".into();
+        assert_eq!(refusal(&record.object), Some("too many"));
+        record.object.meta.generation = 3;
+        assert_eq!(refusal(&record.object), None);
     }
 
     #[test]

@@ -12,6 +12,25 @@ fn a_new_policy_is_held_then_it_has_a_revision() {
 }
 
 #[test]
+fn nothing_is_made_of_a_policy_beyond_the_limit_of_its_namespace_until_there_is_room() {
+    let namespaced = Source::Policies(Kind::Policy);
+    let of_tenant = |name: &str, second: u8| {
+        let mut object = policy(name).without_finalizer().0;
+        object["metadata"]["namespace"] = json!("team-a");
+        object["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{second:02}Z"));
+        object
+    };
+    let mut stage = Stage::new();
+    stage.rules.policies_per_namespace = 1;
+    stage.take(namespaced, of_tenant("old", 1));
+    stage.take(namespaced, of_tenant("new", 2));
+    assert_eq!(stage.told(), ["try", "new False QuotaExceeded at 1", "hold old"]);
+    let old = serde_json::from_value(of_tenant("old", 1)).expect("an object");
+    stage.world.take(News::Deleted(namespaced, Box::new(old)));
+    assert_eq!(stage.told(), ["try", "hold new"]);
+}
+
+#[test]
 fn no_webhook_is_registered_before_every_replica_serves() {
     let mut stage = Stage::new();
     stage.put(policy("a"));
