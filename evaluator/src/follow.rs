@@ -17,6 +17,7 @@ use crate::guest::Guests;
 use crate::lanes::Lanes;
 use crate::load::Loading;
 use crate::metrics::Metrics;
+use crate::plan;
 use crate::reload::Reload;
 use crate::state::{Overall, document, numbered};
 use crate::table::SharedTable;
@@ -153,7 +154,7 @@ impl Follower {
                 if self.overall.manifest_failure.take().is_some() {
                     tracing::info!(number = manifest.number, "the manifest can be used again");
                 }
-                self.gate.first_manifest(manifest.policies.iter().map(|policy| policy.id.clone()));
+                self.gate.first_manifest(|| plan::awaited(&manifest.policies));
                 self.reload.adopt(&manifest);
                 self.publish();
             }
@@ -210,10 +211,10 @@ impl Gate {
         Self { ready, limit, first: None }
     }
 
-    /// The policies of a manifest; those of the first one count.
-    fn first_manifest(&mut self, policies: impl Iterator<Item = PolicyId>) {
+    /// The policies of a manifest to wait for; those of the first one count.
+    fn first_manifest(&mut self, policies: impl FnOnce() -> HashSet<PolicyId>) {
         let limit = self.limit;
-        self.first.get_or_insert_with(|| (policies.collect(), Instant::now() + limit));
+        self.first.get_or_insert_with(|| (policies(), Instant::now() + limit));
     }
 
     /// Opens the gate when its time has come. `is_waiting` says whether one of these policies may still get something.
@@ -238,8 +239,8 @@ mod tests {
         Gate::new(Latch::default(), limit)
     }
 
-    fn a() -> impl Iterator<Item = PolicyId> {
-        std::iter::once("cluster/a".parse().expect("an id"))
+    fn a() -> HashSet<PolicyId> {
+        HashSet::from(["cluster/a".parse().expect("an id")])
     }
 
     #[test]
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn open_when_nothing_is_waited_for() {
         let mut gate = gate(Duration::from_secs(60));
-        gate.first_manifest(a());
+        gate.first_manifest(a);
         assert!(!gate.is_open(|_| true));
         assert!(gate.is_open(|_| false));
         assert!(gate.is_open(|_| true), "a gate does not close again");
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn open_after_its_time_whatever_is_missing() {
         let mut gate = gate(Duration::ZERO);
-        gate.first_manifest(a());
+        gate.first_manifest(a);
         assert!(gate.is_open(|_| true));
     }
 }

@@ -1,9 +1,11 @@
 //! What to do about a policy, given what the manifest says and what happened here so far. Nothing but decisions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use portcullis_contract::{Candidate, Class, Digest, Failure, PolicyEntry, Reason, Refused, ReplicaState, Stage};
+use portcullis_contract::{
+    Candidate, Class, Digest, Failure, PolicyEntry, PolicyId, Reason, Refused, ReplicaState, Stage,
+};
 
 /// Everything that makes a candidate what it is: two with the same key load and judge alike, so what is known of one holds
 /// for the other. What only the newest generation decides (mode, failure policy, suspension) is not part of it.
@@ -111,8 +113,15 @@ pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure
     }
 }
 
-/// Whether the start gate need not wait for the policy: something serves, or waiting cannot help. It waits for those that were never
-/// enforced as well: in a folder whose volume was emptied nobody remembers that any was. The gate has a limit of its own.
+/// The policies of the first manifest that the start gate waits for. Match groups pass over what was never enforced, so nobody misses
+/// it, and hundreds of new policies whose modules are slow to come keep no pod from being asked. In a folder whose volume was emptied
+/// nobody remembers that any was enforced: then all count. Those of a `policies.yml` always say so, and tell nothing by that.
+pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
+    let is_told = policies.iter().any(|policy| policy.enforced && !policy.id.is_bare());
+    policies.iter().filter(|policy| policy.enforced || !is_told).map(|policy| policy.id.clone()).collect()
+}
+
+/// Whether the start gate need not wait for the policy: something serves, or waiting cannot help. The gate has a limit of its own.
 pub(crate) fn is_settled(known: &Known, failure: Option<&Failure>, is_loading: bool) -> bool {
     known.in_service.is_some() || !is_loading && failure.is_some_and(|failure| failure.class() != Class::Retry)
 }
@@ -207,6 +216,20 @@ mod tests {
             let state = state(&self.entry, &self.known, failure.as_ref());
             (state, failure.map(|f| f.reason), unserved.map(|f| f.reason))
         }
+    }
+
+    #[test]
+    fn z09_the_gate_waits_for_what_was_enforced_and_for_all_where_that_is_not_known() {
+        let entry =
+            |id: &str, enforced| PolicyEntry { id: id.parse().expect("an id"), enforced, ..Case::newest(1).entry };
+        let waits = |policies: &[PolicyEntry]| {
+            let mut ids: Vec<_> = awaited(policies).iter().map(ToString::to_string).collect();
+            ids.sort();
+            ids
+        };
+        let (old, new) = (entry("cluster/old", true), entry("namespaced/a/new", false));
+        assert_eq!(waits(&[old, new.clone(), entry("bare", true)]), ["bare", "cluster/old"]);
+        assert_eq!(waits(&[new, entry("bare", true)]), ["bare", "namespaced/a/new"]);
     }
 
     #[test]
