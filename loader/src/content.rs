@@ -91,6 +91,9 @@ pub(crate) struct Body {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reference: Option<Reference>,
     /// A JSON object, with the keys in the user's order.
+    // Left out of a record beside a candidate that has them. A loader of an earlier release then takes the record for none, rather
+    // than `null` for the settings.
+    #[serde(skip_serializing_if = "is_left_out", default = "left_out")]
     pub settings: Box<RawValue>,
     /// Whether a patch by the policy is sent.
     pub mutating: bool,
@@ -116,6 +119,15 @@ pub(crate) struct Problem {
     pub reason: Reason,
     /// In words; never with values of settings.
     pub message: String,
+}
+
+/// In the place of settings, which are never `null` themselves.
+fn left_out() -> Box<RawValue> {
+    RawValue::NULL.to_owned()
+}
+
+fn is_left_out(settings: &RawValue) -> bool {
+    settings.get() == RawValue::NULL.get()
 }
 
 /// The uid of a policy that has none of its own.
@@ -182,6 +194,28 @@ impl Body {
             host_capabilities: candidate.host_capabilities.clone(),
             context_aware_resources: candidate.context_aware_resources.clone(),
         }
+    }
+
+    /// The same without the settings, for a record beside a candidate that has them: they may be large.
+    pub(crate) fn without_settings(&self) -> Self {
+        Self {
+            module: self.module.clone(),
+            reference: self.reference.clone(),
+            settings: left_out(),
+            mutating: self.mutating,
+            message: self.message.clone(),
+            timeout_eval_seconds: self.timeout_eval_seconds,
+            host_capabilities: self.host_capabilities.clone(),
+            context_aware_resources: self.context_aware_resources.clone(),
+        }
+    }
+
+    /// What [`Body::without_settings`] was made of, with the settings of the candidate.
+    pub(crate) fn with_settings_of(self, candidate: Option<&Candidate>) -> Option<Self> {
+        if !is_left_out(&self.settings) {
+            return Some(self);
+        }
+        Some(Self { settings: candidate?.settings.clone(), ..self })
     }
 }
 

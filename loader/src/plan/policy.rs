@@ -166,6 +166,7 @@ impl Policy {
             digest: candidate.digest,
             body: Body::of_candidate(candidate),
         };
+        let candidate = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest);
         let mut policy = Self {
             uid: entry.uid.clone(),
             tenant: Tenant::of(&entry.id),
@@ -180,7 +181,8 @@ impl Policy {
             pin: None,
             recent: entry.candidates.iter().rev().map(generation).collect(),
             last_good: entry.last_good.as_ref().and_then(|last| {
-                let body = serde_json::from_str(last.source.get()).ok()?;
+                let body: Body = serde_json::from_str(last.source.get()).ok()?;
+                let body = body.with_settings_of(candidate(last.generation, last.digest))?;
                 Some(Generation { number: last.generation, digest: last.digest, body })
             }),
             last_served: None,
@@ -205,7 +207,9 @@ impl Policy {
             policy.head = record.head;
             policy.pin = record.digest;
             policy.reference = record.reference;
-            policy.body = record.body.ok_or_else(|| record.problem.unwrap_or(unknown));
+            let candidate = record.digest.and_then(|digest| candidate(entry.generation, digest));
+            let body = record.body.and_then(|body| body.with_settings_of(candidate));
+            policy.body = body.ok_or_else(|| record.problem.unwrap_or(unknown));
         }
         policy
     }
@@ -354,17 +358,27 @@ impl Policy {
 
     /// For the manifest.
     pub(super) fn entry(&self, id: &PolicyId, candidates: Vec<Candidate>, failures: Vec<Failure>) -> PolicyEntry {
+        // Settings may be large, and the manifest has a limit: they are in it once for each generation.
+        let kept = |body: &Body, number: i64, digest: Option<Digest>| {
+            let candidate = digest.and_then(|digest| candidate_of(&candidates, number, digest));
+            if candidate.is_some() { body.without_settings() } else { body.clone() }
+        };
         let record = Record {
             file: self.file.clone(),
             hash: self.hash,
             created: self.created,
             begun: self.begun.wall,
             head: self.head.clone(),
-            body: self.body.as_ref().ok().cloned(),
+            body: self.body.as_ref().ok().map(|body| kept(body, self.generation, self.pin)),
             problem: self.body.as_ref().err().cloned(),
             reference: self.reference.clone(),
             digest: self.pin,
         };
+        let last_good = self.last_good.as_ref().map(|good| LastGood {
+            generation: good.number,
+            digest: good.digest,
+            source: raw(&kept(&good.body, good.number, Some(good.digest))),
+        });
         PolicyEntry {
             id: id.clone(),
             uid: self.uid.clone(),
@@ -375,11 +389,7 @@ impl Policy {
             enforced: self.enforced,
             candidates,
             failures,
-            last_good: self.last_good.as_ref().map(|good| LastGood {
-                generation: good.number,
-                digest: good.digest,
-                source: raw(&good.body),
-            }),
+            last_good,
             source: Some(raw(&record)),
         }
     }
@@ -406,6 +416,10 @@ impl LastServed {
 
 fn reference_of(body: &Result<Body, Problem>) -> Option<Reference> {
     body.as_ref().ok()?.reference.clone()
+}
+
+fn candidate_of(candidates: &[Candidate], number: i64, digest: Digest) -> Option<&Candidate> {
+    candidates.iter().find(|candidate| candidate.generation == number && candidate.digest == digest)
 }
 
 /// Own types as JSON text.

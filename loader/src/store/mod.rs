@@ -202,7 +202,7 @@ impl Volume {
     /// Publishes a manifest under a number above all earlier ones, and gives that number.
     ///
     /// # Errors
-    /// What the file system says; the old manifest is then still there.
+    /// What the file system says, or that no evaluator would read it; the old manifest is then still there.
     pub(crate) fn publish(&self, mut manifest: Manifest) -> Result<u64, VolumeError> {
         let on_volume =
             if self.is_manifest_foreign() { self.manifest().map_or(0, |manifest| manifest.number) } else { 0 };
@@ -212,6 +212,17 @@ impl Volume {
             reason: Reason::VolumeReadOnly,
             message: format!("failed to encode the manifest: {error}"),
         })?;
+        if bytes.len() as u64 > MANIFEST_MAX_BYTES {
+            // An evaluator that starts would find nothing that it can serve. With the old one it serves what served before.
+            return Err(VolumeError {
+                reason: Reason::ManifestInvalid,
+                message: format!(
+                    "the manifest of all policies would have {} bytes, and {MANIFEST_MAX_BYTES} are the limit: there are too many \
+                     policies, or their settings are too large",
+                    bytes.len()
+                ),
+            });
+        }
         // The number first: a loader that dies in between leaves a gap and never the same number twice.
         self.lock.note(number)?;
         let path = self.root.join(MANIFEST_FILE);
@@ -280,6 +291,22 @@ mod tests {
         assert_eq!(first.publish(empty()), Ok(2));
         drop(first);
         assert_eq!(open(folder.path()).publish(empty()), Ok(3));
+    }
+
+    #[test]
+    fn z07_what_no_evaluator_would_read_does_not_replace_what_one_can() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = open(folder.path());
+        assert_eq!(volume.publish(empty()), Ok(1));
+        let entry = serde_json::json!({
+            "id": "cluster/a", "uid": "u", "generation": 1, "mode": "protect", "failurePolicy": "Fail", "candidates": [],
+            "failures": [], "source": "x".repeat(usize::try_from(MANIFEST_MAX_BYTES).expect("it fits")),
+        });
+        let entry = serde_json::from_str(&entry.to_string()).expect("an entry");
+        let error = volume.publish(Manifest { policies: vec![entry], ..empty() }).expect_err("refused");
+        assert_eq!(error.reason, Reason::ManifestInvalid);
+        assert_eq!(volume.manifest().map(|manifest| manifest.number), Some(1));
+        assert!(!volume.is_manifest_foreign());
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Section 6: settings.
 
-use portcullis_contract::Reason;
-use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Review, Secret, Source};
+use std::fs;
+
+use portcullis_contract::{MANIFEST_MAX_BYTES, Reason};
+use portcullis_tests::{
+    Canary, Folder, LIMIT, Pod, Policy, Reply, Review, Secret, Source, eventually, eventually_within, heavy,
+};
 use serde_json::json;
 
 #[test]
@@ -164,4 +168,45 @@ fn small_review() -> Review {
         .with("/userInfo", json!({}))
         .with("/kind", kind)
         .with("/resource", resource)
+}
+
+/// Together thirty megabytes: what is in the manifest twice or three times would be more than evaluators read.
+#[test]
+fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
+    const POLICIES: usize = 60;
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let large = |n: usize, mark: &str| {
+        let policy = Policy::namespaced(&format!("team-{}", n % 3), &format!("large-{n}")).guest("always_accept");
+        policy.settings(json!({"mark": mark, "text": "x".repeat(500 << 10)}))
+    };
+    (0..POLICIES).for_each(|n| folder.put(&large(n, "one")));
+    let pod = Pod::on(&folder).begin();
+    let canary = Canary::on(&pod);
+    let all_current = |what: &str| {
+        eventually_within(2 * LIMIT, what, || {
+            pod.evaluator_state().filter(|state| state.current.len() == POLICIES + 1 && state.deviations.is_empty())
+        })
+    };
+    all_current("all policies to serve");
+    eventually("what serves to be remembered", || {
+        let manifest = pod.volume().manifest();
+        manifest.policies.iter().all(|policy| policy.last_good.is_some()).then_some(())
+    });
+    let size = fs::metadata(pod.volume().manifest_path()).expect("it is there").len();
+    assert!(size < MANIFEST_MAX_BYTES * 2 / 3, "{size} bytes");
+
+    // Edits reach the evaluator, also those that a loader makes of what an earlier one remembered.
+    for (generation, restarts) in [(2, false), (3, true)] {
+        if restarts {
+            pod.loader().restart_with(None);
+        }
+        let edited = large(7, &format!("generation {generation}"));
+        folder.put(&edited);
+        pod.wait_current(&edited.id(), generation);
+        let settings = pod.volume().candidate(&edited.id()).settings;
+        assert!(settings.get().contains(&format!("generation {generation}")));
+    }
+    all_current("all policies to serve still");
+    canary.finish(&pod);
 }

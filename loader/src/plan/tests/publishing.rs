@@ -238,3 +238,28 @@ fn a_file_that_cannot_be_read_keeps_its_policies() {
     table.settle();
     assert_eq!(table.candidates("a"), [3]);
 }
+
+#[test]
+fn z07_settings_are_in_the_manifest_once_and_known_after_a_restart() {
+    let settings = "{\"marker\":\"some settings\"}";
+    let id = "cluster/a";
+    let mut table = Table::new();
+    table.want(vec![wants(id, URL, settings)]);
+    table.settle();
+    table.loads(id, 1, digest(URL));
+    table.jobs();
+    let manifest = table.manifest.take().expect("a manifest");
+    assert!(manifest.policies[0].last_good.is_some());
+    let text = serde_json::to_string(&manifest).expect("encodes");
+    assert_eq!(text.matches("some settings").count(), 1, "{text}");
+
+    // The next generation is on its way, and the one that serves has its settings still, over two restarts.
+    for _ in 0..2 {
+        table = Table::restored(table.manifest.take().or_else(|| Some(manifest.clone())));
+        table.want(vec![wants(id, "https://example.com/b", "{}")]);
+        assert_eq!(table.candidates(id), [1]);
+        let entry = &table.manifest.as_ref().expect("a manifest").policies[0];
+        assert_eq!(entry.candidates[0].settings.get(), settings);
+        assert_eq!(serde_json::to_string(entry).expect("encodes").matches("some settings").count(), 1);
+    }
+}
