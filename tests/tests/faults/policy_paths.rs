@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use portcullis_contract::Reason;
 use portcullis_tests::{Client, Folder, LIMIT, Pod, Policy, Program, Raw, RawResponse, Review, eventually, request};
 
 use crate::http::{DENIES, assert_refused};
@@ -69,7 +70,8 @@ fn policy_paths_are_closed_by_the_head_alone_and_tell_no_policy_from_none() {
 fn policy_paths_are_closed_on_the_ports_of_the_probes_and_open_on_the_loopback() {
     let (folder, pod) = pod();
     folder.put(&Policy::cluster("broken").module("missing.wasm"));
-    eventually("the failure to be told", || {
+    pod.wait_failure("cluster/broken", Reason::NotFound);
+    eventually("the loader to tell the failure", || {
         pod.loader_state()?.policies.into_iter().find(|policy| policy.failure.is_some())
     });
     for program in [Program::Evaluator, Program::Loader] {
