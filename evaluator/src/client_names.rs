@@ -11,18 +11,15 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-/// What `inner` accepts, of clients with one of these names.
-#[derive(Debug)]
-pub(crate) struct NamedClients {
-    inner: Arc<dyn ClientCertVerifier>,
-    names: Vec<String>,
+/// Accepts what `inner` does, of clients with one of these names; with no names, all of them.
+pub(crate) fn only_named(inner: Arc<dyn ClientCertVerifier>, names: Vec<String>) -> Arc<dyn ClientCertVerifier> {
+    if names.is_empty() { inner } else { Arc::new(NamedClients { inner, names }) }
 }
 
-impl NamedClients {
-    /// With no names, whatever `inner` accepts.
-    pub(crate) fn new(inner: Arc<dyn ClientCertVerifier>, names: Vec<String>) -> Arc<dyn ClientCertVerifier> {
-        if names.is_empty() { inner } else { Arc::new(Self { inner, names }) }
-    }
+#[derive(Debug)]
+struct NamedClients {
+    inner: Arc<dyn ClientCertVerifier>,
+    names: Vec<String>,
 }
 
 /// Whether a certificate (DER) has one of these names: as the common name of its subject, or as a DNS name. There are no wildcards.

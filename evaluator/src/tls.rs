@@ -19,7 +19,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::client_names::NamedClients;
+use crate::client_names::only_named;
 use crate::expiry::Expiry;
 use crate::metrics::Metrics;
 
@@ -217,7 +217,7 @@ impl Read {
                 }
                 let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
                 let verifier = verifier.map_err(|error| problem(error.to_string()))?;
-                builder.with_client_cert_verifier(NamedClients::new(verifier, files.client_names.clone()))
+                builder.with_client_cert_verifier(only_named(verifier, files.client_names.clone()))
             }
             _ => builder.with_no_client_auth(),
         };
