@@ -1,22 +1,41 @@
-//! Licences, sources and banned crates, by cargo-deny after the rules of `deny.toml`.
+//! Licences, sources, banned crates and known weaknesses, by cargo-deny after the rules of `deny.toml`.
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::step::Step;
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// Runs cargo-deny. Advisories need a database from the network, so they are left to `cargo deny check advisories`.
+/// The name of the step of the tests.
+pub(crate) const ADVISORIES: &str = "known weaknesses";
+
+const NOT_INSTALLED: &str =
+    "cargo-deny is not installed: run `cargo install --locked cargo-deny` (some minutes), then this again";
+
+/// Runs cargo-deny. Advisories need a database from the network, so they are left to the tests ([`advisories`]).
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
-    ensure!(
-        tools::on_path("cargo-deny"),
-        "cargo-deny is not installed: run `cargo install --locked cargo-deny` (some minutes), then this again"
-    );
+    ensure!(tools::on_path("cargo-deny"), NOT_INSTALLED);
     let status = workspace
         .cargo("deny")
         .args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"])
         .status()
         .context("failed to start cargo deny")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Looks for known weaknesses of what is in `Cargo.lock`, where the RustSec database can be had.
+pub(crate) fn advisories(workspace: &Workspace) -> Step<'static> {
+    if !tools::on_path("cargo-deny") {
+        return Step::skip(ADVISORIES, NOT_INSTALLED);
+    }
+    // A machine without the database says nothing of our dependencies; one that has it must not say that they are fine unseen.
+    let fetched = workspace.cargo("deny").args(["fetch", "db"]).output();
+    if !fetched.is_ok_and(|output| output.status.success()) {
+        return Step::skip(ADVISORIES, "the RustSec database cannot be fetched: see `cargo deny fetch db`");
+    }
+    let mut check = workspace.cargo("deny");
+    check.args(["check", "--hide-inclusion-graph", "--disable-fetch", "advisories"]);
+    Step::command(ADVISORIES, check)
 }

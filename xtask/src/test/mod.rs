@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::executables::{Executable, Executables};
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, generate, guests, programs, tools};
+use crate::{boundaries, cluster, deny, generate, guests, programs, tools};
 
 /// The crate of the benchmarks.
 const BENCH: &str = "portcullis-bench";
@@ -81,6 +81,7 @@ impl<'a> Plan<'a> {
         for step in boundaries::rules(self.workspace) {
             self.add(step);
         }
+        self.advisories();
         self.lints();
         self.guests();
 
@@ -103,6 +104,15 @@ impl<'a> Plan<'a> {
             self.clean_up();
         }
         Ok(())
+    }
+
+    fn advisories(&mut self) {
+        // Whether the database can be had is tried only where it is wanted.
+        if self.wanted.list {
+            self.add(Step::skip(deny::ADVISORIES, ""));
+        } else if self.selects(deny::ADVISORIES) {
+            self.add(deny::advisories(self.workspace));
+        }
     }
 
     fn formatting(&mut self) {
