@@ -108,7 +108,7 @@ impl Running {
         command
             .args(&recipe.arguments)
             .args(["--log-format", "json"])
-            .env(portcullis_process::EXIT_WITH_PARENT, "1")
+            .env(portcullis_process::EXIT_WITH_PARENT, std::process::id().to_string())
             .stdin(if recipe.speaks { Stdio::piped() } else { Stdio::null() })
             .stdout(if recipe.speaks { Stdio::inherit() } else { Stdio::null() })
             .stderr(Stdio::piped())

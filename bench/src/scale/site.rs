@@ -86,7 +86,7 @@ impl<'c> Site<'c> {
             .args(["--loader-state", "127.0.0.1:1", "--evaluator-state", "127.0.0.1:2"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .env(portcullis_process::EXIT_WITH_PARENT, "1")
+            .env(portcullis_process::EXIT_WITH_PARENT, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         self.leader = Some(command.spawn().context("failed to start the reporter")?);

@@ -18,14 +18,19 @@ impl SettingError {
     }
 }
 
-/// Set by a program that starts others and wants them to end when it is gone, however it ends.
+/// Set by a program that starts others and wants them to end when it is gone, however it ends: to its process id.
 pub const EXIT_WITH_PARENT: &str = "PORTCULLIS_EXIT_WITH_PARENT";
 
 /// Runs a program's body, with cryptography installed, and turns its error into a sentence and an exit status: 64 for a [`SettingError`], 1 else.
 pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    if std::env::var_os(EXIT_WITH_PARENT).is_some() {
+    if let Some(parent) = std::env::var_os(EXIT_WITH_PARENT) {
         // The program works without; only a killed parent would leave it behind.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+        // Who was killed before that sends no signal any more.
+        let is_there = rustix::process::getppid().is_some_and(|found| parent == *found.as_raw_nonzero().to_string());
+        if !is_there {
+            return ExitCode::FAILURE;
+        }
     }
     crate::install_crypto();
     match body() {
