@@ -37,8 +37,7 @@ impl Client {
     /// # Panics
     /// When the bundle has no certificate.
     pub fn trusting(address: SocketAddr, bundle: &str) -> Self {
-        let authorities = reqwest::Certificate::from_pem_bundle(bundle.as_bytes()).expect("a PEM bundle");
-        Self::build(Self::common().tls_certs_only(authorities), format!("https://{address}"))
+        Self::build(Self::common_trusting(bundle), format!("https://{address}"))
     }
 
     /// A caller of `address` over TLS that shows a certificate.
@@ -48,9 +47,8 @@ impl Client {
     pub fn with_identity(address: SocketAddr, identity: &Identity) -> Self {
         let pem = format!("{}{}", identity.certificate, identity.key);
         let identity = reqwest::Identity::from_pem(pem.as_bytes()).expect("a pair");
-        let authorities =
-            reqwest::Certificate::from_pem_bundle(Authority::shared().pem.as_bytes()).expect("a PEM bundle");
-        Self::build(Self::common().tls_certs_only(authorities).identity(identity), format!("https://{address}"))
+        let builder = Self::common_trusting(&Authority::shared().pem).identity(identity);
+        Self::build(builder, format!("https://{address}"))
     }
 
     /// A caller of `address` over plain HTTP.
@@ -62,6 +60,11 @@ impl Client {
         // An error says that it is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         reqwest::Client::builder().no_proxy().http1_only().tcp_nodelay(true).timeout(Duration::from_secs(60))
+    }
+
+    fn common_trusting(bundle: &str) -> reqwest::ClientBuilder {
+        let authorities = reqwest::Certificate::from_pem_bundle(bundle.as_bytes()).expect("a PEM bundle");
+        Self::common().tls_certs_only(authorities)
     }
 
     fn build(builder: reqwest::ClientBuilder, base: String) -> Self {

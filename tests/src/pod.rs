@@ -111,6 +111,21 @@ impl Pod {
         self.addresses.admission()
     }
 
+    /// Kills loader and evaluator, and starts them again with nothing on any volume, as a fresh pod does.
+    ///
+    /// # Panics
+    /// When the folders cannot be emptied.
+    pub fn start_fresh(&self) {
+        self.evaluator().kill();
+        self.loader().kill();
+        for name in ["volume", "private"] {
+            fs::remove_dir_all(self.path(name)).expect("it is there");
+            fs::create_dir_all(self.path(name)).expect("a folder");
+        }
+        self.loader().start_again();
+        self.evaluator().start_again();
+    }
+
     /// A caller of the admission port.
     pub fn client(&self) -> &Client {
         &self.client

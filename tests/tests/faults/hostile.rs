@@ -11,12 +11,12 @@ use portcullis_tests::{
 use serde_json::{Value, json};
 
 const REMOTE: &str = "cluster/remote";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const WASM: &str = "application/vnd.wasm.content.layer.v1+wasm";
+pub(crate) const WASM: &str = "application/vnd.wasm.content.layer.v1+wasm";
 
 /// The manifest of a module with layers of these types.
-fn manifest(module: &[u8], layers: &[&str]) -> Value {
+pub(crate) fn manifest(module: &[u8], layers: &[&str]) -> Value {
     let layer = |kind: &&str| json!({"mediaType": kind, "digest": Digest::of(module), "size": module.len()});
     json!({
         "schemaVersion": 2,
@@ -36,7 +36,7 @@ fn name(source: &Source, repository: &str) -> String {
     format!("registry://{}/{repository}:v1", source.host())
 }
 
-fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
+pub(crate) fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
     Pod::on(folder).loader("--source-ca", source.ca_file(folder))
 }
 

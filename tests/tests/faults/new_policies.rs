@@ -133,16 +133,7 @@ fn assert_nobody_notices(kind: &Kind) {
     let restarts: [(&str, &dyn Fn()); 3] = [
         ("evaluator", &|| pod.evaluator().restart_with(None)),
         ("loader", &|| pod.loader().restart_with(None)),
-        ("pod", &|| {
-            pod.evaluator().kill();
-            pod.loader().kill();
-            for name in ["volume", "private"] {
-                fs::remove_dir_all(folder.path(name)).expect("it is there");
-                fs::create_dir_all(folder.path(name)).expect("a folder");
-            }
-            pod.loader().start_again();
-            pod.evaluator().start_again();
-        }),
+        ("pod", &|| pod.start_fresh()),
     ];
     for (what, restart) in restarts {
         restart();

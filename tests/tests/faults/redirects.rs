@@ -3,27 +3,13 @@
 use std::fs;
 
 use portcullis_contract::{Digest, Reason};
-use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Reply, Source, docker_config};
-use serde_json::{Value, json};
+use portcullis_tests::{Canary, Folder, Policy, Reply, Source, docker_config};
+use serde_json::json;
+
+use crate::hostile::{MANIFEST, WASM, manifest, pod_with};
 
 const REMOTE: &str = "cluster/remote";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const BY_TAG: &str = "/v2/policies/a/manifests/v1";
-
-fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
-    Pod::on(folder).loader("--source-ca", source.ca_file(folder))
-}
-
-fn manifest(module: &[u8]) -> Value {
-    json!({
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": {"mediaType": "application/vnd.wasm.config.v1+json", "digest": Digest::of(b"{}"), "size": 2},
-        "layers": [{
-            "mediaType": "application/vnd.wasm.content.layer.v1+wasm", "digest": Digest::of(module), "size": module.len(),
-        }],
-    })
-}
 
 /// The list of what is allowed has this registry and nobody else.
 fn only(source: &Source, scheme: &str) -> String {
@@ -90,7 +76,7 @@ fn fault_z17_a_redirect_leaves_the_list_of_sources() {
 fn blobs_may_lie_where_no_list_names_them() {
     let (source, store) = (Source::https(), Source::https());
     let module = Reply::module_bytes("elsewhere");
-    let text = manifest(&module).to_string();
+    let text = manifest(&module, &[WASM]).to_string();
     let blob = format!("/v2/policies/a/blobs/{}", Digest::of(&module));
     source.answer(BY_TAG, [Reply::ok(text).header("content-type", MANIFEST)]);
     source.answer(&blob, [Reply::redirect(&store.url("/blob"))]);

@@ -1,6 +1,5 @@
 //! Section 14: hundreds of modules of one namespace that take long to come, and what the others notice.
 
-use std::fs;
 use std::time::Duration;
 
 use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Review, Source, guest_with, heavy};
@@ -65,14 +64,7 @@ fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
 
     // A fresh pod finds nothing on its volume.
     canary.pause();
-    pod.evaluator().kill();
-    pod.loader().kill();
-    for name in ["volume", "private"] {
-        fs::remove_dir_all(folder.path(name)).expect("it is there");
-        fs::create_dir_all(folder.path(name)).expect("a folder");
-    }
-    pod.loader().start_again();
-    pod.evaluator().start_again();
+    pod.start_fresh();
     pod.wait_current("cluster/canary", 1);
     canary.resume();
     assert_opens_with(&pod, &others);
