@@ -104,7 +104,7 @@ pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Opti
 /// What this replica does for the policy. A generation that was loaded and cannot be read any more (a damaged revision) goes on, but
 /// not as what is wanted: nobody knows what that is.
 pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure>) -> ReplicaState {
-    let is_readable = failure.is_none_or(|failure| failure.reason.stage() != Stage::Spec);
+    let is_readable = failure.is_none_or(|failure| failure.stage() != Stage::Spec);
     match known.in_service {
         Some(serving) if serving.generation == entry.generation && is_readable => ReplicaState::Current,
         Some(_) => ReplicaState::Previous,

@@ -96,7 +96,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
 
 /// Whether the loader can read the newest generation.
 fn is_readable(policy: &LoaderPolicy) -> bool {
-    policy.failure.as_ref().is_none_or(|failure| failure.reason.stage() != Stage::Spec)
+    policy.failure.as_ref().is_none_or(|failure| failure.stage() != Stage::Spec)
 }
 
 /// Whether the evaluator tells of a generation that the loader has not told of yet. For a moment that is the order in which

@@ -115,6 +115,11 @@ fn repository_of(path: &str) -> Option<&str> {
     ["/manifests/", "/blobs/", "/referrers/"].iter().find_map(|part| Some(&path[..path.rfind(part)?]))
 }
 
+/// An address as lists of what is allowed have it: without query and credentials.
+pub fn address_of(url: &Url) -> String {
+    format!("{}://{}{}", url.scheme(), host_of(url), url.path())
+}
+
 impl Web {
     /// A caller; the first attempt makes its first client.
     pub fn new(settings: WebSettings) -> Self {
@@ -175,12 +180,13 @@ impl Web {
     /// Whether modules may come from where a redirect leads, as an address of the web or as a repository of a registry.
     fn check_redirect(&self, to: &Url) -> Result<(), FetchError> {
         let host = host_of(to);
-        let repository = repository_of(to.path()).map(|repository| format!("registry://{host}/{repository}"));
-        let address = format!("{}://{host}{}", to.scheme(), to.path());
-        let mut addresses = repository.into_iter().chain([address]).map(|address| self.check_allowed(&address, &host));
-        addresses.find(Result::is_ok).unwrap_or_else(|| {
-            let refused = self.check_allowed("", &host).map_err(|error| error.message).err().unwrap_or_default();
-            Err(FetchError::new(Reason::SourceNotAllowed, format!("a redirect leads to {host}: {refused}")))
+        let as_repository = || repository_of(to.path()).map(|repository| format!("registry://{host}/{repository}"));
+        let allowed = self.check_allowed(&address_of(to), &host).or_else(|refused| match as_repository() {
+            Some(address) => self.check_allowed(&address, &host),
+            None => Err(refused),
+        });
+        allowed.map_err(|refused| {
+            FetchError::new(refused.reason, format!("a redirect leads to {host}: {}", refused.message))
         })
     }
 

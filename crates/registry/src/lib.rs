@@ -23,7 +23,7 @@ mod sources;
 mod tls;
 
 pub use address::{Allowed, Guard, Range};
-pub use client::{Hop, Redirects, Web, WebSettings, host_of};
+pub use client::{Hop, Redirects, Web, WebSettings, address_of, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
 pub use peers::{PEER_NAME, PeerKeys, PeerTls, Peers, Place, PlaceError};

@@ -6,7 +6,7 @@ use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, Poli
 
 use super::effort::{Effort, Now, Setback};
 use super::policy::Policy;
-use super::{Making, Plan, Reference};
+use super::{Plan, Reference};
 use crate::retry;
 
 /// How long changes gather before a manifest is written.
@@ -198,10 +198,7 @@ impl Plan {
             return Some(problem);
         }
         let body = policy.body.as_ref().ok()?;
-        let is_made = |making: &Making| making.effort.result().is_some();
-        let making =
-            policy.pin.filter(|digest| self.is_admitted(body, digest)).map(|digest| self.artifacts.get(&digest));
-        if making.flatten().is_some_and(is_made) {
+        if policy.pin.is_some_and(|digest| self.candidate_artifact(body, &digest).is_some()) {
             return None;
         }
         self.attempted(policy, body).or_else(|| policy.failed_before.clone())

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, MAX_MANIFEST, Manifest, Registry};
 use portcullis_registry::signature::{self, Material, Requirement, RequirementError};
-use portcullis_registry::{DockerConfig, Peers, Web, WebSettings, Whole, host_of};
+use portcullis_registry::{DockerConfig, Peers, Web, WebSettings, Whole, address_of, host_of};
 use url::Url;
 
 pub(crate) use self::file::FileSource;
@@ -188,7 +188,7 @@ impl Sources {
             return Err(nobody_signs());
         }
         let (web, host) = (self.registry.web(), host_of(url));
-        web.check_allowed(&format!("{}://{host}{}", url.scheme(), url.path()), &host)?;
+        web.check_allowed(&address_of(url), &host)?;
         web.check(url)
     }
 
