@@ -94,7 +94,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     groups.decide(world, memory, rules, now, &mut decision);
     for policy in world.policies.values().filter(|policy| !policy.is_deleting) {
         match quota.refusal(policy) {
-            // Nothing is made of it, and nothing has to be tidied up after it.
+            // It gets no revision and no finalizer, so there is nothing to clean up when it is deleted.
             Some(refusal) => decision.actions.extend(condition::write(policy, refusal, now)),
             None => living::decide(world, &groups, policy, memory, rules, now, &mut decision),
         }

@@ -26,7 +26,7 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     if let Some(parent) = std::env::var_os(EXIT_WITH_PARENT) {
         // The program works without; only a killed parent would leave it behind.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
-        // Who was killed before that sends no signal any more.
+        // A parent that was killed before this line sends no signal.
         let is_there = rustix::process::getppid().is_some_and(|found| parent == *found.as_raw_nonzero().to_string());
         if !is_there {
             return ExitCode::FAILURE;

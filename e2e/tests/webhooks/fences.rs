@@ -67,7 +67,7 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
         change(json!({ "labels": { "team": "other" } }), json!({})),
         change(json!({ "annotations": { "note": "other" } }), json!({})),
     ];
-    // Of a new rule an API server hears a moment after it was applied.
+    // It takes an API server a moment to notice a new rule.
     eventually("the rules to count", || is_fenced(&apply("thief", &edits[0]), "nothing of a policy").then_some(()));
     eventually("the rules to count", || is_fenced(&create(&secret("any")), "keeps no Secret any").then_some(()));
     for edit in &edits {

@@ -31,7 +31,7 @@ fn a_policy_beyond_the_limit_of_its_namespace_says_so_and_is_taken_once_there_is
         |revision: &Value| revision["metadata"]["labels"]["policies.portcullis.dev/policy-name"] == "second";
     assert!(!installation.revisions().iter().any(is_of_second), "nothing is made of it");
 
-    // Who has a place can edit, and ClusterPolicies are not counted.
+    // A policy that was taken can be edited, and ClusterPolicies are not counted.
     installation.apply_ready(&[first.field("mode", "warn"), installation.cluster_policy("quota-everywhere")]);
     let object = installation.object(&second).expect("it is there");
     assert_eq!(said(&object, "Accepted").map(|one| one.1), Some("QuotaExceeded"));

@@ -172,7 +172,7 @@ fn fault_z18_of_a_damaged_revision_the_older_generation_serves_and_labels_come_b
     });
     let labels = &revision(&scene, 2)["metadata"]["labels"];
     assert_eq!(labels["policies.portcullis.dev/match-group"], group(&scene.webhooks(1)[0]));
-    // Who has loaded it goes on with it; who has not answers with the newest generation that can be read.
+    // A pod that has loaded it goes on with it; a fresh one answers with the newest generation that can be read.
     let refused = scene.create("one").expect_err("denied");
     assert!(refused.contains("the second says no"), "{refused}");
     while_all_are_refused(&scene, || renew_replicas(&scene));

@@ -150,7 +150,7 @@ impl Registry {
         }
         let mut answer = self.web.send(&hop).await?;
         let asked = host_of(&hop.url);
-        // Who stands behind a redirect is not who the login is for, whatever he asks for.
+        // The login is for the host that was asked, and not for the target of a redirect.
         let is_asked = |answer: &reqwest::Response| host_of(answer.url()) == asked;
         if answer.status() == StatusCode::UNAUTHORIZED && is_asked(&answer) {
             self.logins.forget(image, push);
