@@ -16,6 +16,7 @@ mod manifest;
 mod marker;
 mod reason;
 mod state;
+mod tenant;
 mod text;
 
 pub use digest::{Digest, DigestError, Hasher};
@@ -32,6 +33,7 @@ pub use state::{
     Activity, Current, Deviation, EvaluatorState, Failing, InputProblem, LoaderPolicy, LoaderState, Phase, Program,
     Refused, ReplicaState, SourceHealth,
 };
+pub use tenant::Tenant;
 pub use text::{clean, truncate};
 
 /// The Kubewarden level this host is compatible with, which `minimumKubewardenVersion` of a module is compared to

@@ -17,9 +17,9 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use portcullis_contract::PolicyId;
+use portcullis_contract::{PolicyId, Tenant};
 
-use crate::tenant::{Claimant, Tenant};
+use crate::tenant::Claimant;
 
 /// A stock of permits or bytes, and those who hold it or wait for it. `W` is how one who waits is told.
 pub(crate) struct Fair<W> {

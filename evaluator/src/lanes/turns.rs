@@ -9,11 +9,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use portcullis_contract::PolicyId;
+use portcullis_contract::{PolicyId, Tenant};
 use portcullis_engine::TICK;
 
 use super::width::{Turn, Width};
-use crate::tenant::{Claimant, Tenant};
+use crate::tenant::Claimant;
 
 /// The order of turns. `W` is how an evaluation is told that it has one.
 pub(crate) struct Turns<W> {

@@ -15,7 +15,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::plan::{Claims, Need, Tenant};
+use portcullis_contract::Tenant;
+
+use crate::plan::{Claims, Need};
 
 /// Each so many slots, one is given regardless of what is wanted.
 const ROUND: u64 = 4;

@@ -86,8 +86,10 @@ impl<K: Hash + Eq> Turns<K> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::Tenant;
+
     use super::*;
-    use crate::plan::{Claims, Need, Tenant};
+    use crate::plan::{Claims, Need};
 
     fn cluster() -> Arc<Gauge> {
         let mut claims = Claims::default();

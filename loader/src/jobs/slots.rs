@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use portcullis_contract::Tenant;
 use tokio::sync::oneshot;
 
 use super::Gauge;
 use super::line::Line;
-use crate::plan::Tenant;
 
 /// So many at the same time, and the others wait for their turn.
 pub(crate) struct Slots(Mutex<Line<Waiting>>);

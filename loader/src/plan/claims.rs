@@ -1,18 +1,8 @@
 //! For whom a job is done, and how much depends on it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use portcullis_contract::PolicyId;
-
-/// Who writes policies together, and so has turns together: whoever may write in a namespace can write as many as they like.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Tenant {
-    /// All ClusterPolicies, and the policies of a `policies.yml`.
-    Cluster,
-    /// The policies of a namespace.
-    Namespace(Arc<str>),
-}
+use portcullis_contract::Tenant;
 
 /// How much depends on a job; the more, the earlier it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,13 +16,6 @@ pub(crate) enum Need {
 /// Everybody who wants a job done, each with the greatest of their needs. Nobody wants what has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claims(BTreeMap<Tenant, Need>);
-
-impl Tenant {
-    /// The tenant that a policy belongs to.
-    pub(crate) fn of(policy: &PolicyId) -> Self {
-        policy.namespace().map_or(Self::Cluster, |namespace| Self::Namespace(namespace.into()))
-    }
-}
 
 impl Claims {
     /// One more wants it.
@@ -55,14 +38,6 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn policies_of_a_namespace_are_one_tenant_and_all_others_another() {
-        let tenant = |id: &str| Tenant::of(&id.parse().expect("an id"));
-        assert_eq!(tenant("namespaced/team-a/one"), Tenant::Namespace("team-a".into()));
-        assert_eq!(tenant("cluster/one"), Tenant::Cluster);
-        assert_eq!(tenant("bare"), Tenant::Cluster);
-    }
 
     #[test]
     fn of_several_needs_of_one_tenant_the_greatest_counts() {

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason};
 
 use self::admission::Admissions;
-pub(crate) use self::claims::{Claims, Need, Tenant};
+pub(crate) use self::claims::{Claims, Need};
 use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
 use self::groups::Groups;

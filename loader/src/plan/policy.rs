@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use portcullis_contract::{
-    Candidate, Digest, Failure, GroupId, LastGood, PolicyEntry, PolicyId, Reason, Stage, WebhookKind,
+    Candidate, Digest, Failure, GroupId, LastGood, PolicyEntry, PolicyId, Reason, Stage, Tenant, WebhookKind,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::claims::{Need, Tenant};
+use super::claims::Need;
 use super::effort::Now;
 use super::groups::Membership;
 use crate::content::{Body, DesiredPolicy, Head, Object, Problem, uid};

@@ -1,5 +1,7 @@
 //! For whom jobs are done, and how much depends on them.
 
+use portcullis_contract::Tenant;
+
 use super::cluster::{broken, object, served};
 use super::*;
 
