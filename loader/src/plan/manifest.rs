@@ -181,8 +181,17 @@ impl Plan {
             candidates.extend(self.candidate(body, policy.generation, digest));
         }
         if self.needs_fallback(policy) {
-            let ready = policy.fallbacks().find_map(|other| self.candidate(&other.body, other.number, other.digest));
-            candidates.extend(ready);
+            let mut ready = policy.fallbacks().filter_map(|other| {
+                let candidate = self.candidate(&other.body, other.number, other.digest)?;
+                Some((policy.is_unproven(other), candidate))
+            });
+            let best = ready.next();
+            // What nobody has said to be good is not relied upon alone.
+            let next = best
+                .as_ref()
+                .filter(|(is_unproven, _)| *is_unproven)
+                .and_then(|_| ready.find(|(is_unproven, _)| !is_unproven));
+            candidates.extend([best, next].into_iter().flatten().map(|(_, candidate)| candidate));
         }
         policy.entry(id, candidates, self.failure(policy).into_iter().collect())
     }

@@ -100,6 +100,9 @@ struct Record {
     reference: Option<Reference>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<Digest>,
+    /// Published after the last good generation and replaced before an evaluator said what became of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    unproven: Option<LastGood>,
 }
 
 impl Policy {
@@ -167,6 +170,11 @@ impl Policy {
             body: Body::of_candidate(candidate),
         };
         let candidate = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest);
+        let remembered = |known: &LastGood| {
+            let body: Body = serde_json::from_str(known.source.get()).ok()?;
+            let body = body.with_settings_of(candidate(known.generation, known.digest))?;
+            Some(Generation { number: known.generation, digest: known.digest, body })
+        };
         let mut policy = Self {
             uid: entry.uid.clone(),
             tenant: Tenant::of(&entry.id),
@@ -180,11 +188,7 @@ impl Policy {
             reference: None,
             pin: None,
             recent: entry.candidates.iter().rev().map(generation).collect(),
-            last_good: entry.last_good.as_ref().and_then(|last| {
-                let body: Body = serde_json::from_str(last.source.get()).ok()?;
-                let body = body.with_settings_of(candidate(last.generation, last.digest))?;
-                Some(Generation { number: last.generation, digest: last.digest, body })
-            }),
+            last_good: entry.last_good.as_ref().and_then(remembered),
             last_served: None,
             older_groups: BTreeSet::new(),
             is_object: false,
@@ -200,6 +204,12 @@ impl Policy {
                 .cloned(),
         };
         if let Some(record) = record {
+            if let Some(unproven) = record.unproven.as_ref().and_then(remembered) {
+                // One that came from a candidate knows less than what was remembered.
+                policy.recent.retain(|other| (other.number, other.digest) != (unproven.number, unproven.digest));
+                policy.recent.push(unproven);
+                policy.recent.sort_by_key(|known| known.number);
+            }
             policy.created = record.created;
             policy.begun.wall = record.begun;
             policy.file = record.file;
@@ -338,12 +348,21 @@ impl Policy {
         self.last_served.as_ref().and_then(LastServed::ready)
     }
 
-    /// What may serve while the newest generation does not, best first.
+    /// Whether no evaluator has said yet what became of a generation that is newer than the last good one.
+    pub(super) fn is_unproven(&self, recent: &Generation) -> bool {
+        self.last_good.as_ref().is_some_and(|good| recent.number > good.number)
+    }
+
+    /// What may serve while the newest generation does not, best first. One that was published after the last good one may serve
+    /// already, although no evaluator has said so yet.
     pub(super) fn fallbacks(&self) -> impl Iterator<Item = &Generation> {
         let target = self.target().map(|(_, digest)| (self.generation, digest));
-        self.last_good
+        self.recent
             .iter()
-            .chain(self.recent.iter().rev())
+            .rev()
+            .filter(|recent| self.is_unproven(recent))
+            .chain(&self.last_good)
+            .chain(self.recent.iter().rev().filter(|recent| !self.is_unproven(recent)))
             .chain(self.served())
             .filter(move |other| target != Some((other.number, other.digest)) && !self.refused.contains(&other.number))
     }
@@ -363,6 +382,11 @@ impl Policy {
             let candidate = digest.and_then(|digest| candidate_of(&candidates, number, digest));
             if candidate.is_some() { body.without_settings() } else { body.clone() }
         };
+        let remembered = |known: &Generation| LastGood {
+            generation: known.number,
+            digest: known.digest,
+            source: raw(&kept(&known.body, known.number, Some(known.digest))),
+        };
         let record = Record {
             file: self.file.clone(),
             hash: self.hash,
@@ -373,12 +397,9 @@ impl Policy {
             problem: self.body.as_ref().err().cloned(),
             reference: self.reference.clone(),
             digest: self.pin,
+            unproven: self.fallbacks().find(|other| self.is_unproven(other)).map(remembered),
         };
-        let last_good = self.last_good.as_ref().map(|good| LastGood {
-            generation: good.number,
-            digest: good.digest,
-            source: raw(&kept(&good.body, good.number, Some(good.digest))),
-        });
+        let last_good = self.last_good.as_ref().map(remembered);
         PolicyEntry {
             id: id.clone(),
             uid: self.uid.clone(),

@@ -83,6 +83,26 @@ fn refused_settings_bring_the_last_good_one_back() {
 }
 
 #[test]
+fn a_generation_that_was_replaced_before_anybody_said_it_serves_outlives_a_restart() {
+    let mut table = Table::new();
+    table.want(vec![wants("a", URL, "{}")]);
+    table.settle();
+    table.loads("a", 1, digest(URL));
+    table.want(vec![wants("a", URL, "{\"good\":1}")]);
+    assert_eq!(table.candidates("a"), [2]);
+    // The evaluator serves it by now, and the loader does not know.
+    table.want(vec![wants("a", URL, "{\"bad\":1}")]);
+    assert_eq!(table.candidates("a"), [3]);
+    let mut table = Table::restored(table.manifest.take());
+    table.want(vec![wants("a", URL, "{\"bad\":1}")]);
+    table.settle();
+    table.refuses("a", 3, digest(URL), digest("x"), Reason::SettingsInvalid, 1);
+    assert_eq!(table.candidates("a"), [3, 2, 1]);
+    table.refuses("a", 2, digest(URL), digest("x"), Reason::SettingsInvalid, 1);
+    assert_eq!(table.candidates("a"), [3, 1]);
+}
+
+#[test]
 fn v07_v08_v10_an_artifact_that_the_evaluator_cannot_use_is_made_anew() {
     for reason in
         [Reason::ArtifactMissing, Reason::ArtifactCorrupt, Reason::ArtifactIncompatible, Reason::ArtifactUnreadable]
