@@ -63,10 +63,15 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Held by tests that need the machine for themselves: one of them at a time, beside the light ones. They may open thousands
-/// of connections, and so may the programs that they start.
+/// Held by tests that take most of the machine: one of them at a time, beside the light ones.
 pub fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::new(());
+    allow_many_connections();
+    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on the test may open thousands of connections, and so may the programs that it starts.
+pub fn allow_many_connections() {
     static DESCRIPTORS: Once = Once::new();
     DESCRIPTORS.call_once(|| {
         let limit = rustix::process::getrlimit(Resource::Nofile);
@@ -74,5 +79,4 @@ pub fn heavy() -> MutexGuard<'static, ()> {
         // Where this is refused, a test that needs more says so itself.
         let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     });
-    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Program, Review, eventually, heavy};
+use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Review, eventually, heavy};
 use serde_json::{Value, json};
 
 /// Each guest fails for this reason whenever it is called, by name and with this text; with `failurePolicy: Ignore` the
@@ -332,42 +332,4 @@ fn fault_m26_exit() {
         Reason::EvaluationTrapped,
         &[("exit", ""), ("wasi_exit_1", "the guest gave up"), ("wasi_exit_1_silent", "")],
     );
-}
-
-#[test]
-fn fault_m28_a_thousand_heavy_calls_at_once() {
-    let _alone = heavy();
-    let folder = Folder::with_canary();
-    // Long enough for some calls to end, also where other programs keep the processors busy.
-    folder.put(&Policy::cluster("heavy").guest("heavy").timeout(8));
-    folder.put(&Policy::cluster("light").denying("light"));
-    let pod = Pod::on(&folder).without(Program::Reporter).start();
-    let canary = Canary::on(&pod);
-    pod.wait_current("cluster/heavy", 1);
-    pod.wait_current("cluster/light", 1);
-
-    let answers = std::thread::scope(|scope| {
-        let heavy = scope.spawn(|| pod.new_client().ask_at_once(1000, "cluster/heavy", &Review::pod()));
-        while !heavy.is_finished() {
-            assert_eq!(pod.ask("cluster/light", &Review::pod()).verdict().message, "light");
-        }
-        heavy.join().expect("all are answered")
-    });
-    let (mut judged, mut overloaded) = (0, 0);
-    for answer in answers {
-        let verdict = answer.expect("answers").verdict();
-        if verdict.allowed {
-            judged += 1;
-        } else {
-            let refused = [Reason::Overloaded, Reason::EvaluationTimedOut];
-            let named = |reason: &Reason| verdict.message.starts_with(&format!("policy cluster/heavy: {reason}: "));
-            assert!(refused.iter().any(named), "{verdict:?}");
-            overloaded += usize::from(verdict.code == 503);
-        }
-    }
-    assert!(judged > 0, "some are judged");
-    assert!(overloaded > 0, "some are refused early");
-    // Back to normal at once.
-    assert!(pod.ask("cluster/heavy", &Review::pod()).verdict().allowed);
-    canary.finish(&pod);
 }

@@ -89,12 +89,13 @@ impl<'a> Plan<'a> {
             tests.into_iter().filter(|tests| self.selects(&tests.step.name)).collect()
         };
         let unit = selected([vec![self.generated()], self.unit_tests()].into_iter().flatten().collect());
+        let alone = selected(vec![self.alone()]);
         let real = selected(self.real_tests()?);
-        let needs: Vec<Need> = unit.iter().chain(&real).flat_map(|tests| tests.needs).copied().collect();
-        if !unit.is_empty() || !real.is_empty() {
+        let needs: Vec<Need> = unit.iter().chain(&alone).chain(&real).flat_map(|tests| tests.needs).copied().collect();
+        if !unit.is_empty() || !alone.is_empty() || !real.is_empty() {
             self.builds(&needs)?;
         }
-        for tests in unit {
+        for tests in unit.into_iter().chain(alone) {
             self.add(tests.step);
         }
         for tests in real {

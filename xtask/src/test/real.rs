@@ -6,12 +6,16 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::{BLACK_BOX, Need, Plan, Tests};
+use crate::executables::Executable;
 use crate::programs::Profile;
 use crate::step::Step;
 use crate::{cluster, e2e, network, tools};
 
 /// The tests of what the chart renders, its alerts among that.
 const CHART_TESTS: &str = "chart";
+
+/// Black-box tests that have the machine to themselves.
+const ALONE: &str = "alone";
 
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
@@ -31,16 +35,29 @@ impl<'a> Plan<'a> {
     }
 
     fn black_box(&self) -> Vec<Tests<'a>> {
-        let (executables, mut args) = (self.executables, self.args());
-        let (programs, guests) = (self.workspace.bin_dir(Profile::Dev.dir()), self.guests_dir());
-        let mut all = Vec::new();
+        let (mut args, mut all) = (self.args(), Vec::new());
         if let Err(missing) = if self.wanted.list { Ok(()) } else { tools::registry() } {
             args.extend(["--skip".into(), REGISTRIES.into()]);
             let words = format!("nothing was tested with a registry: {missing:#}");
             all.push(Tests { step: Step::skip("black-box: registries", words), needs: &[] });
         }
-        let step = Step::commands("black-box: tests", move || {
-            let mut commands = executables.start(|one| one.is_test && one.package == BLACK_BOX, &args)?;
+        all.push(self.on_programs("black-box: tests", args, |target| target != ALONE));
+        all
+    }
+
+    /// Black-box tests that nothing may run beside.
+    pub(super) fn alone(&self) -> Tests<'a> {
+        let mut args = self.args();
+        args.extend(["--test-threads", "1"].map(OsString::from));
+        self.on_programs("black-box: tests that compare times", args, |target| target == ALONE)
+    }
+
+    fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {
+        let executables = self.executables;
+        let (programs, guests) = (self.workspace.bin_dir(Profile::Dev.dir()), self.guests_dir());
+        let step = Step::commands(name, move || {
+            let is_wanted = |one: &Executable| one.is_test && one.package == BLACK_BOX && is_wanted(&one.target);
+            let mut commands = executables.start(is_wanted, &args)?;
             for command in &mut commands {
                 command.env("PORTCULLIS_BIN_DIR", &programs);
                 if guests.is_dir() {
@@ -49,8 +66,7 @@ impl<'a> Plan<'a> {
             }
             Ok(commands)
         });
-        all.push(Tests { step, needs: &[Need::Programs, Need::Guests] });
-        all
+        Tests { step, needs: &[Need::Programs, Need::Guests] }
     }
 
     /// The tests that start real control planes, each binary as a step, in networks of their own.

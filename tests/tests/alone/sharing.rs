@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Cage, Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, eventually, heavy, wat,
+    Answer, Cage, Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, wat,
 };
 
 const MIB: u64 = 1 << 20;
@@ -64,7 +64,7 @@ fn median(pod: &Pod, id: &str) -> Duration {
 
 /// Others' evaluations of some 50 ms go on beside `loops` that never end, of policies of one namespace.
 fn assert_others_go_on(cores: usize) {
-    let _alone = heavy();
+    allow_many_connections();
     let folder = Folder::with_canary();
     let loops: Vec<_> =
         (0..30).map(|n| Policy::namespaced("greedy", &format!("loops-{n}")).guest("endless_loop")).collect();
@@ -142,7 +142,7 @@ const MODEST: &str = r#"(module
 #[test]
 fn fault_z05_policies_touch_all_memory() {
     const LIMIT: u64 = 1024 * MIB;
-    let _alone = heavy();
+    allow_many_connections();
     let folder = Folder::with_canary();
     // 5 GiB, if all of them had theirs at the same time.
     let greedy: Vec<_> = (0..40)
@@ -194,5 +194,43 @@ fn fault_z05_policies_touch_all_memory() {
     let usage = pod.evaluator().usage();
     assert!(usage.peak < LIMIT, "{usage}");
     eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m28_a_thousand_heavy_calls_at_once() {
+    allow_many_connections();
+    let folder = Folder::with_canary();
+    // Long enough for some calls to end, also where other programs keep the processors busy.
+    folder.put(&Policy::cluster("heavy").guest("heavy").timeout(8));
+    folder.put(&Policy::cluster("light").denying("light"));
+    let pod = Pod::on(&folder).without(Program::Reporter).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/heavy", 1);
+    pod.wait_current("cluster/light", 1);
+
+    let answers = std::thread::scope(|scope| {
+        let heavy = scope.spawn(|| pod.new_client().ask_at_once(1000, "cluster/heavy", &Review::pod()));
+        while !heavy.is_finished() {
+            assert_eq!(pod.ask("cluster/light", &Review::pod()).verdict().message, "light");
+        }
+        heavy.join().expect("all are answered")
+    });
+    let (mut judged, mut overloaded) = (0, 0);
+    for answer in answers {
+        let verdict = answer.expect("answers").verdict();
+        if verdict.allowed {
+            judged += 1;
+        } else {
+            let refused = [Reason::Overloaded, Reason::EvaluationTimedOut];
+            let named = |reason: &Reason| verdict.message.starts_with(&format!("policy cluster/heavy: {reason}: "));
+            assert!(refused.iter().any(named), "{verdict:?}");
+            overloaded += usize::from(verdict.code == 503);
+        }
+    }
+    assert!(judged > 0, "some are judged");
+    assert!(overloaded > 0, "some are refused early");
+    // Back to normal at once.
+    assert!(pod.ask("cluster/heavy", &Review::pod()).verdict().allowed);
     canary.finish(&pod);
 }
