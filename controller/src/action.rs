@@ -28,7 +28,11 @@ pub enum Action {
     CreateRevision {
         /// Its name.
         name: String,
-        /// The whole object.
+        /// The policy whose spec is in it, as long as it is of this generation.
+        policy: PolicyReference,
+        /// The revision whose content it has, where the policy is rolled back to one.
+        source: Option<String>,
+        /// The object, without that spec.
         object: Value,
     },
     /// Add labels and annotations to a revision.

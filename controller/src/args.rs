@@ -70,6 +70,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_POLICIES_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 100)]
     pub policies_per_namespace: usize,
 
+    /// How many webhook configurations the policies of a namespace may have. Policies with the same rules, selectors and match conditions
+    /// share one. ClusterPolicies are not counted.
+    #[arg(long, env = "PORTCULLIS_WEBHOOKS_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 20)]
+    pub webhooks_per_namespace: usize,
+
     /// Most writes to the API server at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,
@@ -128,6 +133,9 @@ impl Args {
         if self.policies_per_namespace == 0 {
             return Err(SettingError::new("--policies-per-namespace", "want 1 or more"));
         }
+        if self.webhooks_per_namespace == 0 {
+            return Err(SettingError::new("--webhooks-per-namespace", "want 1 or more"));
+        }
         if !(1..=256).contains(&self.parallel_writes) {
             return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
         }
@@ -174,6 +182,7 @@ mod tests {
         assert!(check(&["--policy-server", "a.b"]).starts_with("--policy-server: want at most 63"));
         assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is no name"));
         assert!(check(&["--policies-per-namespace", "0"]).starts_with("--policies-per-namespace: want 1"));
+        assert!(check(&["--webhooks-per-namespace", "0"]).starts_with("--webhooks-per-namespace: want 1"));
         assert!(check(&["--parallel-writes", "0"]).starts_with("--parallel-writes: want 1 to 256"));
     }
 }

@@ -97,8 +97,8 @@ impl Hands {
                 let source = Source::Policies(policy.kind);
                 Ok(if finalizers.is_empty() { deleted(source, &policy.uid) } else { applied(source, written) })
             }
-            Action::CreateRevision { object, .. } => {
-                let written = self.create_revision(object).await?;
+            Action::CreateRevision { policy, source, object, .. } => {
+                let written = self.create_revision(policy, source.as_deref(), object).await?;
                 passes("controller.after_revision_create").await?;
                 Ok(applied(Source::Revisions, written))
             }

@@ -11,6 +11,7 @@ mod quota;
 mod revision;
 mod turns;
 mod unreadable;
+mod webhook_quota;
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,9 @@ use jiff::Timestamp;
 use crate::action::Action;
 use crate::desired::Site;
 use crate::memory::{Memory, Verdict};
-use crate::world::World;
+use crate::world::{PolicyView, World};
+
+pub(crate) use revision::rolled_back;
 
 /// What the operator chose, and what is known of the installation.
 #[derive(Debug, Clone)]
@@ -37,6 +40,8 @@ pub struct Rules {
     pub policy_timeout: u32,
     /// How many policies of a namespace are taken.
     pub policies_per_namespace: usize,
+    /// How many webhook configurations the policies of a namespace may have.
+    pub webhooks_per_namespace: usize,
     /// How long API servers may go on calling a webhook that is gone.
     pub webhook_pause: Duration,
     /// How long replicas may take to forget a policy.
@@ -83,20 +88,27 @@ impl Decision {
     }
 }
 
+/// Whether an earlier generation of a policy was taken, or this one.
+fn is_taken(world: &World, policy: &PolicyView) -> bool {
+    world.revisions.contains_key(&policy.reference.uid) || policy.standing.last_served.is_some()
+}
+
 /// Decides. Nothing, as long as the lists are not whole: a part must not be taken for the whole.
 pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> Decision {
     let mut decision = Decision::default();
     if !world.is_complete() {
         return decision;
     }
-    let quota = quota::Quota::of(world, rules.policies_per_namespace);
+    let quota = quota::Quota::of(world, rules);
     let groups = groups::Groups::of(world, &quota, memory, rules);
     groups.decide(world, memory, rules, now, &mut decision);
     for policy in world.policies.values().filter(|policy| !policy.is_deleting) {
-        match quota.refusal(policy) {
+        match groups.refusal(policy) {
             // It gets no revision and no finalizer, so there is nothing to clean up when it is deleted.
-            Some(refusal) => decision.actions.extend(condition::write(policy, refusal, now)),
-            None => living::decide(world, &groups, policy, memory, rules, now, &mut decision),
+            Some(refusal) if !is_taken(world, policy) => {
+                decision.actions.extend(condition::write(policy, refusal.clone(), now));
+            }
+            Some(_) | None => living::decide(world, &groups, policy, memory, rules, now, &mut decision),
         }
     }
     deletion::decide(world, &groups, memory, rules, now, &mut decision);

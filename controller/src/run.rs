@@ -120,6 +120,7 @@ fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leaders
             site: Err(unknown("Unknown", "the API server has not been asked yet")),
             // API servers wait whole seconds.
             policies_per_namespace: args.policies_per_namespace,
+            webhooks_per_namespace: args.webhooks_per_namespace,
             policy_timeout: u32::try_from(args.policy_timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
             webhook_pause: args.webhook_pause,
             revision_pause: args.revision_pause,

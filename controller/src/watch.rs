@@ -3,6 +3,7 @@
 //! Objects are read as they come and decoded one by one, so that an odd one hides no other. The watcher of `kube` lists in pages, keeps
 //! its place with bookmarks, starts over after 410, and waits with jitter after failures.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 
 use futures::StreamExt as _;
@@ -25,6 +26,8 @@ use crate::world::{News, Source};
 const TEXT: usize = 500;
 /// Longest life of one watch, in seconds; a connection that died unnoticed is found soon after.
 const WATCH_SECONDS: u32 = 60;
+/// How many objects are listed at once. One can have a megabyte and a half, and takes a multiple of that as long as it is read.
+const PAGE: u32 = 20;
 
 /// The type of a source's objects.
 pub(crate) fn resource(source: Source) -> ApiResource {
@@ -48,14 +51,14 @@ pub(crate) async fn watch(
 ) {
     let resource = resource(source);
     let selector = format!("{POLICY_SERVER_LABEL}={policy_server}");
-    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
     let (api, config): (Api<BoundedObject>, _) = match source {
         Source::Revisions => (Api::namespaced_with(client, &namespace, &resource), config.labels(&selector)),
         // All webhooks: one whose labels somebody changed is to be found by its name.
         Source::Policies(_) | Source::Webhooks(_) => (Api::all_with(client, &resource), config),
     };
     let mut events = pin!(follow(api, config).default_backoff());
-    let (mut listing, mut is_troubled) = (Vec::new(), false);
+    let (mut listed, mut is_troubled) = (BTreeSet::new(), false);
     while let Some(event) = events.next().await {
         let told = match event {
             Ok(event) => {
@@ -64,14 +67,15 @@ pub(crate) async fn watch(
                 }
                 match event {
                     Event::Init => {
-                        listing.clear();
+                        listed.clear();
                         continue;
                     }
+                    // One by one, so that a list is never in memory as a whole.
                     Event::InitApply(object) => {
-                        listing.push(object.0);
-                        continue;
+                        listed.extend(object.0.metadata.uid.clone());
+                        News::Applied(source, Box::new(object.0))
                     }
-                    Event::InitDone => News::Listed(source, std::mem::take(&mut listing)),
+                    Event::InitDone => News::Listed(source, std::mem::take(&mut listed)),
                     Event::Apply(object) => News::Applied(source, Box::new(object.0)),
                     Event::Delete(object) => News::Deleted(source, Box::new(object.0)),
                 }

@@ -5,10 +5,12 @@ mod revision;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use kube::api::{DynamicObject, ObjectMeta};
 use portcullis_api::Kind;
 use portcullis_contract::WebhookKind;
+use serde_json::Value;
 
 pub use policy::{Content, PolicyView, Standing};
 pub use revision::{RevisionView, Unreadable};
@@ -44,8 +46,27 @@ pub enum News {
     Applied(Source, Box<DynamicObject>),
     /// An object is gone.
     Deleted(Source, Box<DynamicObject>),
-    /// The list is whole: these and no others.
-    Listed(Source, Vec<DynamicObject>),
+    /// The list is whole: all of it was told one by one, and there are no others than those with these uids.
+    Listed(Source, BTreeSet<String>),
+}
+
+/// How many bytes a value takes as JSON.
+fn json_bytes(value: &Value) -> usize {
+    struct Count(usize);
+
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
 }
 
 /// Everything that decisions are made of.
@@ -77,23 +98,21 @@ impl World {
         match news {
             News::Applied(source, object) => self.apply(source, *object),
             News::Deleted(source, object) => self.delete(source, &object.metadata),
-            News::Listed(source, objects) => {
-                let names: BTreeSet<String> = objects.iter().filter_map(|object| object.metadata.uid.clone()).collect();
+            News::Listed(source, uids) => {
                 match source {
                     Source::Policies(kind) => {
-                        self.policies.retain(|uid, policy| policy.reference.kind != kind || names.contains(uid));
+                        self.policies.retain(|uid, policy| policy.reference.kind != kind || uids.contains(uid));
                     }
                     Source::Revisions => {
                         for revisions in self.revisions.values_mut() {
-                            revisions.retain(|_, revision| names.contains(&revision.uid));
+                            revisions.retain(|_, revision| uids.contains(&revision.uid));
                         }
                         self.revisions.retain(|_, revisions| !revisions.is_empty());
                     }
                     Source::Webhooks(kind) => {
-                        self.webhooks.retain(|(of, _), webhook| *of != kind || names.contains(&webhook.uid));
+                        self.webhooks.retain(|(of, _), webhook| *of != kind || uids.contains(&webhook.uid));
                     }
                 }
-                objects.into_iter().for_each(|object| self.apply(source, object));
                 self.listed.insert(source);
             }
         }
@@ -221,10 +240,11 @@ mod tests {
     fn a_list_takes_away_what_it_does_not_name() {
         let mut world = World::new("default");
         world.take(News::Applied(POLICIES, Box::new(policy("u", "default", "1"))));
-        world.take(News::Listed(POLICIES, vec![policy("v", "default", "2")]));
+        world.take(News::Applied(POLICIES, Box::new(policy("v", "default", "2"))));
+        world.take(News::Listed(POLICIES, ["v".to_owned()].into()));
         assert_eq!(world.policies.keys().collect::<Vec<_>>(), ["v"]);
         assert!(!world.is_complete());
-        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, Vec::new())));
+        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, BTreeSet::new())));
         assert!(world.is_complete() && world.policies.is_empty());
     }
 }

@@ -1,16 +1,41 @@
 //! Making revisions.
 
 use kube::api::{Patch, Request, Resource as _};
-use portcullis_api::kubernetes::BoundedObject;
+use portcullis_api::PolicyReference;
+use portcullis_api::kubernetes::{BoundedObject, raw_spec};
 use serde_json::{Value, json};
 
 use super::{Failed, Hands, manager, posts};
+use crate::decide::rolled_back;
 use crate::watch::resource;
 use crate::world::{RevisionView, Source};
 
 impl Hands {
-    /// Makes a revision of exactly the bytes that [`stable`] gives.
-    pub(super) async fn create_revision(&self, object: &Value) -> Result<BoundedObject, Failed> {
+    /// Makes a revision of exactly the bytes that [`stable`] gives, with the spec that the policy and the source have now.
+    pub(super) async fn create_revision(
+        &self,
+        policy: &PolicyReference,
+        source: Option<&str>,
+        object: &Value,
+    ) -> Result<BoundedObject, Failed> {
+        let mut object = object.clone();
+        let found = self.policies(policy).get(&policy.name).await?.0;
+        if found.metadata.uid.as_ref() != Some(&policy.uid) || found.metadata.generation != object["revision"].as_i64()
+        {
+            return Err(Failed::overtaken("the policy has changed since"));
+        }
+        let spec = raw_spec(&found);
+        object["data"]["spec"] = match source {
+            None => spec.clone(),
+            Some(source) => {
+                let source = self.api(Source::Revisions).get(source).await?.0;
+                rolled_back(&source.data["data"]["spec"], spec)
+            }
+        };
+        self.create_whole_revision(&object).await
+    }
+
+    async fn create_whole_revision(&self, object: &Value) -> Result<BoundedObject, Failed> {
         let resource = resource(Source::Revisions);
         let path = BoundedObject::url_path(&resource, Some(&self.namespace));
         let request = Request::new(path).create(&posts(), stable(object)).map_err(kube::Error::BuildRequest)?;

@@ -10,11 +10,12 @@ use portcullis_contract::{GroupId, MatchPart, WebhookKind};
 use super::quota::Quota;
 use super::revision::{self, Planned};
 use super::turns::Turns;
+use super::webhook_quota::WebhookQuota;
 use super::{Decision, Now, Rules};
 use crate::action::Action;
 use crate::desired::{Desired, desired, kept, waits, webhook_name, webhook_prefix};
 use crate::event::Told;
-use crate::memory::{GroupMemory, Memory};
+use crate::memory::{GroupMemory, Memory, Verdict};
 use crate::world::{Content, PolicyView, RevisionView, WebhookView, World};
 
 /// After this time the API server is asked again about a webhook that it refused.
@@ -28,6 +29,8 @@ pub(super) struct Groups<'w> {
     planned: BTreeMap<&'w str, Planned>,
     /// The group of a newest revision whose match part cannot be read, by the uid of its policy.
     stand_ins: BTreeMap<&'w str, GroupId>,
+    /// Policies whose next revision would go beyond a limit, by uid.
+    refused: BTreeMap<&'w str, Verdict>,
     /// A revision in force tells no group at all, so any webhook that nobody claims may be its own.
     has_riddle: bool,
 }
@@ -72,7 +75,8 @@ impl<'w> Groups<'w> {
         }
         let mut missing = Vec::new();
         for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
-            if quota.refusal(policy).is_some() {
+            if let Some(refusal) = quota.refusal(policy) {
+                groups.refused.insert(uid, refusal);
                 continue;
             }
             let revisions = world.revisions.get(uid);
@@ -83,13 +87,17 @@ impl<'w> Groups<'w> {
                 Some(_) => {}
             }
         }
-        // A policy keeps the place it was given, even if others have come since.
-        missing.sort_by_key(|(uid, policy, _)| !memory.placed.contains_key(&((*uid).to_owned(), policy.generation)));
+        // A policy keeps the place it was given, even if others have come since; then those that were taken come first, and older ones.
+        missing.sort_by_key(|(uid, policy, revisions)| {
+            let is_placed = memory.placed.contains_key(&((*uid).to_owned(), policy.generation));
+            (!is_placed, revisions.is_none(), policy.created, *uid)
+        });
         let planned = missing.iter().map(|(uid, policy, _)| ((*uid).to_owned(), policy.generation));
         let planned: BTreeSet<_> = planned.collect();
         memory.placed.retain(|place, _| planned.contains(place));
+        let mut webhooks = WebhookQuota::of(world, rules.webhooks_per_namespace);
         for (uid, policy, revisions) in missing {
-            groups.plan(uid, policy, revisions, memory, rules);
+            groups.plan(uid, policy, revisions, &mut webhooks, memory, rules);
         }
         groups.look(world, memory, rules);
         groups.claim(world);
@@ -114,6 +122,8 @@ impl<'w> Groups<'w> {
             let condition = policy.standing.webhook.as_ref();
             group.was_registered |= condition
                 .is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation);
+            // The condition may be about a later generation by now.
+            group.was_registered |= revision.marks.served && !policy.is_suspended;
             let is_newest = revision.generation == policy.generation;
             group.may_register |= is_newest && !policy.is_suspended && policy.standing.everywhere >= policy.generation;
         }
@@ -140,6 +150,7 @@ impl<'w> Groups<'w> {
         uid: &'w str,
         policy: &'w PolicyView,
         revisions: Option<&BTreeMap<i64, RevisionView>>,
+        webhooks: &mut WebhookQuota<'w>,
         memory: &mut Memory,
         rules: &Rules,
     ) {
@@ -150,6 +161,11 @@ impl<'w> Groups<'w> {
             content.in_shard(shard)
         });
         if let Some(content) = &planned.content {
+            if let Err(refusal) = webhooks.take(uid, policy, &content.group) {
+                memory.placed.remove(&(uid.to_owned(), policy.generation));
+                self.refused.insert(uid, refusal);
+                return;
+            }
             let turn = content.turn(rules.policy_timeout);
             planned.needs_time = self.get(&content.group).is_none_or(|group| !group.turns.have(uid, turn));
             self.need(uid, policy, content, rules);
@@ -262,6 +278,11 @@ impl<'w> Groups<'w> {
 
     pub(super) fn get(&self, group: &GroupId) -> Option<&Group<'w>> {
         self.groups.get(group)
+    }
+
+    /// Why the next revision of a policy is not made, where that would go beyond a limit.
+    pub(super) fn refusal(&self, policy: &PolicyView) -> Option<&Verdict> {
+        self.refused.get(policy.reference.uid.as_str())
     }
 
     /// What the next revision of a policy will be, where its newest one is not there.

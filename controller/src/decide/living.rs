@@ -32,6 +32,8 @@ pub(super) fn decide(
     let revisions = world.revisions.get(&policy.reference.uid);
     let newest = revisions.and_then(|revisions| revisions.get(&policy.generation));
     let verdict = match newest {
+        // An older generation goes on meanwhile.
+        None if groups.refusal(policy).is_some() => groups.refusal(policy).cloned(),
         None => {
             let planned = groups.planned(&policy.reference.uid);
             let planned = planned.filter(|planned| groups.has_time(planned, memory));

@@ -1,58 +1,75 @@
-//! How many policies of a namespace are taken. Whoever may write Policies in one namespace could fill etcd with revisions, and the
-//! memory of the controller, for everybody else.
+//! What is not taken: policies beyond the number that a namespace may have, and specs that are too large. Whoever may write Policies in
+//! one namespace could fill etcd with revisions, and the memory of loaders, for everybody else.
 
 use std::collections::BTreeMap;
 
 use portcullis_contract::Reason;
 
 use super::condition::no;
+use super::{Rules, is_taken};
 use crate::memory::Verdict;
 use crate::world::{PolicyView, World};
 
-/// The policies that are not taken, as their namespace has enough.
+/// Largest spec as JSON, in bytes. Revisions hold a spec several times, and the manifest that evaluators read has a limit for all.
+const SPEC_BYTES: usize = 256 << 10;
+
+/// What is not taken, with what to say of it.
 #[derive(Debug)]
 pub(super) struct Quota<'w> {
-    /// By their uid, how many of their namespace are.
-    refused: BTreeMap<&'w str, usize>,
-    limit: usize,
+    /// By the uid of the policy.
+    refusals: BTreeMap<&'w str, Verdict>,
 }
 
 impl<'w> Quota<'w> {
-    /// Takes `limit` policies of each namespace, oldest first. Who was taken keeps its place, also when the limit becomes smaller: what
+    /// Takes so many policies of each namespace, oldest first. Who was taken keeps its place, also when the limit becomes smaller: what
     /// serves goes on, and can be edited. ClusterPolicies are not counted, as who may write them may do anything.
-    pub(super) fn of(world: &'w World, limit: usize) -> Self {
+    pub(super) fn of(world: &'w World, rules: &Rules) -> Self {
         let mut namespaces: BTreeMap<&str, (usize, Vec<&PolicyView>)> = BTreeMap::new();
         for policy in world.policies.values() {
             let Some(namespace) = policy.reference.namespace.as_deref() else { continue };
             let (taken, waiting) = namespaces.entry(namespace).or_default();
-            let was_taken =
-                world.revisions.contains_key(&policy.reference.uid) || policy.standing.last_served.is_some();
-            match (was_taken, policy.is_deleting) {
+            match (is_taken(world, policy), policy.is_deleting) {
                 (true, _) => *taken += 1,
                 (false, false) => waiting.push(policy),
                 (false, true) => {}
             }
         }
-        let mut refused = BTreeMap::new();
-        for (mut taken, mut waiting) in namespaces.into_values() {
+        let mut refusals = BTreeMap::new();
+        for (namespace, (mut taken, mut waiting)) in namespaces {
             waiting.sort_by_key(|policy| (policy.created, &policy.reference.uid));
-            let free = limit.saturating_sub(taken).min(waiting.len());
+            let free = rules.policies_per_namespace.saturating_sub(taken).min(waiting.len());
             taken += free;
-            refused.extend(waiting.drain(free..).map(|policy| (policy.reference.uid.as_str(), taken)));
+            let uids = waiting.drain(free..).map(|policy| policy.reference.uid.as_str());
+            refusals.extend(uids.map(|uid| (uid, too_many(namespace, taken, rules.policies_per_namespace))));
         }
-        Self { refused, limit }
+        for (uid, policy) in &world.policies {
+            let is_new = || !world.revisions.get(uid).is_some_and(|known| known.contains_key(&policy.generation));
+            if policy.spec_bytes > SPEC_BYTES && is_new() {
+                refusals.entry(uid).or_insert_with(|| too_large(policy.spec_bytes));
+            }
+        }
+        Self { refusals }
     }
 
-    /// What to say of a policy that is not taken. The number of those that wait is left out: each new one would change what all say.
+    /// What to say of a policy whose newest generation is not taken.
     pub(super) fn refusal(&self, policy: &PolicyView) -> Option<Verdict> {
-        let taken = self.refused.get(policy.reference.uid.as_str())?;
-        let namespace = policy.reference.namespace.as_deref().unwrap_or_default();
-        let text = format!(
-            "policies of namespace {namespace} that are taken: {taken} of at most {}; delete one that is not needed, or have the limit raised (controller.policiesPerNamespace of the chart)",
-            self.limit
-        );
-        Some(no(Reason::QuotaExceeded.as_str(), text))
+        self.refusals.get(policy.reference.uid.as_str()).cloned()
     }
+}
+
+/// The number of those that wait is left out: each new one would change what all say.
+fn too_many(namespace: &str, taken: usize, limit: usize) -> Verdict {
+    let text = format!(
+        "policies of namespace {namespace} that are taken: {taken} of at most {limit}; delete one that is not needed, or have the limit raised (controller.policiesPerNamespace of the chart)"
+    );
+    no(Reason::QuotaExceeded.as_str(), text)
+}
+
+fn too_large(bytes: usize) -> Verdict {
+    let text = format!(
+        "the spec takes {bytes} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or make two policies of it"
+    );
+    no(Reason::QuotaExceeded.as_str(), text)
 }
 
 #[cfg(test)]
@@ -85,8 +102,12 @@ mod tests {
         take(world, Source::Revisions, object);
     }
 
+    fn rules(policies_per_namespace: usize) -> Rules {
+        Rules { policies_per_namespace, ..super::super::tests::rules() }
+    }
+
     fn refused(world: &World, limit: usize) -> Vec<&str> {
-        Quota::of(world, limit).refused.keys().copied().collect()
+        Quota::of(world, &rules(limit)).refusals.keys().copied().collect()
     }
 
     #[test]
@@ -131,11 +152,28 @@ mod tests {
         let mut world = World::new("default");
         put(&mut world, Kind::Policy, Some("team-a"), "a", 1);
         put(&mut world, Kind::Policy, Some("team-a"), "b", 2);
-        let quota = Quota::of(&world, 1);
+        let quota = Quota::of(&world, &rules(1));
         assert_eq!(quota.refusal(&world.policies["a"]), None);
         let refusal = quota.refusal(&world.policies["b"]).expect("it is one too many");
         assert_eq!(refusal.reason, "QuotaExceeded");
         let begin = "policies of namespace team-a that are taken: 1 of at most 1; delete one";
         assert!(refusal.message.starts_with(begin), "{}", refusal.message);
+    }
+
+    #[test]
+    fn z10_a_spec_that_is_too_large_is_not_taken_and_what_was_taken_stays() {
+        let mut world = World::new("default");
+        let large = |generation: i64| {
+            json!({
+                "metadata": {"name": "a", "namespace": "one", "uid": "a", "generation": generation, "resourceVersion": "1"},
+                "spec": {"module": "m", "rules": [], "settings": {"text": "x".repeat(SPEC_BYTES)}},
+            })
+        };
+        take(&mut world, Source::Policies(Kind::Policy), large(1));
+        let refusal = Quota::of(&world, &rules(9)).refusal(&world.policies["a"]).expect("it is too large");
+        assert!(refusal.message.contains("of at most 262144; make settings"), "{}", refusal.message);
+        // Taken by an earlier release.
+        revise(&mut world, "one", "a");
+        assert_eq!(refused(&world, 9), [""; 0]);
     }
 }

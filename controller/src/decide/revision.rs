@@ -13,6 +13,10 @@ use crate::world::{Content, PolicyView, RevisionView};
 /// Fields that always act from the newest generation, or say how it is kept.
 const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "rollbackTo", "revisionHistoryLimit"];
 
+/// How much the older revisions of a policy may hold together, in bytes: four of the largest specs. What is in force or served last is
+/// kept in any case.
+const HISTORY_BYTES: usize = 1 << 20;
+
 /// What a revision that is not there yet will be.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -20,7 +24,8 @@ pub(super) struct Planned {
     pub(super) content: Option<Content>,
     /// Whether its policy takes more of its group's time than it did before.
     pub(super) needs_time: bool,
-    spec: Value,
+    /// The revision that is rolled back to.
+    source: Option<String>,
     problem: Option<String>,
     annotations: BTreeMap<&'static str, String>,
 }
@@ -29,20 +34,22 @@ pub(super) struct Planned {
 /// its switches act, and what served before goes on.
 pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Planned {
     let mut annotations = BTreeMap::new();
-    let newest = (*policy.spec).clone();
-    let (spec, problem) = match policy.rollback_to.map(|generation| (generation, source(generation, revisions))) {
-        None => (newest, None),
-        Some((generation, Some(source))) => {
-            annotations.insert(ROLLED_BACK_TO_ANNOTATION, generation.to_string());
-            if let Some(pin) = source.annotations.get(PINNED_DIGEST_ANNOTATION) {
-                annotations.insert(PINNED_DIGEST_ANNOTATION, pin.clone());
+    let newest = policy.content.as_ref().ok().map(|content| content.in_shard(0));
+    let (content, from, problem) =
+        match policy.rollback_to.map(|generation| (generation, source(generation, revisions))) {
+            None => (newest, None, None),
+            Some((generation, Some(source))) => {
+                annotations.insert(ROLLED_BACK_TO_ANNOTATION, generation.to_string());
+                if let Some(pin) = source.annotations.get(PINNED_DIGEST_ANNOTATION) {
+                    annotations.insert(PINNED_DIGEST_ANNOTATION, pin.clone());
+                }
+                let content = source.content.as_ref().ok().zip(policy.failure_policy);
+                let content = content.map(|(content, failure_policy)| content.with(failure_policy));
+                (content, Some(source.name.clone()), None)
             }
-            (rolled_back(&source.spec, &policy.spec), None)
-        }
-        Some((generation, None)) => (newest, Some(missing(generation, revisions))),
-    };
-    let content = Content::read(&policy.reference, &spec, 0).ok();
-    Planned { content, needs_time: false, spec, problem, annotations }
+            Some((generation, None)) => (newest, None, Some(missing(generation, revisions))),
+        };
+    Planned { content, needs_time: false, source: from, problem, annotations }
 }
 
 /// Makes it.
@@ -54,7 +61,8 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
     let data = RevisionData {
         policy: policy.reference.clone(),
         generation: policy.generation,
-        spec: planned.spec.clone(),
+        // Where it is made, this is read: see `Action::CreateRevision`.
+        spec: Value::Null,
         problem: planned.problem.clone(),
         shard: content.map_or(0, |content| content.shard),
     };
@@ -71,7 +79,8 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
         "data": data,
         "revision": policy.generation,
     });
-    Action::CreateRevision { name, object }
+    let (source, policy) = (planned.source.clone(), policy.reference.clone());
+    Action::CreateRevision { name, policy, source, object }
 }
 
 /// The revision of a generation, or a later one that holds its content.
@@ -91,7 +100,8 @@ fn missing(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> 
     )
 }
 
-fn rolled_back(content: &Value, newest: &Value) -> Value {
+/// The content of an older generation with the switches of the newest.
+pub(crate) fn rolled_back(content: &Value, newest: &Value) -> Value {
     let mut spec = content.clone();
     if let Value::Object(fields) = &mut spec {
         for field in NEWEST {
@@ -109,13 +119,17 @@ pub(super) fn pin(resolved: &Resolved) -> String {
     if resolved.members.is_empty() { resolved.digest.to_string() } else { json!(resolved.members).to_string() }
 }
 
-/// The revisions that go: beyond the limit, oldest first. The newest, the newest served one, those in force and the one that is rolled
+/// The revisions that go: beyond the limits of number and size, oldest first. The newest, the newest served one, those in force and the one that is rolled
 /// back to always stay.
 pub(super) fn prune<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, RevisionView>) -> Vec<&'w RevisionView> {
     let served = revisions.values().rev().find(|revision| revision.marks.served).map(|revision| revision.generation);
     let wanted = policy.rollback_to.and_then(|to| source(to, Some(revisions))).map(|source| source.generation);
     let older = revisions.values().rev().filter(|revision| revision.generation < policy.generation);
-    let beyond = older.skip(policy.history_limit);
+    let beyond = older.enumerate().scan(0, |bytes: &mut usize, (n, one)| {
+        *bytes = bytes.saturating_add(one.spec_bytes);
+        Some((n >= policy.history_limit || *bytes > HISTORY_BYTES, one))
+    });
+    let beyond = beyond.filter_map(|(is_beyond, one)| is_beyond.then_some(one));
     beyond
         .filter(|one| !one.is_in_force() && Some(one.generation) != served && Some(one.generation) != wanted)
         .collect()

@@ -5,7 +5,9 @@ mod policies;
 mod revisions;
 mod turns;
 mod unreadable;
+mod webhook_quota;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -88,29 +90,35 @@ impl P {
     }
 }
 
+/// The defaults of an installation.
+pub(super) fn rules() -> Rules {
+    Rules {
+        policy_server: "default".into(),
+        namespace: "portcullis".into(),
+        site: Ok(Site {
+            namespace: "portcullis".into(),
+            policy_server: "default".into(),
+            service: "policy-server".into(),
+            service_port: 443,
+            username: "controller".into(),
+            owner: None,
+            ca_bundle: Arc::new("PEM".into()),
+        }),
+        policy_timeout: 2,
+        policies_per_namespace: 100,
+        webhooks_per_namespace: 20,
+        webhook_pause: Duration::from_secs(5),
+        revision_pause: Duration::from_secs(2),
+        waiting_event: Duration::from_secs(300),
+    }
+}
+
 impl Stage {
     fn new() -> Self {
         let mut world = World::new("default");
-        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, Vec::new())));
+        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, BTreeSet::new())));
         let start = Instant::now();
-        let rules = Rules {
-            policy_server: "default".into(),
-            namespace: "portcullis".into(),
-            site: Ok(Site {
-                namespace: "portcullis".into(),
-                policy_server: "default".into(),
-                service: "policy-server".into(),
-                service_port: 443,
-                username: "controller".into(),
-                owner: None,
-                ca_bundle: Arc::new("PEM".into()),
-            }),
-            policy_timeout: 2,
-            policies_per_namespace: 100,
-            webhook_pause: Duration::from_secs(5),
-            revision_pause: Duration::from_secs(2),
-            waiting_event: Duration::from_secs(300),
-        };
+        let rules = rules();
         // Long enough ago for every pause that began with it.
         let memory = Memory::new(start);
         Self { world, memory, rules, start, elapsed: Duration::from_secs(60), version: 0 }

@@ -6,8 +6,11 @@ use jiff::Timestamp;
 use kube::api::DynamicObject;
 use portcullis_api::kubernetes::{FINALIZER, decode_match, raw_spec};
 use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved};
-use portcullis_contract::{GroupId, MatchPart, ReplicaState, shard_id};
+use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard_id};
+use serde::Deserialize as _;
 use serde_json::Value;
+
+use super::json_bytes;
 
 /// What the API server waits for a webhook where a policy says nothing, in seconds.
 const TIMEOUT_SECONDS: u32 = 10;
@@ -32,10 +35,13 @@ pub struct PolicyView {
     pub is_deleting: bool,
     /// All its finalizers.
     pub finalizers: Vec<String>,
-    /// Its spec, as the API server has it.
-    pub spec: Arc<Value>,
+    /// How large its spec is as JSON, in bytes. The spec itself is read again when a revision is made of it: the memory of this program
+    /// does not grow with what users write.
+    pub spec_bytes: usize,
     /// How many older revisions are kept.
     pub history_limit: usize,
+    /// What the newest generation says of requests that get no verdict; nothing where this release cannot read it.
+    pub failure_policy: Option<FailurePolicy>,
     /// The generation to roll back to.
     pub rollback_to: Option<i64>,
     /// Whether it is not asked.
@@ -96,9 +102,13 @@ impl PolicyView {
                 .as_u64()
                 .and_then(|limit| usize::try_from(limit).ok())
                 .unwrap_or(10),
+            failure_policy: match &spec["failurePolicy"] {
+                Value::Null => Some(FailurePolicy::default()),
+                told => FailurePolicy::deserialize(told).ok(),
+            },
             rollback_to: spec["rollbackTo"].as_i64(),
             is_suspended: spec["suspend"].as_bool().unwrap_or(false),
-            spec: Arc::new(spec.clone()),
+            spec_bytes: json_bytes(spec),
             standing: Standing::of(status),
         })
     }
@@ -145,6 +155,12 @@ impl Content {
     /// The same in another shard.
     pub fn in_shard(&self, shard: u32) -> Self {
         Self { group: shard_id(&self.part, shard), shard, ..self.clone() }
+    }
+
+    /// The same for another failure policy, in the first shard.
+    pub fn with(&self, failure_policy: FailurePolicy) -> Self {
+        let part = Arc::new(MatchPart { failure_policy, ..(*self.part).clone() });
+        Self { group: shard_id(&part, 0), shard: 0, part, ..self.clone() }
     }
 
     /// The same in the shard whose group this is, if it is one of this match part.

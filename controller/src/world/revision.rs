@@ -1,7 +1,6 @@
 //! A revision, as far as decisions look at it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use kube::api::DynamicObject;
 use portcullis_api::kubernetes::decode_spec;
@@ -10,6 +9,7 @@ use portcullis_api::{PolicyReference, RevisionData, RevisionMarks};
 use portcullis_contract::{GroupId, WebhookKind};
 use serde_json::Value;
 
+use super::json_bytes;
 use super::policy::Content;
 
 /// A revision.
@@ -35,8 +35,8 @@ pub struct RevisionView {
     pub content: Result<Content, String>,
     /// What of it this release cannot read, where there is something; then no replica serves it.
     pub unreadable: Option<Unreadable>,
-    /// The spec that it holds.
-    pub spec: Arc<Value>,
+    /// How large the spec that it holds is as JSON, in bytes; it is read again by whoever rolls back to it.
+    pub spec_bytes: usize,
     /// Whether there is something to serve. Not where the content for `rollbackTo` was not there.
     pub has_content: bool,
 }
@@ -78,7 +78,7 @@ impl RevisionView {
             unreadable,
             policy,
             has_content,
-            spec: Arc::new(spec),
+            spec_bytes: json_bytes(&spec),
         })
     }
 

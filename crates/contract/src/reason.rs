@@ -84,7 +84,7 @@ macro_rules! reasons {
 reasons! {
     /// The manifest of the policy cannot be read or breaks a rule of its schema.
     SpecInvalid: Spec, Final;
-    /// Its namespace has as many policies as the installation takes of one.
+    /// A limit of the installation: policies or webhook configurations of a namespace, or the size of a spec.
     QuotaExceeded: Spec, Outside;
 
     /// The source refuses connections or its name does not resolve.

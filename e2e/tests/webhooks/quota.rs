@@ -1,7 +1,7 @@
-//! More policies of a namespace than the installation takes.
+//! More than an installation takes of a namespace: policies, webhooks, bytes.
 
-use portcullis_e2e::{Program, condition};
-use serde_json::Value;
+use portcullis_e2e::{Policy, Program, condition, eventually};
+use serde_json::{Value, json};
 
 use crate::scene::{Scene, quick};
 
@@ -39,4 +39,102 @@ fn a_policy_beyond_the_limit_of_its_namespace_says_so_and_is_taken_once_there_is
     scene.delete(&policy("first"));
     let object = installation.wait_for(&second, "Ready", "True");
     assert_eq!(said(&object, "Accepted").map(|one| (one.0, one.1)), Some(("True", "Accepted")));
+}
+
+fn is_refused(object: &Value) -> bool {
+    let is_newest = |one: &Value| one["observedGeneration"] == object["metadata"]["generation"];
+    said(object, "Accepted").is_some_and(|one| (one.0, one.1) == ("False", "QuotaExceeded"))
+        && condition(object, "Accepted").is_some_and(is_newest)
+}
+
+/// This policy with a match condition that no other has.
+fn of_its_own(policy: Policy, name: &str) -> Policy {
+    let expression = format!("object.metadata.name != '{name}'");
+    policy.field("matchConditions", json!([{"name": "own", "expression": expression}]))
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z11_a_tenant_makes_many_match_parts() {
+    const LIMIT: usize = 3;
+    let limit = LIMIT.to_string();
+    let scene = Scene::with("parts", 1, quick().flag(Program::Controller, "--webhooks-per-namespace", &limit));
+    let installation = &scene.installation;
+    let policy = |name: &str, part: &str| of_its_own(installation.policy(&scene.namespace, name), part);
+    let names: Vec<_> = (0..25).map(|n| format!("part-{n:02}")).collect();
+    for name in &names {
+        installation.apply(&policy(name, name)).expect("the policy");
+    }
+    // Who needs none of the tenant's goes on beside it.
+    installation.apply_ready(&[of_its_own(installation.cluster_policy("parts-elsewhere"), "any")]);
+    let is_ready = |object: &Value| said(object, "Ready").is_some_and(|one| one.0 == "True");
+    let (taken, refused): (Vec<_>, Vec<_>) = names.iter().partition(|name| {
+        let is_decided = |object: &Value| is_refused(object) || is_ready(object);
+        let what = "a webhook, or QuotaExceeded in Accepted";
+        is_ready(&installation.wait_for_object(&policy(name, name), what, is_decided))
+    });
+    assert_eq!((taken.len(), refused.len()), (LIMIT, names.len() - LIMIT));
+    let object = installation.object(&policy(refused[0], refused[0])).expect("it is there");
+    let (_, _, words) = said(&object, "Accepted").expect("it is there");
+    let begin = format!("webhook configurations of namespace {}: 3 of at most 3; give", scene.namespace);
+    assert!(words.starts_with(&begin) && words.contains("controller.webhooksPerNamespace"), "{words}");
+    assert_eq!(installation.webhooks().len(), LIMIT + 1, "the tenant's, and that of the ClusterPolicy");
+
+    // An edit that moves to a part of its own takes its place along; one that shares a webhook needs none.
+    installation.apply_ready(&[policy(taken[0], "moved"), policy(refused[0], taken[1])]);
+    scene.webhooks(LIMIT + 1);
+    // One that would leave a shared webhook for one more goes on as it was, and says why.
+    let denying = policy(refused[0], taken[1]).denying("as before");
+    installation.apply_ready(std::slice::from_ref(&denying));
+    installation.apply(&of_its_own(denying.clone(), "one-more")).expect("the policy");
+    let object = installation.wait_for_object(&denying, "QuotaExceeded of the edit", is_refused);
+    let enforced = said(&object, "Enforced").map(|one| (one.0, one.1));
+    assert_eq!(enforced, Some(("True", "ServingPrevious")), "{object:#}");
+    let denied = scene.create("a-pod").expect_err("the older generation denies");
+    assert!(denied.contains("as before"), "{denied}");
+    assert_eq!(installation.webhooks().len(), LIMIT + 1);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z10_a_tenant_edits_without_end() {
+    const SETTINGS: usize = 200 << 10;
+    /// Largest history of a policy, and what is kept in any case: the newest, the one that served, and one that is being left.
+    const KEPT: usize = (1 << 20) + 3 * SETTINGS;
+    let scene = Scene::new("edits", 1);
+    let installation = &scene.installation;
+    let large = |name: &str, edit: usize, bytes: usize| {
+        let settings = json!({"edit": edit, "text": "x".repeat(bytes)});
+        installation.policy(&scene.namespace, name).field("settings", settings).field("revisionHistoryLimit", 100)
+    };
+    let names: Vec<_> = (0..6).map(|n| format!("edited-{n}")).collect();
+    let other = |edit: usize| installation.cluster_policy("edits-elsewhere").field("settings", json!({"edit": edit}));
+    installation.apply_ready(&[other(0)]);
+    for edit in 1..=12 {
+        for name in &names {
+            installation.apply(&large(name, edit, SETTINGS)).expect("the policy");
+        }
+        if edit % 4 == 0 {
+            installation.apply_ready(&[other(edit)]);
+        }
+    }
+    let last: Vec<_> = names.iter().map(|name| large(name, 12, SETTINGS)).collect();
+    installation.apply_ready(&last);
+    let size = |revision: &Value| revision["data"]["spec"].to_string().len();
+    eventually("histories within their size", || {
+        let revisions = installation.revisions();
+        let of = |name: &str| {
+            let is_of = |one: &&Value| one["metadata"]["labels"]["policies.portcullis.dev/policy-name"] == name;
+            revisions.iter().filter(is_of).map(size).sum::<usize>()
+        };
+        names.iter().all(|name| of(name) <= KEPT).then_some(())
+    });
+    // A spec beyond the limit is not taken; what serves goes on.
+    let edited = json!({"spec": {"settings": {"text": "x".repeat(300 << 10)}}});
+    let larger = &last[0];
+    installation.api().patch(&larger.path(), &edited).expect("an answer").expect("the edit");
+    let object = installation.wait_for_object(larger, "QuotaExceeded of the spec", is_refused);
+    let (_, _, words) = said(&object, "Accepted").expect("it is there");
+    assert!(words.starts_with("the spec takes ") && words.contains("of at most 262144; make settings"), "{words}");
+    assert_eq!(said(&object, "Enforced").map(|one| (one.0, one.1)), Some(("True", "ServingPrevious")), "{words}");
 }

@@ -33,7 +33,7 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
     (wanted != found && !is_given_up).then_some(status)
 }
 
-/// Why the controller does not take this generation, where its namespace has enough policies.
+/// Why the controller does not take this generation, where it goes beyond a limit.
 fn refusal(object: &PolicyObject) -> Option<&str> {
     let condition = object.status.as_ref()?.condition(ConditionType::WebhookConfigured)?;
     let is_refused = condition.status == Truth::False
@@ -60,13 +60,19 @@ fn webhook<'a>(object: &PolicyObject, words: &'a str) -> Webhook<'a> {
     match condition.filter(|condition| condition.status == Truth::True) {
         Some(condition) if condition.observed_generation >= object.meta.generation => Webhook::Confirmed,
         Some(_) => Webhook::Older(words),
+        // Of what is not taken nothing changes: what served goes on to be called.
+        None if refusal(object).is_some() && has_served(object) => Webhook::Older(words),
         None => Webhook::Pending(words),
     }
 }
 
+fn has_served(object: &PolicyObject) -> bool {
+    object.status.as_ref().is_some_and(|status| status.last_served.is_some())
+}
+
 #[cfg(test)]
 mod tests {
-    use portcullis_api::Kind;
+    use portcullis_api::{Kind, Resolved};
     use serde_json::Value;
 
     use super::*;
@@ -151,6 +157,10 @@ mod tests {
         condition.reason = "QuotaExceeded".into();
         condition.message = "too many".into();
         assert_eq!(refusal(&record.object), Some("too many"));
+        assert_eq!(webhook(&record.object, "w"), Webhook::Pending("w"));
+        let digest = portcullis_contract::Digest::of(b"");
+        record.object.status.as_mut().expect("a status").last_served = Some(Resolved::module(1, digest));
+        assert_eq!(webhook(&record.object, "w"), Webhook::Older("w"), "the older generation is still called");
         record.object.meta.generation = 3;
         assert_eq!(refusal(&record.object), None);
     }

@@ -52,12 +52,13 @@ fn a_rollback_has_the_old_content_and_the_new_switches() {
     stage.revision(&first, &["served", "withdrawn"]);
     let actions = stage.decide();
     let created = actions.iter().find_map(|action| match action {
-        Action::CreateRevision { object, .. } => Some(object),
+        Action::CreateRevision { policy, source, object, .. } => Some((policy, source.as_deref(), object)),
         _ => None,
     });
-    let created = created.expect("a revision");
-    assert_eq!(created["data"]["spec"]["module"], "first");
-    assert_eq!(created["data"]["spec"]["mode"], "monitor");
+    let (of, source, created) = created.expect("a revision");
+    assert_eq!((of.uid.as_str(), source, &created["revision"]), ("uid-a", Some("a-1"), &json!(3)));
+    let spec = rolled_back(&first.0["spec"], &back.0["spec"]);
+    assert_eq!((&spec["module"], &spec["mode"], &spec["rollbackTo"]), (&json!("first"), &json!("monitor"), &json!(1)));
     assert_eq!(created["metadata"]["annotations"]["policies.portcullis.dev/rolled-back-to"], "1");
 }
 
@@ -67,10 +68,9 @@ fn a_rollback_to_nowhere_has_the_new_switches_and_says_what_is_missing() {
     let nowhere = policy("a").generation(3).spec("rollbackTo", json!(9)).spec("mode", json!("monitor"));
     stage.put(nowhere);
     stage.revision(&policy("a"), &["served"]);
-    stage.tried(&policy("a"));
+    stage.proven(&policy("a"));
     let actions = stage.decide();
-    let [Action::CreateRevision { object, .. }] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(object["data"]["spec"]["mode"], "monitor");
+    let [Action::CreateRevision { source: None, object, .. }] = &actions[..] else { panic!("{actions:?}") };
     let problem = object["data"]["problem"].as_str().unwrap_or_default();
     assert!(problem.contains("no revision of generation 9") && problem.contains("(1)"), "{problem}");
     assert_eq!(object["metadata"]["annotations"], json!({}));
@@ -89,4 +89,33 @@ fn nobody_rolls_back_to_a_generation_that_had_no_content() {
     });
     let problem = created.expect("a revision with a problem");
     assert!(problem.contains("no revision of generation 2") && problem.contains("(1)"), "{problem}");
+}
+
+#[test]
+fn a_rollback_is_called_as_the_old_rules_and_the_new_failure_policy_say() {
+    let mut stage = Stage::new();
+    let first = policy("a").on("services");
+    let back = policy("a").generation(2).spec("rollbackTo", json!(1)).spec("failurePolicy", json!("Ignore"));
+    stage.put(back);
+    stage.revision(&first, &["served"]);
+    let actions = stage.decide();
+    let created = actions.iter().find_map(|action| match action {
+        Action::CreateRevision { object, .. } => Some(&object["metadata"]["labels"]),
+        _ => None,
+    });
+    let wanted = stage.group(&first.spec("failurePolicy", json!("Ignore")));
+    assert_eq!(created.expect("a revision")["policies.portcullis.dev/match-group"], wanted.as_str());
+}
+
+#[test]
+fn z10_the_history_of_a_policy_has_a_size() {
+    let mut stage = Stage::new();
+    let text = "x".repeat(250 << 10);
+    let at = |generation| policy("a").generation(generation).spec("settings", json!({"text": text}));
+    stage.put(at(9));
+    stage.revision(&at(1), &["withdrawn", "served"]);
+    (2..9).for_each(|generation| stage.revision(&at(generation), &["withdrawn"]));
+    stage.revision(&at(9), &[]);
+    let removed: Vec<_> = stage.told().into_iter().filter(|told| told.starts_with("remove")).collect();
+    assert_eq!(removed, ["remove a-4", "remove a-3", "remove a-2"], "four fit, and the one that served stays");
 }

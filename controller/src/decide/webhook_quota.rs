@@ -1,0 +1,66 @@
+//! How many webhook configurations the policies of a namespace may have. Every request to an API server is compared with all that there
+//! are, so whoever may write Policies in one namespace could slow it down for everybody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_contract::{GroupId, Reason};
+
+use super::condition::no;
+use crate::memory::Verdict;
+use crate::world::{PolicyView, RevisionView, World};
+
+/// The match groups of each namespace.
+#[derive(Debug)]
+pub(super) struct WebhookQuota<'w> {
+    namespaces: BTreeMap<&'w str, Groups<'w>>,
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Groups<'w> {
+    /// That of the newest generation that was taken of each policy, by uid.
+    newest: BTreeMap<&'w str, GroupId>,
+    /// All that have a webhook, also those that a policy is leaving.
+    in_force: BTreeSet<GroupId>,
+}
+
+impl<'w> WebhookQuota<'w> {
+    /// What revisions take already. ClusterPolicies are not counted.
+    pub(super) fn of(world: &'w World, limit: usize) -> Self {
+        let mut namespaces: BTreeMap<&str, Groups<'_>> = BTreeMap::new();
+        for (uid, revisions) in &world.revisions {
+            for revision in revisions.values().filter(|revision| revision.is_in_force()) {
+                let Some(namespace) = revision.policy.namespace.as_deref() else { continue };
+                let groups = namespaces.entry(namespace).or_default();
+                groups.in_force.extend(revision.groups().cloned());
+                groups.newest.extend(RevisionView::groups(revision).next().map(|group| (uid.as_str(), group.clone())));
+            }
+        }
+        Self { namespaces, limit }
+    }
+
+    /// Takes a generation whose policy joins this group, or says why not. Those that are there can be joined in any case. While policies
+    /// move from one group to another there may be twice as many: both are called until the new one is proven.
+    pub(super) fn take(&mut self, uid: &'w str, policy: &'w PolicyView, group: &GroupId) -> Result<(), Verdict> {
+        let Some(namespace) = policy.reference.namespace.as_deref() else { return Ok(()) };
+        let groups = self.namespaces.entry(namespace).or_default();
+        if !groups.in_force.contains(group) {
+            let others: BTreeSet<_> =
+                groups.newest.iter().filter(|(other, _)| **other != uid).map(|(_, group)| group).collect();
+            let moving = groups.in_force.len();
+            if others.len() >= self.limit || moving >= self.limit.saturating_mul(2) {
+                return Err(too_many(namespace, others.len().max(moving), self.limit));
+            }
+        }
+        groups.in_force.insert(group.clone());
+        groups.newest.insert(uid, group.clone());
+        Ok(())
+    }
+}
+
+fn too_many(namespace: &str, taken: usize, limit: usize) -> Verdict {
+    let text = format!(
+        "webhook configurations of namespace {namespace}: {taken} of at most {limit}; give policies the same rules, selectors and match conditions, so that they share one, or have the limit raised (controller.webhooksPerNamespace of the chart)"
+    );
+    no(Reason::QuotaExceeded.as_str(), text)
+}
