@@ -1,4 +1,4 @@
-//! Events on policies (status-api section 5).
+//! Events on policies (docs/design/status-api.md, section 5).
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;

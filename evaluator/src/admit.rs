@@ -1,4 +1,4 @@
-//! What becomes of a verdict, or of none (policy-abi section 9, faults section 1). Pure: no clock, no guest, no socket.
+//! What becomes of a verdict, or of none (docs/design/policy-abi.md, section 9; docs/design/faults.md, section 1). Pure: no clock, no guest, no socket.
 //!
 //! ```text
 //!  verdict ──► judged ──► mode, mutation, custom message ──┐
@@ -33,7 +33,7 @@ pub(crate) const NOT_EVALUATED: &str = "policy-not-evaluated";
 /// Key of the annotation that names a policy which its group passed over, as it was never enforced and is not loaded here.
 pub(crate) const NOT_YET_ENFORCED: &str = "policy-not-yet-enforced";
 
-/// What policy-abi section 4 fixes for a mutation where there is nothing to mutate.
+/// What docs/design/policy-abi.md, section 4, fixes for a mutation where there is nothing to mutate.
 const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only with DELETE operations, but the policy is attempting a mutation. This is not allowed";
 
 /// Whose verdict it is, and how it counts.
@@ -147,7 +147,7 @@ pub fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Opinion {
     }
 }
 
-/// The verdict as it counts: mode, mutation and custom message, in the order of policy-abi section 9.
+/// The verdict as it counts: mode, mutation and custom message, in the order of docs/design/policy-abi.md, section 9.
 pub fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mutation) -> Opinion {
     let mut opinion = plain(terms.generation, verdict, mutation);
     if asked.mode == Mode::Monitor {

@@ -1,4 +1,4 @@
-//! The reply to an AdmissionReview, and its bytes (policy-abi section 4).
+//! The reply to an AdmissionReview, and its bytes (docs/design/policy-abi.md, section 4).
 
 use std::collections::BTreeMap;
 

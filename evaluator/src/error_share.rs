@@ -1,4 +1,4 @@
-//! Whether too many evaluations of a policy fail, and for how long (status-api section 4.2). Pure.
+//! Whether too many evaluations of a policy fail, and for how long (docs/design/status-api.md, section 4.2). Pure.
 //!
 //! What nobody answers for because nothing is loaded is not counted here: that is told by the policy's conditions.
 

@@ -1,4 +1,4 @@
-//! One answer of many policies: all denials at once (design section 3).
+//! One answer of many policies: all denials at once (docs/design/overview.md, section 3).
 
 use std::collections::BTreeMap;
 

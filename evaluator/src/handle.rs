@@ -50,7 +50,7 @@ pub struct UnderWay {
 /// One of them, until it is dropped.
 struct Entered<'a>(&'a UnderWay);
 
-/// TRANSPORT of faults section 1: a plain HTTP error, for what could not be understood.
+/// TRANSPORT of docs/design/faults.md, section 1: a plain HTTP error, for what could not be understood.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     status: StatusCode,

@@ -1,4 +1,4 @@
-//! Each policy's health on the state port, and on the probe port where paths of policies are open (status-api section 7).
+//! Each policy's health on the state port, and on the probe port where paths of policies are open (docs/design/status-api.md, section 7).
 //! Names, generations and reasons only: settings and objects may stand in messages, and whoever reaches the port may read it.
 
 use std::fmt::Write as _;

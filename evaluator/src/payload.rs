@@ -1,4 +1,4 @@
-//! What a guest sees of a review: a choice of its fields, each the text that it was (policy-abi section 4).
+//! What a guest sees of a review: a choice of its fields, each the text that it was (docs/design/policy-abi.md, section 4).
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde_json::value::RawValue;

@@ -121,7 +121,7 @@ impl Loaded {
     }
 }
 
-/// The texts of policy-abi sections 5, 6 and 11.
+/// The texts of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
         CallError::TimedOut | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),

@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 128;
 /// Longest denial text, warning or annotation, in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// What a guest thinks of settings (policy-abi section 4).
+/// What a guest thinks of settings (docs/design/policy-abi.md, section 4).
 #[derive(Debug, Deserialize)]
 pub(crate) struct SettingsResponse {
     /// Whether they are fine.

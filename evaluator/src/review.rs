@@ -1,4 +1,4 @@
-//! What the API server asks: from the bytes of an AdmissionReview to what the guest sees (policy-abi section 4).
+//! What the API server asks: from the bytes of an AdmissionReview to what the guest sees (docs/design/policy-abi.md, section 4).
 //!
 //! The body is read once. Every field stays the JSON text that it was, so that nothing is decoded that nobody looks at,
 //! and what a guest gets is what was sent, to the digit.

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::few;
 
-/// A guest's validation response (policy-abi section 4). Names are snake case; null and absent are the same.
+/// A guest's validation response (docs/design/policy-abi.md, section 4). Names are snake case; null and absent are the same.
 #[derive(Debug, Deserialize)]
 pub struct Verdict {
     /// Whether the request may pass.
@@ -36,7 +36,7 @@ pub struct Verdict {
 pub struct EvaluationError {
     /// Why, in one word.
     pub reason: Reason,
-    /// Why, in words: what policy-abi fixes for the case. Safe to show, 1 KiB at most.
+    /// Why, in words: what docs/design/policy-abi.md fixes for the case. Safe to show, 1 KiB at most.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! `/healthz/policies` and `/healthz/sources` (status-api section 7). The probes of the pod never ask for these.
+//! `/healthz/policies` and `/healthz/sources` (docs/design/status-api.md, section 7). The probes of the pod never ask for these.
 
 use std::fmt::Write as _;
 

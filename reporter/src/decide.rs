@@ -1,4 +1,4 @@
-//! The decision: what the replicas say becomes the status of one policy (status-api section 4). Pure, the same in a folder
+//! The decision: what the replicas say becomes the status of one policy (docs/design/status-api.md, section 4). Pure, the same in a folder
 //! and in a cluster: given what is known it gives the same status, whoever asks.
 
 use jiff::{Timestamp, Unit};

@@ -1,4 +1,4 @@
-//! Which events a change of status is (status-api section 5), and how equal ones become a series. Pure.
+//! Which events a change of status is (docs/design/status-api.md, section 5), and how equal ones become a series. Pure.
 //!
 //! Notes hold reasons and counts. What a guest said about its settings may quote them, so it stays in the status.
 

@@ -1,4 +1,4 @@
-//! Policies of which too many evaluations fail: one event tells it, and no condition does (status-api section 4.2). Pure.
+//! Policies of which too many evaluations fail: one event tells it, and no condition does (docs/design/status-api.md, section 4.2). Pure.
 
 use jiff::Timestamp;
 use portcullis_api::ReportFailing;

@@ -1,4 +1,4 @@
-//! What loader and evaluator of this pod say becomes the pod's report (status-api section 2.2). Pure.
+//! What loader and evaluator of this pod say becomes the pod's report (docs/design/status-api.md, section 2.2). Pure.
 //!
 //! The loader knows which policies there are, which generation is the newest, and how far it is. The evaluator knows what
 //! answers. A failure of the loader comes before one of the evaluator: what was not published cannot have been loaded.

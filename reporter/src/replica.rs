@@ -1,4 +1,4 @@
-//! What one replica does for one policy, as its report tells it (status-api section 3). Pure.
+//! What one replica does for one policy, as its report tells it (docs/design/status-api.md, section 3). Pure.
 
 use jiff::Timestamp;
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation};

@@ -1,4 +1,4 @@
-//! What a user must see: the words of faults.md section 1, checked at every place where they show.
+//! What a user must see: the words of docs/design/faults.md, section 1, checked at every place where they show.
 
 use portcullis_contract::{Class, Current, Deviation, Failure, Reason, ReplicaState};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The metadata section of a module (policy-abi section 2), as far as people want to see it.
+//! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as people want to see it.
 
 use std::collections::BTreeMap;
 

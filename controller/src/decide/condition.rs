@@ -1,4 +1,4 @@
-//! What the condition `WebhookConfigured` says (status-api section 4).
+//! What the condition `WebhookConfigured` says (docs/design/status-api.md, section 4).
 
 use portcullis_api::{Condition, ConditionType, Truth};
 

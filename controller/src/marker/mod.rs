@@ -1,4 +1,4 @@
-//! Proof that a group's webhook is called, at every API server (design section 7).
+//! Proof that a group's webhook is called, at every API server (docs/design/overview.md, section 7).
 //!
 //! Each webhook configuration has a second entry that is only called for the controller's own dry-run change of a revision that carries
 //! [`MARKER_ANNOTATION`]. The evaluator denies it in words that name the group. A denial that comes back is the proof; a change that

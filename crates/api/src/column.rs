@@ -1,4 +1,4 @@
-//! Printer columns (status-api section 4.3) and the look of a table of `kubectl get`.
+//! Printer columns (docs/design/status-api.md, section 4.3) and the look of a table of `kubectl get`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Events on policies (status-api section 5), in the form kept by the reporter of a folder.
+//! Events on policies (docs/design/status-api.md, section 5), in the form kept by the reporter of a folder.
 
 use jiff::Timestamp;
 use portcullis_contract::PolicyId;

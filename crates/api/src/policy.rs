@@ -1,4 +1,4 @@
-//! Policy and ClusterPolicy (design section 3). Both kinds have the same spec; what only a ClusterPolicy may set is refused
+//! Policy and ClusterPolicy (docs/design/overview.md, section 3). Both kinds have the same spec; what only a ClusterPolicy may set is refused
 //! on a Policy.
 
 use std::collections::BTreeMap;

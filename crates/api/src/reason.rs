@@ -1,4 +1,4 @@
-//! The words of conditions and events that are no failure's own reason (status-api sections 4 and 5).
+//! The words of conditions and events that are no failure's own reason (docs/design/status-api.md, sections 4 and 5).
 //!
 //! Who writes a condition takes its word from here, and the users' page of the status has a row for each.
 

@@ -1,4 +1,4 @@
-//! What one pod says of all policies (status-api section 2.2).
+//! What one pod says of all policies (docs/design/status-api.md, section 2.2).
 //!
 //! A policy that serves its newest generation costs a line in a map; only the others have more to tell.
 

@@ -1,4 +1,4 @@
-//! Revisions: one ControllerRevision (`apps/v1`) a generation of a policy, in the installation's namespace (design section 3).
+//! Revisions: one ControllerRevision (`apps/v1`) a generation of a policy, in the installation's namespace (docs/design/overview.md, section 3).
 //!
 //! The controller writes them and the loader reads them. What a revision says of its policy never changes; what is known
 //! about it later (its bytes, that it served, that its match part is no longer registered) stands in annotations.

@@ -1,4 +1,4 @@
-//! The status of a policy (status-api section 2).
+//! The status of a policy (docs/design/status-api.md, section 2).
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ pub struct Condition {
     pub last_transition_time: Timestamp,
 }
 
-/// The types of conditions (status-api section 4).
+/// The types of conditions (docs/design/status-api.md, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ConditionType {
     /// The spec is understood.

@@ -1,4 +1,4 @@
-//! Match groups: policies whose match part is the same to the letter share one webhook (design section 3).
+//! Match groups: policies whose match part is the same to the letter share one webhook (docs/design/overview.md, section 3).
 
 use std::fmt;
 use std::fmt::Write as _;

@@ -37,5 +37,5 @@ pub use tenant::Tenant;
 pub use text::{clean, truncate};
 
 /// The Kubewarden level this host is compatible with, which `minimumKubewardenVersion` of a module is compared to
-/// (policy-abi section 3). It is apart from the product's own version.
+/// (docs/design/policy-abi.md, section 3). It is apart from the product's own version.
 pub const KUBEWARDEN_LEVEL: (u64, u64) = (1, 36);

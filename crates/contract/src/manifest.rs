@@ -129,7 +129,7 @@ pub struct GroupEntry {
     pub members: Vec<PolicyId>,
 }
 
-/// The guest ABI of a module (policy-abi section 2).
+/// The guest ABI of a module (docs/design/policy-abi.md, section 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExecutionMode {

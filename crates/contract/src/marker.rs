@@ -1,4 +1,4 @@
-//! Markers: how the controller learns that an API server calls a group's webhook (design section 7).
+//! Markers: how the controller learns that an API server calls a group's webhook (docs/design/overview.md, section 7).
 //!
 //! The controller asks an API server for a change that only a webhook of its own is called for, and the evaluator answers with a denial
 //! that names the group. When that denial comes back, the API server has called the webhook.

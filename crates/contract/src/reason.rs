@@ -1,4 +1,4 @@
-//! Why something failed, where, and whether trying again can help (status-api section 6, faults section 1).
+//! Why something failed, where, and whether trying again can help (docs/design/status-api.md, section 6; docs/design/faults.md, section 1).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What loader and evaluator say of themselves at `/v1/state` (status-api section 7).
+//! What loader and evaluator say of themselves at `/v1/state` (docs/design/status-api.md, section 7).
 //!
 //! Both documents have a `version` that grows with each change of the document; `/v1/state?since=<version>` waits until
 //! it is another, 30 s at most.
@@ -23,7 +23,7 @@ pub struct Program {
     pub engine: String,
 }
 
-/// What a replica does for one policy (status-api section 3).
+/// What a replica does for one policy (docs/design/status-api.md, section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ReplicaState {

@@ -23,7 +23,7 @@ pub const ENGINE: &str = concat!("wasmtime ", "48");
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// WebAssembly proposals that guests may use: what wasmtime has on by default without threads, 64-bit memories and
-/// garbage collection, plus typed function references (policy-abi section 3).
+/// garbage collection, plus typed function references (docs/design/policy-abi.md, section 3).
 pub fn features() -> WasmFeatures {
     WasmFeatures::WASM2
         | WasmFeatures::TAIL_CALL

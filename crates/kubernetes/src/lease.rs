@@ -1,4 +1,4 @@
-//! The Lease of a leader (status-api section 2.3).
+//! The Lease of a leader (docs/design/status-api.md, section 2.3).
 //!
 //! Age is judged by the local monotonic time at which a change was seen, and never by the times in the object, so that clocks may
 //! differ. A leader counts itself out before others may count it out.

@@ -1,4 +1,4 @@
-//! `sources.yml`: which hosts are trusted how (policy-abi section 13), and what addresses modules may have.
+//! `sources.yml`: which hosts are trusted how (docs/design/policy-abi.md, section 13), and what addresses modules may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use crate::stage::{REPLICAS, Stage, assert_all, names};
 
-/// Calls a second, as the catalogue of faults wants it. A busy machine bears fewer.
+/// Calls a second, as the fault catalogue wants it. A busy machine bears fewer.
 const CALLS: u32 = 200;
 
 /// So many prove something, however fast they were.

@@ -1,7 +1,7 @@
 //! Status that tells the truth, against a real API server: real reporters with the rights of their pods, and loaders and evaluators
 //! whose word the test gives.
 //!
-//! Names tell which row of the fault catalogue a test is for.
+//! Names tell which row of the fault catalogue (docs/design/faults.md) a test is for.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 

@@ -6,7 +6,7 @@ use wasmtime::Trap;
 /// Longest text of a guest that an error quotes, in bytes.
 const MAX_QUOTE: usize = 1024;
 
-/// Why a guest gave no reply. The texts are those of policy-abi sections 5 and 6, without the prefixes.
+/// Why a guest gave no reply. The texts are those of docs/design/policy-abi.md, sections 5 and 6, without the prefixes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
     /// The deadline passed.

@@ -1,4 +1,4 @@
-//! Calls of a guest to its host (policy-abi section 8).
+//! Calls of a guest to its host (docs/design/policy-abi.md, section 8).
 //!
 //! Only the log is there so far. Grants are checked all the same, and first: a guest without a right learns that, and not
 //! whether the capability exists.

@@ -1,4 +1,4 @@
-//! Whether a module fits this host: imports, exports and their types (policy-abi sections 3, 5 and 6).
+//! Whether a module fits this host: imports, exports and their types (docs/design/policy-abi.md, sections 3, 5 and 6).
 
 use portcullis_contract::{ExecutionMode, Reason, clean};
 use portcullis_engine::RunningEngine;

@@ -1,4 +1,4 @@
-//! The waPC calling convention (policy-abi section 5).
+//! The waPC calling convention (docs/design/policy-abi.md, section 5).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The WASI calling convention: a command that is run once a call (policy-abi section 6).
+//! The WASI calling convention: a command that is run once a call (docs/design/policy-abi.md, section 6).
 
 use std::sync::Arc;
 use std::time::Instant;

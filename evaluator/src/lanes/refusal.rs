@@ -18,7 +18,7 @@ pub enum Refusal {
     Panicked,
 }
 
-/// What policy-abi section 11 fixes for an evaluation beyond its time limit.
+/// What docs/design/policy-abi.md, section 11, fixes for an evaluation beyond its time limit.
 pub(crate) const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
 
 impl From<Refusal> for EvaluationError {

@@ -1,4 +1,4 @@
-//! The metadata section of a module (policy-abi section 2), as far as it decides about loading.
+//! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as it decides about loading.
 
 use portcullis_contract::{ExecutionMode, KUBEWARDEN_LEVEL, Reason};
 use serde::Deserialize;
@@ -23,7 +23,7 @@ struct Metadata {
 }
 
 /// Checks the section's content, nothing where the module has none, and gives the guest ABI. The order and the texts are
-/// those of policy-abi section 3.
+/// those of docs/design/policy-abi.md, section 3.
 pub(super) fn execution_mode(section: Option<&[u8]>) -> Result<ExecutionMode, CompileFailure> {
     let unsupported = |text: String| CompileFailure::new(Reason::ModuleUnsupported, text);
     let metadata = match section {

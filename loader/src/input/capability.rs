@@ -1,4 +1,4 @@
-//! Patterns of `hostCapabilities` (policy-abi section 8).
+//! Patterns of `hostCapabilities` (docs/design/policy-abi.md, section 8).
 
 /// Every capability that a pattern can name. `tracing/log` needs no grant.
 const KNOWN: &[&str] = &[

@@ -1,4 +1,4 @@
-//! A Kubewarden `policies.yml` (policy-abi section 12).
+//! A Kubewarden `policies.yml` (docs/design/policy-abi.md, section 12).
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Match groups and their tombstones: who is asked under which group, also while webhooks still say otherwise.
 //!
 //! In a folder nobody says when a group is called no more, so who changes groups lingers in the old one. In a cluster the
-//! revisions say it (design section 3), and who leaves is out at once.
+//! revisions say it (docs/design/overview.md, section 3), and who leaves is out at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The aggregation table of status-api section 4.1, case by case: objects in, exact output out.
+//! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
 use portcullis_api::{HistoryEntry, ReplicaReportSpec, ReportDeviation};
 

@@ -1,4 +1,4 @@
-//! Which events are written, and when (status-api section 5): equal ones become a series, and there are limits for one policy and
+//! Which events are written, and when (docs/design/status-api.md, section 5): equal ones become a series, and there are limits for one policy and
 //! in all. What has to wait is bounded. Pure.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The fields of a policy's status that are ours: what is applied, what is found, and whether the two are the same (status-api
+//! The fields of a policy's status that are ours: what is applied, what is found, and whether the two are the same (docs/design/status-api.md,
 //! section 10). Pure.
 //!
 //! An apply carries the complete set, as what is left out is removed. It removes nothing that another manager owns, which shows in

@@ -1,4 +1,4 @@
-//! The Lease, with the reporter's own calls: which of the reporters leads (status-api section 2.3).
+//! The Lease, with the reporter's own calls: which of the reporters leads (docs/design/status-api.md, section 2.3).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The output to Kubernetes (status-api, all of it).
+//! The output to Kubernetes (docs/design/status-api.md, all of it).
 //!
 //! ```text
 //!  this pod's report ──► own ──────────────────────────────► ReplicaReport

@@ -37,7 +37,7 @@ fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
     canary.finish(&pod);
 }
 
-/// What policy-abi fixes for a trap.
+/// What docs/design/policy-abi.md fixes for a trap.
 const TRAPPED: &str = "internal server error: Guest call failure: ";
 const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
 

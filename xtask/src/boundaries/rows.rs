@@ -1,4 +1,4 @@
-//! The fault catalogue: each of its rows that this version answers for has a test named after it, or a line in
+//! The fault catalogue (docs/design/faults.md): each of its rows that this version answers for has a test named after it, or a line in
 //! `tests/faults/untested.txt` that says why not.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Modules as OCI artifacts (policy-abi section 1, OCI distribution specification 1.1).
+//! Modules as OCI artifacts (docs/design/policy-abi.md, section 1, OCI distribution specification 1.1).
 
 mod challenge;
 mod image;

@@ -1,4 +1,4 @@
-//! Who must have signed a module, and whether he has (policy-abi section 14).
+//! Who must have signed a module, and whether he has (docs/design/policy-abi.md, section 14).
 //!
 //! ```text
 //!  cosign     artifact with the tag sha256-<digest>.sig ─┐

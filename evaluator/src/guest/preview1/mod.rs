@@ -2,7 +2,7 @@
 //! exit. Every other function is there, since compilers import it, and answers that it has nothing.
 //!
 //! An implementation of its own: nothing here can reach a file, a socket or the environment, standard input must be able to
-//! report its end and later have more (policy-abi section 6), and every buffer has a limit.
+//! report its end and later have more (docs/design/policy-abi.md, section 6), and every buffer has a limit.
 
 mod poll;
 mod streams;

@@ -1,4 +1,4 @@
-//! Policies of a cluster: a watch of the revisions that the controller writes (design sections 3 and 4).
+//! Policies of a cluster: a watch of the revisions that the controller writes (docs/design/overview.md, sections 3 and 4).
 //!
 //! ```text
 //!  API server ──► watch ──► store (one revision each, read once) ──► snapshot ──► plan

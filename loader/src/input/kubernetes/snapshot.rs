@@ -1,4 +1,4 @@
-//! From all revisions to what is wanted (design section 3).
+//! From all revisions to what is wanted (docs/design/overview.md, section 3).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
