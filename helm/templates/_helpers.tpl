@@ -3,7 +3,7 @@
 portcullis-{{ .Values.policyServer }}
 {{- end }}
 
-{{/* Labels of every object. Written by toYaml, as all that users choose is: a name may look like a number. */}}
+{{/* Labels of every object. Written with toYaml, like everything that users choose: a name may look like a number. */}}
 {{- define "portcullis.labels" -}}
 {{- $own := dict
   "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_"))
@@ -16,7 +16,7 @@ portcullis-{{ .Values.policyServer }}
 {{- toYaml (merge $own (omit .Values.labels "app.kubernetes.io/name")) }}
 {{- end }}
 
-{{/* These, and others that take the place of none of them: (list . others). */}}
+{{/* These, and others that replace none of them: (list . others). */}}
 {{- define "portcullis.labelsAnd" -}}
 {{- toYaml (merge (include "portcullis.labels" (index . 0) | fromYaml) (index . 1)) }}
 {{- end }}
@@ -27,13 +27,13 @@ portcullis-{{ .Values.policyServer }}
 {{- toYaml (merge $own (include "portcullis.labels" (index . 0) | fromYaml) (index . 2)) }}
 {{- end }}
 
-{{/* What finds the pods of a component: (list . "policy-server"). It never changes, as a Deployment's selector may not. */}}
+{{/* Selects the pods of a component: (list . "policy-server"). It never changes, since a Deployment's selector may not. */}}
 {{- define "portcullis.selector" -}}
 app.kubernetes.io/name: portcullis-{{ index . 1 }}
 policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quote }}
 {{- end }}
 
-{{/* A quantity of Kubernetes, or of the programs (128MiB), in bytes; 0 where it is none. */}}
+{{/* A quantity of Kubernetes, or of the programs (128MiB), in bytes; 0 if it is not a quantity. */}}
 {{- define "portcullis.bytes" -}}
 {{- $text := kindIs "string" . | ternary (toString .) (int64 . | toString) | trimSuffix "B" -}}
 {{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
@@ -55,7 +55,7 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
-{{/* The evaluator refuses these flags where paths that name policies are closed, and no pod would start. */}}
+{{/* The evaluator refuses these flags while paths that name policies are closed, and no pod would start. */}}
 {{- define "portcullis.refuseClosedPaths" -}}
 {{- range $name := list "audit" "validateRaw" -}}
 {{- if and (get $.Values.evaluator $name) (not $.Values.server.policyPaths) -}}
@@ -117,7 +117,7 @@ livenessProbe:
       - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
 {{- end }}
 
-{{/* Where clients of an API server look for it. */}}
+{{/* Where API clients look for the token. */}}
 {{- define "portcullis.tokenMount" -}}
 - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
 {{- end }}
@@ -128,14 +128,14 @@ livenessProbe:
 - --log-level={{ .Values.logs.level }}
 {{- end }}
 
-{{/* Environment of who must know its own pod. */}}
+{{/* Environment of programs that must know their own pod. */}}
 {{- define "portcullis.podEnv" -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
 - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
 {{- end }}
 
-{{/* Even over nodes and zones: (list . "policy-server" isDeployment). */}}
+{{/* Spread evenly over nodes and zones: (list . "policy-server" isDeployment). */}}
 {{- define "portcullis.spread" -}}
 {{- $root := index . 0 }}{{ $component := index . 1 }}{{ $isDeployment := index . 2 -}}
 {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
@@ -163,7 +163,7 @@ livenessProbe:
 {{- end -}}
 {{- end }}
 
-{{/* What the loader is told in files. */}}
+{{/* Settings of the loader that are files. */}}
 {{- define "portcullis.hasLoaderConfig" -}}
 {{- if or .Values.modules.sources .Values.modules.verification .Values.modules.trustRoot .Values.modules.authorities }}true{{ end }}
 {{- end }}
@@ -172,7 +172,7 @@ livenessProbe:
 {{- define "portcullis.uninstallHook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
-# What failed stays to be looked at, until the next try.
+# A failed Job stays for inspection, until the next try.
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
