@@ -2,9 +2,7 @@
 //! and in a cluster: given what is known it gives the same status, whoever asks.
 
 use jiff::{Timestamp, Unit};
-use portcullis_api::{
-    Condition, ConditionType, PolicyKey, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth,
-};
+use portcullis_api::{Condition, ConditionType, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};
 use portcullis_contract::{Class, Digest, Reason, ReplicaState, truncate};
 
 mod history;
@@ -12,6 +10,7 @@ mod history;
 use crate::message;
 pub use crate::replica::{Heard, Replica};
 use crate::replica::{Seat, examine};
+use crate::resolution::Resolution;
 
 /// Most entries of `replicas`.
 pub const MAX_REPLICAS: usize = 16;
@@ -95,9 +94,10 @@ pub fn decide(
         // A stale read: whoever wrote `previous` knew more.
         return previous.clone();
     }
-    let resolved = settled(facts, replicas, previous);
-    let digest = resolved.as_ref().map(|resolved| resolved.digest);
-    let seats: Vec<Seat<'_>> = replicas.iter().map(|replica| examine(facts, digest, replica)).collect();
+    let resolution = Resolution::of(facts, replicas, previous);
+    let digest = resolution.digest();
+    let resolved = digest.map(|digest| Resolved::module(facts.generation, digest));
+    let seats: Vec<Seat<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
     let picture = Picture::new(facts, webhook, &seats);
 
     let enforced = enforced(&picture);
@@ -156,25 +156,6 @@ fn served_everywhere(
 /// A time as Kubernetes writes it: whole seconds.
 pub(crate) fn to_second(time: Timestamp) -> Timestamp {
     time.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc)).unwrap_or(time)
-}
-
-/// What the newest generation means in bytes: the pin; else what was settled before; else what the first replica serves.
-fn settled(facts: &Facts<'_>, replicas: &[Replica<'_>], previous: Option<&PolicyStatus>) -> Option<Resolved> {
-    let key = PolicyKey::of(facts.uid);
-    let served = || {
-        let mut reports: Vec<_> = replicas.iter().filter_map(|r| Some((r.pod, r.report?.report))).collect();
-        reports.sort_by_key(|(pod, _)| *pod);
-        reports.iter().find_map(|(_, report)| {
-            report.current.get(&key).filter(|serving| **serving == facts.generation)?;
-            report.digests.get(&key).copied()
-        })
-    };
-    let before = || {
-        let resolved = previous?.resolved.as_ref()?;
-        (resolved.generation == facts.generation).then_some(resolved.digest)
-    };
-    let digest = facts.digest.or_else(before).or_else(served)?;
-    Some(Resolved::module(facts.generation, digest))
 }
 
 impl<'a> Picture<'a> {

@@ -31,6 +31,7 @@ pub mod metrics;
 pub mod output;
 mod replica;
 pub mod report;
+mod resolution;
 pub mod view;
 
 pub use args::Args;

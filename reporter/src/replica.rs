@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation};
-use portcullis_contract::{Class, Digest, Failure, Reason, ReplicaState, clean};
+use portcullis_contract::{Class, Failure, Reason, ReplicaState, clean};
 
 use crate::decide::Facts;
+use crate::resolution::Resolution;
 
 /// A replica that is, or may be, asked by the API server.
 #[derive(Debug, Clone, Copy)]
@@ -104,10 +105,10 @@ impl Seat<'_> {
     }
 }
 
-/// What `replica` does for the policy. `digest` is what the newest generation means in bytes, where that is settled: a
-/// replica that serves other bytes under the same generation does not serve it.
-pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &Replica<'a>) -> Seat<'a> {
-    let seat = reported(facts, digest, replica);
+/// What `replica` does for the policy. `resolution` is what the newest generation means in bytes: a replica that serves other bytes
+/// under the same generation does not serve it, and where replicas are split none does.
+pub(crate) fn examine<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Seat<'a> {
+    let seat = reported(facts, resolution, replica);
     match facts.refusal {
         // It would wait for ever for what it is never told.
         Some(words) if seat.is_working() => Seat {
@@ -121,7 +122,7 @@ pub(crate) fn examine<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &R
     }
 }
 
-fn reported<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &Replica<'a>) -> Seat<'a> {
+fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Seat<'a> {
     let seat = |state, serving, trouble| Seat {
         pod: replica.pod,
         pod_uid: replica.pod_uid,
@@ -145,11 +146,15 @@ fn reported<'a>(facts: &Facts<'_>, digest: Option<Digest>, replica: &Replica<'a>
     }
     let key = PolicyKey::of(facts.uid);
     if let Some(serving) = report.current.get(&key).copied() {
-        return match (digest, report.digests.get(&key)) {
-            (Some(settled), Some(found)) if serving == facts.generation && settled != *found => {
-                let text = format!("generation {serving} is {found} here and {settled} elsewhere");
-                seat(ReplicaState::Previous, serving, Some(Trouble::of(Reason::DigestDivergence, text)))
+        let differs =
+            |text| seat(ReplicaState::Previous, serving, Some(Trouble::of(Reason::ResolvedDifferently, text)));
+        return match (resolution, report.digests.get(&key)) {
+            (Resolution::Settled(settled), Some(found)) if serving == facts.generation && settled != *found => {
+                differs(format!("generation {serving} is {found} here and {settled} elsewhere"))
             }
+            (Resolution::Split, Some(found)) if serving == facts.generation => differs(format!(
+                "generation {serving} is {found} here and other bytes elsewhere, and most replicas agree on none"
+            )),
             _ if serving == facts.generation => seat(ReplicaState::Current, serving, None),
             // The pod has not heard of the newest generation yet, or is ahead of what is known here.
             _ => seat(ReplicaState::Previous, serving, None),
@@ -187,6 +192,8 @@ fn deviating<'a>(
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::Digest;
+
     use super::*;
 
     const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
@@ -222,7 +229,7 @@ mod tests {
     fn examined_when(report: &ReplicaReportSpec, is_stale: bool) -> (ReplicaState, i64, Option<String>) {
         let heard = Heard { report, is_stale };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let seat = examine(&facts(7), None, &replica);
+        let seat = examine(&facts(7), Resolution::Open, &replica);
         (seat.state, seat.serving, seat.trouble.map(|trouble| trouble.reason))
     }
 
@@ -276,7 +283,7 @@ mod tests {
         assert_eq!(examined_when(&serving(7), true), stale);
         assert_eq!(examined(&ReplicaReportSpec { pod_uid: "earlier".into(), ..serving(7) }), stale);
         let silent = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: None };
-        assert_eq!(examine(&facts(7), None, &silent).state, ReplicaState::Unknown);
+        assert_eq!(examine(&facts(7), Resolution::Open, &silent).state, ReplicaState::Unknown);
     }
 
     #[test]
@@ -285,9 +292,9 @@ mod tests {
         let report = ReplicaReportSpec { digests: [(key, Digest::of(b"other"))].into(), ..serving(7) };
         let heard = Heard { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let seat = examine(&facts(7), Some(Digest::of(b"settled")), &replica);
+        let seat = examine(&facts(7), Resolution::Settled(Digest::of(b"settled")), &replica);
         assert_eq!(seat.state, ReplicaState::Previous);
-        assert_eq!(seat.trouble.map(|trouble| trouble.reason).as_deref(), Some("DigestDivergence"));
+        assert_eq!(seat.trouble.map(|trouble| trouble.reason).as_deref(), Some("ResolvedDifferently"));
     }
 
     #[test]
@@ -299,7 +306,7 @@ mod tests {
         let report = with(forged);
         let heard = Heard { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let trouble = examine(&facts(7), None, &replica).trouble.expect("a failure");
+        let trouble = examine(&facts(7), Resolution::Open, &replica).trouble.expect("a failure");
         assert_eq!((trouble.reason.as_str(), trouble.message.as_str()), ("InternalError", "[31mred level=info"));
     }
 
@@ -309,7 +316,7 @@ mod tests {
         let report = with(newer);
         let heard = Heard { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let trouble = examine(&facts(7), None, &replica).trouble.expect("a failure");
+        let trouble = examine(&facts(7), Resolution::Open, &replica).trouble.expect("a failure");
         assert_eq!((trouble.reason.as_str(), trouble.class), ("Newer", Class::Retry));
     }
 }

@@ -10,7 +10,7 @@ pub const EVENT_REASONS: &[(EventType, &str)] = &[
     (EventType::Normal, "Progressing"),
     (EventType::Normal, "Recovered"),
     (EventType::Warning, "ServingPrevious"),
-    (EventType::Warning, "DigestDivergence"),
+    (EventType::Warning, "ResolvedDifferently"),
     (EventType::Warning, "WaitingForReplicas"),
     (EventType::Warning, "WebhookRepaired"),
     (EventType::Warning, "CertificateExpiring"),

@@ -165,8 +165,8 @@ reasons! {
 
     /// The replica has not reported for too long.
     ReportStale: Load, Retry;
-    /// Replicas disagree about the bytes of a generation.
-    DigestDivergence: Load, Outside;
+    /// Replicas disagree about the bytes of a generation: this one has others than most, or most agree on none.
+    ResolvedDifferently: Load, Outside;
 
     /// The policy trapped.
     EvaluationTrapped: Evaluate, Final;

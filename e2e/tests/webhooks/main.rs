@@ -13,6 +13,7 @@ mod mutating;
 mod newcomers;
 mod quota;
 mod repaired;
+mod resolved;
 mod restarted;
 mod scene;
 mod turns;

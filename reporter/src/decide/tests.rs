@@ -1,6 +1,6 @@
 //! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
-use portcullis_api::{HistoryEntry, ReplicaReportSpec, ReportDeviation};
+use portcullis_api::{HistoryEntry, PolicyKey, ReplicaReportSpec, ReportDeviation};
 
 use super::*;
 
@@ -466,17 +466,30 @@ fn a_draining_pod_is_shown_and_not_counted() {
 }
 
 #[test]
-fn the_first_recorded_digest_of_a_generation_wins() {
+fn z16_replicas_with_other_bytes_than_most_do_not_serve_the_generation() {
     let unpinned = Facts { digest: None, ..facts() };
     let with = |pod, digest| {
         let mut report = report(pod, Current);
         report.digests.insert(PolicyKey::of(UID), digest);
         report
     };
-    let (a, b) = (with("pod-a", Digest::of(b"a")), with("pod-b", Digest::of(b"b")));
+    let (a, b, c) = (Digest::of(b"a"), Digest::of(b"b"), Digest::of(b"c"));
+    let reports = [with("pod-a", b), with("pod-b", a), with("pod-c", a), with("pod-d", c)];
     let heard = |report| Some(Heard { report, is_stale: false });
-    let replica = |pod, report| Replica { pod, pod_uid: pod, expected: true, report: heard(report) };
-    let status = decide(&unpinned, &[replica("pod-b", &b), replica("pod-a", &a)], Webhook::Confirmed, None, now());
-    assert_eq!(status.resolved.as_ref().map(|resolved| resolved.digest), Some(Digest::of(b"a")));
-    assert_eq!(row(&status).split(' ').nth(2), Some("True/DigestDivergence"));
+    let replica = |n: usize| {
+        let pod = ["pod-a", "pod-b", "pod-c", "pod-d"][n];
+        Replica { pod, pod_uid: pod, expected: true, report: heard(&reports[n]) }
+    };
+    let decided = |which: &[usize]| {
+        let replicas: Vec<_> = which.iter().map(|n| replica(*n)).collect();
+        decide(&unpinned, &replicas, Webhook::Confirmed, None, now())
+    };
+    let most = decided(&[0, 1, 2]);
+    assert_eq!(most.resolved.as_ref().map(|resolved| resolved.digest), Some(a));
+    assert_eq!(row(&most).split(' ').nth(2), Some("True/ResolvedDifferently"));
+    assert_eq!((most.replica_counts.current, most.replica_counts.previous), (2, 1));
+    let split = decided(&[0, 1, 3]);
+    assert_eq!(split.resolved, None, "nothing is pinned");
+    assert_eq!(row(&split).split(' ').nth(2), Some("True/ResolvedDifferently"));
+    assert_eq!((split.replica_counts.current, split.replica_counts.previous), (0, 3));
 }

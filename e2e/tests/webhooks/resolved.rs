@@ -1,0 +1,77 @@
+//! What a generation means in bytes, where a replica says what is not so.
+
+use std::time::Duration;
+
+use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Pod, Policy, Program, condition, eventually, never};
+use serde_json::{Value, json};
+
+use crate::cluster;
+use crate::scene::Scene;
+
+const PIN: &str = "policies.portcullis.dev/pinned-digest";
+
+/// The digest that a revision of this generation is pinned to.
+fn pin(scene: &Scene, generation: i64) -> Option<String> {
+    let revisions = scene.installation.revisions();
+    let revision = revisions.iter().find(|revision| revision["revision"] == generation)?;
+    revision["metadata"]["annotations"][PIN].as_str().map(str::to_owned)
+}
+
+/// With the token of a pod, its own report says that it serves this generation, as these bytes.
+fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str) {
+    let uid = policy["metadata"]["uid"].as_str().expect("an object has a uid");
+    let key: String = uid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    let claim = json!({"spec": {"current": {&key: generation}, "digests": {&key: digest}, "deviations": []}});
+    let kubeconfig = cluster().kubeconfig_for(&scene.installation.token(POLICY_SERVER_ACCOUNT, pod));
+    let namespace = format!("--namespace={}", scene.installation.namespace());
+    let kind = "replicareports.policies.portcullis.dev";
+    let claim = claim.to_string();
+    let args = ["patch", kind, pod.name(), &namespace, "--type=merge", "--patch", &claim];
+    cluster().kubectl_as(&kubeconfig, args, "").expect("its own report");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() {
+    let scene = Scene::new("resolved", 2);
+    let installation = &scene.installation;
+    let stolen = installation.add_replica();
+    installation.wait_ready();
+    let policy = |text: &str| -> Policy { installation.cluster_policy("resolved").denying(text) };
+    installation.apply_ready(&[policy("the first")]);
+    eventually("the pin of the first generation", || pin(&scene, 1));
+
+    // Nobody can have the second generation yet, and the pod whose token was stolen says that it serves it.
+    stolen.stop(Program::Reporter);
+    installation.source().close();
+    let second = policy("the second");
+    installation.apply(&second).expect("the policy");
+    let object = installation.object(&second).expect("it is there");
+    let evil = format!("sha256:{}", "e".repeat(64));
+    claim(&scene, &stolen, &object, 2, &evil);
+    let is_told = |object: &Value| object["status"]["replicaCounts"]["current"] == 1;
+    installation.wait_for_object(&second, "the claim in the counts", is_told);
+    never(Duration::from_secs(3), "a pin by one replica alone", || pin(&scene, 2));
+
+    // The others settle it.
+    installation.source().open();
+    let pinned = eventually("the pin of the second generation", || pin(&scene, 2));
+    assert_ne!(pinned, evil);
+    let is_differing = |object: &Value| {
+        condition(object, "Degraded")
+            .is_some_and(|one| one["status"] == "True" && one["reason"] == "ResolvedDifferently")
+    };
+    let object = installation.wait_for_object(&second, "ResolvedDifferently", is_differing);
+    assert_eq!(object["status"]["resolved"]["digest"], pinned);
+    let replicas = object["status"]["replicas"].as_array().expect("a list");
+    let of_stolen = replicas.iter().find(|replica| replica["pod"] == stolen.name()).expect("it is listed");
+    assert_eq!((&of_stolen["state"], &of_stolen["reason"]), (&json!("Previous"), &json!("ResolvedDifferently")));
+    eventually("an event about it", || {
+        let list = installation.api().get("/apis/events.k8s.io/v1/events")?;
+        let is_it =
+            |event: &Value| event["reason"] == "ResolvedDifferently" && event["regarding"]["name"] == "resolved";
+        list["items"].as_array()?.iter().any(is_it).then_some(())
+    });
+    let refused = scene.create("one").expect_err("the others go on");
+    assert!(refused.contains("the second"), "{refused}");
+}

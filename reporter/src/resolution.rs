@@ -1,0 +1,148 @@
+//! What a generation means in bytes, where its address names no digest: what most replicas have resolved. Pure.
+//!
+//! The controller pins what stands in the status, and then every replica serves that. So one replica, which may be in somebody else's
+//! hands, must not settle it for the others.
+
+use std::collections::BTreeMap;
+
+use portcullis_api::{PolicyKey, PolicyStatus};
+use portcullis_contract::Digest;
+
+use crate::decide::{Facts, Replica};
+
+/// What is known of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// Too few replicas have told.
+    Open,
+    /// These bytes.
+    Settled(Digest),
+    /// Replicas have told different bytes, and none of them is what most have.
+    Split,
+}
+
+impl Resolution {
+    /// What is pinned counts first, then what was settled before, then what more than half of the expected replicas serve.
+    pub(crate) fn of(facts: &Facts<'_>, replicas: &[Replica<'_>], previous: Option<&PolicyStatus>) -> Self {
+        let before = previous.and_then(|previous| previous.resolved.as_ref());
+        let before = before.filter(|resolved| resolved.generation == facts.generation).map(|resolved| resolved.digest);
+        if let Some(digest) = facts.digest.or(before) {
+            return Self::Settled(digest);
+        }
+        let key = PolicyKey::of(facts.uid);
+        let expected = replicas.iter().filter(|replica| replica.expected);
+        let mut votes: BTreeMap<Digest, usize> = BTreeMap::new();
+        for digest in expected.clone().filter_map(|replica| told(facts, &key, replica)) {
+            *votes.entry(digest).or_default() += 1;
+        }
+        let expected = expected.count();
+        match votes.iter().find(|(_, count)| **count * 2 > expected) {
+            Some((digest, _)) => Self::Settled(*digest),
+            None if votes.len() > 1 => Self::Split,
+            None => Self::Open,
+        }
+    }
+
+    /// The bytes, where they are settled.
+    pub(crate) fn digest(self) -> Option<Digest> {
+        match self {
+            Self::Settled(digest) => Some(digest),
+            Self::Open | Self::Split => None,
+        }
+    }
+}
+
+/// The bytes that a replica serves as the newest generation, as far as its report counts.
+fn told(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) -> Option<Digest> {
+    let heard = replica.report.filter(|heard| !heard.is_stale && heard.report.pod_uid == replica.pod_uid)?;
+    heard.report.current.get(key).filter(|serving| **serving == facts.generation)?;
+    heard.report.digests.get(key).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{ReplicaReportSpec, Resolved};
+
+    use super::*;
+    use crate::decide::Heard;
+
+    const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
+
+    fn report(pod: &str, generation: i64, digest: &str) -> ReplicaReportSpec {
+        let key = PolicyKey::of(UID);
+        ReplicaReportSpec {
+            pod_uid: pod.to_owned(),
+            current: [(key.clone(), generation)].into(),
+            digests: [(key, Digest::of(digest.as_bytes()))].into(),
+            ..ReplicaReportSpec::default()
+        }
+    }
+
+    /// What replicas make of generation 7, each with what it tells; nothing where it has not reported.
+    fn resolved(says: &[Option<(i64, &str)>]) -> Resolution {
+        let names: Vec<_> = (0..says.len()).map(|n| format!("pod-{n}")).collect();
+        let report =
+            |(name, said): (&String, &Option<(i64, &str)>)| said.map(|(number, what)| report(name, number, what));
+        let reports: Vec<_> = names.iter().zip(says).map(report).collect();
+        let replica = |(pod, report): (&'_ String, &'_ Option<ReplicaReportSpec>)| (pod.clone(), report.clone());
+        let owned: Vec<_> = names.iter().zip(&reports).map(replica).collect();
+        let heard = |report| Heard { report, is_stale: false };
+        let replicas: Vec<_> = owned
+            .iter()
+            .map(|(pod, report)| Replica { pod, pod_uid: pod, expected: true, report: report.as_ref().map(heard) })
+            .collect();
+        Resolution::of(&facts(), &replicas, None)
+    }
+
+    fn facts() -> Facts<'static> {
+        Facts { uid: UID, generation: 7, suspend: false, digest: None, rollback_to: None, refusal: None }
+    }
+
+    fn settled(text: &str) -> Resolution {
+        Resolution::Settled(Digest::of(text.as_bytes()))
+    }
+
+    #[test]
+    fn z16_more_than_half_of_the_expected_replicas_settle_it() {
+        let a = Some((7, "a"));
+        assert_eq!(resolved(&[a]), settled("a"));
+        assert_eq!(resolved(&[a, None, None]), Resolution::Open, "one alone settles nothing for three");
+        assert_eq!(resolved(&[a, None, a]), settled("a"));
+        assert_eq!(resolved(&[a, Some((7, "evil")), a]), settled("a"));
+        assert_eq!(resolved(&[Some((7, "evil")), a, None]), Resolution::Split);
+        assert_eq!(resolved(&[a, Some((7, "b"))]), Resolution::Split);
+        assert_eq!(resolved(&[a, a, Some((7, "b")), Some((7, "b"))]), Resolution::Split);
+        assert_eq!(resolved(&[a, Some((6, "b")), None]), Resolution::Open, "of another generation");
+    }
+
+    #[test]
+    fn z16_who_is_not_expected_or_reports_no_longer_has_no_say() {
+        let (good, evil) = (report("good", 7, "a"), report("evil", 7, "evil"));
+        let heard = |report, is_stale| Some(Heard { report, is_stale });
+        let replica = |pod, expected, report| Replica { pod, pod_uid: pod, expected, report };
+        let resolved = |evil| Resolution::of(&facts(), &[replica("good", true, heard(&good, false)), evil], None);
+        assert_eq!(resolved(replica("evil", false, heard(&evil, false))), settled("a"));
+        assert_eq!(resolved(replica("evil", true, heard(&evil, true))), Resolution::Open);
+        let earlier = Replica { pod: "evil", pod_uid: "another", expected: true, report: heard(&evil, false) };
+        assert_eq!(resolved(earlier), Resolution::Open);
+    }
+
+    #[test]
+    fn what_was_settled_stays_for_its_generation() {
+        let other = report("pod", 7, "b");
+        let replicas = [Replica {
+            pod: "pod",
+            pod_uid: "pod",
+            expected: true,
+            report: Some(Heard { report: &other, is_stale: false }),
+        }];
+        let before = |generation| PolicyStatus {
+            resolved: Some(Resolved::module(generation, Digest::of(b"a"))),
+            ..PolicyStatus::default()
+        };
+        assert_eq!(Resolution::of(&facts(), &replicas, Some(&before(7))), settled("a"));
+        assert_eq!(Resolution::of(&facts(), &replicas, Some(&before(6))), settled("b"));
+        let pinned = Facts { digest: Some(Digest::of(b"pin")), ..facts() };
+        assert_eq!(Resolution::of(&pinned, &replicas, Some(&before(7))), settled("pin"));
+    }
+}
