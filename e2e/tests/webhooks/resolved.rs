@@ -1,8 +1,10 @@
 //! What a generation means in bytes, where a replica says what is not so.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Pod, Policy, Program, condition, eventually, never};
+use portcullis_e2e::{POLICY_SERVER_ACCOUNT, Pod, Policy, condition, eventually, never};
 use serde_json::{Value, json};
 
 use crate::cluster;
@@ -17,8 +19,9 @@ fn pin(scene: &Scene, generation: i64) -> Option<String> {
     revision["metadata"]["annotations"][PIN].as_str().map(str::to_owned)
 }
 
-/// With the token of a pod, its own report says that it serves this generation, as these bytes.
-fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str) {
+/// With the token of a pod, its own report says that it serves this generation, as these bytes: again and again, as the pod's reporter
+/// goes on to write what is so.
+fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str, done: &AtomicBool) {
     let uid = policy["metadata"]["uid"].as_str().expect("an object has a uid");
     let key: String = uid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     let claim = json!({"spec": {"current": {&key: generation}, "digests": {&key: digest}, "deviations": []}});
@@ -27,7 +30,9 @@ fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str
     let kind = "replicareports.policies.portcullis.dev";
     let claim = claim.to_string();
     let args = ["patch", kind, pod.name(), &namespace, "--type=merge", "--patch", &claim];
-    cluster().kubectl_as(&kubeconfig, args, "").expect("its own report");
+    while !done.load(Ordering::SeqCst) {
+        cluster().kubectl_as(&kubeconfig, args, "").expect("its own report");
+    }
 }
 
 #[test]
@@ -42,36 +47,52 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
     eventually("the pin of the first generation", || pin(&scene, 1));
 
     // Nobody can have the second generation yet, and the pod whose token was stolen says that it serves it.
-    stolen.stop(Program::Reporter);
     installation.source().close();
     let second = policy("the second");
     installation.apply(&second).expect("the policy");
     let object = installation.object(&second).expect("it is there");
     let evil = format!("sha256:{}", "e".repeat(64));
-    claim(&scene, &stolen, &object, 2, &evil);
-    let is_told = |object: &Value| object["status"]["replicaCounts"]["current"] == 1;
-    installation.wait_for_object(&second, "the claim in the counts", is_told);
-    never(Duration::from_secs(3), "a pin by one replica alone", || pin(&scene, 2));
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| claim(&scene, &stolen, &object, 2, &evil, &done));
+        let _stop = StopOnDrop(&done);
+        let is_told = |object: &Value| object["status"]["replicaCounts"]["current"] == 1;
+        installation.wait_for_object(&second, "the claim in the counts", is_told);
+        never(Duration::from_secs(3), "a pin by one replica alone", || pin(&scene, 2));
 
-    // The others settle it.
-    installation.source().open();
-    let pinned = eventually("the pin of the second generation", || pin(&scene, 2));
-    assert_ne!(pinned, evil);
-    let is_differing = |object: &Value| {
-        condition(object, "Degraded")
-            .is_some_and(|one| one["status"] == "True" && one["reason"] == "ResolvedDifferently")
-    };
-    let object = installation.wait_for_object(&second, "ResolvedDifferently", is_differing);
-    assert_eq!(object["status"]["resolved"]["digest"], pinned);
-    let replicas = object["status"]["replicas"].as_array().expect("a list");
-    let of_stolen = replicas.iter().find(|replica| replica["pod"] == stolen.name()).expect("it is listed");
-    assert_eq!((&of_stolen["state"], &of_stolen["reason"]), (&json!("Previous"), &json!("ResolvedDifferently")));
+        // The others settle it.
+        installation.source().open();
+        let pinned = eventually("the pin of the second generation", || pin(&scene, 2));
+        assert_ne!(pinned, evil);
+        let of_stolen = |object: &Value| {
+            let replicas = object["status"]["replicas"].as_array().cloned().unwrap_or_default();
+            replicas.into_iter().find(|replica| replica["pod"] == stolen.name()).unwrap_or_default()
+        };
+        let is_differing = |object: &Value| {
+            let degraded = condition(object, "Degraded").is_some_and(|one| one["status"] == "True");
+            degraded && of_stolen(object)["reason"] == "ResolvedDifferently"
+        };
+        let object = installation.wait_for_object(&second, "ResolvedDifferently", is_differing);
+        assert_eq!(object["status"]["resolved"]["digest"], pinned);
+        assert_eq!(of_stolen(&object)["state"], "Previous");
+        assert_eq!(pin(&scene, 2), Some(pinned));
+    });
     eventually("an event about it", || {
         let list = installation.api().get("/apis/events.k8s.io/v1/events")?;
         let is_it =
             |event: &Value| event["reason"] == "ResolvedDifferently" && event["regarding"]["name"] == "resolved";
         list["items"].as_array()?.iter().any(is_it).then_some(())
     });
+    installation.wait_for(&second, "Ready", "True");
     let refused = scene.create("one").expect_err("the others go on");
     assert!(refused.contains("the second"), "{refused}");
+}
+
+/// Ends the claims also where the test fails.
+struct StopOnDrop<'f>(&'f AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
