@@ -32,6 +32,8 @@ pub(crate) const GENERATION: &str = "generation";
 pub(crate) const NOT_EVALUATED: &str = "policy-not-evaluated";
 /// Key of the annotation that names a policy which its group passed over, as it was never enforced and is not loaded here.
 pub(crate) const NOT_YET_ENFORCED: &str = "policy-not-yet-enforced";
+/// Key of the annotation that names a Policy which was not asked, as the request is not of its namespace.
+pub(crate) const OUTSIDE_NAMESPACE: &str = "policy-outside-its-namespace";
 
 /// What docs/design/policy-abi.md, section 4, fixes for a mutation where there is nothing to mutate.
 const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only with DELETE operations, but the policy is attempting a mutation. This is not allowed";
@@ -189,19 +191,29 @@ pub fn suspended(generation: i64) -> Opinion {
 
 /// What a match group counts for a member that was never enforced and is not loaded here: nothing. The audit log says so.
 pub fn passed_over(id: &PolicyId) -> Opinion {
+    not_asked(id, NOT_YET_ENFORCED)
+}
+
+/// What a match group counts for a Policy where the request is of another namespace, or of none: nothing. Webhooks of the group call it
+/// for its own namespace only, so somebody has registered another, and a tenant has no say in what others do.
+pub fn outside_its_namespace(id: &PolicyId) -> Opinion {
+    not_asked(id, OUTSIDE_NAMESPACE)
+}
+
+fn not_asked(id: &PolicyId, annotation: &str) -> Opinion {
     Opinion {
         outcome: Outcome::Admitted { message: None, code: None },
         mutates: false,
         generation: None,
         notes: Vec::new(),
         warnings: Vec::new(),
-        annotations: BTreeMap::from([(NOT_YET_ENFORCED.to_owned(), id.to_string())]),
+        annotations: BTreeMap::from([(annotation.to_owned(), id.to_string())]),
     }
 }
 
 /// Whether this program alone writes the annotation.
 pub(crate) fn is_ours(key: &str) -> bool {
-    matches!(key, NOT_EVALUATED | NOT_YET_ENFORCED)
+    matches!(key, NOT_EVALUATED | NOT_YET_ENFORCED | OUTSIDE_NAMESPACE)
 }
 
 /// UNSERVED: the answer of a policy of which nothing can be used here.

@@ -98,23 +98,25 @@ impl Asker {
 
     /// Asks every member of a group.
     pub async fn group(&self, group: &Group, review: &Review<'_>, call: Call) -> Answer {
+        let namespace = review.namespace();
+        let standing = |record| (record, standing_for(record, namespace.as_deref()));
+        let members: Vec<_> = group.members.iter().map(standing).collect();
         match group.kind {
-            WebhookKind::Validating => self.side_by_side(&group.members, review, call).await,
-            WebhookKind::Mutating => self.in_turn(&group.members, review, call).await,
+            WebhookKind::Validating => self.side_by_side(members, review, call).await,
+            WebhookKind::Mutating => self.in_turn(members, review, call).await,
         }
     }
 
     /// Mutating members, each on the object that the ones before left.
-    async fn in_turn(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
+    async fn in_turn(&self, members: Vec<Member<'_>>, review: &Review<'_>, call: Call) -> Answer {
         let mut draft = Draft::object(review.object());
         let mut opinions = Vec::with_capacity(members.len());
-        let standings: Vec<_> = members.iter().map(|record| (record, standing_in_group(record))).collect();
-        let limits = standings.iter().filter_map(|(_, standing)| match standing {
+        let limits = members.iter().filter_map(|(_, standing)| match standing {
             Standing::Open(loaded) => Some(loaded.timeout()),
             Standing::Settled(_) => None,
         });
         let mut deadlines = MemberDeadlines::new(call.until(), limits);
-        for (record, standing) in standings {
+        for (record, standing) in members {
             let opinion = match standing {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
@@ -138,14 +140,12 @@ impl Asker {
     }
 
     /// Validating members, all at once: all but the last on whatever thread is free, the last one here.
-    async fn side_by_side(&self, members: &[Arc<Record>], review: &Review<'_>, call: Call) -> Answer {
-        let standings: Vec<_> = members.iter().map(standing_in_group).collect();
+    async fn side_by_side(&self, members: Vec<Member<'_>>, review: &Review<'_>, call: Call) -> Answer {
         let mut results: Vec<_> = members.iter().map(|_| Err(timed_out())).collect();
-        let open =
-            members.iter().zip(&standings).enumerate().filter_map(|(place, (record, standing))| match standing {
-                Standing::Open(loaded) => Some((place, record, *loaded)),
-                Standing::Settled(_) => None,
-            });
+        let open = members.iter().enumerate().filter_map(|(place, (record, standing))| match standing {
+            Standing::Open(loaded) => Some((place, *record, *loaded)),
+            Standing::Settled(_) => None,
+        });
         let mut open: Vec<_> = open.collect();
         let mut draft = Draft::object(review.object());
         if let Some((here, record, loaded)) = open.pop() {
@@ -170,7 +170,7 @@ impl Asker {
                 }
             }
         }
-        let opinions = members.iter().zip(standings).zip(results).map(|((record, standing), result)| {
+        let opinions = members.into_iter().zip(results).map(|((record, standing), result)| {
             let opinion = match standing {
                 Standing::Settled(opinion) => *opinion,
                 Standing::Open(loaded) => {
@@ -352,6 +352,17 @@ fn standing(record: &Arc<Record>) -> Standing<'_> {
             Standing::Settled(Box::new(admit::unserved(record.as_ref().into(), failure, Timestamp::now())))
         }
     }
+}
+
+/// A member of a group, and whether it has to be asked.
+type Member<'r> = (&'r Arc<Record>, Standing<'r>);
+
+/// The standing of a member of a group for a request of this namespace.
+fn standing_for<'r>(record: &'r Arc<Record>, namespace: Option<&str>) -> Standing<'r> {
+    if record.id.namespace().is_some_and(|own| namespace != Some(own)) {
+        return Standing::Settled(Box::new(admit::outside_its_namespace(&record.id)));
+    }
+    standing_in_group(record)
 }
 
 /// The standing of a member of a group. One that was never enforced is asked once it is loaded here, and not before: who asks the

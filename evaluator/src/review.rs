@@ -217,6 +217,13 @@ impl<'a> Review<'a> {
         self.uid
     }
 
+    /// The namespace of the request; nothing where it is about an object that is in none.
+    pub fn namespace(&self) -> Option<String> {
+        // Its type was checked, so nothing else than a string is lost here.
+        let namespace: Option<String> = serde_json::from_str(self.wire.namespace?.get()).ok();
+        namespace.filter(|namespace| !namespace.is_empty())
+    }
+
     /// The object; nothing on DELETE.
     pub fn object(&self) -> Option<&'a RawValue> {
         self.wire.object
@@ -331,6 +338,19 @@ mod tests {
 
     fn refused(body: &str) -> String {
         Review::parse(body.as_bytes()).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn the_namespace_is_what_was_meant_however_it_is_written() {
+        let of = |field: &str| {
+            let body = with(field);
+            Review::parse(body.as_bytes()).expect("a review").namespace()
+        };
+        assert_eq!(of(r#""namespace":"team-a""#).as_deref(), Some("team-a"));
+        assert_eq!(of(r#""namespace":"team-\u0061""#).as_deref(), Some("team-a"));
+        assert_eq!(of(r#""namespace":"""#), None);
+        assert_eq!(of(r#""namespace":null"#), None);
+        assert_eq!(of(r#""name":"x""#), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, WebhookKind};
 
+use super::condition::no;
 use super::quota::Quota;
 use super::revision::{self, Planned};
 use super::turns::Turns;
@@ -161,6 +162,12 @@ impl<'w> Groups<'w> {
             content.in_shard(shard)
         });
         if let Some(content) = &planned.content {
+            let known = self.get(&content.group).and_then(|group| group.part.as_ref());
+            if known.is_some_and(|part| *part != content.part) {
+                memory.placed.remove(&(uid.to_owned(), policy.generation));
+                self.refused.insert(uid, same_id(&content.group));
+                return;
+            }
             if let Err(refusal) = webhooks.take(uid, policy, &content.group) {
                 memory.placed.remove(&(uid.to_owned(), policy.generation));
                 self.refused.insert(uid, refusal);
@@ -458,6 +465,14 @@ impl<'w> Group<'w> {
         let note = format!("webhook configuration {name} {what} by somebody else and has been repaired{others}");
         Some(Told { policy: policy.clone(), reason: "WebhookRepaired", note })
     }
+}
+
+/// A group's id is a part of a hash of its match part. Nobody joins one whose members are called by other rules, by chance or by design.
+fn same_id(group: &GroupId) -> Verdict {
+    let text = format!(
+        "another match part has the id {group} of this policy's, so that both cannot be registered: change a match condition, for instance its name"
+    );
+    no("SpecInvalid", text)
 }
 
 /// The group of a policy's newest generation, where its revision is there and can be read.

@@ -161,3 +161,31 @@ fn fault_w15_group_that_nobody_knows() {
     });
     canary.finish(&pod);
 }
+
+/// A webhook that somebody has registered for other namespaces leads to the group of a tenant.
+#[test]
+fn a_namespaced_member_is_asked_about_its_own_namespace_only() {
+    let folder = Folder::with_canary();
+    let policies = [
+        Policy::namespaced("team-a", "denies").denying("the tenant says no"),
+        Policy::namespaced("team-a", "mutates").guest("mutates_label").mutating(),
+    ];
+    policies.iter().for_each(|policy| folder.put(policy));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    for policy in &policies {
+        pod.wait_current(&policy.id(), 1);
+        let ask = |namespace: serde_json::Value| {
+            pod.admit(&policy.group(), &Review::small_pod().with("/namespace", namespace)).verdict()
+        };
+        let own = ask("team-a".into());
+        assert!(!own.allowed || own.patch.is_some(), "{own:?}");
+        for namespace in ["team-b".into(), "".into(), serde_json::Value::Null] {
+            let other = ask(namespace);
+            assert!(other.allowed && other.patch.is_none() && other.warnings.is_empty(), "{other:?}");
+            let key = format!("namespaced.team-a.{}.policy-outside-its-namespace", policy.name());
+            assert_eq!(other.annotations.get(&key), Some(&policy.id()), "{other:?}");
+        }
+    }
+    canary.finish(&pod);
+}

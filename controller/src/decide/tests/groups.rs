@@ -166,3 +166,20 @@ fn before_authority_and_owner_are_known_nothing_is_registered() {
     stage.revision(&policy("a"), &[]);
     assert_eq!(stage.told(), ["a False CABundleInvalid at 1"]);
 }
+
+#[test]
+fn nobody_joins_a_group_of_another_match_part_that_has_the_same_id() {
+    let mut stage = Stage::new();
+    let (first, second) = (policy("first").on("services"), policy("second"));
+    stage.put(first.clone());
+    stage.revision(&first, &[]);
+    // There is no example of two parts with one hash.
+    let colliding = stage.group(&second);
+    stage.world.revisions.values_mut().flat_map(|revisions| revisions.values_mut()).for_each(|revision| {
+        revision.content.as_mut().expect("it can be read").group = colliding.clone();
+    });
+    stage.put(second);
+    let told = stage.told();
+    assert!(told.contains(&"second False SpecInvalid at 1".to_owned()), "{told:?}");
+    assert!(!told.contains(&"revision 1".to_owned()), "{told:?}");
+}
