@@ -39,6 +39,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_TLS_DIR", value_name = "PATH", conflicts_with = "plain_http")]
     pub tls_dir: Option<PathBuf>,
 
+    /// The folder with the file `keys`, by which the controller makes the paths of webhooks. Then only these paths are answered, and
+    /// any other by its head alone. It is read anew when it changes; before it can be read nobody is answered.
+    #[arg(long, env = "PORTCULLIS_PATH_KEYS", value_name = "PATH")]
+    pub path_keys: Option<PathBuf>,
+
     /// Serve without TLS, for use on this machine.
     #[arg(long, env = "PORTCULLIS_PLAIN_HTTP")]
     pub plain_http: bool,

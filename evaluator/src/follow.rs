@@ -17,6 +17,7 @@ use crate::guest::Guests;
 use crate::lanes::Lanes;
 use crate::load::Loading;
 use crate::metrics::Metrics;
+use crate::path_keys::AcceptedKeys;
 use crate::plan;
 use crate::reload::Reload;
 use crate::state::{Overall, document, numbered};
@@ -42,6 +43,8 @@ pub struct Follow {
     pub policy_timeout: Duration,
     /// For how long too many evaluations of a policy must fail before it is told.
     pub error_window: Duration,
+    /// The keys of webhook paths, of whose change the state tells.
+    pub path_keys: Option<Arc<AcceptedKeys>>,
     /// What runs the policies.
     pub engine: RunningEngine,
     /// Where they run.
@@ -78,6 +81,7 @@ impl Follow {
             overall: Overall::default(),
             gate: Gate::new(ready, self.start_gate),
             metrics: self.metrics,
+            path_keys: self.path_keys,
             table,
             state,
         };
@@ -98,7 +102,10 @@ impl Follow {
                     follower.reload.start();
                     follower.publish();
                 }
-                _ = turns.tick() => follower.open_gate(),
+                _ = turns.tick() => {
+                    follower.open_gate();
+                    follower.tell_keys();
+                }
                 _ = errors.tick() => {
                     follower.reload.count_errors(errors_since);
                     errors_since = Timestamp::now();
@@ -142,6 +149,7 @@ struct Follower {
     overall: Overall,
     gate: Gate,
     metrics: Metrics,
+    path_keys: Option<Arc<AcceptedKeys>>,
     table: SharedTable,
     state: StateFeed<EvaluatorState>,
 }
@@ -185,6 +193,15 @@ impl Follower {
 
     fn tell(&self) {
         self.state.publish(document(&self.overall, self.reload.policies()), numbered);
+    }
+
+    /// Tells which keys of webhook paths are accepted, where that is news: the controller waits for it.
+    fn tell_keys(&mut self) {
+        let accepted = self.path_keys.as_ref().map(|keys| keys.ids()).unwrap_or_default();
+        if self.overall.path_keys != accepted {
+            self.overall.path_keys = accepted;
+            self.tell();
+        }
     }
 
     fn open_gate(&mut self) {

@@ -19,6 +19,7 @@ use portcullis_process::Readiness;
 use crate::answer::{Answer, Envelope};
 use crate::ask::{Asker, Call, Purpose, Target};
 use crate::body::{BodyError, BodyLimits};
+use crate::path_keys::AcceptedKeys;
 use crate::place::Place;
 use crate::review::{RawReview, Review, ReviewError};
 use crate::route::{self, OpenPaths, Route, quoted};
@@ -37,6 +38,8 @@ pub struct Handler {
     pub readiness: Readiness,
     /// The paths of policies that answer.
     pub open: OpenPaths,
+    /// The keys by which paths of match groups are made; nothing where whoever knows a group may ask it.
+    pub keys: Option<Arc<AcceptedKeys>>,
     /// Requests under way.
     pub under_way: UnderWay,
 }
@@ -113,7 +116,7 @@ impl Handler {
     }
 
     async fn answer(&self, parts: &Parts, body: Incoming, arrived: Instant, place: &Place) -> Result<Bytes, Refusal> {
-        let Some(route) = self.open.route(parts.uri.path()) else {
+        let Some(route) = self.open.route(parts.uri.path(), self.keys.as_deref()) else {
             // The head is enough, and nothing of a body is read. What is not read cannot be told from a next request.
             let close = !body.is_end_stream();
             return Err(Refusal { close, ..Refusal::new(StatusCode::NOT_FOUND, "not found") });

@@ -43,6 +43,7 @@ pub mod memory;
 pub mod metrics;
 pub mod pace;
 pub mod patch;
+pub mod path_keys;
 mod payload;
 pub mod place;
 mod plan;

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use portcullis_contract::MARKER_PATH;
+use portcullis_contract::{ADMIT_PATH, MARKER_PATH};
+
+use crate::path_keys::AcceptedKeys;
 
 /// Longest part of a path that is quoted in an answer, in bytes.
 const QUOTED: usize = 200;
@@ -17,9 +19,9 @@ pub enum Route<'a> {
     Audit(Cow<'a, str>),
     /// `/validate_raw/<id>`
     ValidateRaw(Cow<'a, str>),
-    /// `/admit/<group>`
+    /// `/admit/<group>`, with keys `/admit/<group>/<code>`
     Admit(Cow<'a, str>),
-    /// `/marker/<group>`
+    /// `/marker/<group>`, with keys `/marker/<group>/<code>`
     Marker(Cow<'a, str>),
 }
 
@@ -35,13 +37,18 @@ pub struct OpenPaths {
 }
 
 impl OpenPaths {
-    /// The route of a path that answers. A closed one is as good as none: no policy is looked up for it.
-    pub fn route<'a>(&self, path: &'a str) -> Option<Route<'a>> {
+    /// The route of a path that answers. A closed one is as good as none: no policy is looked up for it, and no group. Those of match
+    /// groups need a code of one of `keys`, where there are to be some.
+    pub fn route<'a>(&self, path: &'a str, keys: Option<&AcceptedKeys>) -> Option<Route<'a>> {
+        let opened = keys.map(|keys| keys.opened(path));
+        if let Some(Some((root, group))) = opened {
+            return Some(if root == MARKER_PATH { Route::Marker(group.into()) } else { Route::Admit(group.into()) });
+        }
         Route::parse(path).filter(|route| match route {
             Route::Validate(_) => self.validate,
             Route::Audit(_) => self.audit,
             Route::ValidateRaw(_) => self.validate_raw,
-            Route::Admit(_) | Route::Marker(_) => true,
+            Route::Admit(_) | Route::Marker(_) => opened.is_none(),
         })
     }
 }
@@ -55,7 +62,7 @@ impl<'a> Route<'a> {
             "validate" => Self::Validate,
             "audit" => Self::Audit,
             "validate_raw" => Self::ValidateRaw,
-            "admit" => Self::Admit,
+            ADMIT_PATH => Self::Admit,
             MARKER_PATH => Self::Marker,
             _ => return None,
         };
@@ -134,7 +141,10 @@ fn go_duration(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::PathKey;
+
     use super::*;
+    use crate::path_keys;
 
     #[test]
     fn the_five_routes() {
@@ -181,15 +191,34 @@ mod tests {
     #[test]
     fn paths_of_policies_answer_where_they_are_open() {
         const POLICY: [&str; 3] = ["/validate/cluster/a", "/audit/cluster/a", "/validate_raw/cluster/a"];
-        let open = |paths: OpenPaths| POLICY.map(|path| paths.route(path).is_some());
+        let open = |paths: OpenPaths| POLICY.map(|path| paths.route(path, None).is_some());
         let closed = OpenPaths::default();
         assert_eq!(open(closed), [false; 3]);
         assert_eq!(open(OpenPaths { validate: true, ..closed }), [true, false, false]);
         assert_eq!(open(OpenPaths { audit: true, ..closed }), [false, true, false]);
         assert_eq!(open(OpenPaths { validate_raw: true, ..closed }), [false, false, true]);
         for path in ["/admit/0123456789abcdef", "/marker/0123456789abcdef"] {
-            assert_eq!(closed.route(path), Route::parse(path), "{path}");
+            assert_eq!(closed.route(path, None), Route::parse(path), "{path}");
         }
+    }
+
+    #[test]
+    fn z12_with_keys_a_path_of_a_group_answers_by_its_code_alone() {
+        let group = "0123456789abcdef".parse().expect("a group");
+        let [key, other] = [1, 2].map(|byte| PathKey::Secret([byte; 32]));
+        let keys = path_keys::with(key);
+        let (closed, all) = (OpenPaths::default(), OpenPaths { validate: true, audit: true, validate_raw: true });
+        for paths in [closed, all] {
+            let route = |path: &str| paths.route(path, Some(&keys)).is_some();
+            assert!(route(&key.path(ADMIT_PATH, &group)) && route(&key.path(MARKER_PATH, &group)));
+            for root in [ADMIT_PATH, MARKER_PATH] {
+                assert!(!route(&other.path(root, &group)) && !route(&PathKey::Plain.path(root, &group)), "{root}");
+                assert!(!route(&format!("/{root}/cluster/a")), "{root}");
+            }
+            assert_eq!(route("/validate/cluster/a"), paths.validate);
+        }
+        let marker = key.path(MARKER_PATH, &group);
+        assert_eq!(closed.route(&marker, Some(&keys)), Some(Route::Marker("0123456789abcdef".into())));
     }
 
     #[test]

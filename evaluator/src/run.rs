@@ -26,6 +26,7 @@ use crate::health;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::memory::{Memory, MemoryPlan};
 use crate::metrics::Metrics;
+use crate::path_keys::AcceptedKeys;
 use crate::private_copy::prepare_private_dir;
 use crate::serve::{DrainTimes, Server};
 use crate::shut_in::shut_in;
@@ -90,6 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Every latch is there before the first probe can ask: a program without latches would count as ready.
     let gate = readiness.latch("start-gate");
     let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
+    let keys = args.path_keys.clone().map(|folder| (AcceptedKeys::new(folder), readiness.latch("path-keys")));
     let parts = Parts {
         metrics,
         table,
@@ -97,6 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         readiness,
         gate,
         certificate,
+        keys,
         expiry,
         liveness,
         engine,
@@ -124,6 +127,7 @@ struct Parts {
     readiness: Readiness,
     gate: Latch,
     certificate: Option<Latch>,
+    keys: Option<(Arc<AcceptedKeys>, Latch)>,
     expiry: Expiry,
     liveness: Liveness,
     engine: RunningEngine,
@@ -136,6 +140,13 @@ impl Parts {
     async fn serve(self, args: &Args, listener: TcpListener) -> anyhow::Result<()> {
         let shutdown = Shutdown::on_signals()?;
         let lane_limits = LaneLimits::new(usize::try_from(args.instances).context("--instances")?, self.cores);
+        let keys = match self.keys {
+            Some((keys, ready)) => {
+                keys.follow(ready)?;
+                Some(keys)
+            }
+            None => None,
+        };
         let follow = Follow {
             volume: args.volume.clone(),
             private_dir: args.private_dir.clone(),
@@ -143,6 +154,7 @@ impl Parts {
             start_gate: args.start_gate,
             policy_timeout: args.policy_timeout,
             error_window: args.error_window,
+            path_keys: keys.clone(),
             engine: self.engine,
             lanes: Lanes::new(lane_limits, self.memory, &self.metrics)?,
             metrics: self.metrics.clone(),
@@ -174,6 +186,7 @@ impl Parts {
             ),
             readiness: self.readiness.clone(),
             open: args.open_paths(),
+            keys,
             under_way: UnderWay::new(usize::try_from(args.max_requests).context("--max-requests")?),
         };
         let connections = usize::try_from(self.connections).context("--max-connections")?;

@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::metrics::Metrics;
 use crate::probe_inside;
 
-/// Gives up connections, other programs, and all files but the volume, the certificates and the private copies. To be
+/// Gives up connections, other programs, and all files but the volume, the certificates, the keys of paths and the private copies. To be
 /// called while there is no other thread.
 pub(crate) fn shut_in(args: &Args, metrics: &Metrics) {
     if args.no_confinement {
@@ -19,7 +19,7 @@ pub(crate) fn shut_in(args: &Args, metrics: &Metrics) {
         );
         return;
     }
-    let paths = [Some(&args.volume), args.tls_dir.as_ref(), args.client_ca.as_ref()];
+    let paths = [Some(&args.volume), args.tls_dir.as_ref(), args.client_ca.as_ref(), args.path_keys.as_ref()];
     let read = paths.into_iter().flatten().flat_map(|path| readable(path)).collect();
     let report = Confinement { read, write: vec![args.private_dir.clone()] }.apply();
     metrics.landlock.set(i64::from(report.landlock == "full"));

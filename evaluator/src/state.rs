@@ -29,6 +29,8 @@ pub(crate) struct Overall {
     pub(crate) applied: u64,
     /// Why the newest manifest could not be used.
     pub(crate) manifest_failure: Option<Failure>,
+    /// The ids of the keys of webhook paths.
+    pub(crate) path_keys: Vec<String>,
 }
 
 /// The document.
@@ -66,6 +68,7 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
         current,
         deviations,
         failing,
+        path_keys: overall.path_keys.clone(),
     }
 }
 

@@ -14,6 +14,7 @@ mod group;
 mod id;
 mod manifest;
 mod marker;
+mod path_key;
 mod reason;
 mod state;
 mod tenant;
@@ -28,6 +29,7 @@ pub use manifest::{
     MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError, Mode, PolicyEntry,
 };
 pub use marker::{MARKER_PATH, marker_message};
+pub use path_key::{ADMIT_PATH, PathKey, PathKeyError, PathKeys};
 pub use reason::{Class, Reason, Stage};
 pub use state::{
     Activity, Current, Deviation, EvaluatorState, Failing, InputProblem, LoaderPolicy, LoaderState, Phase, Program,

@@ -5,7 +5,7 @@
 
 use crate::GroupId;
 
-/// First segment of the path that is asked: `/marker/<group>`.
+/// First segment of the path that is asked: `/marker/<group>`, or with a key `/marker/<group>/<code>` ([`crate::PathKey`]).
 pub const MARKER_PATH: &str = "marker";
 
 /// What the evaluator says to a marker of a group that it knows.

@@ -61,6 +61,10 @@ pub struct EvaluatorState {
     /// The policies of which more than 5 % of the evaluations fail, and have for five minutes.
     #[serde(default)]
     pub failing: Vec<Failing>,
+    /// The ids of the keys of webhook paths that are accepted ([`crate::PathKey::id`]), or the word `none` before there are keys; empty
+    /// where whoever knows a group may ask it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub path_keys: Vec<String>,
 }
 
 /// A policy that serves its newest generation.

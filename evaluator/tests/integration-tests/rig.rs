@@ -70,6 +70,7 @@ impl Rig {
             start_gate: Duration::from_secs(60),
             policy_timeout: Duration::from_millis(500),
             error_window: Duration::from_secs(300),
+            path_keys: None,
             engine: RunningEngine::new(limits).unwrap(),
             lanes: Lanes::new(LaneLimits::new(16, 2), MemoryPlan::unlimited(), &metrics).unwrap(),
             metrics,

@@ -37,3 +37,4 @@ mod turns;
 mod verdicts;
 mod volume_evaluator;
 mod volume_loader;
+mod webhook_paths;

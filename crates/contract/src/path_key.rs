@@ -1,0 +1,276 @@
+//! Keys of webhook paths: who does not know the path of a webhook cannot spend an evaluator's time.
+//!
+//! The path of a webhook is `/admit/<group>/<code>` or `/marker/<group>/<code>`. The code is the HMAC-SHA256 of `admit/<group>` under a
+//! key that only the controller and the evaluators have; API servers learn the path with the webhook configuration. A path tells nothing
+//! of the key, nor of another group's path, nor of the other path of the same group.
+//!
+//! An installation of an earlier release has paths without a code. That they are accepted is a key too, [`PathKey::Plain`], so that the
+//! change from there to a key and the change from one key to the next are the same.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use crate::{Digest, GroupId, MARKER_PATH};
+
+/// First segment of the path by which the policies of a group are asked.
+pub const ADMIT_PATH: &str = "admit";
+
+/// The text that stands for [`PathKey::Plain`].
+const PLAIN: &str = "plain";
+
+/// What makes and accepts the paths of webhooks. Shown as its id, so that it gets into no log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PathKey {
+    /// Paths without a code.
+    Plain,
+    /// Paths with a code.
+    Secret([u8; 32]),
+}
+
+/// The keys that an evaluator accepts, as the Secret of the installation has them: lines `current <key>`, `next <key>` and
+/// `previous <key>`, the last two during a change only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathKeys {
+    /// The key of every webhook that is registered or changed.
+    pub current: PathKey,
+    /// The one that comes after it, once all replicas accept it.
+    pub next: Option<PathKey>,
+    /// The one before it, which some API server may use still.
+    pub previous: Option<PathKey>,
+}
+
+/// The text holds no keys. It is not quoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PathKeyError {
+    /// One of the keys.
+    #[error("want 64 lower-case hex digits or the word plain for each key")]
+    Key,
+    /// The text as a whole.
+    #[error(
+        "want the lines `current <key>`, `next <key>` and `previous <key>`, the first in any case and each of them once"
+    )]
+    Lines,
+}
+
+impl PathKey {
+    /// The path of a group, below [`ADMIT_PATH`] or [`MARKER_PATH`].
+    pub fn path(&self, root: &str, group: &GroupId) -> String {
+        match self {
+            Self::Plain => format!("/{root}/{group}"),
+            Self::Secret(key) => {
+                let code: [u8; 32] = mac(key, root, group.as_str()).finalize().into_bytes().into();
+                format!("/{root}/{group}/{}", hex(&code))
+            }
+        }
+    }
+
+    /// First segment and group of a path that this key has made; nothing for any other. How long it takes tells nothing of the code
+    /// that would be right.
+    pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
+        let (root, rest) = path.strip_prefix('/')?.split_once('/')?;
+        if root != ADMIT_PATH && root != MARKER_PATH {
+            return None;
+        }
+        let group = match self {
+            Self::Plain => rest,
+            Self::Secret(key) => {
+                let (group, code) = rest.split_once('/')?;
+                mac(key, root, group).verify_slice(&unhex(code)?).ok()?;
+                group
+            }
+        };
+        group.parse::<GroupId>().is_ok().then_some((root, group))
+    }
+
+    /// Which key it is, for those who are to know that and not the key: the first 8 hex digits of its SHA-256.
+    pub fn id(&self) -> String {
+        match self {
+            Self::Plain => PLAIN.to_owned(),
+            Self::Secret(key) => Digest::of(key).hex()[..8].to_owned(),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Plain => PLAIN.to_owned(),
+            Self::Secret(key) => hex(key),
+        }
+    }
+}
+
+impl PathKeys {
+    /// One key and no other.
+    pub fn only(current: PathKey) -> Self {
+        Self { current, next: None, previous: None }
+    }
+
+    /// All of them, the current one first.
+    pub fn all(&self) -> impl Iterator<Item = PathKey> {
+        [Some(self.current), self.next, self.previous].into_iter().flatten()
+    }
+
+    /// First segment and group of a path that one of the keys has made.
+    pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
+        self.all().find_map(|key| key.opened(path))
+    }
+
+    /// The form of the Secret. For the Secret and for nothing else.
+    pub fn text(&self) -> String {
+        let lines = [("current", Some(self.current)), ("next", self.next), ("previous", self.previous)];
+        lines.into_iter().filter_map(|(role, key)| Some(format!("{role} {}\n", key?.text()))).collect()
+    }
+}
+
+impl fmt::Debug for PathKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PathKey({})", self.id())
+    }
+}
+
+impl FromStr for PathKey {
+    type Err = PathKeyError;
+
+    fn from_str(text: &str) -> Result<Self, PathKeyError> {
+        match text {
+            PLAIN => Ok(Self::Plain),
+            _ => unhex(text).map(Self::Secret).ok_or(PathKeyError::Key),
+        }
+    }
+}
+
+impl FromStr for PathKeys {
+    type Err = PathKeyError;
+
+    fn from_str(text: &str) -> Result<Self, PathKeyError> {
+        let [mut current, mut next, mut previous] = [None; 3];
+        for line in text.lines() {
+            let (role, key) = line.split_once(' ').ok_or(PathKeyError::Lines)?;
+            let place = match role {
+                "current" => &mut current,
+                "next" => &mut next,
+                "previous" => &mut previous,
+                _ => return Err(PathKeyError::Lines),
+            };
+            if place.replace(key.parse()?).is_some() {
+                return Err(PathKeyError::Lines);
+            }
+        }
+        Ok(Self { current: current.ok_or(PathKeyError::Lines)?, next, previous })
+    }
+}
+
+fn mac(key: &[u8; 32], root: &str, group: &str) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("an HMAC takes a key of any length");
+    for part in [root, "/", group] {
+        mac.update(part.as_bytes());
+    }
+    mac
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let text: &[u8; 64] = text.as_bytes().try_into().ok()?;
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: PathKey = PathKey::Secret([7; 32]);
+    const OTHER: PathKey = PathKey::Secret([8; 32]);
+
+    fn group() -> GroupId {
+        "0123456789abcdef".parse().expect("a group")
+    }
+
+    #[test]
+    fn a_path_is_what_any_implementation_of_hmac_says() {
+        // printf admit/0123456789abcdef | openssl dgst -sha256 -mac hmac -macopt hexkey:0707…07
+        let code = "16d66a770bc7f30b299ed82b4488748bbf3aca16e77312f8a6bb105ca4a5605f";
+        assert_eq!(KEY.path(ADMIT_PATH, &group()), format!("/admit/0123456789abcdef/{code}"));
+    }
+
+    #[test]
+    fn a_path_opens_itself_and_nothing_else() {
+        let path = KEY.path(ADMIT_PATH, &group());
+        assert_eq!(KEY.opened(&path), Some(("admit", "0123456789abcdef")));
+        assert_eq!(OTHER.opened(&path), None);
+        assert_eq!(PathKey::Plain.opened(&path), None);
+        let marker = KEY.path(MARKER_PATH, &group());
+        assert_eq!(KEY.opened(&marker), Some(("marker", "0123456789abcdef")));
+        let code = path.rsplit('/').next().expect("a code");
+        for wrong in [
+            format!("/marker/{}/{code}", group()),
+            format!("/admit/fedcba9876543210/{code}"),
+            format!("/validate/{}/{code}", group()),
+            format!("/admit/{}", group()),
+            format!("/admit/{}/", group()),
+            format!("/admit/{}/{}", group(), code.to_uppercase()),
+            format!("/admit/{}/{}", group(), &code[1..]),
+            format!("{path}0"),
+            format!("{path}/"),
+            format!("/admit//{code}"),
+            format!("admit/{}/{code}", group()),
+        ] {
+            assert_eq!(KEY.opened(&wrong), None, "{wrong}");
+        }
+        let flipped = if path.ends_with('0') { '1' } else { '0' };
+        assert_eq!(KEY.opened(&format!("{}{flipped}", &path[..path.len() - 1])), None);
+    }
+
+    #[test]
+    fn a_plain_path_is_opened_where_it_is_accepted() {
+        let path = PathKey::Plain.path(ADMIT_PATH, &group());
+        assert_eq!(PathKey::Plain.opened(&path), Some(("admit", "0123456789abcdef")));
+        assert_eq!(PathKey::Plain.opened("/admit/cluster/denies"), None);
+        let keys = PathKeys { current: KEY, next: None, previous: Some(PathKey::Plain) };
+        assert_eq!(keys.opened(&path), Some(("admit", "0123456789abcdef")));
+        assert_eq!(PathKeys::only(KEY).opened(&path), None);
+    }
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let all = PathKeys { current: KEY, next: Some(OTHER), previous: Some(PathKey::Plain) };
+        for keys in [all, PathKeys::only(KEY), PathKeys::only(PathKey::Plain)] {
+            assert_eq!(keys.text().parse(), Ok(keys));
+        }
+        for (text, error) in [
+            ("", PathKeyError::Lines),
+            ("next plain\n", PathKeyError::Lines),
+            ("current plain\ncurrent plain\n", PathKeyError::Lines),
+            ("current plain\nlast plain\n", PathKeyError::Lines),
+            ("current\n", PathKeyError::Lines),
+            ("current 07\n", PathKeyError::Key),
+            ("current PLAIN\n", PathKeyError::Key),
+        ] {
+            assert_eq!(text.parse::<PathKeys>(), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn neither_a_debug_text_nor_an_error_tells_a_key() {
+        let keys = PathKeys { current: KEY, next: Some(OTHER), previous: None };
+        let shown = format!("{keys:?}");
+        assert!(shown.contains(&KEY.id()) && !shown.contains("0707"), "{shown}");
+        let error = format!("current {}x", "07".repeat(32)).parse::<PathKeys>().expect_err("too long");
+        assert!(!error.to_string().contains("0707"));
+        assert_ne!(KEY.id(), OTHER.id());
+    }
+}

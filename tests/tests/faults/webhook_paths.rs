@@ -1,0 +1,177 @@
+//! Row Z12: paths of match groups that have a code, as in a cluster. Who does not know it gets nothing, and costs a head.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{ADMIT_PATH, GroupId, MARKER_PATH, PathKey, PathKeys};
+use portcullis_tests::{Folder, LIMIT, Pod, PodSetup, Policy, Program, Raw, RawResponse, Review, eventually, request};
+
+use crate::http::{DENIES, assert_refused};
+
+const FIRST: PathKey = PathKey::Secret([0xa5; 32]);
+const SECOND: PathKey = PathKey::Secret([0x3c; 32]);
+/// How often the canary is asked.
+const PACE: Duration = Duration::from_millis(20);
+
+/// A pod as in a cluster, with a policy that denies everything.
+fn pod(folder: &Folder) -> PodSetup {
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let setup = Pod::on(folder).evaluator("--policy-paths", "off").loader("--policy-paths", "off");
+    setup.evaluator("--path-keys", folder.path("keys").display())
+}
+
+fn put(folder: &Folder, keys: PathKeys) {
+    folder.write("keys/keys", keys.text());
+}
+
+fn group(pod: &Pod) -> GroupId {
+    pod.volume().manifest().groups[0].id.clone()
+}
+
+/// All of an answer but the time of day.
+fn told(response: &RawResponse) -> (String, &str) {
+    let lines = response.head.lines().filter(|line| !line.starts_with("date:"));
+    (lines.collect::<Vec<_>>().join("\n"), &response.body)
+}
+
+/// How often the policy was asked.
+fn evaluations(pod: &Pod) -> f64 {
+    let text = pod.metrics(Program::Evaluator);
+    let series = |line: &&str| line.starts_with("portcullis_policy_evaluations_total") && line.contains(DENIES);
+    text.lines().filter(series).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+/// Whether the group is asked by the path of this key.
+fn answers(pod: &Pod, key: PathKey) -> bool {
+    let path = key.path(ADMIT_PATH, &group(pod));
+    let answer = pod.client().post(&path, Review::pod().bytes()).expect("answers");
+    assert!(answer.status == 404 || !answer.verdict().allowed, "{answer:?}");
+    answer.status == 200
+}
+
+#[test]
+fn fault_z12_strangers_who_do_not_know_the_code_of_a_path_are_refused_by_the_head() {
+    let folder = Folder::empty();
+    put(&folder, PathKeys::only(FIRST));
+    let pod = pod(&folder).start();
+    pod.wait_current(DENIES, 1);
+    pod.wait_ready();
+    let group = group(&pod);
+    let unknown: GroupId = "0123456789abcdef".parse().expect("a group");
+    let [known, marker] = [ADMIT_PATH, MARKER_PATH].map(|root| FIRST.path(root, &group));
+    let code = known.rsplit('/').next().expect("a code");
+    let strange = [
+        format!("/validate/{DENIES}"),
+        "/validate/cluster/unknown".to_owned(),
+        format!("/audit/{DENIES}"),
+        format!("/validate_raw/{DENIES}"),
+        format!("/admit/{group}"),
+        format!("/admit/{unknown}"),
+        format!("/marker/{group}"),
+        format!("/admit/{group}/"),
+        format!("/admit/{unknown}/{code}"),
+        format!("/marker/{group}/{code}"),
+        format!("/validate/{group}/{code}"),
+        format!("/admit/{group}/{}", code.to_uppercase()),
+        format!("/admit/{group}/{}", &code[..63]),
+        format!("/admit/{group}/{}", "0".repeat(64)),
+        format!("{known}/"),
+        SECOND.path(ADMIT_PATH, &group),
+        SECOND.path(ADMIT_PATH, &unknown),
+    ];
+    let (ends, before) = (AtomicBool::new(false), evaluations(&pod));
+    let asked = thread::scope(|scope| {
+        let canary = scope.spawn(|| {
+            let client = pod.new_client();
+            let mut asked = 0_u32;
+            while !ends.load(Ordering::SeqCst) {
+                let answer = client.post(&known, Review::pod().bytes()).expect("answers");
+                assert!(!answer.verdict().allowed && answer.elapsed < Duration::from_secs(1), "{answer:?}");
+                asked += 1;
+                thread::sleep(PACE);
+            }
+            asked
+        });
+        let mut fastest = Duration::MAX;
+        // As long as may be, none, and longer than any may be.
+        for length in ["1048576", "0", "99999999999"] {
+            let ask = |method: &str, path: &str| {
+                let mut connection = Raw::tls(pod.admission()).expect("connects");
+                let start = Instant::now();
+                connection.send(request(method, path, &[("Content-Length", length)], "")).expect("sends");
+                let response = connection.response().expect("answers");
+                if length != "0" {
+                    assert!(response.closes(), "{method} {path}: {response:?}");
+                    assert!(connection.closed_within(LIMIT).is_some(), "{method} {path}");
+                }
+                (response, start.elapsed())
+            };
+            let (nowhere, _) = ask("POST", "/nowhere");
+            for path in &strange {
+                for method in ["POST", "GET"] {
+                    let (response, took) = ask(method, path);
+                    assert_refused(&response, 404);
+                    assert_eq!(told(&response), told(&nowhere), "{method} {path}, length {length}");
+                    fastest = fastest.min(took);
+                }
+            }
+        }
+        ends.store(true, Ordering::SeqCst);
+        // A refused body that is read at all is read for a second, as it never comes.
+        assert!(fastest < Duration::from_millis(500), "the fastest answer took {fastest:?}");
+        canary.join().expect("the canary's answers were right")
+    });
+    assert!(asked > 0);
+    eventually("the evaluations to be counted", || {
+        let count = evaluations(&pod) - before;
+        assert!(count <= f64::from(asked), "{count} evaluations, of which {asked} were asked for");
+        ((count - f64::from(asked)).abs() < 0.5).then_some(())
+    });
+    let answer = pod.client().post(&marker, Review::pod().bytes()).expect("answers");
+    assert!(answer.verdict().message.contains(group.as_str()), "{answer:?}");
+
+    // Nobody learns the key or a code from what the program says of itself.
+    let mut said = pod.metrics(Program::Evaluator);
+    said.push_str(&serde_json::to_string(&pod.evaluator_state()).expect("a state"));
+    said.extend(pod.evaluator().lines());
+    assert!(said.contains(&FIRST.id()), "its id is told");
+    assert!(!said.contains(code) && !said.contains(&"a5".repeat(32)));
+}
+
+#[test]
+fn fault_z12_without_keys_nobody_is_answered_and_a_change_of_keys_fails_no_call() {
+    let folder = Folder::empty();
+    std::fs::create_dir_all(folder.path("keys")).expect("a folder");
+    let pod = pod(&folder).begin();
+    eventually("the policy to be loaded", || pod.evaluator_state()?.current.values().next().map(|_| ()));
+    assert!(!answers(&pod, PathKey::Plain) && !answers(&pod, FIRST));
+    let ready = pod.probe(Program::Evaluator, "/readyz?verbose").expect("answers");
+    assert!(ready.status == 503 && ready.body.contains("[-]path-keys"), "{ready:?}");
+    pod.evaluator().wait_for_log("the missing keys", |line| {
+        line["message"].as_str().is_some_and(|text| text.contains("failed to take keys of webhook paths"))
+    });
+
+    put(&folder, PathKeys::only(PathKey::Plain));
+    pod.wait_ready();
+    assert!(answers(&pod, PathKey::Plain) && !answers(&pod, FIRST));
+    let accepts = |keys: PathKeys| {
+        put(&folder, keys);
+        let mut ids: Vec<_> = keys.all().map(|key| key.id()).collect();
+        ids.sort_unstable();
+        eventually("the state to tell of the keys", || (pod.evaluator_state()?.path_keys == ids).then_some(()));
+    };
+    accepts(PathKeys { current: PathKey::Plain, next: Some(FIRST), previous: None });
+    assert!(answers(&pod, PathKey::Plain) && answers(&pod, FIRST));
+    accepts(PathKeys { current: FIRST, next: None, previous: Some(PathKey::Plain) });
+    assert!(answers(&pod, PathKey::Plain) && answers(&pod, FIRST));
+    accepts(PathKeys { current: FIRST, next: Some(SECOND), previous: None });
+    assert_eq!([PathKey::Plain, FIRST, SECOND].map(|key| answers(&pod, key)), [false, true, true]);
+
+    // A file that cannot be read takes nothing away.
+    folder.write("keys/keys", "noise");
+    pod.evaluator().wait_for_log("the broken keys", |line| {
+        line["accepted"].as_str().is_some_and(|text| text.contains("the old ones stay"))
+    });
+    assert_eq!([PathKey::Plain, FIRST, SECOND].map(|key| answers(&pod, key)), [false, true, true]);
+}
