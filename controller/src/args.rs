@@ -75,6 +75,19 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_WEBHOOKS_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 20)]
     pub webhooks_per_namespace: usize,
 
+    /// The Secret of the keys by which paths of webhooks are made, which pods mount. [default: portcullis-<policy server>-paths]
+    #[arg(long, env = "PORTCULLIS_PATHS_SECRET", value_name = "NAME")]
+    pub paths_secret: Option<String>,
+
+    /// How long such a key is used before another one takes its place.
+    #[arg(long, env = "PORTCULLIS_PATH_KEY_AGE", value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
+    pub path_key_age: Duration,
+
+    /// Registers webhooks by paths without a code, which anybody can guess who knows the policies: for going back to a release that
+    /// answers no others, and for nothing else.
+    #[arg(long, env = "PORTCULLIS_PLAIN_PATHS")]
+    pub plain_paths: bool,
+
     /// Most writes to the API server at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,
@@ -117,6 +130,7 @@ impl Args {
             ("--service", Some(&self.service)),
             ("--lease-name", self.lease_name.as_ref()),
             ("--uninstall", self.uninstall.as_ref()),
+            ("--paths-secret", self.paths_secret.as_ref()),
         ];
         for (setting, name) in names {
             if let Some(name) = name.filter(|name| !is_name(name)) {
@@ -139,6 +153,22 @@ impl Args {
         if !(1..=256).contains(&self.parallel_writes) {
             return Err(SettingError::new("--parallel-writes", "want 1 to 256"));
         }
+        let certificates = &self.certificates;
+        let others = [
+            ("--ca-secret", certificates.ca_secret(&self.policy_server)),
+            ("--tls-secret", certificates.tls_secret(&self.policy_server)),
+            ("--siblings-ca-secret", certificates.siblings_ca_secret(&self.policy_server)),
+            ("--siblings-secret", certificates.siblings_secret(&self.policy_server)),
+        ];
+        if let Some((other, _)) = others.iter().find(|(_, name)| *name == self.paths_secret()) {
+            let problem = format!("is the Secret of {other} too; give them two names");
+            return Err(SettingError::new("--paths-secret", problem));
+        }
+        let pauses = certificates.tls_pause.saturating_mul(2);
+        if self.path_key_age <= pauses {
+            let problem = format!("is too short: a key is replaced in {pauses:?} of pauses (twice --tls-pause)");
+            return Err(SettingError::new("--path-key-age", problem));
+        }
         self.certificates.rules(&self.policy_server, &self.namespace, &self.service)?;
         self.certificates.siblings_rules(&self.policy_server, &self.namespace).map(drop)
     }
@@ -150,6 +180,11 @@ impl Args {
             format!("{}-{}", name.trim(), std::process::id())
         };
         portcullis_contract::clean(&self.pod_name.clone().unwrap_or_else(host), 253)
+    }
+
+    /// The name of the Secret of the keys of webhook paths.
+    pub fn paths_secret(&self) -> String {
+        self.paths_secret.clone().unwrap_or_else(|| format!("portcullis-{}-paths", self.policy_server))
     }
 
     /// The name of the Lease.
@@ -183,6 +218,10 @@ mod tests {
         assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is no name"));
         assert!(check(&["--policies-per-namespace", "0"]).starts_with("--policies-per-namespace: want 1"));
         assert!(check(&["--webhooks-per-namespace", "0"]).starts_with("--webhooks-per-namespace: want 1"));
+        assert!(check(&["--path-key-age", "10m"]).starts_with("--path-key-age: is too short"));
+        assert!(
+            check(&["--paths-secret", "portcullis-default-ca"]).starts_with("--paths-secret: is the Secret of --ca")
+        );
         assert!(check(&["--parallel-writes", "0"]).starts_with("--parallel-writes: want 1 to 256"));
     }
 }

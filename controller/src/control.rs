@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use portcullis_contract::PathKey;
 use portcullis_kubernetes::Leadership;
 use portcullis_process::{Beat, Shutdown};
 use tokio::sync::{mpsc, watch};
@@ -32,6 +33,7 @@ const PROOFS: usize = 8;
 pub(crate) struct Ears {
     pub(crate) news: mpsc::Receiver<News>,
     pub(crate) bundle: watch::Receiver<Option<Arc<CaBundle>>>,
+    pub(crate) path_key: watch::Receiver<Option<PathKey>>,
     pub(crate) identity: watch::Receiver<Result<Identity, Verdict>>,
     pub(crate) leadership: Leadership,
 }
@@ -80,6 +82,7 @@ impl Control {
                     }
                 },
                 _ = ears.bundle.changed() => {}
+                _ = ears.path_key.changed() => {}
                 _ = ears.identity.changed() => {}
                 () = ears.leadership.changed() => {}
                 () = tokio::time::sleep_until(next.into()) => {
@@ -103,10 +106,12 @@ impl Control {
         self.is_leading = is_leading;
         self.metrics.leader.set(i64::from(is_leading));
         let bundle = ears.bundle.borrow_and_update().clone();
+        let path_key = *ears.path_key.borrow_and_update();
         let identity = ears.identity.borrow_and_update().clone();
         self.rules.site = identity.and_then(|identity| {
             let bundle = bundle.filter(|bundle| !bundle.is_empty());
             let bundle = bundle.ok_or_else(|| unknown("CABundleInvalid", "there is no certificate authority yet"))?;
+            let path_key = path_key.ok_or_else(|| unknown("Unknown", "the key of webhook paths is not known yet"))?;
             Ok(Site {
                 namespace: self.rules.namespace.clone(),
                 policy_server: self.rules.policy_server.clone(),
@@ -115,6 +120,7 @@ impl Control {
                 username: identity.username,
                 owner: identity.owner,
                 ca_bundle: Arc::new(bundle.pem()),
+                path_key,
             })
         });
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_contract::{GroupId, MARKER_PATH, MatchPart, WebhookKind};
+use portcullis_contract::{ADMIT_PATH, GroupId, MARKER_PATH, MatchPart, PathKey, WebhookKind};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 use serde_json::{Value, json};
 
@@ -32,6 +32,8 @@ pub struct Site {
     pub owner: Option<OwnerReference>,
     /// The authorities that sign the serving certificate, as PEM.
     pub ca_bundle: Arc<String>,
+    /// By which paths are made.
+    pub path_key: PathKey,
 }
 
 /// A webhook configuration.
@@ -61,9 +63,9 @@ pub fn webhook_prefix(policy_server: &str) -> String {
 
 /// The webhook configuration of a group whose members wait for this many seconds at most.
 pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
-    let client = |path: &str| {
+    let client = |root: &str| {
         json!({
-            "service": {"namespace": site.namespace, "name": site.service, "path": format!("/{path}/{group}"),
+            "service": {"namespace": site.namespace, "name": site.service, "path": site.path_key.path(root, group),
                         "port": site.service_port},
             "caBundle": encode(&site.ca_bundle),
         })
@@ -72,7 +74,7 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
         json!({
             "name": format!("{group}.policies.portcullis.dev"),
             "admissionReviewVersions": ["v1"],
-            "clientConfig": client("admit"),
+            "clientConfig": client(ADMIT_PATH),
             "rules": exclude::rules(part),
             "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
             "namespaceSelector": exclude::namespaces(part, &site.namespace),
@@ -104,7 +106,7 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
 }
 
 /// The webhook configuration of a group that nobody can make anew, as no revision tells its match part: what was there, with the
-/// address and the authorities of this installation.
+/// address, the authorities and the paths of this installation.
 pub fn kept(site: &Site, kind: WebhookKind, group: &GroupId, entries: &Entries) -> Desired {
     let mut entries = Value::clone(entries);
     for entry in entries.as_array_mut().into_iter().flatten() {
@@ -114,6 +116,9 @@ pub fn kept(site: &Site, kind: WebhookKind, group: &GroupId, entries: &Entries) 
             service.insert("namespace".to_owned(), json!(site.namespace));
             service.insert("name".to_owned(), json!(site.service));
             service.insert("port".to_owned(), json!(site.service_port));
+            let path = service.get("path").and_then(Value::as_str).unwrap_or_default();
+            let root = if path.starts_with(&format!("/{MARKER_PATH}/")) { MARKER_PATH } else { ADMIT_PATH };
+            service.insert("path".to_owned(), json!(site.path_key.path(root, group)));
         }
     }
     whole(site, kind, group, entries)
@@ -193,6 +198,7 @@ mod tests {
             username: "system:serviceaccount:portcullis:controller".into(),
             owner: None,
             ca_bundle: Arc::new("PEM".into()),
+            path_key: PathKey::Plain,
         }
     }
 
@@ -213,6 +219,19 @@ mod tests {
     }
 
     #[test]
+    fn z12_a_path_has_a_code_and_nothing_else_of_the_object_tells_it() {
+        let (group, path_key) = (group_id(&part()), PathKey::Secret([7; 32]));
+        let wanted = desired(&Site { path_key, ..site() }, &group, &part(), 10);
+        for (entry, root) in [(0, ADMIT_PATH), (1, MARKER_PATH)] {
+            let path = wanted.entries[entry]["clientConfig"]["service"]["path"].as_str().expect("a path");
+            assert_eq!(path_key.opened(path), Some((root, group.as_str())));
+            let code = path.rsplit('/').next().expect("a code");
+            assert_eq!(wanted.object.to_string().matches(code).count(), 1);
+        }
+        assert!(!wanted.object.to_string().contains("0707"));
+    }
+
+    #[test]
     fn a_webhook_that_changes_objects_is_asked_once() {
         let part = MatchPart { kind: WebhookKind::Mutating, ..part() };
         let desired = desired(&site(), &group_id(&part), &part, 10);
@@ -225,7 +244,8 @@ mod tests {
         let group = group_id(&part());
         let there = desired(&site(), &group, &part(), 10).entries;
         assert_eq!(kept(&site(), WebhookKind::Validating, &group, &there).entries, there);
-        let renewed = Site { ca_bundle: Arc::new("another".into()), service_port: 444, ..site() };
+        let path_key = PathKey::Secret([7; 32]);
+        let renewed = Site { ca_bundle: Arc::new("another".into()), service_port: 444, path_key, ..site() };
         let wanted = desired(&renewed, &group, &part(), 10);
         assert_eq!(kept(&renewed, WebhookKind::Validating, &group, &there), wanted);
         assert_eq!(waits(&there), 10);

@@ -26,6 +26,7 @@ mod identity;
 pub mod marker;
 pub mod memory;
 mod metrics;
+mod path_keys;
 pub mod run;
 mod troubles;
 mod uninstall;

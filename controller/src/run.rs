@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use portcullis_contract::PathKey;
 use portcullis_kubernetes::{ClientLeases, Clients, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
@@ -21,6 +22,7 @@ use crate::identity::{Question, unknown};
 use crate::marker::Prover;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::path_keys::{PathKeeper, PathKeeperParts, PathKeyMetrics, PathRules};
 use crate::troubles::Troubles;
 use crate::uninstall::Uninstall;
 use crate::watch::watch;
@@ -46,6 +48,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let sources = ProbeSources::default();
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
     let certificate_metrics = CertificateMetrics::new(&sources.metrics).context("failed to register metrics")?;
+    let path_metrics = PathKeyMetrics::new(&sources.metrics).context("failed to register metrics")?;
     let beat = sources.liveness.beat("control", LIVE_LIMIT);
     let started = sources.readiness.latch("started");
     let readiness = sources.readiness.clone();
@@ -75,6 +78,8 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         // Loaders trust what their Secret says, and nobody has to be told.
         helpers.spawn(keep_certificates(siblings, leadership.clone(), watch::channel(None).0));
     }
+    let (told, path_key) = watch::channel(None);
+    helpers.spawn(keep_path_keys(path_keeper(&args, &clients, path_metrics), leadership.clone(), told));
     let (told, identity) = watch::channel(Err(unknown("Unknown", "the API server has not been asked yet")));
     let question = Question {
         client: clients.calls.clone(),
@@ -84,7 +89,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     helpers.spawn(question.ask(told));
 
     started.release();
-    let ears = Ears { news, bundle, identity, leadership: leadership.clone() };
+    let ears = Ears { news, bundle, path_key, identity, leadership: leadership.clone() };
     control(&args, &clients, metrics, leadership).run(ears, beat, shutdown).await;
     readiness.drain();
     helpers.shutdown().await;
@@ -175,15 +180,41 @@ async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told:
                 told.send_replace(bundle.borrow_and_update().clone());
             }
         };
-        let lost = async {
-            while leadership.is_held() {
-                leadership.changed().await;
-            }
-        };
         tokio::select! {
             () = keeper.run() => {}
             () = async { tell.await; std::future::pending().await } => {}
-            () = lost => {}
+            () = lost(&mut leadership) => {}
         }
+    }
+}
+
+/// What keeps the keys of webhook paths.
+fn path_keeper(args: &Args, clients: &Clients, metrics: PathKeyMetrics) -> PathKeeperParts {
+    PathKeeperParts {
+        client: clients.calls.clone(),
+        namespace: args.namespace.clone(),
+        policy_server: args.policy_server.clone(),
+        service: args.service.clone(),
+        secret: args.paths_secret(),
+        rules: PathRules { is_plain: args.plain_paths, age: args.path_key_age, pause: args.certificates.tls_pause },
+        metrics,
+    }
+}
+
+/// Keeps the keys of webhook paths while this program leads, and tells by which one webhooks are registered.
+async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, told: watch::Sender<Option<PathKey>>) {
+    loop {
+        leadership.held().await;
+        tokio::select! {
+            () = PathKeeper::new(parts.clone(), told.clone()).run() => {}
+            () = lost(&mut leadership) => {}
+        }
+    }
+}
+
+/// Ends when somebody else may lead.
+async fn lost(leadership: &mut Leadership) {
+    while leadership.is_held() {
+        leadership.changed().await;
     }
 }

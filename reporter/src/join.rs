@@ -58,6 +58,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
             manifest_format: MANIFEST_FORMAT,
         },
         manifest_number: state.map_or(0, |state| state.manifest_number),
+        path_keys: state.map(path_keys).unwrap_or_default(),
         heartbeat: now,
         ..ReplicaReportSpec::default()
     };
@@ -92,6 +93,11 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
     report.deviations.truncate(ReplicaReportSpec::MAX_DEVIATIONS);
     report.deviations_omitted = u32::try_from(omitted).unwrap_or(u32::MAX);
     report
+}
+
+/// The keys of webhook paths that the evaluator accepts.
+fn path_keys(state: &EvaluatorState) -> Vec<String> {
+    state.path_keys.iter().take(ReplicaReportSpec::MAX_PATH_KEYS).cloned().collect()
 }
 
 /// Whether the loader can read the newest generation.

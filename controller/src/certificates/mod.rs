@@ -32,11 +32,11 @@ mod external;
 mod keeper;
 mod metrics;
 mod offer;
-mod quiet;
+pub(crate) mod quiet;
 mod rules;
 mod serving;
 mod spread;
-mod store;
+pub(crate) mod store;
 mod stored;
 
 pub use args::{CertificateArgs, Form};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_api::{Kind, Truth};
-use portcullis_contract::{GroupId, WebhookKind};
+use portcullis_contract::{GroupId, PathKey, WebhookKind};
 use serde_json::{Value, json};
 
 use super::*;
@@ -103,6 +103,7 @@ pub(super) fn rules() -> Rules {
             username: "controller".into(),
             owner: None,
             ca_bundle: Arc::new("PEM".into()),
+            path_key: PathKey::Plain,
         }),
         policy_timeout: 2,
         policies_per_namespace: 100,

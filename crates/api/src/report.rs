@@ -54,6 +54,9 @@ pub struct ReplicaReportSpec {
     /// The policies of which more than 5 % of the evaluations fail, and have for five minutes.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failing: Vec<ReportFailing>,
+    /// The ids of the keys of webhook paths that this pod accepts, or the word `none` before there are keys. They tell nothing of the keys.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub path_keys: Vec<String>,
     /// When this report was renewed.
     pub heartbeat: Timestamp,
 }
@@ -63,6 +66,8 @@ impl ReplicaReportSpec {
     pub const MAX_DEVIATIONS: usize = 500;
     /// Most entries of `failing`.
     pub const MAX_FAILING: usize = 500;
+    /// Most entries of `path_keys`.
+    pub const MAX_PATH_KEYS: usize = 8;
 }
 
 /// Which programs a pod runs.

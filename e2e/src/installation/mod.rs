@@ -59,7 +59,7 @@ impl<'c> Installation<'c> {
         cluster.apply_server_side(&objects).expect("the objects of the installation");
         let source = Source::start(cluster);
         let installation = Self { cluster, options, source, pods: Mutex::default(), count: Mutex::default() };
-        if installation.options.certificates == Certificates::OfTheTest {
+        if !installation.has_controller() {
             let issued = Issuer::new("certificates of a test").issue(installation.namespace(), LIFETIME);
             installation.put_certificate(&issued);
         }
@@ -302,6 +302,15 @@ impl<'c> Installation<'c> {
             "metadata": { "name": self.tls_secret(), "namespace": self.namespace() },
         });
         self.cluster.apply(&secret.to_string()).expect("a certificate");
+    }
+
+    /// Whether the certificates are made by a controller, and so are the keys of webhook paths.
+    fn has_controller(&self) -> bool {
+        self.options.certificates != Certificates::OfTheTest
+    }
+
+    fn paths_secret(&self) -> String {
+        format!("portcullis-{}-paths", self.policy_server())
     }
 
     fn tls_secret(&self) -> String {

@@ -114,9 +114,14 @@ impl Pod {
         self.address
     }
 
-    /// A folder of its own: `volume`, `private`, `tls`, `siblings`, `token` and kubeconfigs are below it.
+    /// A folder of its own: `volume`, `private`, `tls`, `paths`, `siblings`, `token` and kubeconfigs are below it.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Whether it has this program.
+    pub fn has(&self, program: Program) -> bool {
+        self.containers.iter().any(|container| container.program == program)
     }
 
     fn container(&self, program: Program) -> &Container {
@@ -296,11 +301,6 @@ impl Pod {
                 scope.spawn(|| container.process.terminate(GRACE));
             }
         });
-    }
-
-    /// Whether it has such a program.
-    pub(super) fn has(&self, program: Program) -> bool {
-        self.containers.iter().any(|container| container.program == program)
     }
 
     /// Whether nobody looks after it any more.

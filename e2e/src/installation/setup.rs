@@ -119,6 +119,7 @@ impl PodSetup {
         let mut mounts = Vec::new();
         if programs.contains(&Program::Evaluator) {
             mounts.push(mount("tls", installation.tls_secret()));
+            mounts.push(mount("paths", installation.paths_secret()));
         }
         if self.siblings.is_some() {
             mounts.push(mount("siblings", format!("portcullis-{}-siblings", installation.policy_server())));
@@ -246,10 +247,14 @@ impl Own<'_> {
         let siblings = if program == Program::Loader { self.siblings() } else { Vec::new() };
         let probes = SocketAddr::from((self.address, probe_port(program))).to_string();
         let common = [("--probe-address", probes), ("--log-format", "json".into())];
+        // Where there is no controller, nobody makes keys.
+        let has_keys = program == Program::Evaluator && self.installation.has_controller();
+        let keys = has_keys.then(|| ("--path-keys", folder("paths")));
         // The evaluator knows nothing of Kubernetes.
         let identity = identity.into_iter().filter(|_| program != Program::Evaluator);
         own.into_iter()
             .chain(siblings)
+            .chain(keys)
             .chain(common)
             .chain(identity)
             .map(|(flag, value)| (flag.to_owned(), value))

@@ -6,6 +6,7 @@
 mod external;
 mod load;
 mod making;
+mod paths;
 mod repair;
 mod rotation;
 mod secrets;

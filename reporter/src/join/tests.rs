@@ -93,6 +93,15 @@ fn the_newest_generation_is_a_line_in_the_map() {
 }
 
 #[test]
+fn the_controller_is_told_which_keys_of_paths_the_evaluator_accepts() {
+    let pod = Pod { name: "pod".into(), uid: "pod-uid".into() };
+    let told = |evaluator| join(&pod, &loader(policy(Phase::Published, None)), evaluator, time(100)).path_keys;
+    let state = EvaluatorState { path_keys: vec!["0a1b2c3d".into(), "plain".into()], ..serving(2) };
+    assert_eq!(told(Evaluator::Answers(&state)), ["0a1b2c3d", "plain"]);
+    assert_eq!(told(Evaluator::Silent("no answer", time(1))), Vec::<String>::new(), "nobody knows");
+}
+
+#[test]
 fn while_the_loader_works_a_policy_is_pending_or_goes_on_with_the_older_one() {
     let fetching = loader(policy(Phase::Fetching, None));
     let nothing = EvaluatorState::default();

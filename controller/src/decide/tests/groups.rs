@@ -106,6 +106,19 @@ fn an_edit_is_undone_and_told_and_a_change_of_our_own_is_not() {
 }
 
 #[test]
+fn another_key_of_paths_changes_a_webhook_that_stays_registered() {
+    let mut stage = Stage::new();
+    stage.put(policy("a").everywhere().condition("True", "Registered", 1));
+    stage.revision(&policy("a"), &[]);
+    stage.proven(&policy("a"));
+    assert_eq!(stage.told(), ["a True Registered at 1"]);
+    if let Ok(site) = &mut stage.rules.site {
+        site.path_key = PathKey::Secret([7; 32]);
+    }
+    assert_eq!(stage.told(), ["change", "a True Registered at 1"], "the old path answers meanwhile");
+}
+
+#[test]
 fn a_bundle_that_trusts_nobody_is_told() {
     let mut stage = Stage::new();
     let authority = || rcgen::generate_simple_self_signed(["a.example".to_owned()]).expect("a certificate").cert.pem();

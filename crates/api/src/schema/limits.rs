@@ -173,5 +173,7 @@ pub(crate) fn report() -> Vec<Limit> {
         ("failing", list(ReplicaReportSpec::MAX_FAILING)),
         ("failing[].policyUID", text(64)),
         ("failing[].reason", json!({ "maxLength": 128 })),
+        ("pathKeys", list(ReplicaReportSpec::MAX_PATH_KEYS)),
+        ("pathKeys[]", json!({ "maxLength": 64 })),
     ]
 }

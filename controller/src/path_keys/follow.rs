@@ -1,0 +1,178 @@
+//! Who follows a change of keys: replicas by their reports, webhooks by their paths.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use portcullis_api::kubernetes::ReplicaReport;
+use portcullis_api::revision::POLICY_SERVER_LABEL;
+use portcullis_contract::PathKey;
+
+/// The Service of an EndpointSlice.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// The paths of the webhooks of a policy server.
+pub(super) struct WebhookPaths(Vec<String>);
+
+/// What replicas say that they accept.
+pub(super) struct Replicas {
+    /// Names and uids of the pods that API servers may ask.
+    expected: BTreeSet<(String, String)>,
+    /// Names and uids of pods, with the ids of their keys.
+    reports: Vec<(String, String, BTreeSet<String>)>,
+    /// Whether an evaluator tells of no keys, as those of an earlier release do not, which accept none.
+    pub(super) have_old: bool,
+}
+
+impl WebhookPaths {
+    pub(super) async fn list(client: &Client, policy_server: &str) -> Result<Self, kube::Error> {
+        let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}"));
+        let validating = Api::<ValidatingWebhookConfiguration>::all(client.clone()).list(&params).await?;
+        let mutating = Api::<MutatingWebhookConfiguration>::all(client.clone()).list(&params).await?;
+        let validating = validating.items.into_iter().flat_map(|one| one.webhooks.unwrap_or_default());
+        let mutating = mutating.items.into_iter().flat_map(|one| one.webhooks.unwrap_or_default());
+        let path = |client: WebhookClientConfig| client.service.and_then(|service| service.path).unwrap_or_default();
+        let validating = validating.map(|one| path(one.client_config));
+        Ok(Self(validating.chain(mutating.map(|one| path(one.client_config))).collect()))
+    }
+
+    /// Whether each is one that this key makes.
+    pub(super) fn are_of(&self, key: PathKey) -> bool {
+        self.0.iter().all(|path| key.opened(path).is_some())
+    }
+
+    /// Whether some have no code.
+    pub(super) fn have_plain(&self) -> bool {
+        self.0.iter().any(|path| PathKey::Plain.opened(path).is_some())
+    }
+}
+
+impl Replicas {
+    pub(super) async fn list(client: &Client, namespace: &str, service: &str) -> Result<Self, kube::Error> {
+        let params = ListParams::default().labels(&format!("{SERVICE_LABEL}={service}"));
+        let slices = Api::<EndpointSlice>::namespaced(client.clone(), namespace).list(&params).await?;
+        // Read one by one, as a report that cannot be read stops no list.
+        let kind = ApiResource::erase::<ReplicaReport>(&());
+        let reports = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &kind);
+        let reports = reports.list(&ListParams::default()).await?;
+        Ok(Self::of(&slices.items, &reports.items))
+    }
+
+    fn of(slices: &[EndpointSlice], reports: &[DynamicObject]) -> Self {
+        let expected = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).filter_map(|endpoint| {
+            let conditions = endpoint.conditions.clone().unwrap_or_default();
+            // Absent means ready, and a pod that ends is asked no more.
+            let is_asked =
+                conditions.serving.or(conditions.ready).unwrap_or(true) && conditions.terminating != Some(true);
+            let pod =
+                endpoint.target_ref.as_ref().filter(|target| is_asked && target.kind.as_deref() == Some("Pod"))?;
+            Some((pod.name.clone()?, pod.uid.clone()?))
+        });
+        let keys = |report: &DynamicObject| {
+            let keys = report.data["spec"]["pathKeys"].as_array().into_iter().flatten();
+            keys.filter_map(|key| key.as_str().map(str::to_owned)).collect::<BTreeSet<_>>()
+        };
+        // Of one that does not answer nothing is known.
+        let is_old = |report: &DynamicObject| {
+            let version = report.data["spec"]["versions"]["evaluator"].as_str();
+            version.is_some_and(|version| !version.is_empty()) && keys(report).is_empty()
+        };
+        let have_old = reports.iter().any(is_old);
+        let reports = reports.iter().filter_map(|report| {
+            let uid = report.data["spec"]["podUID"].as_str()?.to_owned();
+            Some((report.metadata.name.clone()?, uid, keys(report)))
+        });
+        Self { expected: expected.collect(), reports: reports.collect(), have_old }
+    }
+
+    /// Those that are expected and do not say that they accept this key.
+    pub(super) fn lagging(&self, key: PathKey) -> Vec<&str> {
+        let id = key.id();
+        let accepts = |pod: &(String, String)| {
+            self.reports.iter().any(|(name, uid, keys)| (name, uid) == (&pod.0, &pod.1) && keys.contains(&id))
+        };
+        self.expected.iter().filter(|pod| !accepts(pod)).map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::{ADMIT_PATH, MARKER_PATH};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const A: PathKey = PathKey::Secret([1; 32]);
+    const B: PathKey = PathKey::Secret([2; 32]);
+
+    fn endpoint(pod: &str, conditions: Value) -> Value {
+        json!({"addresses": [], "conditions": conditions, "targetRef": {"kind": "Pod", "name": pod, "uid": format!("uid-{pod}")}})
+    }
+
+    fn report(pod: &str, uid: &str, keys: Value) -> DynamicObject {
+        let object = json!({"metadata": {"name": pod}, "spec": {"podUID": uid, "pathKeys": keys}});
+        serde_json::from_value(object).expect("an object")
+    }
+
+    fn replicas(endpoints: &[Value], reports: &[DynamicObject]) -> Replicas {
+        let slice = json!({"addressType": "IPv4", "endpoints": endpoints});
+        Replicas::of(&[serde_json::from_value(slice).expect("a slice")], reports)
+    }
+
+    #[test]
+    fn every_replica_that_is_asked_must_say_that_it_accepts_a_key() {
+        let endpoints = [
+            endpoint("a", json!({})),
+            endpoint("b", json!({"ready": true, "serving": true, "terminating": false})),
+            endpoint("starts", json!({"ready": false})),
+            endpoint("ends", json!({"ready": false, "serving": true, "terminating": true})),
+        ];
+        let both = json!([A.id(), B.id()]);
+        let lagging = |reports: &[DynamicObject]| {
+            let replicas = replicas(&endpoints, reports);
+            replicas.lagging(B).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let a = report("a", "uid-a", both.clone());
+        assert_eq!(lagging(&[]), ["a", "b"]);
+        assert_eq!(lagging(std::slice::from_ref(&a)), ["b"]);
+        assert_eq!(lagging(&[a.clone(), report("b", "uid-b", json!([A.id()]))]), ["b"]);
+        assert_eq!(lagging(&[a.clone(), report("b", "uid-b", json!(null))]), ["b"], "of an earlier release");
+        assert_eq!(
+            lagging(&[a.clone(), report("b", "uid-of-another", both.clone())]),
+            ["b"],
+            "an earlier pod of this name"
+        );
+        assert_eq!(lagging(&[a, report("b", "uid-b", both)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_replica_of_an_earlier_release_accepts_no_key() {
+        let have_old = |keys: Value, evaluator: &str| {
+            let mut report = report("a", "u", keys);
+            report.data["spec"]["versions"] = json!({"evaluator": evaluator});
+            replicas(&[], &[report]).have_old
+        };
+        assert!(have_old(json!(null), "0.1.0"));
+        assert!(!have_old(json!(null), ""), "it does not answer yet");
+        assert!(!have_old(json!(["none"]), "0.1.0"), "it waits for keys");
+        assert!(!have_old(json!([A.id()]), "0.1.0"));
+        assert!(!replicas(&[], &[]).have_old);
+    }
+
+    #[test]
+    fn one_webhook_that_lags_behind_counts() {
+        let group = "0123456789abcdef".parse().expect("a group");
+        let [new, marker] = [ADMIT_PATH, MARKER_PATH].map(|root| A.path(root, &group));
+        let (old, plain) = (B.path(ADMIT_PATH, &group), PathKey::Plain.path(ADMIT_PATH, &group));
+        let of = |paths: &[&String]| WebhookPaths(paths.iter().map(|&path| path.clone()).collect());
+        assert!(of(&[]).are_of(A) && !of(&[]).have_plain());
+        assert!(of(&[&new, &marker]).are_of(A));
+        assert!(!of(&[&new, &old]).are_of(A) && !of(&[&new, &old]).have_plain());
+        assert!(!of(&[&new, &plain]).are_of(A) && of(&[&new, &plain]).have_plain());
+        assert!(!of(&[&new, &String::new()]).are_of(A), "somebody's edit, which is repaired");
+    }
+}

@@ -1,0 +1,206 @@
+//! Reads the Secret, asks who follows, writes what was decided, and says by which key webhooks are registered.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use portcullis_contract::{PathKey, PathKeys};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::sync::watch;
+
+use super::decide::{Awaited, Found, Moment, Next, PathRules, Step, Stored, first, next};
+use super::follow::{Replicas, WebhookPaths};
+use super::metrics::PathKeyMetrics;
+use crate::certificates::quiet::{Quiet, digest};
+use crate::certificates::store::{Store, StoreError};
+
+/// How often the Secret is looked at.
+const POLL: Duration = Duration::from_secs(5);
+/// Between two steps.
+const BREATH: Duration = Duration::from_millis(100);
+/// Longest turn, and longest wait after errors.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What a keeper needs.
+#[derive(Clone)]
+pub(crate) struct PathKeeperParts {
+    /// For all that it asks the API server.
+    pub(crate) client: Client,
+    /// Where the Secret is.
+    pub(crate) namespace: String,
+    /// The policy server.
+    pub(crate) policy_server: String,
+    /// Its Service.
+    pub(crate) service: String,
+    /// The name of the Secret.
+    pub(crate) secret: String,
+    /// How long what lasts.
+    pub(crate) rules: PathRules,
+    /// What is shown.
+    pub(crate) metrics: PathKeyMetrics,
+}
+
+/// Keeps the keys of one policy server, while this controller leads.
+pub(crate) struct PathKeeper {
+    parts: PathKeeperParts,
+    store: Store,
+    /// The key by which webhooks are registered; nothing until the Secret has been read.
+    key: watch::Sender<Option<PathKey>>,
+    /// What was read last.
+    known: Option<PathKeys>,
+    quiet: Quiet,
+    /// What was told last of failures, and of whom a change waits for, so that each is logged once.
+    failure: Option<String>,
+    waiting: Option<String>,
+}
+
+/// A turn that did not end well.
+#[derive(Debug, thiserror::Error)]
+enum TurnError {
+    #[error("Secret {name}: {source}")]
+    Store { name: String, source: StoreError },
+    #[error("failed to ask who follows a change of the keys of webhook paths: {0}")]
+    Followers(#[from] kube::Error),
+    #[error("the system gives no random numbers")]
+    Random,
+    #[error("the API server did not answer within {LONGEST:?}")]
+    TimedOut,
+}
+
+impl PathKeeper {
+    /// A keeper that says by `key` what it knows.
+    pub(crate) fn new(parts: PathKeeperParts, key: watch::Sender<Option<PathKey>>) -> Self {
+        let store = Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
+        Self { parts, store, key, known: None, quiet: Quiet::default(), failure: None, waiting: None }
+    }
+
+    /// Keeps them for ever. May be dropped at any moment: what is half done is found and finished by the next one.
+    pub(crate) async fn run(mut self) {
+        let mut failed = 0_u32;
+        loop {
+            let turn = tokio::time::timeout(LONGEST, self.turn()).await.unwrap_or(Err(TurnError::TimedOut));
+            let pause = match turn {
+                Ok(pause) => {
+                    failed = 0;
+                    if self.failure.take().is_some() {
+                        tracing::info!("the keys of webhook paths are kept as they should again");
+                    }
+                    pause
+                }
+                Err(error) => {
+                    failed += 1;
+                    self.parts.metrics.errors.inc();
+                    self.fail(error.to_string());
+                    LONGEST.min(POLL / 5 * 2_u32.saturating_pow(failed.min(10)))
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One turn. Gives the time until the next.
+    async fn turn(&mut self) -> Result<Duration, TurnError> {
+        let read = self.store.read(&self.parts.secret).await.map_err(|source| self.failed(source))?;
+        let now = read.time.unwrap_or_else(Timestamp::now);
+        let secret = read.secret;
+        let stored = secret.as_ref().and_then(|secret| secret.data.as_ref()).and_then(Stored::read);
+        let Some(stored) = stored else {
+            let (keys, fresh) = (self.found().await?, fresh()?);
+            let (stored, step) = first(keys, &self.parts.rules, now, || fresh);
+            return self.write(secret.as_ref(), &stored, step).await;
+        };
+        self.publish(&stored, now);
+        let waits_for = self.waits_for(&stored).await?;
+        let quiet = self.quiet.since(digest(&[secret.as_ref()], waits_for.is_none()));
+        let moment = Moment { now, quiet, is_followed: waits_for.is_none() };
+        self.wait_for(waits_for);
+        let fresh = fresh()?;
+        match next(&stored, &moment, &self.parts.rules, || fresh) {
+            Next::Store(stored, step) => self.write(secret.as_ref(), &stored, step).await,
+            Next::Wait(wait) => Ok(wait.clamp(BREATH, POLL)),
+        }
+    }
+
+    /// What there is where nothing is stored.
+    async fn found(&self) -> Result<Found, kube::Error> {
+        if let Some(keys) = self.known {
+            return Ok(Found::Remembered(keys));
+        }
+        let PathKeeperParts { client, namespace, policy_server, service, .. } = &self.parts;
+        let is_plain = WebhookPaths::list(client, policy_server).await?.have_plain()
+            || Replicas::list(client, namespace, service).await?.have_old;
+        Ok(if is_plain { Found::Plain } else { Found::Nothing })
+    }
+
+    /// For whom a change waits, in words.
+    async fn waits_for(&self, stored: &Stored) -> Result<Option<String>, kube::Error> {
+        let PathKeeperParts { client, namespace, policy_server, service, .. } = &self.parts;
+        Ok(match stored.awaited() {
+            None => None,
+            Some(Awaited::Webhooks(key)) => {
+                let are_moved = WebhookPaths::list(client, policy_server).await?.are_of(key);
+                (!are_moved).then(|| "some webhooks do not have their new path yet".to_owned())
+            }
+            Some(Awaited::Replicas(key)) => {
+                let replicas = Replicas::list(client, namespace, service).await?;
+                let lagging = replicas.lagging(key);
+                (!lagging.is_empty())
+                    .then(|| format!("these replicas do not accept the next key yet: {}", lagging.join(", ")))
+            }
+        })
+    }
+
+    fn publish(&mut self, stored: &Stored, now: Timestamp) {
+        self.known = Some(stored.keys);
+        self.key.send_if_modified(|key| key.replace(stored.keys.current) != Some(stored.keys.current));
+        let age = now.as_second().saturating_sub(stored.made.as_second());
+        self.parts.metrics.age.set(if stored.keys.current == PathKey::Plain { 0 } else { age.max(0) });
+    }
+
+    /// Writes, if the Secret is still the one that was read.
+    async fn write(&self, read: Option<&Secret>, stored: &Stored, step: Step) -> Result<Duration, TurnError> {
+        match self.store.write(&self.parts.secret, "Opaque", read, stored.data()).await {
+            Ok(()) => {
+                tracing::info!(secret = self.parts.secret, step = %step, keys = ?stored.keys, "keys of webhook paths changed");
+                Ok(BREATH)
+            }
+            Err(StoreError::Conflict) => Ok(BREATH),
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    fn failed(&self, source: StoreError) -> TurnError {
+        TurnError::Store { name: self.parts.secret.clone(), source }
+    }
+
+    /// One line when a failure begins.
+    fn fail(&mut self, text: String) {
+        if self.failure.as_ref() != Some(&text) {
+            tracing::error!(error = text, "the keys of webhook paths cannot be kept as they should");
+            self.failure = Some(text);
+        }
+    }
+
+    /// One line for each state of a wait.
+    fn wait_for(&mut self, text: Option<String>) {
+        if let Some(text) = text.as_ref().filter(|text| self.waiting.as_ref() != Some(text)) {
+            tracing::info!(reason = text, "a change of the keys of webhook paths waits");
+        }
+        self.waiting = text;
+    }
+}
+
+impl Drop for PathKeeper {
+    fn drop(&mut self) {
+        self.parts.metrics.age.set(0);
+        // Who leads next may find other keys.
+        self.key.send_replace(None);
+    }
+}
+
+fn fresh() -> Result<PathKey, TurnError> {
+    let mut key = [0; 32];
+    SystemRandom::new().fill(&mut key).map_err(|_| TurnError::Random)?;
+    Ok(PathKey::Secret(key))
+}
