@@ -102,6 +102,23 @@ fn a_pod_starts_before_its_certificate_is_there() {
 }
 
 #[test]
+fn a_pod_waits_for_the_keys_of_webhook_paths_and_its_evaluator_alone_reads_them() {
+    for objects in both() {
+        let (_, pod) = pods(&objects).into_iter().find(|(name, _)| *name == "portcullis-policy-server").unwrap();
+        let paths = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "paths").unwrap();
+        let secret = &paths["secret"];
+        assert!(secret["secretName"].as_str().unwrap().ends_with("-paths") && secret["optional"].is_null(), "{secret}");
+        assert!(args(container(&objects, "evaluator")).contains(&"--path-keys=/paths"));
+        for container in containers(pod) {
+            let mounts = container["volumeMounts"].as_array().unwrap();
+            let mount = mounts.iter().find(|mount| mount["name"] == "paths");
+            assert_eq!(mount.is_some(), container["name"] == "evaluator", "{}", container["name"]);
+            assert!(mount.is_none_or(|mount| mount["readOnly"] == true));
+        }
+    }
+}
+
+#[test]
 fn every_container_is_probed_at_its_own_port_and_a_start_waits_for_livez_alone() {
     for objects in both() {
         for (name, port) in [("evaluator", 8081), ("loader", 8082), ("reporter", 8083), ("controller", 8084)] {

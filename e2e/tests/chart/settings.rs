@@ -34,6 +34,7 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "disruptionBudget": { "maxUnavailable": "all" } }), "/disruptionBudget/maxUnavailable"),
         (json!({ "networkPolicy": { "egressPorts": [70000] } }), "/networkPolicy/egressPorts/0"),
         (json!({ "certificates": { "mode": "none" } }), "/certificates/mode"),
+        (json!({ "webhooks": { "pathKeyAge": "monthly" } }), "/webhooks/pathKeyAge"),
         (json!({ "certificates": { "issuerRef": { "nam": "x" } } }), "nam"),
         (json!({ "certificates": { "issuerRef": { "kind": "ClusterIssuer" } } }), "/certificates/issuerRef"),
         (json!({ "labels": { "team": 1 } }), "/labels/team"),
@@ -89,6 +90,18 @@ fn paths_of_policies_are_closed_unless_somebody_opens_them() {
             "{words}"
         );
     }
+}
+
+#[test]
+fn paths_of_webhooks_have_a_code_unless_somebody_goes_back_to_a_release_without() {
+    let flags = |values: serde_json::Value| {
+        let objects = render(&values);
+        let flags = args(container(&objects, "controller"));
+        flags.iter().filter(|flag| flag.contains("path")).map(|flag| (*flag).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(flags(json!({})), ["--path-key-age=30d"]);
+    let back = json!({ "webhooks": { "secretPaths": false, "pathKeyAge": "7d" } });
+    assert_eq!(flags(back), ["--path-key-age=7d", "--plain-paths"]);
 }
 
 #[test]
