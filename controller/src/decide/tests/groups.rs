@@ -115,7 +115,7 @@ fn another_key_of_paths_changes_a_webhook_that_stays_registered() {
     if let Ok(site) = &mut stage.rules.site {
         site.path_key = PathKey::Secret([7; 32]);
     }
-    assert_eq!(stage.told(), ["change", "a True Registered at 1"], "the old path answers meanwhile");
+    assert_eq!(stage.told(), ["change"], "its condition stays, as the old path answers meanwhile");
 }
 
 #[test]
