@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
+use portcullis_contract::MANIFEST_MAX_BYTES;
 use portcullis_process::{LogArgs, SettingError, Switch, parse_duration};
 use portcullis_registry::{PeerKeys, WebSettings};
 
@@ -245,6 +246,7 @@ impl Args {
                 },
                 tombstone: self.tombstone,
                 keep_newest: self.keep_newest,
+                manifest_size: MANIFEST_MAX_BYTES,
             },
         })
     }

@@ -133,6 +133,10 @@ reasons! {
 
     /// The volume is full.
     VolumeFull: Volume, Retry;
+    /// The policies of its namespace have more settings than their share of what evaluators read, and this one more than most.
+    SettingsTooLarge: Volume, Final;
+    /// The policies of its namespace are more than their share of what evaluators read has room for.
+    TooManyPolicies: Volume, Outside;
     /// The volume cannot be written.
     VolumeReadOnly: Volume, Retry;
     /// The manifest on the volume cannot be used.

@@ -1,9 +1,14 @@
 //! The next manifest: what is in it, and whether and when it is published.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId};
+use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
+use serde::Serialize;
 
+use super::budget::{self, Choice, Demand};
+use super::claims::Need;
 use super::effort::{Effort, Now, Setback};
 use super::policy::Policy;
 use super::{Plan, Reference};
@@ -13,6 +18,9 @@ use crate::retry;
 const GATHER: Duration = Duration::from_millis(10);
 /// The same for what only the loader itself will read, after a restart.
 const GATHER_OWN: Duration = Duration::from_secs(1);
+
+/// What stands around policies and groups in a manifest, at most, in bytes.
+const ENVELOPE: u64 = 1 << 10;
 
 /// What stands on the volume, and what is on its way there.
 #[derive(Debug, Default)]
@@ -28,6 +36,8 @@ pub(super) struct Publication {
     forced: bool,
     in_flight: Option<InFlight>,
     effort: Effort<()>,
+    /// Policies whose newest generation could be served, and for which there is no room in the manifest.
+    left_out: BTreeMap<PolicyId, Failure>,
 }
 
 #[derive(Debug)]
@@ -87,6 +97,11 @@ impl Publication {
         self.effort.failure(0, None)
     }
 
+    /// Why the newest generation of a policy is not in the manifest, where there is no room for it.
+    pub(super) fn left_out(&self, id: &PolicyId) -> Option<&Failure> {
+        self.left_out.get(id)
+    }
+
     pub(super) fn wakes_at(&self) -> Option<Instant> {
         if self.in_flight.is_some() {
             return None;
@@ -96,6 +111,28 @@ impl Publication {
         // A wait that is over has nothing to say until something is to be published.
         gathered.map(|at| self.effort.wakes_at().map_or(at, |wake| at.max(wake)))
     }
+}
+
+/// An entry's bytes, with the comma behind it.
+fn size_of(entry: &PolicyEntry) -> u64 {
+    encoded_len(entry) + 1
+}
+
+/// How many bytes a value has as JSON.
+fn encoded_len(value: &impl Serialize) -> u64 {
+    struct Counter(u64);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    serde_json::to_writer(&mut counter, value).expect("has text keys only");
+    counter.0
 }
 
 impl Plan {
@@ -113,8 +150,15 @@ impl Plan {
             return None;
         }
         self.touched = false;
-        let policies: Vec<PolicyEntry> = self.policies.iter().map(|(id, policy)| self.entry(id, policy)).collect();
         let groups = self.groups.entries();
+        let room = self.settings.manifest_size.saturating_sub(encoded_len(&groups) + ENVELOPE);
+        let policies = match self.entries(room) {
+            Some(policies) => {
+                self.publication.left_out.clear();
+                policies
+            }
+            None => self.entries_of_some(room, now),
+        };
         let pins: Vec<Option<Digest>> = self.policies.values().map(|policy| policy.pin).collect();
         let print = Print::of(&policies, &groups, &pins);
         let publication = &mut self.publication;
@@ -133,10 +177,10 @@ impl Plan {
         publication.in_flight = Some(InFlight { print, first: first.collect() });
         publication.since = None;
         publication.forced = false;
-        for policy in self.policies.values_mut() {
+        for (id, policy) in &mut self.policies {
             if policy.target().is_some_and(|(body, digest)| {
                 let is_made = self.artifacts.get(&digest).is_some_and(|making| making.effort.result().is_some());
-                is_made && self.admissions.are_done(body, &digest)
+                is_made && self.admissions.are_done(body, &digest) && self.publication.left_out(id).is_none()
             }) {
                 policy.remember();
             }
@@ -175,25 +219,107 @@ impl Plan {
         self.publication.force();
     }
 
-    fn entry(&self, id: &PolicyId, policy: &Policy) -> PolicyEntry {
-        let mut candidates = Vec::new();
-        if let Some((body, digest)) = policy.target() {
-            candidates.extend(self.candidate(body, policy.generation, digest));
+    /// All entries as they should be; nothing where they are more than `room` bytes.
+    fn entries(&self, room: u64) -> Option<Vec<PolicyEntry>> {
+        let mut size = 0;
+        let mut entries = Vec::with_capacity(self.policies.len());
+        for (id, policy) in &self.policies {
+            let entry = policy.entry(id, self.candidates(policy), self.failure(policy).into_iter().collect());
+            size += size_of(&entry);
+            if size > room {
+                return None;
+            }
+            entries.push(entry);
         }
-        if self.needs_fallback(policy) {
-            let mut ready = policy.fallbacks().filter_map(|other| {
-                let candidate = self.candidate(&other.body, other.number, other.digest)?;
-                Some((policy.is_unproven(other), candidate))
+        Some(entries)
+    }
+
+    /// An entry for everybody, and in `room` bytes as many of their generations as there is room for.
+    fn entries_of_some(&mut self, room: u64, now: Now) -> Vec<PolicyEntry> {
+        let demands: Vec<Demand<'_>> = self.policies.iter().map(|(id, policy)| self.demand(id, policy)).collect();
+        let grants = budget::share(room, &demands);
+        let mut left_out = std::mem::take(&mut self.publication.left_out);
+        let mut entries = Vec::with_capacity(grants.len());
+        for ((id, policy), grant) in self.policies.iter().zip(grants) {
+            let is_ready = self.newest(policy).is_some();
+            let is_left_out = is_ready && matches!(grant.choice, Choice::Older | Choice::Nothing);
+            let failure = is_left_out.then(|| {
+                let failure = Failure { since: now.wall, ..grant.failure(policy.generation, &policy.tenant) };
+                // What was told stays as it was: sums are others with each edit of anybody, and each would be a new manifest.
+                let is_it = |told: &Failure| (told.generation, told.reason) == (failure.generation, failure.reason);
+                left_out.remove(id).filter(is_it).unwrap_or(failure)
             });
-            let best = ready.next();
-            // What nobody has said to be good is not relied upon alone.
-            let next = best
-                .as_ref()
-                .filter(|(is_unproven, _)| *is_unproven)
-                .and_then(|_| ready.find(|(is_unproven, _)| !is_unproven));
-            candidates.extend([best, next].into_iter().flatten().map(|(_, candidate)| candidate));
+            entries.push(self.entry_of(id, policy, grant.choice, failure.clone()));
+            self.publication.left_out.extend(failure.map(|failure| (id.clone(), failure)));
         }
-        policy.entry(id, candidates, self.failure(policy).into_iter().collect())
+        entries
+    }
+
+    fn demand<'a>(&self, id: &PolicyId, policy: &'a Policy) -> Demand<'a> {
+        let newest = self.newest(policy);
+        let older = self.older(policy);
+        let mut choices = Vec::new();
+        if newest.is_some() {
+            choices.push(Choice::Both);
+            // What was refused serves nobody by itself.
+            choices.extend((!policy.refused.contains(&policy.generation)).then_some(Choice::Newest));
+        }
+        choices.extend(older.as_ref().map(|_| Choice::Older));
+        let serving = if newest.is_some() && policy.need() == Need::Served {
+            Some(Choice::Newest)
+        } else {
+            older.map(|_| Choice::Older)
+        };
+        // As long as a failure may become.
+        let failure = Failure::new(i64::MAX, Reason::SettingsTooLarge, "x".repeat(budget::LONGEST_TEXT));
+        let size = |choice| size_of(&self.entry_of(id, policy, choice, Some(failure.clone())));
+        Demand {
+            tenant: &policy.tenant,
+            created: policy.created,
+            least: size(Choice::Nothing),
+            serving: serving.filter(|serving| choices.contains(serving)),
+            choices: choices.into_iter().map(|choice| (choice, size(choice))).collect(),
+        }
+    }
+
+    fn entry_of(&self, id: &PolicyId, policy: &Policy, choice: Choice, left_out: Option<Failure>) -> PolicyEntry {
+        let candidates = match choice {
+            Choice::Both => self.candidates(policy),
+            Choice::Newest => self.newest(policy).into_iter().collect(),
+            Choice::Older => self.older(policy).into_iter().collect(),
+            Choice::Nothing => Vec::new(),
+        };
+        let failures = self.failure(policy).or(left_out).into_iter().collect();
+        let entry = policy.entry(id, candidates, failures);
+        if choice == Choice::Both { entry } else { policy.without_others(entry) }
+    }
+
+    /// What may serve, best first.
+    fn candidates(&self, policy: &Policy) -> Vec<Candidate> {
+        let older = if self.needs_fallback(policy) { self.fallbacks(policy) } else { Vec::new() };
+        self.newest(policy).into_iter().chain(older).collect()
+    }
+
+    /// The best of what may serve while the newest does not. What nobody has said to be good is not relied upon alone.
+    fn fallbacks(&self, policy: &Policy) -> Vec<Candidate> {
+        let mut ready = policy.fallbacks().filter_map(|other| {
+            let candidate = self.candidate(&other.body, other.number, other.digest)?;
+            Some((policy.is_unproven(other), candidate))
+        });
+        let best = ready.next();
+        let is_unproven = best.as_ref().is_some_and(|(is_unproven, _)| *is_unproven);
+        let next = if is_unproven { ready.find(|(is_unproven, _)| !is_unproven) } else { None };
+        best.into_iter().chain(next).map(|(_, candidate)| candidate).collect()
+    }
+
+    fn newest(&self, policy: &Policy) -> Option<Candidate> {
+        let (body, digest) = policy.target()?;
+        self.candidate(body, policy.generation, digest)
+    }
+
+    /// The best of what served before.
+    fn older(&self, policy: &Policy) -> Option<Candidate> {
+        policy.fallbacks().find_map(|other| self.candidate(&other.body, other.number, other.digest))
     }
 
     fn candidate(&self, body: &crate::content::Body, generation: i64, digest: Digest) -> Option<Candidate> {

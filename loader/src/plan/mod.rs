@@ -4,6 +4,7 @@
 //! whoever runs them starts the missing ones, stops the others, and reports what became of each.
 
 mod admission;
+mod budget;
 mod claims;
 mod effort;
 mod groups;
@@ -48,6 +49,8 @@ pub struct PlanSettings {
     pub tombstone: Duration,
     /// How many artifacts stay that nobody names.
     pub keep_newest: usize,
+    /// Largest manifest, in bytes: no more than an evaluator reads.
+    pub manifest_size: u64,
 }
 
 /// Something that takes time and may fail.

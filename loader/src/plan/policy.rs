@@ -387,18 +387,9 @@ impl Policy {
             digest: known.digest,
             source: raw(&kept(&known.body, known.number, Some(known.digest))),
         };
-        let record = Record {
-            file: self.file.clone(),
-            hash: self.hash,
-            created: self.created,
-            begun: self.begun.wall,
-            head: self.head.clone(),
-            body: self.body.as_ref().ok().map(|body| kept(body, self.generation, self.pin)),
-            problem: self.body.as_ref().err().cloned(),
-            reference: self.reference.clone(),
-            digest: self.pin,
-            unproven: self.fallbacks().find(|other| self.is_unproven(other)).map(remembered),
-        };
+        let body = self.body.as_ref().ok().map(|body| kept(body, self.generation, self.pin));
+        let unproven = self.fallbacks().find(|other| self.is_unproven(other)).map(remembered);
+        let record = self.record(body, unproven);
         let last_good = self.last_good.as_ref().map(remembered);
         PolicyEntry {
             id: id.clone(),
@@ -413,6 +404,32 @@ impl Policy {
             last_good,
             source: Some(raw(&record)),
         }
+    }
+
+    fn record(&self, body: Option<Body>, unproven: Option<LastGood>) -> Record {
+        Record {
+            file: self.file.clone(),
+            hash: self.hash,
+            created: self.created,
+            begun: self.begun.wall,
+            head: self.head.clone(),
+            body,
+            problem: self.body.as_ref().err().cloned(),
+            reference: self.reference.clone(),
+            digest: self.pin,
+            unproven,
+        }
+    }
+
+    /// An entry with the settings of its candidates only: without records of other generations, which spare a loader that starts
+    /// again the asking.
+    pub(super) fn without_others(&self, entry: PolicyEntry) -> PolicyEntry {
+        let has = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest).is_some();
+        let is_newest_in = self.pin.is_some_and(|digest| has(self.generation, digest));
+        let body = self.body.as_ref().ok().filter(|_| is_newest_in).map(Body::without_settings);
+        let source = Some(raw(&self.record(body, None)));
+        let last_good = entry.last_good.filter(|good| has(good.generation, good.digest));
+        PolicyEntry { last_good, source, ..entry }
     }
 }
 

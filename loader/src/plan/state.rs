@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use portcullis_contract::{
-    Activity, Failure, InputProblem, LoaderPolicy, LoaderState, Phase, PolicyId, Program, SourceHealth, Stage,
+    Activity, Failure, InputProblem, LoaderPolicy, LoaderState, Phase, PolicyId, Program, Reason, SourceHealth,
 };
 
 use super::Plan;
@@ -18,8 +18,9 @@ impl Plan {
             self.policies.iter().map(|(id, policy)| self.policy_state(id, policy, own.as_ref())).collect();
         let volume_failure = own.or_else(|| {
             let mut failures = policies.iter().filter_map(|policy| policy.failure.as_ref());
+            // What has no room is its own policy's matter; a full volume that takes no manifest either says so above.
             failures
-                .find(|failure| failure.stage() == Stage::Volume)
+                .find(|failure| failure.reason == Reason::VolumeReadOnly)
                 .cloned()
                 .map(|failure| Failure { generation: 0, ..failure })
         });
@@ -48,8 +49,9 @@ impl Plan {
         let (mut phase, activity) = self.phase(policy);
         let is_published = policy.published == policy.target().map(|(_, digest)| (policy.generation, digest));
         if phase == Phase::Published && !is_published {
-            // Ready, and not on the volume yet: a moment, or for as long as the volume fails.
-            failure = volume.map(|volume| Failure { generation: policy.generation, ..volume.clone() });
+            // Ready, and not on the volume yet: a moment, or for as long as there is no room for it or the volume fails.
+            let left_out = self.publication.left_out(id).filter(|failure| failure.generation == policy.generation);
+            failure = left_out.or(volume).map(|volume| Failure { generation: policy.generation, ..volume.clone() });
             phase = if failure.is_some() { Phase::Failed } else { Phase::Compiling };
         }
         LoaderPolicy {

@@ -4,6 +4,7 @@ mod admission;
 mod cluster;
 mod order;
 mod publishing;
+mod room;
 mod trouble;
 
 use std::time::Duration;
@@ -22,6 +23,7 @@ const SETTINGS: PlanSettings = PlanSettings {
     retry: Retry { initial: Duration::from_secs(1), cap: Duration::from_secs(300), outside: Duration::from_secs(600) },
     tombstone: Duration::from_secs(600),
     keep_newest: 8,
+    manifest_size: portcullis_contract::MANIFEST_MAX_BYTES,
 };
 
 /// A plan with a clock of its own, and the manifest that it published last.
