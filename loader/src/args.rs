@@ -21,6 +21,9 @@ use crate::retry::Retry;
 use crate::siblings::SiblingArgs;
 use crate::source::Fetching;
 
+/// Smallest volume, in bytes. The chart knows it too.
+const LEAST_VOLUME: u64 = 32 << 20;
+
 /// Fetches, verifies and precompiles policy modules onto the shared volume.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-loader", version, about)]
@@ -73,6 +76,15 @@ pub struct Args {
     /// Largest module.
     #[arg(long, env = "PORTCULLIS_MAX_MODULE_SIZE", value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
     pub max_module_size: u64,
+
+    /// Largest compiled module.
+    #[arg(long, env = "PORTCULLIS_MAX_ARTIFACT_SIZE", value_name = "BYTES", default_value = "256MiB", value_parser = parse_bytes)]
+    pub max_artifact_size: u64,
+
+    /// How large the volume may become, modules, compiled modules and manifests together. Where it is not given, the disk is the
+    /// limit. A pod whose volume grows beyond its limit is evicted; the loader stops before, and no namespace can fill it alone.
+    #[arg(long, env = "PORTCULLIS_VOLUME_SIZE", value_name = "BYTES", value_parser = parse_bytes)]
+    pub volume_size: Option<u64>,
 
     /// Longest time to the head of a source's answer.
     #[arg(long, env = "PORTCULLIS_FETCH_HEADER_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
@@ -141,6 +153,8 @@ pub struct Settings {
     pub roots: Vec<PathBuf>,
     /// The volume.
     pub volume: PathBuf,
+    /// Room for modules and artifacts, in bytes, where there is a limit.
+    pub room: Option<u64>,
     /// What a compilation may take.
     pub compile: CompileLimits,
     /// What a download may take, and from whom.
@@ -179,6 +193,14 @@ impl Args {
         let jobs = self.compile_jobs.unwrap_or(cores);
         at_least_one("--compile-jobs", jobs as u64)?;
         at_least_one("--max-module-size", self.max_module_size)?;
+        at_least_one("--max-artifact-size", self.max_artifact_size)?;
+        if self.volume_size.is_some_and(|size| size < LEAST_VOLUME) {
+            return Err(SettingError::new("--volume-size", "want at least 32MiB"));
+        }
+        // Two of them are on the volume while one takes the place of the other.
+        let manifest_size = self.volume_size.map_or(MANIFEST_MAX_BYTES, |size| MANIFEST_MAX_BYTES.min(size / 8));
+        // A sixteenth is for folders and for what a disk adds to each file.
+        let room = self.volume_size.map(|size| size - size / 16 - 2 * manifest_size);
         for (setting, time) in [
             ("--compile-time", self.compile_time),
             ("--compile-cpu-time", self.compile_cpu_time),
@@ -211,12 +233,14 @@ impl Args {
             input,
             roots,
             volume,
+            room,
             compile: CompileLimits {
                 jobs,
                 memory: self.compile_memory,
                 time: self.compile_time,
                 cpu_time: self.compile_cpu_time,
                 max_module_size: self.max_module_size,
+                max_artifact_size: self.max_artifact_size,
             },
             fetching: Fetching {
                 web: WebSettings {
@@ -246,7 +270,7 @@ impl Args {
                 },
                 tombstone: self.tombstone,
                 keep_newest: self.keep_newest,
-                manifest_size: MANIFEST_MAX_BYTES,
+                manifest_size,
             },
         })
     }
@@ -362,6 +386,8 @@ mod tests {
             ("--module-root", "/nowhere"),
             ("--compile-jobs", "0"),
             ("--compile-memory", "1MiB"),
+            ("--max-artifact-size", "0"),
+            ("--volume-size", "31MiB"),
             ("--retry-cap", "0s"),
             ("--state-address", "0.0.0.0:1"),
             ("--source-ca", "/nowhere"),

@@ -6,8 +6,9 @@ mod line;
 mod pace;
 mod slots;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use portcullis_contract::{Digest, Manifest, Reason, Stage};
@@ -17,8 +18,8 @@ use self::slots::Slots;
 use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
 use crate::plan::{Claims, Job, Prepared, Setback};
-use crate::source::{Progress, Reference, Sink, SourceError, Sources};
-use crate::store::{ArtifactRecord, Keep, Volume, VolumeError};
+use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
+use crate::store::{ArtifactRecord, Keep, Temporary, Volume, VolumeError};
 
 /// What jobs work with.
 pub(crate) struct Workshop {
@@ -27,6 +28,7 @@ pub(crate) struct Workshop {
     pub(crate) compilers: Compilers,
     pub(crate) metrics: Metrics,
     pub(crate) max_module_size: u64,
+    max_artifact_size: u64,
     hosts: Hosts,
     layers: Turns<Digest>,
     /// Compile children.
@@ -35,6 +37,8 @@ pub(crate) struct Workshop {
     readers: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,
+    /// How large artifacts are that there was no room for, as far as is known: they are not made again for nothing.
+    too_large: Mutex<HashMap<Digest, u64>>,
 }
 
 /// What became of a job.
@@ -128,16 +132,20 @@ impl Workshop {
             compilers,
             metrics,
             max_module_size: limits.max_module_size,
+            max_artifact_size: limits.max_artifact_size,
             hosts: Hosts::new(attempts),
             layers: Turns::default(),
             children: Slots::new(limits.jobs),
             readers: Slots::new(limits.jobs),
             keep: Mutex::default(),
+            too_large: Mutex::default(),
         }
     }
 
     /// What stays when the volume is full.
     pub(crate) fn keep(&self, keep: Keep) {
+        self.volume.room().own(keep.owners.clone());
+        self.too_large().retain(|digest, _| keep.digests.contains(digest));
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
     }
 
@@ -206,8 +214,7 @@ impl Workshop {
             }
         }
         match self.fetch_onto_volume(reference, gauge).await {
-            Err(setback) if setback.reason == Reason::VolumeFull => {
-                self.make_room().await;
+            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
                 self.fetch_onto_volume(reference, gauge).await
             }
             result => result,
@@ -217,13 +224,19 @@ impl Workshop {
     async fn fetch_onto_volume(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
         let temporary = self.volume.temporary();
         let file = temporary.open().map_err(|error| cannot_write(&error))?;
-        let mut sink = Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes));
+        let taken = self.volume.room().take(gauge.claims());
+        let mut sink = Sink::new(Some((file, taken)), self.max_module_size, Arc::clone(&gauge.bytes));
         self.sources.fetch(reference, &mut sink).await?;
-        let fetched = sink.finish().await?;
-        self.metrics.fetched_bytes.inc_by(fetched.bytes);
+        self.keep_module(temporary, sink.finish().await?).await
+    }
+
+    async fn keep_module(&self, temporary: Temporary, fetched: Fetched) -> Result<Digest, Setback> {
+        let Fetched { digest, bytes, taken } = fetched;
+        self.metrics.fetched_bytes.inc_by(bytes);
+        let taken = taken.ok_or_else(|| mistake(Reason::InternalError, "keeping a module"))?;
         let volume = Arc::clone(&self.volume);
-        blocking(move || volume.keep_module(temporary, &fetched.digest)).await??;
-        Ok(fetched.digest)
+        blocking(move || volume.keep_module(temporary, &digest, taken)).await??;
+        Ok(digest)
     }
 
     async fn prepare(&self, digest: Digest, anew: bool, gauge: &Arc<Gauge>) -> Result<Prepared, Setback> {
@@ -236,34 +249,50 @@ impl Workshop {
         }
         let _turn = self.children.turn(gauge).await;
         gauge.runs.store(true, Ordering::Relaxed);
-        let record = match self.compile(digest).await {
-            Err(setback) if setback.reason == Reason::VolumeFull => {
-                self.make_room().await;
-                self.compile(digest).await?
+        let record = match self.compile(digest, gauge).await {
+            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
+                self.compile(digest, gauge).await?
             }
             result => result?,
         };
         Ok(Prepared::Ready(record))
     }
 
-    async fn compile(&self, digest: Digest) -> Result<ArtifactRecord, Setback> {
+    async fn compile(&self, digest: Digest, gauge: &Gauge) -> Result<ArtifactRecord, Setback> {
         let temporary = self.volume.temporary();
+        let take = || self.volume.room().take(gauge.claims());
+        let at_least = self.too_large().get(&digest).copied().unwrap_or(0);
+        take().check(at_least)?;
         let module = self.volume.module(&digest);
         let start = Instant::now();
         let module = || portcullis_process::files::open_regular(&module).map_err(|error| error.source);
-        let result = self.compilers.compile(module, || temporary.open()).await;
+        let size = Arc::<Progress>::default();
+        let sink = || Ok(Sink::of_artifact(temporary.open()?, take(), self.max_artifact_size, Arc::clone(&size)));
+        let result = self.compilers.compile(module, sink).await;
         self.metrics.compilation(start.elapsed(), result.as_ref().err().map(|failure| failure.reason));
-        let compiled = result?;
+        let (compiled, taken) = match result {
+            Ok(compiled) => compiled,
+            Err(failure) => {
+                if failure.reason == Reason::VolumeFull {
+                    self.too_large().insert(digest, size.read().0);
+                }
+                return Err(failure.into());
+            }
+        };
+        self.too_large().remove(&digest);
         let volume = Arc::clone(&self.volume);
-        Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled)).await??)
+        Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled, taken)).await??)
+    }
+
+    fn too_large(&self) -> MutexGuard<'_, HashMap<Digest, u64>> {
+        self.too_large.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes a manifest, and gives its number.
     pub(crate) async fn publish(&self, manifest: Manifest) -> Result<u64, Setback> {
         let (volume, again) = (Arc::clone(&self.volume), manifest.clone());
         match blocking(move || volume.publish(manifest)).await? {
-            Err(error) if error.reason == Reason::VolumeFull => {
-                self.make_room().await;
+            Err(error) if error.reason == Reason::VolumeFull && self.make_room().await => {
                 let volume = Arc::clone(&self.volume);
                 Ok(blocking(move || volume.publish(again)).await??)
             }
@@ -282,20 +311,24 @@ impl Workshop {
         blocking(move || read(&volume)).await
     }
 
-    /// Removes everything from the volume that nobody names.
-    async fn make_room(&self) {
-        let keep = Keep { newest: 0, ..self.keep.lock().unwrap_or_else(PoisonError::into_inner).clone() };
-        self.prune(keep).await;
+    /// Removes everything from the volume that nothing can serve from. True when there was something.
+    async fn make_room(&self) -> bool {
+        let keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.prune(keep.least()).await > 0
     }
 
-    /// Removes from the volume what need not stay.
-    pub(crate) async fn prune(&self, keep: Keep) {
+    /// Removes from the volume what need not stay, and gives how many files that were.
+    pub(crate) async fn prune(&self, keep: Keep) -> usize {
         let volume = Arc::clone(&self.volume);
         match blocking(move || volume.prune(&keep)).await {
-            Ok(Ok(removed)) => self.metrics.pruned.inc_by(removed as u64),
+            Ok(Ok(removed)) => {
+                self.metrics.pruned.inc_by(removed as u64);
+                return removed;
+            }
             Ok(Err(error)) => tracing::debug!(%error, "failed to prune the volume"),
             Err(setback) => tracing::debug!(problem = setback.message, "failed to prune the volume"),
         }
+        0
     }
 }
 

@@ -183,8 +183,12 @@ async fn open(
     let (mut waits, mut told) = (false, None);
     loop {
         beat.now();
-        let (root, key) = (settings.volume.clone(), key.to_owned());
-        let opened = jobs::blocking(move || Volume::open(&root, &key)).await;
+        let (root, key, room) = (settings.volume.clone(), key.to_owned(), settings.room);
+        let open = move || match Volume::open(&root, &key)? {
+            Ok(volume) => volume.with_room(room).map(Ok),
+            Err(held) => Ok(Err(held)),
+        };
+        let opened = jobs::blocking(open).await;
         match opened {
             Ok(Ok(Ok(volume))) => return Some(volume),
             Ok(Ok(Err(_held))) => {

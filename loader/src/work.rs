@@ -209,6 +209,7 @@ impl Work {
         if self.prune_due && !self.publishing && self.pruned.elapsed() >= PRUNE {
             (self.prune_due, self.pruned) = (false, Instant::now());
             let (workshop, keep) = (Arc::clone(&self.workshop), self.plan.keep());
+            workshop.keep(keep.clone());
             tokio::spawn(async move { workshop.prune(keep).await });
         }
         if self.plan.take_changed() {

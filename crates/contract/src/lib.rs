@@ -16,6 +16,7 @@ mod manifest;
 mod marker;
 mod path_key;
 mod reason;
+mod room;
 mod state;
 mod tenant;
 mod text;
@@ -31,6 +32,7 @@ pub use manifest::{
 pub use marker::{MARKER_PATH, marker_message};
 pub use path_key::{ADMIT_PATH, PathKey, PathKeyError, PathKeys};
 pub use reason::{Class, Reason, Stage};
+pub use room::allowance;
 pub use state::{
     Activity, Current, Deviation, EvaluatorState, Failing, InputProblem, LoaderPolicy, LoaderState, Phase, Program,
     Refused, ReplicaState, SourceHealth,

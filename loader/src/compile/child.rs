@@ -1,7 +1,8 @@
 //! The child: shuts itself in, reads a module, writes an artifact.
 //!
-//! Module on standard input, artifact on standard output (a file that the parent opened), one line of JSON on standard
-//! error. It may open no file and no socket, and its memory and processor time are limited, before it reads a byte.
+//! Module on standard input, artifact on standard output (a pipe, which the parent reads no further than it has room), one line of
+//! JSON on standard error. It may open no file and no socket, can write none, and its memory and processor time are limited, before it
+//! reads a byte.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -72,6 +73,8 @@ fn shut_in(args: &ChildArgs) -> Result<(), CompileFailure> {
     // At the first limit the signal that tells why, at the second one that tells nothing.
     limit(Resource::Cpu, args.cpu_seconds.max(1), args.cpu_seconds.max(1) + 2)?;
     limit(Resource::Core, 0, 0)?;
+    // Whatever file it might come to hold: what it writes goes through a pipe.
+    limit(Resource::Fsize, 0, 0)?;
     // None of these is needed for safety: a child that outlives its parent ends by its limits, and one that is not polite
     // is only slower for its neighbours.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -104,7 +107,7 @@ fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
     let artifact = portcullis_engine::Compiler::new().and_then(|compiler| compiler.compile(&module)).map_err(failed)?;
     // Standard output buffers by lines; a duplicate of the descriptor does not.
     let mut file = std::fs::File::from(rustix::io::dup(io::stdout()).map_err(|error| io(error.into()))?);
-    file.write_all(&artifact).and_then(|()| file.sync_all()).map_err(io)?;
+    file.write_all(&artifact).map_err(io)?;
     Ok(Compiled {
         sha256: Digest::of(&artifact),
         size: artifact.len() as u64,

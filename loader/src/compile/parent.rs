@@ -6,13 +6,18 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use portcullis_contract::Reason;
+use portcullis_registry::Receive as _;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
+use tokio::process::{ChildStdout, Command};
 
 use super::child::{JUDGED, OUT_OF_MEMORY};
 use super::{CompileFailure, Compiled, SUBCOMMAND};
+use crate::source::{Sink, SourceError};
+use crate::store::Taken;
 
+/// How much of an artifact is read at once, in bytes.
+const PIECE: usize = 256 << 10;
 /// Most bytes of a child's standard error that are read.
 const MAX_STDERR: u64 = 64 << 10;
 /// How often a child that died is started again.
@@ -31,6 +36,8 @@ pub struct CompileLimits {
     pub cpu_time: Duration,
     /// Largest module, in bytes.
     pub max_module_size: u64,
+    /// Largest artifact, in bytes.
+    pub max_artifact_size: u64,
 }
 
 /// Starts compile children. Whoever asks for one sees to it that there are never more than [`CompileLimits::jobs`].
@@ -44,16 +51,17 @@ impl Compilers {
         Self { limits }
     }
 
-    /// Compiles the module that `module` opens into the file that `artifact` opens. Both are opened again for each try.
+    /// Compiles the module that `module` opens into the sink that `artifact` makes, anew for each try. The child has a pipe and no file,
+    /// so that what it writes is counted while it comes.
     /// Dropping the future kills the child.
     ///
     /// # Errors
     /// Why there is no artifact.
-    pub async fn compile(
+    pub(crate) async fn compile(
         &self,
         module: impl Fn() -> std::io::Result<File>,
-        artifact: impl Fn() -> std::io::Result<File>,
-    ) -> Result<Compiled, CompileFailure> {
+        artifact: impl Fn() -> std::io::Result<Sink>,
+    ) -> Result<(Compiled, Taken), CompileFailure> {
         let mut attempt = 1;
         loop {
             let io = |error: std::io::Error| {
@@ -77,7 +85,7 @@ impl Compilers {
         }
     }
 
-    async fn once(&self, module: File, artifact: File) -> Result<Compiled, Death> {
+    async fn once(&self, module: File, mut artifact: Sink) -> Result<(Compiled, Taken), Death> {
         let limits = &self.limits;
         let died = |error: std::io::Error| Death::Died(format!("before it ran: {error}"));
         // Not the path of the program: that file may have been replaced since.
@@ -89,7 +97,7 @@ impl Compilers {
             .arg(format!("--max-module-size={}", limits.max_module_size))
             .env_clear()
             .stdin(Stdio::from(module))
-            .stdout(Stdio::from(artifact))
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         #[cfg(debug_assertions)]
@@ -97,23 +105,52 @@ impl Compilers {
             command.env("PORTCULLIS_FAILPOINTS", points);
         }
         let mut child = command.spawn().map_err(died)?;
-        let stderr = child.stderr.take();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let run = async {
-            let mut said = Vec::new();
-            if let Some(stderr) = stderr {
-                stderr.take(MAX_STDERR).read_to_end(&mut said).await?;
+            let said = async {
+                let mut said = Vec::new();
+                if let Some(stderr) = stderr {
+                    stderr.take(MAX_STDERR).read_to_end(&mut said).await.map_err(died)?;
+                }
+                Ok(said)
+            };
+            let ((), said) = tokio::try_join!(receive(stdout, &mut artifact), said)?;
+            let status = child.wait().await.map_err(died)?;
+            let compiled = judge(status, &said, limits)?;
+            let written = artifact.finish().await.map_err(refused)?;
+            // The child met hostile bytes: what it says is believed of nothing that can be seen.
+            match written.taken {
+                Some(taken) if (compiled.sha256, compiled.size) == (written.digest, written.bytes) => {
+                    Ok((compiled, taken))
+                }
+                _ => Err(Death::Died("with an answer that is not about what it wrote".to_owned())),
             }
-            child.wait().await.map(|status| (status, said))
         };
         match tokio::time::timeout(limits.time, run).await {
-            Ok(Ok((status, said))) => judge(status, &said, limits),
-            Ok(Err(error)) => Err(died(error)),
+            Ok(result) => result,
             Err(_) => Err(Death::Judged(CompileFailure::new(
                 Reason::CompileLimit,
                 format!("compiling took longer than {} s (--compile-time)", limits.time.as_secs_f64()),
             ))),
         }
     }
+}
+
+/// Takes what the child writes. Where it is too much, or there is no room for it, the child is not heard any longer.
+async fn receive(stdout: Option<ChildStdout>, artifact: &mut Sink) -> Result<(), Death> {
+    let Some(mut stdout) = stdout else { return Ok(()) };
+    let mut piece = vec![0; PIECE];
+    loop {
+        match stdout.read(&mut piece).await {
+            Ok(0) => return Ok(()),
+            Ok(length) => artifact.write(&piece[..length]).await.map_err(refused)?,
+            Err(error) => return Err(Death::Died(format!("and its artifact could not be read: {error}"))),
+        }
+    }
+}
+
+fn refused(error: SourceError) -> Death {
+    Death::Judged(CompileFailure::new(error.reason, error.message))
 }
 
 /// How a child ended without an artifact.
@@ -167,6 +204,7 @@ mod tests {
         time: Duration::from_secs(1),
         cpu_time: Duration::from_secs(1),
         max_module_size: 1,
+        max_artifact_size: 1,
     };
 
     fn reason(raw_status: i32, said: &str) -> Option<Reason> {

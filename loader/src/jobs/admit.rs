@@ -54,7 +54,7 @@ impl Workshop {
         for signed in self.sources.signed_of_others(module).await {
             let Some(manifest) = signed.manifest_of(module, &place) else { continue };
             if is_proof(&manifest, &signed.kept.signatures) {
-                return self.keep_signed(image, manifest, digest, Some(signed.kept.signatures)).await;
+                return self.keep_signed(image, manifest, digest, Some(signed.kept.signatures), gauge).await;
             }
         }
         Err(setback)
@@ -77,7 +77,7 @@ impl Workshop {
             return Err(SourceError::new(Reason::DigestMismatch, text).into());
         }
         let signatures = self.signatures(image, &manifest, module, wanted, gauge).await?;
-        self.keep_signed(image, manifest, found, signatures).await
+        self.keep_signed(image, manifest, found, signatures, gauge).await
     }
 
     /// Checks that a manifest is signed by everybody who must have signed it, and gives the signatures where they are not on the

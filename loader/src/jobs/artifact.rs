@@ -9,7 +9,7 @@ use portcullis_registry::signature::{Material, Requirement};
 use super::{Gauge, Workshop, blocking};
 use crate::plan::Setback;
 use crate::source::{Fetched, Sink, SourceError};
-use crate::store::Temporary;
+use crate::store::{MAX_SIGNATURES, Temporary};
 
 impl Workshop {
     /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
@@ -32,7 +32,7 @@ impl Workshop {
         }
         let digest = layer.digest;
         self.fetch_layer(image, &digest, gauge).await?;
-        self.keep_signed(image, manifest, digest, signatures).await?;
+        self.keep_signed(image, manifest, digest, signatures, gauge).await?;
         Ok(digest)
     }
 
@@ -52,9 +52,13 @@ impl Workshop {
         manifest: Manifest,
         module: Digest,
         signatures: Option<Material>,
+        gauge: &Gauge,
     ) -> Result<(), Setback> {
         let (volume, place) = (Arc::clone(&self.volume), image.address());
+        let taken = volume.room().take(gauge.claims());
         let keep = move || {
+            let signatures_size = serde_json::to_vec(&signatures).map_or(MAX_SIGNATURES, |text| text.len() as u64);
+            taken.check(manifest.bytes.len() as u64 + signatures_size)?;
             volume.keep_oci_manifest(&manifest, &module)?;
             let keep = |signatures| volume.keep_signatures(&manifest.digest, &module, place, signatures);
             signatures.map_or(Ok(()), keep)
@@ -91,8 +95,7 @@ impl Workshop {
         }
         let result = self.layer_onto_volume(image, digest, gauge).await;
         match result {
-            Err(setback) if setback.reason == Reason::VolumeFull => {
-                self.make_room().await;
+            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
                 self.layer_onto_volume(image, digest, gauge).await
             }
             result => result,
@@ -104,6 +107,7 @@ impl Workshop {
         let mut sink = self.sink(&temporary, gauge)?;
         if let Err(error) = self.sources.blob(image, digest, &mut sink).await {
             let setback = Setback::from(error);
+            drop(sink);
             let is_had = setback.may_others_help() && self.others_onto_volume(digest, gauge).await?;
             return if is_had { Ok(()) } else { Err(setback) };
         }
@@ -124,17 +128,16 @@ impl Workshop {
         let file = temporary.open().map_err(|error| {
             SourceError::new(crate::store::volume_reason(&error), format!("failed to write to the volume: {error}"))
         })?;
-        Ok(Sink::new(Some(file), self.max_module_size, Arc::clone(&gauge.bytes)))
+        let taken = self.volume.room().take(gauge.claims());
+        Ok(Sink::new(Some((file, taken)), self.max_module_size, Arc::clone(&gauge.bytes)))
     }
 
     async fn keep_fetched(&self, temporary: Temporary, sink: Sink, digest: &Digest, who: &str) -> Result<(), Setback> {
         let fetched: Fetched = sink.finish().await?;
-        self.metrics.fetched_bytes.inc_by(fetched.bytes);
         if fetched.digest != *digest {
             let text = format!("{who} gave a module with the digest {} for {digest}", fetched.digest);
             return Err(SourceError::new(Reason::DigestMismatch, text).into());
         }
-        let volume = Arc::clone(&self.volume);
-        Ok(blocking(move || volume.keep_module(temporary, &fetched.digest)).await??)
+        self.keep_module(temporary, fetched).await.map(drop)
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::budget::{self, Choice, Demand};
 use super::claims::Need;
 use super::effort::{Effort, Now, Setback};
-use super::policy::Policy;
+use super::policy::{Generation, Policy};
 use super::{Plan, Reference};
 use crate::retry;
 
@@ -317,9 +317,14 @@ impl Plan {
         self.candidate(body, policy.generation, digest)
     }
 
-    /// The best of what served before.
     fn older(&self, policy: &Policy) -> Option<Candidate> {
-        policy.fallbacks().find_map(|other| self.candidate(&other.body, other.number, other.digest))
+        let older = self.fallback(policy)?;
+        self.candidate(&older.body, older.number, older.digest)
+    }
+
+    /// The best of what served before, and can.
+    pub(super) fn fallback<'a>(&self, policy: &'a Policy) -> Option<&'a Generation> {
+        policy.fallbacks().find(|other| self.candidate_artifact(&other.body, &other.digest).is_some())
     }
 
     fn candidate(&self, body: &crate::content::Body, generation: i64, digest: Digest) -> Option<Candidate> {

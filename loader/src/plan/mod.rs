@@ -35,7 +35,7 @@ use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::retry::{self, Retry};
 use crate::source::Reference;
-use crate::store::{ArtifactRecord, Keep};
+use crate::store::{ArtifactRecord, Keep, Owners};
 
 /// How many policies that are gone are remembered, so that one that comes back does not count its generations from 1.
 const GRAVES: usize = 10_000;
@@ -449,7 +449,20 @@ impl Plan {
         let digests = self.artifacts.keys().copied().collect();
         let records = self.artifacts.values().filter_map(|making| making.effort.result());
         let files = records.map(|record| record.artifact.file.clone()).collect();
-        Keep { digests, files, newest: self.settings.keep_newest }
+        let mut owners = Owners::new();
+        let mut needed = HashSet::new();
+        for policy in self.policies.values() {
+            let target = policy.target().map(|(_, digest)| digest);
+            let served = policy.last_good.iter().chain(policy.served()).map(|known| known.digest);
+            needed.extend(target.into_iter().chain(served).chain(self.fallback(policy).map(|older| older.digest)));
+            for digest in policy.modules() {
+                owners.entry(digest).or_default().insert(policy.tenant.clone());
+            }
+        }
+        let spare = self.artifacts.iter().filter(|(digest, _)| !needed.contains(*digest));
+        let file = |making: &Making| making.effort.result().map(|record| record.artifact.file.clone());
+        let spare = spare.map(|(digest, making)| (*digest, file(making))).collect();
+        Keep { digests, files, spare, owners, newest: self.settings.keep_newest }
     }
 }
 

@@ -367,6 +367,12 @@ impl Policy {
             .filter(move |other| target != Some((other.number, other.digest)) && !self.refused.contains(&other.number))
     }
 
+    /// The modules of all its generations that are known.
+    pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
+        let known = self.recent.iter().chain(&self.last_good).chain(self.served());
+        self.target().map(|(_, digest)| digest).into_iter().chain(known.map(|known| known.digest))
+    }
+
     /// Why the newest generation cannot even be tried.
     pub(super) fn problem(&self) -> Option<Failure> {
         let problem = self.body.as_ref().err()?;

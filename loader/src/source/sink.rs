@@ -1,4 +1,4 @@
-//! Where a module's bytes go while they come: a temporary file, hashed and counted.
+//! Where the bytes of a module or an artifact go while they come: a temporary file, hashed, counted, and with room for each of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,13 @@ use tokio::io::AsyncWriteExt as _;
 use portcullis_registry::Receive;
 
 use super::SourceError;
+use crate::store::{Taken, VolumeError};
 
-/// Takes a module.
+/// Takes a module or an artifact.
 pub(crate) struct Sink {
     /// None where only the digest is wanted.
-    file: Option<File>,
+    file: Option<(File, Taken)>,
+    what: What,
     hasher: Hasher,
     bytes: u64,
     limit: u64,
@@ -29,61 +31,98 @@ pub(crate) struct Progress {
     total: AtomicU64,
 }
 
-/// A module that came whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Module,
+    Artifact,
+}
+
+/// What came whole.
+#[derive(Debug)]
 pub(crate) struct Fetched {
     /// Of its bytes.
     pub digest: Digest,
     /// How many.
     pub bytes: u64,
+    /// The room that they have, where they are on the volume.
+    pub taken: Option<Taken>,
 }
 
 impl Sink {
-    /// A sink into `file`, or into nothing but a digest, for at most `limit` bytes.
-    pub(crate) fn new(file: Option<std::fs::File>, limit: u64, progress: Arc<Progress>) -> Self {
-        Self { file: file.map(File::from_std), hasher: Hasher::default(), bytes: 0, limit, progress }
+    /// For a module of at most `limit` bytes, into `file` or into nothing but a digest.
+    pub(crate) fn new(file: Option<(std::fs::File, Taken)>, limit: u64, progress: Arc<Progress>) -> Self {
+        let file = file.map(|(file, taken)| (File::from_std(file), taken));
+        Self { file, what: What::Module, hasher: Hasher::default(), bytes: 0, limit, progress }
     }
 
-    /// All bytes are there. They are not synced: whoever compiles them compares them with their digest first.
+    /// For an artifact of at most `limit` bytes.
+    pub(crate) fn of_artifact(file: std::fs::File, taken: Taken, limit: u64, progress: Arc<Progress>) -> Self {
+        Self { what: What::Artifact, ..Self::new(Some((file, taken)), limit, progress) }
+    }
+
+    /// All bytes are there. Those of a module are not synced: whoever compiles them compares them with their digest first.
     ///
     /// # Errors
     /// What the volume says.
-    pub(crate) async fn finish(mut self) -> Result<Fetched, SourceError> {
-        if let Some(file) = &mut self.file {
+    pub(crate) async fn finish(self) -> Result<Fetched, SourceError> {
+        let mut taken = None;
+        if let Some((mut file, room)) = self.file {
+            let is_synced = self.what == What::Artifact;
             file.flush().await.map_err(|error| volume(&error))?;
+            if is_synced {
+                file.sync_all().await.map_err(|error| volume(&error))?;
+            }
+            taken = Some(room);
         }
-        Ok(Fetched { digest: self.hasher.finish(), bytes: self.bytes })
+        Ok(Fetched { digest: self.hasher.finish(), bytes: self.bytes, taken })
     }
 
     fn too_large(&self) -> SourceError {
-        let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.limit);
-        SourceError::new(Reason::ModuleTooLarge, text)
+        let limit = self.limit;
+        match self.what {
+            What::Module => {
+                let text = format!("the module is above the limit of {limit} bytes (--max-module-size)");
+                SourceError::new(Reason::ModuleTooLarge, text)
+            }
+            What::Artifact => {
+                let text = format!("the compiled module is above the limit of {limit} bytes (--max-artifact-size)");
+                SourceError::new(Reason::CompileLimit, text)
+            }
+        }
     }
 }
 
 impl Receive for Sink {
-    /// One above the limit ends the attempt before it begins.
+    /// One above the limit, or one that there is no room for, ends the attempt before it begins.
     fn expect(&mut self, total: u64) -> Result<(), SourceError> {
         self.progress.total.store(total, Ordering::Relaxed);
-        if total > self.limit { Err(self.too_large()) } else { Ok(()) }
+        if total > self.limit {
+            return Err(self.too_large());
+        }
+        self.file.as_ref().map_or(Ok(()), |(_, taken)| taken.check(total).map_err(no_room))
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         self.bytes += bytes.len() as u64;
+        self.progress.bytes.store(self.bytes, Ordering::Relaxed);
         if self.bytes > self.limit {
             return Err(self.too_large());
         }
         self.hasher.update(bytes);
-        if let Some(file) = &mut self.file {
+        if let Some((file, taken)) = &mut self.file {
+            taken.grow_to(self.bytes).map_err(no_room)?;
             file.write_all(bytes).await.map_err(|error| volume(&error))?;
         }
-        self.progress.bytes.store(self.bytes, Ordering::Relaxed);
         Ok(())
     }
 }
 
+fn no_room(error: VolumeError) -> SourceError {
+    SourceError::new(error.reason, error.message)
+}
+
 fn volume(error: &std::io::Error) -> SourceError {
-    SourceError::new(crate::store::volume_reason(error), format!("failed to keep the module: {error}"))
+    SourceError::new(crate::store::volume_reason(error), format!("failed to write to the volume: {error}"))
 }
 
 impl Progress {

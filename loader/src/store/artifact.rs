@@ -8,7 +8,7 @@ use portcullis_contract::{Artifact, Candidate, Digest, ExecutionMode, Hasher};
 use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
-use super::{Temporary, Volume, VolumeError};
+use super::{Taken, Temporary, Volume, VolumeError};
 use crate::compile::Compiled;
 
 /// Largest record that is read, in bytes.
@@ -69,6 +69,7 @@ impl Volume {
         temporary: Temporary,
         digest: &Digest,
         compiled: &Compiled,
+        taken: Taken,
     ) -> Result<ArtifactRecord, VolumeError> {
         failpoint::hit("loader.after_artifact_write");
         let Compiled { sha256, size, execution_mode } = *compiled;
@@ -77,6 +78,7 @@ impl Volume {
         // The record first: a loader that dies in between leaves a record whose file does not fit, which is none.
         files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
         temporary.publish(&self.artifact_path(&file))?;
+        taken.settle(format!("artifacts/{file}"), *digest, size);
         failpoint::hit("loader.after_artifact_rename");
         Ok(ArtifactRecord { artifact: Artifact { file, sha256, size }, execution_mode })
     }
@@ -102,6 +104,7 @@ fn hash(mut file: File, size: u64) -> Option<Digest> {
 mod tests {
     use std::fs;
     use std::io::Write as _;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -112,7 +115,8 @@ mod tests {
         let temporary = volume.temporary();
         temporary.open().expect("opens").write_all(b"code").expect("writes");
         let compiled = Compiled { sha256: Digest::of(b"code"), size: 4, execution_mode: ExecutionMode::KubewardenWapc };
-        let record = volume.publish_artifact(temporary, &Digest::of(DIGEST), &compiled).expect("publishes");
+        let taken = volume.room().take(Arc::default());
+        let record = volume.publish_artifact(temporary, &Digest::of(DIGEST), &compiled, taken).expect("publishes");
         (volume, record)
     }
 

@@ -14,14 +14,16 @@ mod artifact;
 mod lock;
 mod oci;
 mod prune;
+mod room;
 mod signed;
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest, Reason};
@@ -30,6 +32,7 @@ use portcullis_process::{failpoint, files};
 pub(crate) use self::artifact::ArtifactRecord;
 pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::prune::Keep;
+pub(crate) use self::room::{Owners, Room, Taken};
 pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
 
 /// The volume. All its functions block.
@@ -41,6 +44,7 @@ pub(crate) struct Volume {
     counter: AtomicU64,
     /// What the manifest on the volume was when it was written here, so that another is noticed.
     written: Mutex<Option<Written>>,
+    room: Arc<Room>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,6 +100,10 @@ impl Temporary {
         OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)
     }
 
+    fn size(&self) -> u64 {
+        fs::symlink_metadata(&self.path).map_or(0, |metadata| metadata.len())
+    }
+
     /// Gives it its name. What has the name already is replaced, whatever it is.
     fn publish(self, path: &Path) -> Result<(), VolumeError> {
         if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
@@ -125,9 +133,43 @@ impl Volume {
             lock,
             counter: AtomicU64::new(0),
             written: Mutex::new(None),
+            room: Room::new(None),
         };
         volume.remove_temporaries()?;
         Ok(Ok(volume))
+    }
+
+    /// With so much room for modules and artifacts, and what belongs to them.
+    ///
+    /// # Errors
+    /// When what is there cannot be counted.
+    pub(crate) fn with_room(mut self, size: Option<u64>) -> Result<Self, VolumeError> {
+        self.room = Room::new(size);
+        self.measure()?;
+        Ok(self)
+    }
+
+    /// Who has how much.
+    pub(crate) fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Counts what is there.
+    fn measure(&self) -> Result<(), VolumeError> {
+        self.room.measure(|| {
+            let mut files = HashMap::new();
+            for folder in ["artifacts", "modules", "manifests"] {
+                let path = self.root.join(folder);
+                for item in fs::read_dir(&path).map_err(files::FileError::new("list", &path))?.flatten() {
+                    // One that is gone meanwhile takes no room.
+                    let Ok(metadata) = item.metadata() else { continue };
+                    let name = item.file_name().to_string_lossy().into_owned();
+                    let bytes = metadata.len().max(metadata.blocks().saturating_mul(512));
+                    files.insert(format!("{folder}/{name}"), (module_of(folder, &name), bytes));
+                }
+            }
+            Ok(files)
+        })
     }
 
     /// What an earlier loader left half-written.
@@ -159,8 +201,11 @@ impl Volume {
     ///
     /// # Errors
     /// What the file system says.
-    pub(crate) fn keep_module(&self, temporary: Temporary, digest: &Digest) -> Result<(), VolumeError> {
-        temporary.publish(&self.module(digest))
+    pub(crate) fn keep_module(&self, temporary: Temporary, digest: &Digest, taken: Taken) -> Result<(), VolumeError> {
+        let bytes = temporary.size();
+        temporary.publish(&self.module(digest))?;
+        taken.settle(format!("modules/{}.wasm", digest.hex()), *digest, bytes);
+        Ok(())
     }
 
     /// Whether a module of this size seems to be kept. Its bytes are not looked at.
@@ -260,6 +305,14 @@ impl Volume {
         *self.written.lock().unwrap_or_else(PoisonError::into_inner) =
             manifest.and_then(|manifest| examine(&self.root.join(MANIFEST_FILE), manifest.number));
     }
+}
+
+/// The module that a file belongs to: `<module>.wasm`, `<module>-<key>.cwasm`, `<manifest>-<module>.json`.
+fn module_of(folder: &str, name: &str) -> Option<Digest> {
+    let stem = name.split('.').next()?;
+    let (first, second) = stem.split_once('-').unwrap_or((stem, ""));
+    let hex = if folder == "manifests" { second } else { first };
+    format!("sha256:{hex}").parse().ok()
 }
 
 fn examine(path: &Path, number: u64) -> Option<Written> {

@@ -1,6 +1,6 @@
 //! Making room: what nobody names goes, the newest few stay.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use portcullis_contract::Digest;
 use portcullis_process::files::FileError;
 
-use super::{Volume, VolumeError};
+use super::{Owners, Volume, VolumeError};
 
 /// What stays.
 #[derive(Debug, Clone, Default)]
@@ -17,8 +17,26 @@ pub(crate) struct Keep {
     pub digests: HashSet<Digest>,
     /// Artifact files that the manifest names, whichever engine they are for.
     pub files: HashSet<String>,
+    /// Modules of these that nothing can serve from now, with the file of the artifact where there is one. They go where room is needed.
+    pub spare: HashMap<Digest, Option<String>>,
+    /// Whose the modules are.
+    pub owners: Owners,
     /// How many of the others stay, the newest.
     pub newest: usize,
+}
+
+impl Keep {
+    /// What must stay, also where room is needed.
+    pub(crate) fn least(mut self) -> Self {
+        self.newest = 0;
+        for (digest, file) in std::mem::take(&mut self.spare) {
+            self.digests.remove(&digest);
+            if let Some(file) = file {
+                self.files.remove(&file);
+            }
+        }
+        self
+    }
 }
 
 impl Volume {
@@ -43,6 +61,7 @@ impl Volume {
             }
         }
         self.prune_oci_manifests(&hexes);
+        self.measure()?;
         Ok(removed)
     }
 }
@@ -92,11 +111,16 @@ mod tests {
             digests: HashSet::from([digests[0]]),
             files: HashSet::from([format!("{}-00000000000000aa.cwasm", digests[1].hex())]),
             newest: 8,
+            ..Keep::default()
         };
         volume.prune(&keep).expect("prunes");
         let left = |name: &str| fs::read_dir(folder.path().join(name)).expect("lists").count();
         assert_eq!(left("modules"), 1 + 8);
         assert_eq!(left("artifacts"), 2 * (1 + 1 + 8));
         assert!(volume.module(&digests[39]).exists() && !volume.module(&digests[5]).exists());
+        let file = format!("{}-00000000000000aa.cwasm", digests[1].hex());
+        let spare = HashMap::from([(digests[0], None), (digests[1], Some(file))]);
+        volume.prune(&Keep { spare, ..keep }.least()).expect("prunes");
+        assert_eq!((left("modules"), left("artifacts")), (0, 0), "where room is needed");
     }
 }

@@ -1,0 +1,253 @@
+//! The room on the volume: how much there is, who has it, and who may have more.
+//!
+//! A pod whose volume grows beyond its limit is evicted, with everybody's policies. So each byte of a module or an artifact is taken
+//! from a budget before it is written. It belongs to those whose policies name the module: ClusterPolicies, or else the namespaces
+//! that do in even parts. ClusterPolicies and what served before may have all that is free, anybody else as much as [`allowance`] says.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portcullis_contract::{Digest, Reason, Tenant, allowance};
+
+use super::VolumeError;
+use crate::plan::{Claims, Need};
+
+/// Bytes that are taken at once, where there are as many.
+const STEP: u64 = 1 << 20;
+
+/// Tenants by module.
+pub(crate) type Owners = HashMap<Digest, BTreeSet<Tenant>>;
+
+/// The room on a volume.
+#[derive(Debug)]
+pub(crate) struct Room {
+    size: u64,
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    /// By folder and name: the module that a file belongs to, and its bytes.
+    files: HashMap<String, (Option<Digest>, u64)>,
+    owners: Owners,
+    /// What is being written.
+    writing: HashMap<u64, (Arc<Claims>, u64)>,
+    counter: u64,
+}
+
+/// Room for a file that is being written; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    room: Arc<Room>,
+    number: u64,
+    claims: Arc<Claims>,
+}
+
+impl Room {
+    /// Of `size` bytes; without an end where none is known.
+    pub(crate) fn new(size: Option<u64>) -> Arc<Self> {
+        Arc::new(Self { size: size.unwrap_or(u64::MAX), ledger: Mutex::default() })
+    }
+
+    /// Nothing yet, for a file that these want.
+    pub(crate) fn take(self: &Arc<Self>, claims: Arc<Claims>) -> Taken {
+        let mut ledger = self.lock();
+        ledger.counter += 1;
+        let number = ledger.counter;
+        ledger.writing.insert(number, (Arc::clone(&claims), 0));
+        Taken { room: Arc::clone(self), number, claims }
+    }
+
+    /// Takes in whose modules are whose.
+    pub(crate) fn own(&self, owners: Owners) {
+        self.lock().owners = owners;
+    }
+
+    /// Takes in which files there are. They are counted meanwhile, so that none is published unseen.
+    pub(super) fn measure<E>(
+        &self,
+        count: impl FnOnce() -> Result<HashMap<String, (Option<Digest>, u64)>, E>,
+    ) -> Result<(), E> {
+        let mut ledger = self.lock();
+        ledger.files = count()?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Sees to it that there is room for `bytes` in all.
+    ///
+    /// # Errors
+    /// Where there is none for who wants the file.
+    pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), VolumeError> {
+        let mut ledger = self.room.lock();
+        let has = ledger.writing.get(&self.number).map_or(0, |(_, has)| *has);
+        if bytes <= has {
+            return Ok(());
+        }
+        let most = has.saturating_add(ledger.allowance(self.room.size, &self.claims));
+        if bytes > most {
+            return Err(ledger.refusal(self.room.size, &self.claims));
+        }
+        if let Some((_, has)) = ledger.writing.get_mut(&self.number) {
+            *has = bytes.saturating_add(STEP).min(most);
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for `bytes` in all now. Nothing is taken.
+    ///
+    /// # Errors
+    /// Where there is none for who wants the file.
+    pub(crate) fn check(&self, bytes: u64) -> Result<(), VolumeError> {
+        let ledger = self.room.lock();
+        let has = ledger.writing.get(&self.number).map_or(0, |(_, has)| *has);
+        let most = has.saturating_add(ledger.allowance(self.room.size, &self.claims));
+        if bytes > most { Err(ledger.refusal(self.room.size, &self.claims)) } else { Ok(()) }
+    }
+
+    /// The file has its name.
+    pub(super) fn settle(self, name: String, module: Digest, bytes: u64) {
+        let mut ledger = self.room.lock();
+        ledger.files.insert(name, (Some(module), bytes));
+        let tenants = self.claims.iter().map(|(tenant, _)| tenant.clone());
+        ledger.owners.entry(module).or_default().extend(tenants);
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.room.lock().writing.remove(&self.number);
+    }
+}
+
+impl Ledger {
+    fn used(&self) -> u64 {
+        let files = self.files.values().map(|(_, bytes)| bytes);
+        files.chain(self.writing.values().map(|(_, bytes)| bytes)).sum()
+    }
+
+    /// What a tenant has, and has in hand.
+    fn own(&self, tenant: &Tenant) -> u64 {
+        let files =
+            self.files.values().filter_map(|(module, bytes)| Some(part(self.owners.get(&(*module)?)?, tenant, *bytes)));
+        let writing = self.writing.values().map(|(claims, bytes)| {
+            let tenants = claims.iter().map(|(tenant, _)| tenant.clone()).collect();
+            part(&tenants, tenant, *bytes)
+        });
+        files.chain(writing).sum()
+    }
+
+    /// How many more bytes those who want a file may have: as many as whoever of them may have most.
+    fn allowance(&self, size: u64, claims: &Claims) -> u64 {
+        let used = self.used();
+        let one = |(tenant, need): (&Tenant, Need)| {
+            let is_first = *tenant == Tenant::Cluster || need == Need::Served;
+            allowance(size, used, (!is_first).then(|| self.own(tenant)))
+        };
+        claims.iter().map(one).max().unwrap_or(0)
+    }
+
+    fn refusal(&self, size: u64, claims: &Claims) -> VolumeError {
+        let free = size.saturating_sub(self.used()) >> 20;
+        let message = match claims.iter().find(|(_, need)| *need == Need::New) {
+            Some((tenant @ Tenant::Namespace(name), _)) => format!(
+                "there is no room on the volume for more modules of the namespace {name}: they have {} MiB of it, and {free} MiB are \
+                 left for all; use smaller or fewer modules, or enlarge the volume",
+                self.own(tenant) >> 20
+            ),
+            _ => format!("of the {} MiB for modules on the volume {free} MiB are left; enlarge the volume", size >> 20),
+        };
+        VolumeError { reason: Reason::VolumeFull, message }
+    }
+}
+
+/// The part of a file that counts as a tenant's.
+fn part(owners: &BTreeSet<Tenant>, tenant: &Tenant, bytes: u64) -> u64 {
+    if !owners.contains(tenant) || (*tenant != Tenant::Cluster && owners.contains(&Tenant::Cluster)) {
+        return 0;
+    }
+    bytes / owners.len().max(1) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn namespace(name: &str) -> Tenant {
+        Tenant::Namespace(name.into())
+    }
+
+    fn claims(tenant: &Tenant, need: Need) -> Arc<Claims> {
+        let mut claims = Claims::default();
+        claims.add(tenant, need);
+        Arc::new(claims)
+    }
+
+    /// One more module of so many MiB.
+    fn put(room: &Arc<Room>, name: &str, claims: &Arc<Claims>, mib: u64) -> Result<(), VolumeError> {
+        let mut taken = room.take(Arc::clone(claims));
+        taken.grow_to(mib * MIB)?;
+        taken.settle(name.to_owned(), Digest::of(name.as_bytes()), mib * MIB);
+        Ok(())
+    }
+
+    #[test]
+    fn z08_a_flood_leaves_room_for_the_next() {
+        let room = Room::new(Some(100 * MIB));
+        let (greedy, small) = (claims(&namespace("greedy"), Need::New), claims(&namespace("small"), Need::New));
+        let fit = (0..40).filter(|n| put(&room, &format!("greedy {n}"), &greedy, 10).is_ok()).count();
+        assert_eq!(fit, 5);
+        let error = put(&room, "one more", &greedy, 10).expect_err("refused");
+        assert_eq!(error.reason, Reason::VolumeFull);
+        assert!(error.message.contains("namespace greedy: they have 50 MiB of it, and 50 MiB are"), "{error}");
+        put(&room, "small", &small, 20).expect("there is room");
+        assert!(put(&room, "greedy again", &claims(&namespace("greedy"), Need::Served), 30).is_ok(), "what served");
+        assert_eq!(put(&room, "small again", &small, 1).map_err(|error| error.reason), Err(Reason::VolumeFull));
+    }
+
+    #[test]
+    fn z08_cluster_policies_may_have_all_and_what_they_share_is_theirs() {
+        let room = Room::new(Some(100 * MIB));
+        let (cluster, other) = (claims(&Tenant::Cluster, Need::New), claims(&namespace("a"), Need::New));
+        put(&room, "shared", &cluster, 40).expect("there is room");
+        let both = BTreeSet::from([Tenant::Cluster, namespace("a")]);
+        room.own(HashMap::from([(Digest::of(b"shared"), both)]));
+        put(&room, "a", &other, 30).expect("nothing was its own");
+        put(&room, "last", &cluster, 30).expect("all that is free");
+        let error = put(&room, "more", &cluster, 1).expect_err("refused");
+        assert_eq!(error.message, "of the 100 MiB for modules on the volume 0 MiB are left; enlarge the volume");
+    }
+
+    #[test]
+    fn z08_what_is_being_written_counts_until_it_is_given_up() {
+        let room = Room::new(Some(100 * MIB));
+        let one = claims(&namespace("a"), Need::New);
+        let mut first = room.take(Arc::clone(&one));
+        first.grow_to(45 * MIB).expect("there is room");
+        assert!(put(&room, "second", &one, 30).is_err());
+        assert!(first.check(46 * MIB).is_ok() && first.check(60 * MIB).is_err());
+        drop(first);
+        put(&room, "second", &one, 30).expect("it was given back");
+        room.measure::<()>(|| Ok(HashMap::new())).expect("counts");
+        put(&room, "third", &one, 50).expect("what is gone does not count");
+    }
+
+    #[test]
+    fn z08_namespaces_that_share_a_module_have_it_in_even_parts() {
+        let two = BTreeSet::from([namespace("a"), namespace("b")]);
+        assert_eq!((part(&two, &namespace("a"), 10), part(&two, &namespace("c"), 10)), (5, 0));
+    }
+
+    #[test]
+    fn without_a_size_there_is_no_end() {
+        let room = Room::new(None);
+        put(&room, "a", &claims(&namespace("a"), Need::New), 1 << 30).expect("there is room");
+    }
+}
