@@ -10,6 +10,9 @@ use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_durat
 use crate::memory::Wanted;
 use crate::route::OpenPaths;
 
+/// Smallest folder of private copies, in bytes. The chart knows it too.
+const LEAST_PRIVATE: u64 = 32 << 20;
+
 /// Runs policies from a volume, swaps them live, and answers admission reviews.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-evaluator", version)]
@@ -22,6 +25,11 @@ pub struct Args {
     /// is not there.
     #[arg(long, env = "PORTCULLIS_PRIVATE_DIR", value_name = "PATH")]
     pub private_dir: PathBuf,
+
+    /// How large that folder may become. Where it is not given, the disk is the limit. A pod whose folder grows beyond its limit is
+    /// evicted; policies whose copies have no room below this say so, and what serves goes on.
+    #[arg(long, env = "PORTCULLIS_PRIVATE_SIZE", value_name = "BYTES", value_parser = parse_bytes)]
+    pub private_size: Option<u64>,
 
     /// Where admission reviews are answered.
     #[arg(long, env = "PORTCULLIS_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8443")]
@@ -179,6 +187,9 @@ impl Args {
         if let Some((setting, _)) = zero.iter().find(|(_, is_zero)| *is_zero) {
             return refuse(setting, "want more than zero");
         }
+        if self.private_size.is_some_and(|size| size < LEAST_PRIVATE) {
+            return refuse("--private-size", "want at least 32MiB");
+        }
         if self.error_window < Duration::from_secs(1) {
             return refuse("--error-window", "want at least 1s");
         }
@@ -249,6 +260,7 @@ mod tests {
             (&["--plain-http", "--audit", "on"], "--audit: its paths name policies"),
             (&["--plain-http", "--validate-raw", "on"], "--validate-raw: its paths name policies"),
             (&["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on"], ""),
+            (&["--plain-http", "--private-size", "31MiB"], "--private-size: want at least 32MiB"),
             (&["--plain-http", "--cores", "0"], "--cores: want 1 to 1024"),
             (&["--plain-http", "--tls-dir", "tls"], "error: the argument '--"),
             (&["--plain-http", "--max-body", "7MB"], "error: invalid value '7MB'"),

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -16,6 +17,7 @@ use wasmtime::{Engine, Module};
 
 use crate::lanes::{Claim, Pool};
 use crate::private_copy::PrivateCopies;
+use crate::private_room::{NoRoom, Wish};
 use crate::tenant::Claimant;
 
 /// Why an artifact cannot be used.
@@ -61,6 +63,18 @@ pub(crate) enum ArtifactError {
     /// The module wants more at its start than an instance may have.
     #[error("{0}")]
     Limit(String),
+    /// There is no room for the private copy.
+    #[error(
+        "there is no room for a private copy of the artifact {file} of {bytes} bytes: {why}; use smaller or fewer modules, or enlarge the folder"
+    )]
+    NoRoom {
+        /// Its name.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// For whom.
+        why: NoRoom,
+    },
     /// The private copy cannot be written.
     #[error("failed to make the private copy of an artifact: {0}")]
     Copy(FileError),
@@ -71,12 +85,18 @@ impl ArtifactError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Missing { .. } => Reason::ArtifactMissing,
+            Self::NoRoom { .. } => Reason::VolumeFull,
+            Self::Copy(error) if is_full(error) => Reason::VolumeFull,
             Self::Unreadable(_) | Self::Copy(_) => Reason::ArtifactUnreadable,
             Self::Corrupt { .. } | Self::Length { .. } => Reason::ArtifactCorrupt,
             Self::Incompatible { .. } => Reason::ArtifactIncompatible,
             Self::Limit(_) => Reason::MemoryLimit,
         }
     }
+}
+
+fn is_full(error: &FileError) -> bool {
+    matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The artifacts in use, each mapped once however many policies name it.
@@ -89,6 +109,8 @@ pub(crate) struct Artifacts {
     /// Hashing and copying keep a core busy each, so more at once would only share it. There are twice as many turns, of which a
     /// tenant gets half: whoever comes next need not wait for the hundreds of somebody else.
     workers: Arc<Pool>,
+    /// What the newest manifest names: the copies that stay where room is needed.
+    needed: Mutex<HashSet<Digest>>,
 }
 
 type Slot = Arc<tokio::sync::Mutex<Weak<Code>>>;
@@ -106,27 +128,41 @@ impl Code {
 }
 
 impl Artifacts {
-    /// Artifacts of the volume at `volume`, with private copies in `private`, of which a tenant has `workers` made at
-    /// once.
+    /// Artifacts of the volume at `volume`, with private copies in `private`, which may have `size` bytes. A tenant has `workers` of
+    /// them made at once.
     ///
     /// # Errors
     /// When the folder of private copies cannot be had.
-    pub(crate) fn new(volume: &Path, private: &Path, engine: RunningEngine, workers: usize) -> Result<Self, FileError> {
+    pub(crate) fn new(
+        volume: &Path,
+        private: &Path,
+        size: Option<u64>,
+        engine: RunningEngine,
+        workers: usize,
+    ) -> Result<Self, FileError> {
         Ok(Self {
-            copies: PrivateCopies::new(volume, private)?,
+            copies: PrivateCopies::new(volume, private, size)?,
             engine,
             slots: Mutex::default(),
             workers: Pool::new(u64::try_from(workers).unwrap_or(u64::MAX).saturating_mul(2), 1, usize::MAX),
+            needed: Mutex::default(),
         })
     }
 
-    /// The code of an artifact for a policy: as it is mapped already, or after copy and check.
+    /// Takes in what the newest manifest names.
+    pub(crate) fn need(&self, needed: HashSet<Digest>) {
+        *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = needed;
+    }
+
+    /// The code of an artifact for a policy, of which some generation was enforced or none: as it is mapped already, or after copy and
+    /// check.
     ///
     /// # Errors
     /// When it is not there, not what the manifest promises, or not for this engine.
     pub(crate) async fn load(
         self: &Arc<Self>,
         who: &Arc<Claimant>,
+        enforced: bool,
         artifact: &Artifact,
     ) -> Result<Arc<Code>, ArtifactError> {
         let slot = Arc::clone(self.lock().entry(artifact.sha256).or_default());
@@ -142,8 +178,9 @@ impl Artifacts {
         if let Some(code) = slot.upgrade() {
             return Ok(code);
         }
-        let (this, artifact) = (Arc::clone(self), artifact.clone());
-        let mapped = tokio::task::spawn_blocking(move || this.map(&artifact)).await;
+        let (this, who, artifact) = (Arc::clone(self), Arc::clone(who), artifact.clone());
+        let map = move || this.map(&artifact, Wish { tenant: &who.tenant, enforced });
+        let mapped = tokio::task::spawn_blocking(map).await;
         let code = Arc::new(mapped.expect("mapping an artifact never panics")?);
         *slot = Arc::downgrade(&code);
         Ok(code)
@@ -166,8 +203,16 @@ impl Artifacts {
     }
 
     /// Copies where needed, checks and maps. Blocks.
-    fn map(&self, artifact: &Artifact) -> Result<Code, ArtifactError> {
-        let copy = self.copies.get(artifact)?;
+    fn map(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<Code, ArtifactError> {
+        let copy = match self.copies.get(artifact, wish) {
+            Err(ArtifactError::NoRoom { .. }) => {
+                // Copies of earlier manifests may be there still.
+                let needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                self.prune(&needed);
+                self.copies.get(artifact, wish)?
+            }
+            copy => copy?,
+        };
         let again = copy.try_clone().map_err(|source| {
             ArtifactError::Copy(FileError { action: "open", path: self.copies.path(artifact.sha256), source })
         })?;
@@ -245,7 +290,7 @@ mod tests {
 
         fn artifacts(&self) -> Arc<Artifacts> {
             let engine = RunningEngine::new(RunLimits { instances: 1, ..RunLimits::default() }).expect("an engine");
-            Arc::new(Artifacts::new(self.volume.path(), self.private.path(), engine, 2).expect("opens"))
+            Arc::new(Artifacts::new(self.volume.path(), self.private.path(), None, engine, 2).expect("opens"))
         }
 
         fn write(&self, bytes: &[u8]) -> Artifact {
@@ -264,7 +309,7 @@ mod tests {
 
     async fn reason(artifacts: &Arc<Artifacts>, artifact: &Artifact) -> Reason {
         let who = Claimant::new(&"cluster/a".parse().expect("an id"));
-        artifacts.load(&who, artifact).await.map(|_| ()).expect_err("refused").reason()
+        artifacts.load(&who, false, artifact).await.map(|_| ()).expect_err("refused").reason()
     }
 
     #[tokio::test]
@@ -302,7 +347,8 @@ mod tests {
         let fixture = Fixture::new();
         let artifact = fixture.write(b"code");
         let artifacts = fixture.artifacts();
-        assert!(artifacts.copies.get(&artifact).is_ok());
+        let wish = Wish { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
+        assert!(artifacts.copies.get(&artifact, wish).is_ok());
         fs::write(fixture.private.path().join("left over"), b"").expect("writes");
         artifacts.prune(&HashSet::from([artifact.sha256]));
         assert_eq!(fixture.copies(), 1);

@@ -35,6 +35,8 @@ pub struct Follow {
     pub volume: PathBuf,
     /// The folder of private copies; see [`crate::private_copy::prepare_private_dir`].
     pub private_dir: PathBuf,
+    /// How large it may become, in bytes; without an end where that is not known.
+    pub private_size: Option<u64>,
     /// How often the volume is looked at when no event comes.
     pub poll_interval: Duration,
     /// How long after the first manifest the start gate opens whatever is loaded.
@@ -122,8 +124,8 @@ impl Follow {
     }
 
     fn begin(&self) -> anyhow::Result<(Watch, Loading)> {
-        let artifacts =
-            Artifacts::new(&self.volume, &self.private_dir, self.engine.clone(), self.lanes.limits().threads)?;
+        let (engine, workers) = (self.engine.clone(), self.lanes.limits().threads);
+        let artifacts = Artifacts::new(&self.volume, &self.private_dir, self.private_size, engine, workers)?;
         let guests = Guests::new(self.engine.clone()).map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let loading = Loading {
             artifacts: Arc::new(artifacts),

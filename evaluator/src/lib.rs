@@ -49,6 +49,7 @@ pub mod place;
 mod plan;
 pub mod policy;
 pub mod private_copy;
+mod private_room;
 mod probe_inside;
 mod reload;
 mod response;

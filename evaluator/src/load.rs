@@ -76,7 +76,7 @@ pub(crate) struct Loading {
 }
 
 impl Loading {
-    /// Loads a candidate of the policy `id`.
+    /// Loads a candidate of the policy `id`, of which some generation was enforced or none.
     ///
     /// # Errors
     /// With the first check that it does not pass.
@@ -84,12 +84,13 @@ impl Loading {
         &self,
         id: &PolicyId,
         candidate: &Candidate,
+        enforced: bool,
         metrics: Arc<PolicyMetrics>,
     ) -> Result<Arc<Loaded>, LoadError> {
         let settings = candidate.settings.get();
         check_size(settings)?;
         let who = Claimant::new(id);
-        let code = self.artifacts.load(&who, &candidate.artifact).await?;
+        let code = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(code.module(), candidate.execution_mode)?);
         let host = Arc::new(Host {
             grants: Grants::new(&candidate.host_capabilities),

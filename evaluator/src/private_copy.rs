@@ -11,6 +11,7 @@ use portcullis_contract::{Artifact, Digest, Hasher};
 use portcullis_process::files::{self, FileError};
 
 use crate::artifact::ArtifactError;
+use crate::private_room::{PrivateRoom, Wish};
 
 /// The folder of artifacts in the volume.
 const ARTIFACTS: &str = "artifacts";
@@ -22,6 +23,7 @@ pub(crate) struct PrivateCopies {
     volume: PathBuf,
     folder: PathBuf,
     tries: AtomicU64,
+    room: PrivateRoom,
 }
 
 /// Makes the folder of private copies, for nobody but this process's user. To be called before the process is shut in.
@@ -44,29 +46,38 @@ pub fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
 }
 
 impl PrivateCopies {
-    /// Copies in `folder` of the artifacts of the volume at `volume`.
+    /// Copies in `folder` of the artifacts of the volume at `volume`, in at most `size` bytes.
     ///
     /// # Errors
     /// When the folder cannot be had.
-    pub(crate) fn new(volume: &Path, folder: &Path) -> Result<Self, FileError> {
+    pub(crate) fn new(volume: &Path, folder: &Path, size: Option<u64>) -> Result<Self, FileError> {
         prepare_private_dir(folder)?;
-        Ok(Self { volume: volume.to_owned(), folder: folder.to_owned(), tries: AtomicU64::new(0) })
+        let there = fs::read_dir(folder).map_err(FileError::new("list", folder))?.flatten();
+        let room = PrivateRoom::new(size, there.filter_map(|entry| known(&entry)));
+        Ok(Self { volume: volume.to_owned(), folder: folder.to_owned(), tries: AtomicU64::new(0), room })
     }
 
     /// The copy of an artifact, open for reading. Its bytes have been hashed in this process.
     ///
     /// # Errors
-    /// When the artifact is not there or not what the manifest promises, or the copy cannot be written.
-    pub(crate) fn get(&self, artifact: &Artifact) -> Result<File, ArtifactError> {
-        match self.earlier(artifact.sha256) {
+    /// When the artifact is not there or not what the manifest promises, or the copy cannot be written or has no room.
+    pub(crate) fn get(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<File, ArtifactError> {
+        let earlier = self.earlier(artifact.sha256);
+        if earlier.is_none() {
+            self.room.give_back(&artifact.sha256);
+        }
+        let full = |why| ArtifactError::NoRoom { file: artifact.file.clone(), bytes: artifact.size, why };
+        self.room.take(artifact.sha256, artifact.size, wish).map_err(full)?;
+        match earlier {
             Some(copy) => Ok(copy),
-            None => self.copy(artifact),
+            None => self.copy(artifact).inspect_err(|_| self.room.give_back(&artifact.sha256)),
         }
     }
 
     /// Removes all copies but these, and what is no copy.
-    pub(crate) fn retain(&self, keep: &HashSet<Digest>) {
-        let keep: HashSet<String> = keep.iter().map(Digest::hex).collect();
+    pub(crate) fn retain(&self, digests: &HashSet<Digest>) {
+        self.room.retain(digests);
+        let keep: HashSet<String> = digests.iter().map(Digest::hex).collect();
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
@@ -163,6 +174,12 @@ impl PrivateCopies {
     }
 }
 
+/// A copy that is in the folder, and its size.
+fn known(entry: &fs::DirEntry) -> Option<(Digest, u64)> {
+    let digest = format!("sha256:{}", entry.file_name().to_str()?.trim_start_matches('.').split('.').next()?);
+    Some((digest.parse().ok()?, entry.metadata().ok()?.len()))
+}
+
 /// Hands the first `limit` bytes of a file on in pieces, and counts them.
 fn pump(file: &mut File, limit: u64, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
     let mut file = file.take(limit);
@@ -182,6 +199,8 @@ fn pump(file: &mut File, limit: u64, mut take: impl FnMut(&[u8]) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::Tenant;
+
     use super::*;
 
     #[test]
@@ -190,8 +209,9 @@ mod tests {
         fs::create_dir(volume.path().join(ARTIFACTS)).expect("a folder");
         fs::write(volume.path().join(ARTIFACTS).join("a"), b"code").expect("writes");
         let artifact = Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 };
-        let copies = PrivateCopies::new(volume.path(), folder.path()).expect("opens");
-        assert!(copies.get(&artifact).is_ok());
+        let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
+        let wish = Wish { tenant: &Tenant::Cluster, enforced: false };
+        assert!(copies.get(&artifact, wish).is_ok());
         assert!(copies.earlier(artifact.sha256).is_some());
         let copy = copies.path(artifact.sha256);
         assert_eq!(fs::metadata(&copy).expect("is there").permissions().mode() & 0o777, 0o400);

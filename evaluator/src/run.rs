@@ -150,6 +150,7 @@ impl Parts {
         let follow = Follow {
             volume: args.volume.clone(),
             private_dir: args.private_dir.clone(),
+            private_size: args.private_size,
             poll_interval: args.poll_interval,
             start_gate: args.start_gate,
             policy_timeout: args.policy_timeout,

@@ -55,6 +55,21 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
+{{/* The size of the volume as its values say it: of the claim, or of the folder on the node's disk. */}}
+{{- define "portcullis.volumeSize" -}}
+{{- ternary .Values.volume.persistence.size .Values.volume.sizeLimit .Values.volume.persistence.enabled -}}
+{{- end }}
+
+{{/* The programs stay below these sizes by themselves, and refuse what is too little to work with: the same numbers as in their `args.rs`. */}}
+{{- define "portcullis.refuseTooLittleDisk" -}}
+{{- $volume := ternary "volume.persistence.size" "volume.sizeLimit" .Values.volume.persistence.enabled -}}
+{{- range $name, $size := dict $volume (include "portcullis.volumeSize" .) "evaluator.privateSizeLimit" .Values.evaluator.privateSizeLimit -}}
+{{- if lt (include "portcullis.bytes" $size | int64) 33554432 -}}
+{{- fail (printf "%s is %v, which has no room for modules: want 32Mi at least, and 1Gi or more where modules are as large as they may be" $name $size) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The evaluator refuses these flags while paths that name policies are closed, and no pod would start. */}}
 {{- define "portcullis.refuseClosedPaths" -}}
 {{- range $name := list "audit" "validateRaw" -}}

@@ -57,7 +57,7 @@ pub use clock::Clock;
 pub use flood::{Flood, Stranger};
 pub use folder::Folder;
 pub use forward::ForwardProxy;
-pub use guest::{guest, guest_with, repository, wat};
+pub use guest::{guest, guest_with, large_module, repository, wat};
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use process::{Launch, Process};

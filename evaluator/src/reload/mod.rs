@@ -98,6 +98,7 @@ impl Reload {
         }
         self.number = manifest.number;
         self.groups.clone_from(&manifest.groups);
+        self.loading.artifacts.need(self.artifacts());
         self.start();
     }
 
@@ -121,9 +122,9 @@ impl Reload {
             }
             policy.give_up();
             let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
-            let (id, metrics) = (id.clone(), Arc::clone(&policy.metrics));
+            let (id, enforced, metrics) = (id.clone(), policy.entry.enforced, Arc::clone(&policy.metrics));
             let task = self.tasks.spawn(async move {
-                let load = AssertUnwindSafe(loading.load(&id, &candidate, metrics)).catch_unwind();
+                let load = AssertUnwindSafe(loading.load(&id, &candidate, enforced, metrics)).catch_unwind();
                 let result = load.await.unwrap_or_else(|_| {
                     Err(LoadError::Start("Initialization failed: a panic of the evaluator".to_owned()))
                 });

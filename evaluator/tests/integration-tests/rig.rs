@@ -66,6 +66,7 @@ impl Rig {
         let follow = Follow {
             volume: rig.volume.path().to_owned(),
             private_dir: rig.private.path().to_owned(),
+            private_size: None,
             poll_interval: Duration::from_secs(5),
             start_gate: Duration::from_secs(60),
             policy_timeout: Duration::from_millis(500),

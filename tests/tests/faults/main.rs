@@ -27,6 +27,7 @@ mod process_swaps;
 mod redirects;
 mod registries;
 mod resolving;
+mod room;
 mod settings;
 mod siblings;
 mod signatures;

@@ -210,3 +210,72 @@ fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
     all_current("all policies to serve still");
     canary.finish(&pod);
 }
+
+/// The same thirty megabytes, of one namespace, where a manifest may have sixteen.
+#[test]
+fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
+    const POLICIES: usize = 60;
+    /// Of a manifest beside a volume of this size.
+    const LIMIT_OF_MANIFEST: u64 = 16 << 20;
+    let _alone = heavy();
+    let folder = Folder::with_canary();
+    let large = |n: usize, mark: &str| {
+        let policy = Policy::namespaced("a-greedy", &format!("large-{n}")).guest("always_accept");
+        policy.settings(json!({"mark": mark, "text": "x".repeat(500 << 10)}))
+    };
+    let small = |mark: &str| {
+        [Policy::cluster("guard"), Policy::namespaced("team-a", "small")]
+            .map(|policy| policy.guest("echo_settings").settings(json!({ "say": mark })))
+    };
+    let one_each = small("one");
+    one_each.iter().for_each(|policy| folder.put(policy));
+    (0..POLICIES).for_each(|n| folder.put(&large(n, "one")));
+    let pod = Pod::on(&folder).loader("--volume-size", 8 * LIMIT_OF_MANIFEST).evaluator("--start-gate", "5s").begin();
+    let canary = Canary::on(&pod);
+    let is_greedy = |id: &str| id.starts_with("namespaced/a-greedy/");
+    // How many of the flood serve, once all others say why they do not.
+    let settled = || {
+        eventually_within(2 * LIMIT, "every policy to serve or to say that there is no room", || {
+            let size = fs::metadata(pod.volume().manifest_path()).map_or(0, |file| file.len());
+            assert!(size <= LIMIT_OF_MANIFEST, "the manifest has {size} bytes");
+            let state = pod.evaluator_state()?;
+            let served = state.current.keys().filter(|id| is_greedy(id.as_str())).count();
+            let left_out = state.deviations.iter().filter(|deviation| {
+                let reason = deviation.failure.as_ref().map(|failure| failure.reason);
+                is_greedy(deviation.id.as_str()) && reason == Some(Reason::SettingsTooLarge)
+            });
+            let left_out = left_out.count();
+            (served + left_out == POLICIES && left_out > 0).then_some(served)
+        })
+    };
+    let served = settled();
+    assert!(served > 20, "{served} have room");
+    let left_out = format!("namespaced/a-greedy/large-{}", {
+        let state = pod.evaluator_state().expect("answers");
+        (0..POLICIES)
+            .find(|n| !state.current.contains_key(format!("namespaced/a-greedy/large-{n}").as_str()))
+            .expect("one is left out")
+    });
+    let failure = pod.assert_unserved(&left_out, Reason::SettingsTooLarge);
+    assert!(failure.message.contains("policies of the namespace a-greedy"), "{}", failure.message);
+
+    // Edits of the others arrive, also those that a loader makes that starts beside the flood.
+    for (generation, mark, restarts) in [(2, "two", false), (3, "three", true)] {
+        if restarts {
+            pod.loader().restart_with(None);
+        }
+        for policy in small(mark) {
+            folder.put(&policy);
+            pod.wait_current(&policy.id(), generation);
+            let verdict = pod.ask(&policy.id(), &small_review()).verdict();
+            assert!(verdict.message.contains(mark), "{verdict:?}");
+        }
+        assert_eq!(settled(), served, "nobody gains or loses a place");
+    }
+    // Once its settings are small, one that was left out is in.
+    let (_, number) = left_out.rsplit_once('-').expect("a number");
+    let shrunk = Policy::namespaced("a-greedy", &format!("large-{number}")).guest("always_accept");
+    folder.put(&shrunk);
+    pod.wait_current(&left_out, 2);
+    canary.finish(&pod);
+}

@@ -16,7 +16,7 @@ const ROWS: &str = "L01-L27 \
     K01-K12 \
     R01-R32 \
     X01-X06 X08-X10 \
-    Z01-Z06 Z09-Z20";
+    Z01-Z20";
 
 const UNTESTED: &str = "tests/faults/untested.txt";
 
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn ranges_stand_for_their_rows() {
         assert_eq!(expand("L09 M01-M03"), ["L09", "M01", "M02", "M03"]);
-        assert_eq!(expand(ROWS).len(), 206);
+        assert_eq!(expand(ROWS).len(), 208);
     }
 
     #[test]
