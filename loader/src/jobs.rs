@@ -249,13 +249,18 @@ impl Workshop {
         }
         let _turn = self.children.turn(gauge).await;
         gauge.runs.store(true, Ordering::Relaxed);
-        let record = match self.compile(digest, gauge).await {
+        let result = match self.compile(digest, gauge).await {
             Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
-                self.compile(digest, gauge).await?
+                self.compile(digest, gauge).await
             }
-            result => result?,
+            result => result,
         };
-        Ok(Prepared::Ready(record))
+        if !anew && result.as_ref().is_err_and(|setback| setback.reason == Reason::VolumeFull) {
+            // Modules alone would fill what there is room for, and nothing could ever serve from it.
+            let volume = Arc::clone(&self.volume);
+            blocking(move || volume.remove_module(&digest)).await?;
+        }
+        result.map(Prepared::Ready)
     }
 
     async fn compile(&self, digest: Digest, gauge: &Gauge) -> Result<ArtifactRecord, Setback> {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason};
+use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
 pub(crate) use self::claims::{Claims, Need};
@@ -327,9 +327,11 @@ impl Plan {
                 module.leave()
             }
             Err(setback) => {
+                // A volume that cannot take it says nothing of the file.
+                let is_other = is_file && setback.reason.stage() != Stage::Volume;
                 module.fail(setback, &self.settings.retry, retry::random(), now);
                 for policy in users {
-                    if is_file && policy.pin.is_some() {
+                    if is_other && policy.pin.is_some() {
                         policy.rebuild(None, now);
                     }
                 }

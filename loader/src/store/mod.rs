@@ -194,7 +194,7 @@ impl Volume {
 
     /// Where a module is kept.
     pub(crate) fn module(&self, digest: &Digest) -> PathBuf {
-        self.root.join("modules").join(format!("{}.wasm", digest.hex()))
+        self.root.join(module_name(digest))
     }
 
     /// Keeps a module that has been fetched and hashed.
@@ -204,8 +204,17 @@ impl Volume {
     pub(crate) fn keep_module(&self, temporary: Temporary, digest: &Digest, taken: Taken) -> Result<(), VolumeError> {
         let bytes = temporary.size();
         temporary.publish(&self.module(digest))?;
-        taken.settle(format!("modules/{}.wasm", digest.hex()), *digest, bytes);
+        taken.settle(module_name(digest), *digest, bytes);
         Ok(())
+    }
+
+    /// Gives up a module that nothing is compiled of.
+    pub(crate) fn remove_module(&self, digest: &Digest) {
+        let path = self.module(digest);
+        // One that cannot be removed stays, and counts.
+        if fs::remove_file(&path).is_ok() {
+            self.room.forget(&module_name(digest));
+        }
     }
 
     /// Whether a module of this size seems to be kept. Its bytes are not looked at.
@@ -305,6 +314,10 @@ impl Volume {
         *self.written.lock().unwrap_or_else(PoisonError::into_inner) =
             manifest.and_then(|manifest| examine(&self.root.join(MANIFEST_FILE), manifest.number));
     }
+}
+
+fn module_name(digest: &Digest) -> String {
+    format!("modules/{}.wasm", digest.hex())
 }
 
 /// The module that a file belongs to: `<module>.wasm`, `<module>-<key>.cwasm`, `<manifest>-<module>.json`.

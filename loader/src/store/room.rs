@@ -63,6 +63,11 @@ impl Room {
         self.lock().owners = owners;
     }
 
+    /// A file is gone.
+    pub(super) fn forget(&self, name: &str) {
+        self.lock().files.remove(name);
+    }
+
     /// Takes in which files there are. They are counted meanwhile, so that none is published unseen.
     pub(super) fn measure<E>(
         &self,
