@@ -1,7 +1,9 @@
 //! Modules for policies: the small ones of `guests/wat`, translated with their metadata, and the built ones of the examples.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use wasm_encoder::{CustomSection, Section as _};
@@ -26,6 +28,30 @@ pub fn guest_with(name: &str, answer: &[u8]) -> Vec<u8> {
         .replace("{{MESSAGE}}", &String::from_utf8_lossy(answer))
         .replace("{{LEN}}", &answer.len().to_string());
     with_metadata(translate(&text, name), &metadata("kubewarden-wapc", true))
+}
+
+/// A module that denies with this text, with `bytes` bytes of data that it never uses: they are in the module, and in what is compiled of
+/// it.
+///
+/// # Panics
+/// When it does not translate.
+pub fn large_module(denial: &str, bytes: usize) -> Vec<u8> {
+    static PARTS: Mutex<BTreeMap<(usize, usize), Vec<u8>>> = Mutex::new(BTreeMap::new());
+    // Translating megabytes of text takes a while, so texts of one length share it.
+    let stand_in = "\u{1}".repeat(denial.len());
+    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let module = parts.entry((denial.len(), bytes)).or_insert_with(|| {
+        let deny = text("deny_text").replace("{{MESSAGE}}", &"\\01".repeat(denial.len()));
+        let deny = deny.replace("{{LEN}}", &denial.len().to_string());
+        let end = deny.rfind(')').expect("a module ends so");
+        let deny = format!("{} (data \"{}\"))", &deny[..end], "x".repeat(bytes));
+        with_metadata(translate(&deny, "deny_text"), &metadata("kubewarden-wapc", false))
+    });
+    let place = module.windows(denial.len()).position(|window| window == stand_in.as_bytes());
+    let place = place.expect("the text is in the module");
+    let mut module = module.clone();
+    module[place..place + denial.len()].copy_from_slice(denial.as_bytes());
+    module
 }
 
 /// A built module of `examples/modules`, by its name without `.wasm`.

@@ -58,7 +58,7 @@ pub use cache::Cache;
 pub use cluster::{Cluster, MAX_API_SERVERS, Options};
 pub use component::Component;
 pub use error::Error;
-pub use guest::{example, guest, guest_with};
+pub use guest::{example, guest, guest_with, large_module};
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,

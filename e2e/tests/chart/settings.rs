@@ -50,6 +50,30 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
 }
 
 #[test]
+fn disks_without_room_for_modules_are_refused_and_the_others_are_told_to_the_programs() {
+    for (values, named) in [
+        (json!({ "volume": { "sizeLimit": "31Mi" } }), "volume.sizeLimit is 31Mi"),
+        (json!({ "evaluator": { "privateSizeLimit": "1M" } }), "evaluator.privateSizeLimit is 1M"),
+        (json!({ "volume": { "persistence": { "enabled": true, "size": "16Mi" } } }), "volume.persistence.size is 16Mi"),
+    ] {
+        let words = refusal(&values);
+        assert!(words.contains(named) && words.contains("want 32Mi at least"), "{values}: {words}");
+    }
+    let persistence = json!({ "enabled": true, "size": "3G" });
+    for (volume, kind, size) in [
+        (json!({ "sizeLimit": "1.5Gi" }), "Deployment", "1610612736"),
+        (json!({ "sizeLimit": "1Mi", "persistence": persistence }), "StatefulSet", "3000000000"),
+    ] {
+        let objects = render(&json!({ "volume": volume, "evaluator": { "privateSizeLimit": "64Mi" } }));
+        find(&objects, kind, "portcullis-policy-server");
+        let loader = args(container(&objects, "loader"));
+        assert!(loader.contains(&&*format!("--volume-size={size}")), "{loader:?}");
+        let evaluator = args(container(&objects, "evaluator"));
+        assert!(evaluator.contains(&"--private-size=67108864"), "{evaluator:?}");
+    }
+}
+
+#[test]
 fn instances_that_have_no_room_in_the_container_are_refused() {
     let evaluator = |limit: &str, memory: &str, instances: u32| {
         let resources = json!({ "limits": { "memory": limit } });

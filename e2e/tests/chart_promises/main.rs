@@ -24,6 +24,7 @@ mod newcomers;
 mod random_faults;
 mod restarts;
 mod rolling;
+mod room;
 mod rotation;
 mod scaling;
 mod source_away;

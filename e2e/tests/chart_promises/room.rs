@@ -1,0 +1,96 @@
+//! A namespace floods the volumes of the pods with large modules: row Z08.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{Container, condition, eventually_within, large_module};
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, assert_all, names, own_cluster};
+
+const FLOOD: usize = 40;
+/// Bytes of each module, and as many again of what is compiled of it: 160 MiB in all.
+const MODULE: usize = 2 << 20;
+/// How long compiling what there is room for may take, in three pods.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Within this time the kubelet looks at the disk again.
+const LOOKS: Duration = Duration::from_secs(90);
+/// The kubelet evicts a pod that has more.
+const VOLUME: u64 = 64 << 20;
+const PRIVATE: u64 = 48 << 20;
+
+/// What a folder takes of the disk.
+fn bytes_below(folder: &Path) -> u64 {
+    // Files come and go meanwhile.
+    let Ok(items) = fs::read_dir(folder) else { return 0 };
+    let of = |item: fs::DirEntry| match item.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&item.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    items.flatten().map(of).sum()
+}
+
+fn assert_below_limits(pods: &[Value]) {
+    for pod in pods {
+        for (container, folder, most) in [("loader", "/volume", VOLUME), ("evaluator", "/private", PRIVATE)] {
+            let Some(container) = Container::of(pod, container) else { continue };
+            let bytes = bytes_below(&container.path(folder));
+            assert!(bytes < most, "{folder} of {} has {bytes} bytes", pod["metadata"]["name"]);
+        }
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z08_large_modules_evict_no_pod() {
+    let Some(_) = own_cluster("fault_z08") else { return };
+    let mib = |bytes: u64| format!("{}Mi", bytes >> 20);
+    let values = json!({ "volume": { "sizeLimit": mib(VOLUME) }, "evaluator": { "privateSizeLimit": mib(PRIVATE) } });
+    let stage = Stage::with("room", &values);
+    let (release, shop) = (stage.release(), stage.namespace());
+    let flood = release.make_namespace("flood");
+    let guard = |text: &str| release.cluster_policy("guard").module_of(large_module(text, MODULE));
+    release.apply_ready(&[guard("guard 0")]);
+    let load = release.load(&shop, 20);
+    let before = names(&release.pods());
+
+    let in_flood = json!({
+        "kind": "Policy", "metadata": { "namespace": flood }, "spec": { "namespaceSelector": null },
+    });
+    let large: Vec<_> = (0..FLOOD)
+        .map(|n| {
+            let policy = release.cluster_policy(&format!("large-{n:02}")).with(&in_flood);
+            policy.module_of(large_module(&format!("large {n:02}"), MODULE))
+        })
+        .collect();
+    large.iter().for_each(|policy| release.apply(policy).expect("a policy"));
+    let full = |object: &Value| condition(object, "Degraded").is_some_and(|one| one["reason"] == "VolumeFull");
+    eventually_within(LONGEST, "each policy of the flood to serve or to say that there is no room", || {
+        assert_below_limits(&release.pods());
+        let objects: Vec<Value> = large.iter().filter_map(|policy| release.api().get(&policy.path())).collect();
+        let served = objects.iter().filter(|object| condition(object, "Ready").is_some_and(|one| one["status"] == "True"));
+        let (served, full) = (served.count(), objects.iter().filter(|object| full(object)).count());
+        (full > FLOOD / 2 && served + full == FLOOD).then_some(())
+    });
+
+    // Edits of others arrive. Meanwhile the kubelet looks at the disk once more.
+    let start = Instant::now();
+    for generation in 1.. {
+        release.apply_ready(&[guard(&format!("guard {}", generation % 10))]);
+        assert_below_limits(&release.pods());
+        if start.elapsed() > LOOKS {
+            break;
+        }
+        thread::sleep(Duration::from_secs(10));
+    }
+    assert_all(&load.end(), 403);
+    let pods = release.pods();
+    assert_eq!(names(&pods), before, "no pod was evicted and replaced");
+    for pod in &pods {
+        assert_eq!(pod["status"]["phase"], "Running", "{}", pod["status"]);
+    }
+}
