@@ -54,7 +54,10 @@ fn disks_without_room_for_modules_are_refused_and_the_others_are_told_to_the_pro
     for (values, named) in [
         (json!({ "volume": { "sizeLimit": "31Mi" } }), "volume.sizeLimit is 31Mi"),
         (json!({ "evaluator": { "privateSizeLimit": "1M" } }), "evaluator.privateSizeLimit is 1M"),
-        (json!({ "volume": { "persistence": { "enabled": true, "size": "16Mi" } } }), "volume.persistence.size is 16Mi"),
+        (
+            json!({ "volume": { "persistence": { "enabled": true, "size": "16Mi" } } }),
+            "volume.persistence.size is 16Mi",
+        ),
     ] {
         let words = refusal(&values);
         assert!(words.contains(named) && words.contains("want 32Mi at least"), "{values}: {words}");

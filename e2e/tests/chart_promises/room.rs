@@ -67,12 +67,15 @@ fn fault_z08_large_modules_evict_no_pod() {
             policy.module_of(large_module(&format!("large {n:02}"), MODULE))
         })
         .collect();
-    large.iter().for_each(|policy| release.apply(policy).expect("a policy"));
+    for policy in &large {
+        release.apply(policy).expect("a policy");
+    }
     let full = |object: &Value| condition(object, "Degraded").is_some_and(|one| one["reason"] == "VolumeFull");
     eventually_within(LONGEST, "each policy of the flood to serve or to say that there is no room", || {
         assert_below_limits(&release.pods());
         let objects: Vec<Value> = large.iter().filter_map(|policy| release.api().get(&policy.path())).collect();
-        let served = objects.iter().filter(|object| condition(object, "Ready").is_some_and(|one| one["status"] == "True"));
+        let served =
+            objects.iter().filter(|object| condition(object, "Ready").is_some_and(|one| one["status"] == "True"));
         let (served, full) = (served.count(), objects.iter().filter(|object| full(object)).count());
         (full > FLOOD / 2 && served + full == FLOOD).then_some(())
     });

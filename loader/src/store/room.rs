@@ -18,17 +18,24 @@ const STEP: u64 = 1 << 20;
 /// Tenants by module.
 pub(crate) type Owners = HashMap<Digest, BTreeSet<Tenant>>;
 
+/// A file's module, where it belongs to one, and its bytes.
+type Entry = (Option<Digest>, u64);
+
 /// The room on a volume.
 #[derive(Debug)]
 pub(crate) struct Room {
     size: u64,
     ledger: Mutex<Ledger>,
+    /// Held while files are counted. That may take long on a disk that is ill, and nobody who writes waits for it.
+    measuring: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Ledger {
-    /// By folder and name: the module that a file belongs to, and its bytes.
-    files: HashMap<String, (Option<Digest>, u64)>,
+    /// By folder and name.
+    files: HashMap<String, Entry>,
+    /// Files that came and went since they began to be counted.
+    changed: HashMap<String, Option<Entry>>,
     owners: Owners,
     /// What is being written.
     writing: HashMap<u64, (Arc<Claims>, u64)>,
@@ -46,7 +53,7 @@ pub(crate) struct Taken {
 impl Room {
     /// Of `size` bytes; without an end where none is known.
     pub(crate) fn new(size: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { size: size.unwrap_or(u64::MAX), ledger: Mutex::default() })
+        Arc::new(Self { size: size.unwrap_or(u64::MAX), ledger: Mutex::default(), measuring: Mutex::default() })
     }
 
     /// Nothing yet, for a file that these want.
@@ -65,16 +72,24 @@ impl Room {
 
     /// A file is gone.
     pub(super) fn forget(&self, name: &str) {
-        self.lock().files.remove(name);
+        let mut ledger = self.lock();
+        ledger.files.remove(name);
+        ledger.changed.insert(name.to_owned(), None);
     }
 
-    /// Takes in which files there are. They are counted meanwhile, so that none is published unseen.
-    pub(super) fn measure<E>(
-        &self,
-        count: impl FnOnce() -> Result<HashMap<String, (Option<Digest>, u64)>, E>,
-    ) -> Result<(), E> {
+    /// Takes in which files there are. Blocks as long as counting takes.
+    pub(super) fn measure<E>(&self, count: impl FnOnce() -> Result<HashMap<String, Entry>, E>) -> Result<(), E> {
+        let _one_at_a_time = self.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lock().changed.clear();
+        let mut files = count()?;
         let mut ledger = self.lock();
-        ledger.files = count()?;
+        for (name, entry) in std::mem::take(&mut ledger.changed) {
+            match entry {
+                Some(entry) => files.insert(name, entry),
+                None => files.remove(&name),
+            };
+        }
+        ledger.files = files;
         Ok(())
     }
 
@@ -118,7 +133,8 @@ impl Taken {
     /// The file has its name.
     pub(super) fn settle(self, name: String, module: Digest, bytes: u64) {
         let mut ledger = self.room.lock();
-        ledger.files.insert(name, (Some(module), bytes));
+        ledger.files.insert(name.clone(), (Some(module), bytes));
+        ledger.changed.insert(name, Some((Some(module), bytes)));
         let tenants = self.claims.iter().map(|(tenant, _)| tenant.clone());
         ledger.owners.entry(module).or_default().extend(tenants);
     }
@@ -248,6 +264,20 @@ mod tests {
     fn z08_namespaces_that_share_a_module_have_it_in_even_parts() {
         let two = BTreeSet::from([namespace("a"), namespace("b")]);
         assert_eq!((part(&two, &namespace("a"), 10), part(&two, &namespace("c"), 10)), (5, 0));
+    }
+
+    #[test]
+    fn what_comes_and_goes_while_files_are_counted_is_not_lost() {
+        let room = Room::new(Some(100 * MIB));
+        let cluster = claims(&Tenant::Cluster, Need::New);
+        put(&room, "goes", &cluster, 50).expect("there is room");
+        let count = || {
+            put(&room, "comes", &cluster, 40).expect("nobody waits");
+            room.forget("goes");
+            Ok::<_, ()>(HashMap::from([("goes".to_owned(), (None, 50 * MIB))]))
+        };
+        room.measure(count).expect("counts");
+        assert_eq!(room.lock().used(), 40 * MIB);
     }
 
     #[test]
