@@ -327,11 +327,13 @@ impl Plan {
                 module.leave()
             }
             Err(setback) => {
-                // A volume that cannot take it says nothing of the file.
-                let is_other = is_file && setback.reason.stage() != Stage::Volume;
+                // Where the volume has lost a module and cannot take it again, that says nothing of the file.
+                let artifacts = &self.artifacts;
+                let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|making| making.no_module);
+                let is_volume = setback.reason.stage() == Stage::Volume;
                 module.fail(setback, &self.settings.retry, retry::random(), now);
                 for policy in users {
-                    if is_other && policy.pin.is_some() {
+                    if is_file && policy.pin.is_some_and(|pin| !(is_volume && is_lost(&pin))) {
                         policy.rebuild(None, now);
                     }
                 }
