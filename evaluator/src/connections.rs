@@ -15,7 +15,7 @@ use crate::eviction::{self, Doing, Standing};
 use crate::metrics::Metrics;
 use crate::place::Place;
 
-/// Longest time for a handshake and a request's head.
+/// Longest time for a handshake and a request's head; also to the first byte of that, from a source that has not asked yet.
 const HEAD: Duration = Duration::from_secs(10);
 /// Longest time to wait for a turn, in which nobody is told; bodies that wait for memory are told before.
 const WAIT: Duration = Duration::from_secs(20);
@@ -132,7 +132,10 @@ impl Connections {
                 let (doing, age) = place.doing();
                 let longest = match doing {
                     Doing::Opening => HEAD,
-                    Doing::Idle => IDLE,
+                    // Clients dial ahead: an API server whenever another connection becomes free meanwhile. Go repeats no request that
+                    // crosses the close of a connection on its first use, so those of sources that ask wait as long as used ones.
+                    Doing::Idle if place.is_proven() || known.0.contains_key(&place.source()) => IDLE,
+                    Doing::Idle => HEAD,
                     Doing::Waiting => WAIT,
                     // A body has a pace to keep, and policies have limits of their own.
                     Doing::Sending | Doing::Asking => continue,

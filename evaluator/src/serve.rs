@@ -206,7 +206,10 @@ impl Server {
             }
         };
         match shaken.await {
-            Ok(stream) => Some(stream),
+            Ok(stream) => {
+                place.idle();
+                Some(stream)
+            }
             Err(error) => {
                 self.metrics.handshakes_failed.inc();
                 tracing::debug!(%error, "a TLS handshake failed");

@@ -10,8 +10,9 @@ use super::{Rules, is_taken};
 use crate::memory::Verdict;
 use crate::world::{PolicyView, World};
 
-/// Largest spec as JSON, in bytes. Revisions hold a spec several times, and the manifest that evaluators read has a limit for all.
-const SPEC_BYTES: usize = 256 << 10;
+/// Largest spec as JSON, in bytes: the largest settings that a loader takes (512 KiB), and as much again as match conditions may be.
+/// Revisions hold a spec several times.
+const SPEC_BYTES: usize = 768 << 10;
 
 /// What is not taken, with what to say of it.
 #[derive(Debug)]
@@ -171,7 +172,7 @@ mod tests {
         };
         take(&mut world, Source::Policies(Kind::Policy), large(1));
         let refusal = Quota::of(&world, &rules(9)).refusal(&world.policies["a"]).expect("it is too large");
-        assert!(refusal.message.contains("of at most 262144; make settings"), "{}", refusal.message);
+        assert!(refusal.message.contains("of at most 786432; make settings"), "{}", refusal.message);
         // Taken by an earlier release.
         revise(&mut world, "one", "a");
         assert_eq!(refused(&world, 9), [""; 0]);

@@ -13,7 +13,7 @@ use crate::world::{Content, PolicyView, RevisionView};
 /// Fields that always act from the newest generation, or say how it is kept.
 const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "rollbackTo", "revisionHistoryLimit"];
 
-/// How much the older revisions of a policy may hold together, in bytes: four of the largest specs. What is in force or served last is
+/// How much the older revisions of a policy may hold together, in bytes: one of the largest specs and some. What is in force or served last is
 /// kept in any case.
 const HISTORY_BYTES: usize = 1 << 20;
 

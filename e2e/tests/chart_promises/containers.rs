@@ -34,7 +34,7 @@ const REPLICA: [Expected; 3] = [
         name: "evaluator",
         user: "65532",
         has_token: false,
-        reads: &["/tls", "/volume"],
+        reads: &["/paths", "/tls", "/volume"],
         writes: &["/private"],
         files: &["/portcullis-evaluator"],
     },

@@ -130,11 +130,11 @@ fn fault_z10_a_tenant_edits_without_end() {
         names.iter().all(|name| of(name) <= KEPT).then_some(())
     });
     // A spec beyond the limit is not taken; what serves goes on.
-    let edited = json!({"spec": {"settings": {"text": "x".repeat(300 << 10)}}});
+    let edited = json!({"spec": {"settings": {"text": "x".repeat(800 << 10)}}});
     let larger = &last[0];
     installation.api().patch(&larger.path(), &edited).expect("an answer").expect("the edit");
     let object = installation.wait_for_object(larger, "QuotaExceeded of the spec", is_refused);
     let (_, _, words) = said(&object, "Accepted").expect("it is there");
-    assert!(words.starts_with("the spec takes ") && words.contains("of at most 262144; make settings"), "{words}");
+    assert!(words.starts_with("the spec takes ") && words.contains("of at most 786432; make settings"), "{words}");
     assert_eq!(said(&object, "Enforced").map(|one| (one.0, one.1)), Some(("True", "ServingPrevious")), "{words}");
 }
