@@ -12,6 +12,10 @@ use super::stand::Stand;
 /// How long a slow source takes for an answer.
 const SLOW: Duration = Duration::from_millis(700);
 
+/// A kubelet that starts takes containers that are younger than 10 s for new ones: not ready until their first probe. That is its doing,
+/// and where all replicas are as young, nobody is there to be called.
+const YOUNG: Duration = Duration::from_secs(11);
+
 const LEASES: &str = "/apis/coordination.k8s.io/v1";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
@@ -75,7 +79,10 @@ impl Stand {
                 thread::sleep(*time);
                 self.cluster.resume(component);
             }
-            Fault::RestartKubelet => self.cluster.restart_kubelet(),
+            Fault::RestartKubelet => {
+                thread::sleep(YOUNG);
+                self.cluster.restart_kubelet();
+            }
             Fault::WhileSourceIsClosed { time, fault } => {
                 self.release.source().close();
                 self.perform(fault);
