@@ -98,8 +98,7 @@ impl Asker {
 
     /// Asks every member of a group.
     pub async fn group(&self, group: &Group, review: &Review<'_>, call: Call) -> Answer {
-        let namespace = review.namespace();
-        let standing = |record| (record, standing_for(record, namespace.as_deref()));
+        let standing = |record| (record, standing_for(record, review));
         let members: Vec<_> = group.members.iter().map(standing).collect();
         match group.kind {
             WebhookKind::Validating => self.side_by_side(members, review, call).await,
@@ -357,9 +356,9 @@ fn standing(record: &Arc<Record>) -> Standing<'_> {
 /// A member of a group, and whether it has to be asked.
 type Member<'r> = (&'r Arc<Record>, Standing<'r>);
 
-/// The standing of a member of a group for a request of this namespace.
-fn standing_for<'r>(record: &'r Arc<Record>, namespace: Option<&str>) -> Standing<'r> {
-    if record.id.namespace().is_some_and(|own| namespace != Some(own)) {
+/// The standing of a member of a group for a request, which may be of another namespace.
+fn standing_for<'r>(record: &'r Arc<Record>, review: &Review<'_>) -> Standing<'r> {
+    if record.id.namespace().is_some_and(|own| !review.is_in(own)) {
         return Standing::Settled(Box::new(admit::outside_its_namespace(&record.id)));
     }
     standing_in_group(record)

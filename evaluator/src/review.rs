@@ -217,11 +217,12 @@ impl<'a> Review<'a> {
         self.uid
     }
 
-    /// The namespace of the request; nothing where it is about an object that is in none.
-    pub fn namespace(&self) -> Option<String> {
-        // Its type was checked, so nothing else than a string is lost here.
-        let namespace: Option<String> = serde_json::from_str(self.wire.namespace?.get()).ok();
-        namespace.filter(|namespace| !namespace.is_empty())
+    /// Whether the request is about an object in this namespace.
+    pub fn is_in(&self, namespace: &str) -> bool {
+        let Some(text) = self.wire.namespace.map(RawValue::get) else { return false };
+        let plain = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        // API servers write no escapes into a namespace, but JSON may have them.
+        plain == Some(namespace) || serde_json::from_str::<String>(text).is_ok_and(|text| text == namespace)
     }
 
     /// The object; nothing on DELETE.
@@ -342,15 +343,15 @@ mod tests {
 
     #[test]
     fn the_namespace_is_what_was_meant_however_it_is_written() {
-        let of = |field: &str| {
+        let is_in = |field: &str, namespace: &str| {
             let body = with(field);
-            Review::parse(body.as_bytes()).expect("a review").namespace()
+            Review::parse(body.as_bytes()).expect("a review").is_in(namespace)
         };
-        assert_eq!(of(r#""namespace":"team-a""#).as_deref(), Some("team-a"));
-        assert_eq!(of(r#""namespace":"team-\u0061""#).as_deref(), Some("team-a"));
-        assert_eq!(of(r#""namespace":"""#), None);
-        assert_eq!(of(r#""namespace":null"#), None);
-        assert_eq!(of(r#""name":"x""#), None);
+        assert!(is_in(r#""namespace":"team-a""#, "team-a") && !is_in(r#""namespace":"team-a""#, "team-b"));
+        assert!(is_in(r#""namespace":"team-\u0061""#, "team-a"));
+        for none in [r#""namespace":"""#, r#""namespace":null"#, r#""name":"x""#] {
+            assert!(!is_in(none, "team-a"), "{none}");
+        }
     }
 
     #[test]
