@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 
+use crate::hex;
+
 /// The SHA-256 of some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
@@ -23,12 +25,7 @@ impl Digest {
 
     /// The 64 hex digits alone, for file names.
     pub fn hex(&self) -> String {
-        let mut out = String::with_capacity(64);
-        for byte in self.0 {
-            out.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-            out.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-        }
-        out
+        hex::encode(&self.0)
     }
 }
 
@@ -75,21 +72,8 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        let error = || DigestError(crate::clean(text, 100));
-        let hex = text.strip_prefix("sha256:").ok_or_else(error)?.as_bytes();
-        if hex.len() != 64 {
-            return Err(error());
-        }
-        let digit = |b: u8| match b {
-            b'0'..=b'9' => Ok(b - b'0'),
-            b'a'..=b'f' => Ok(b - b'a' + 10),
-            _ => Err(error()),
-        };
-        let mut out = [0; 32];
-        for (byte, pair) in out.iter_mut().zip(hex.chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
-        Ok(Self(out))
+        let hex = text.strip_prefix("sha256:").and_then(hex::decode);
+        hex.map(Self).ok_or_else(|| DigestError(crate::clean(text, 100)))
     }
 }
 

@@ -11,6 +11,7 @@
 mod digest;
 mod failure;
 mod group;
+mod hex;
 mod id;
 mod manifest;
 mod marker;

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use crate::{Digest, GroupId, MARKER_PATH};
+use crate::{Digest, GroupId, MARKER_PATH, hex};
 
 /// First segment of the path by which the policies of a group are asked.
 pub const ADMIT_PATH: &str = "admit";
@@ -62,7 +62,7 @@ impl PathKey {
             Self::Plain => format!("/{root}/{group}"),
             Self::Secret(key) => {
                 let code: [u8; 32] = mac(key, root, group.as_str()).finalize().into_bytes().into();
-                format!("/{root}/{group}/{}", hex(&code))
+                format!("/{root}/{group}/{}", hex::encode(&code))
             }
         }
     }
@@ -78,7 +78,7 @@ impl PathKey {
             Self::Plain => rest,
             Self::Secret(key) => {
                 let (group, code) = rest.split_once('/')?;
-                mac(key, root, group).verify_slice(&unhex(code)?).ok()?;
+                mac(key, root, group).verify_slice(&hex::decode(code)?).ok()?;
                 group
             }
         };
@@ -96,7 +96,7 @@ impl PathKey {
     fn text(&self) -> String {
         match self {
             Self::Plain => PLAIN.to_owned(),
-            Self::Secret(key) => hex(key),
+            Self::Secret(key) => hex::encode(key),
         }
     }
 }
@@ -136,7 +136,7 @@ impl FromStr for PathKey {
     fn from_str(text: &str) -> Result<Self, PathKeyError> {
         match text {
             PLAIN => Ok(Self::Plain),
-            _ => unhex(text).map(Self::Secret).ok_or(PathKeyError::Key),
+            _ => hex::decode(text).map(Self::Secret).ok_or(PathKeyError::Key),
         }
     }
 }
@@ -168,25 +168,6 @@ fn mac(key: &[u8; 32], root: &str, group: &str) -> Hmac<Sha256> {
         mac.update(part.as_bytes());
     }
     mac
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let text: &[u8; 64] = text.as_bytes().try_into().ok()?;
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
