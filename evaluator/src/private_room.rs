@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use portcullis_contract::{Digest, Tenant, allowance};
+use portcullis_contract::{Digest, Tenant, allowance, part};
 
 /// The room in a folder.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl PrivateRoom {
         let has = copies.get(&digest).map_or(0, |copy| copy.bytes);
         if bytes > has {
             let used = copies.values().map(|copy| copy.bytes).sum();
-            let own = copies.values().map(|copy| copy.part(wish.tenant)).sum();
+            let own = copies.values().map(|copy| part(&copy.owners, wish.tenant, copy.bytes)).sum();
             let is_first = wish.enforced || *wish.tenant == Tenant::Cluster;
             let own = (!is_first).then_some(own);
             if bytes - has > allowance(self.size, used, own) {
@@ -103,16 +103,6 @@ impl PrivateRoom {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Held>> {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Held {
-    /// The part that counts as a tenant's: what ClusterPolicies use is theirs, else namespaces have it in even parts.
-    fn part(&self, tenant: &Tenant) -> u64 {
-        if !self.owners.contains(tenant) || self.owners.contains(&Tenant::Cluster) {
-            return 0;
-        }
-        self.bytes / self.owners.len().max(1) as u64
     }
 }
 

@@ -33,7 +33,7 @@ pub use manifest::{
 pub use marker::{MARKER_PATH, marker_message};
 pub use path_key::{ADMIT_PATH, PathKey, PathKeyError, PathKeys};
 pub use reason::{Class, Reason, Stage};
-pub use room::allowance;
+pub use room::{allowance, part};
 pub use state::{
     Activity, Current, Deviation, EvaluatorState, Failing, InputProblem, LoaderPolicy, LoaderState, Phase, Program,
     Refused, ReplicaState, SourceHealth,

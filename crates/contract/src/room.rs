@@ -1,19 +1,41 @@
 //! How much of a disk a tenant may fill. Both programs that fill one go by it.
 
+use std::collections::BTreeSet;
+
+use crate::Tenant;
+
 /// How many more bytes somebody may have on a disk of `size` bytes, of which `used` are taken.
 ///
-/// Who comes first may have all that is free. Anybody else has `own` bytes of what is used, and may take as long as no less is free
-/// after that than he has himself then. So a namespace that floods a disk alone ends at half of it, two of them at a third each, and
-/// there is always as much left for whoever comes next. Nothing that is there must go for it, and nobody who uses little is ever held
-/// up by who uses much (known from switches as dynamic thresholds).
+/// Without `own`, for a tenant that comes first, that is all that is free. Any other tenant has `own` bytes of what is used, and may
+/// take more until it has as much as is left free. So a namespace that floods a disk alone ends at half of it, two of them at a third
+/// each, and there is always as much left for the next one. Nothing has to be removed for that, and a tenant that uses little is never
+/// held up by one that uses much (network switches call this dynamic thresholds).
 pub fn allowance(size: u64, used: u64, own: Option<u64>) -> u64 {
     let free = size.saturating_sub(used);
     own.map_or(free, |own| free.saturating_sub(own) / 2)
 }
 
+/// How many of a file's bytes count as a tenant's: its owners have it in even parts, and what ClusterPolicies use is no namespace's.
+pub fn part(owners: &BTreeSet<Tenant>, tenant: &Tenant, bytes: u64) -> u64 {
+    if !owners.contains(tenant) || (*tenant != Tenant::Cluster && owners.contains(&Tenant::Cluster)) {
+        return 0;
+    }
+    bytes / owners.len().max(1) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn z08_owners_share_a_file_and_what_cluster_policies_use_is_no_namespaces() {
+        let [a, b] = ["a", "b"].map(|name| Tenant::Namespace(name.into()));
+        let part_of_a = |owners: &[&Tenant]| part(&owners.iter().copied().cloned().collect(), &a, 90);
+        assert_eq!([part_of_a(&[&a]), part_of_a(&[&a, &b]), part_of_a(&[&b]), part_of_a(&[])], [90, 45, 0, 0]);
+        assert_eq!(part_of_a(&[&a, &Tenant::Cluster]), 0);
+        let two = BTreeSet::from([a.clone(), b]);
+        assert_eq!((part(&two, &a, 10), part(&two, &Tenant::Namespace("c".into()), 10)), (5, 0));
+    }
 
     /// Where tenants end that take as much as they can, one byte each in turn.
     fn flood(size: u64, tenants: usize) -> Vec<u64> {

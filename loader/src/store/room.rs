@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_contract::{Digest, Reason, Tenant, allowance};
+use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
 
 use super::VolumeError;
 use crate::plan::{Claims, Need};
@@ -187,14 +187,6 @@ impl Ledger {
     }
 }
 
-/// The part of a file that counts as a tenant's.
-fn part(owners: &BTreeSet<Tenant>, tenant: &Tenant, bytes: u64) -> u64 {
-    if !owners.contains(tenant) || (*tenant != Tenant::Cluster && owners.contains(&Tenant::Cluster)) {
-        return 0;
-    }
-    bytes / owners.len().max(1) as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,12 +250,6 @@ mod tests {
         put(&room, "second", &one, 30).expect("it was given back");
         room.measure::<()>(|| Ok(HashMap::new())).expect("counts");
         put(&room, "third", &one, 50).expect("what is gone does not count");
-    }
-
-    #[test]
-    fn z08_namespaces_that_share_a_module_have_it_in_even_parts() {
-        let two = BTreeSet::from([namespace("a"), namespace("b")]);
-        assert_eq!((part(&two, &namespace("a"), 10), part(&two, &namespace("c"), 10)), (5, 0));
     }
 
     #[test]
