@@ -25,7 +25,6 @@ mod error;
 mod files;
 mod go;
 mod guard;
-mod guest;
 mod helm;
 mod installation;
 mod issuer;
@@ -58,7 +57,6 @@ pub use cache::Cache;
 pub use cluster::{Cluster, MAX_API_SERVERS, Options};
 pub use component::Component;
 pub use error::Error;
-pub use guest::{example, guest, guest_with, large_module};
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
     CONTROLLER_ACCOUNT, Certificates, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Pod, PodSetup, Policy,
@@ -69,6 +67,7 @@ pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
 pub use node::{Evidence, POD_IMAGE, PodProgram, Rules};
+pub use portcullis_testkit::{bytes_below, example, guest, guest_with, large_module};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;
@@ -79,4 +78,4 @@ pub use source::Source;
 pub use stand_in::StandIn;
 pub use wait::{LIMIT, eventually, eventually_within, never};
 
-pub(crate) use guest::repository;
+pub(crate) use portcullis_testkit::repository;

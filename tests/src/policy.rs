@@ -65,8 +65,7 @@ impl Policy {
     /// When there is no such file.
     #[must_use]
     pub fn example(mut self, name: &str) -> Self {
-        let path = guest::repository().join("examples/modules").join(format!("{name}.wasm"));
-        self.module = Some(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+        self.module = Some(portcullis_testkit::example(name));
         self.at(&format!("modules/{name}.wasm"))
     }
 

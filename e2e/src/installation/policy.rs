@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::Api;
-use crate::guest::{example, guest, guest_with};
 use crate::json::merge;
 use crate::source::Source;
 use crate::wait::LIMIT;
+use crate::{example, guest, guest_with};
 
 /// A policy in the making: on the creation of pods, mode protect, failurePolicy Fail, accepting everything.
 #[derive(Debug, Clone)]

@@ -1,12 +1,9 @@
 //! A namespace floods the volumes of the pods with large modules: row Z08.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Container, condition, eventually_within, large_module};
+use portcullis_e2e::{Container, bytes_below, condition, eventually_within, large_module};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, assert_all, names, own_cluster};
@@ -21,18 +18,6 @@ const LOOKS: Duration = Duration::from_secs(90);
 /// The kubelet evicts a pod that has more.
 const VOLUME: u64 = 64 << 20;
 const PRIVATE: u64 = 48 << 20;
-
-/// What a folder takes of the disk.
-fn bytes_below(folder: &Path) -> u64 {
-    // Files come and go meanwhile.
-    let Ok(items) = fs::read_dir(folder) else { return 0 };
-    let of = |item: fs::DirEntry| match item.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_below(&item.path()),
-        Ok(metadata) => metadata.blocks() * 512,
-        Err(_) => 0,
-    };
-    items.flatten().map(of).sum()
-}
 
 fn assert_below_limits(pods: &[Value]) {
     for pod in pods {

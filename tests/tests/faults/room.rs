@@ -1,11 +1,9 @@
 //! Section 14: more modules than there is room for, on the volume and in the evaluator's folder.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-
 use portcullis_contract::{EvaluatorState, Reason};
-use portcullis_tests::{Canary, Folder, LIMIT, Pod, Policy, Review, eventually_within, heavy, large_module};
+use portcullis_tests::{
+    Canary, Folder, LIMIT, Pod, Policy, Review, bytes_below, eventually_within, heavy, large_module,
+};
 
 /// Policies of the greedy namespace, each with a module of its own.
 const FLOOD: usize = 40;
@@ -30,18 +28,6 @@ fn others(generation: usize) -> [Policy; 3] {
 fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {
     let verdict = pod.ask(&policy.id(), &Review::pod()).verdict();
     assert!(!verdict.allowed && verdict.message == text, "{}: {verdict:?}", policy.id());
-}
-
-/// What a folder takes of a disk.
-fn bytes_below(folder: &Path) -> u64 {
-    // Files come and go meanwhile.
-    let Ok(items) = fs::read_dir(folder) else { return 0 };
-    let of = |item: fs::DirEntry| match item.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_below(&item.path()),
-        Ok(metadata) => metadata.blocks() * 512,
-        Err(_) => 0,
-    };
-    items.flatten().map(of).sum()
 }
 
 /// Waits until every policy of the flood has got what it gets, and gives how many of them serve. The folder never has more than `most`

@@ -1,8 +1,9 @@
-//! Modules: the misbehaving ones of `guests/wat`, translated with their metadata, and any other WebAssembly text.
+//! Modules for policies: the misbehaving ones of `guests/wat`, translated with their metadata, any other WebAssembly text, and the built
+//! ones of the examples.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
@@ -55,6 +56,15 @@ pub fn large_module(denial: &str, bytes: usize) -> Vec<u8> {
     module
 }
 
+/// A built module of `examples/modules`, by its name without `.wasm`.
+///
+/// # Panics
+/// When there is no such file.
+pub fn example(name: &str) -> Vec<u8> {
+    let path = repository().join("examples/modules").join(format!("{name}.wasm"));
+    fs::read(&path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
+}
+
 /// WebAssembly text as a waPC module with metadata.
 ///
 /// # Panics
@@ -87,12 +97,20 @@ fn with_metadata(mut module: Vec<u8>, metadata: &Value) -> Vec<u8> {
 
 /// The root folder of the repository.
 pub fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is a folder of the repository").to_owned()
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    crates.and_then(Path::parent).expect("this crate is in a folder of the repository").to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modules_are_modules() {
+        for module in [guest("always_deny"), guest_with("deny_text", b"no"), example("no-privileged")] {
+            assert_eq!(&module[..4], b"\0asm");
+        }
+    }
 
     #[test]
     fn every_guest_translates() {

@@ -1,0 +1,16 @@
+//! Disk usage.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// What a folder takes of a disk, in bytes. Files may come and go meanwhile.
+pub fn bytes_below(folder: &Path) -> u64 {
+    let Ok(items) = fs::read_dir(folder) else { return 0 };
+    let of = |item: fs::DirEntry| match item.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&item.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    };
+    items.flatten().map(of).sum()
+}
