@@ -80,7 +80,7 @@ impl Follow {
         let artifacts = Arc::clone(&loading.artifacts);
         let mut follower = Follower {
             reload: Reload::new(loading, self.metrics.clone()),
-            overall: Overall::default(),
+            overall: Overall::new(self.path_keys.as_deref()),
             gate: Gate::new(ready, self.start_gate),
             metrics: self.metrics,
             path_keys: self.path_keys,

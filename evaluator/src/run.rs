@@ -30,7 +30,7 @@ use crate::path_keys::AcceptedKeys;
 use crate::private_copy::prepare_private_dir;
 use crate::serve::{DrainTimes, Server};
 use crate::shut_in::shut_in;
-use crate::state::{numbered, program};
+use crate::state::{Overall, document, numbered};
 use crate::table::{SharedTable, Table};
 use crate::tls::{Certificates, TlsFiles};
 
@@ -50,7 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.check()?;
     let metrics = Metrics::new()?;
     let table: SharedTable = Arc::new(ArcSwap::from_pointee(Table::default()));
-    let state = StateFeed::new(EvaluatorState { program: program(), ..EvaluatorState::default() }, numbered);
+    let keys = args.path_keys.clone().map(AcceptedKeys::new);
+    let state = StateFeed::new(document(&Overall::new(keys.as_deref()), std::iter::empty()), numbered);
     let sources = ProbeSources { metrics: metrics.registry.clone(), ..ProbeSources::default() };
     let (readiness, liveness) = (sources.readiness.clone(), sources.liveness.clone());
 
@@ -91,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Every latch is there before the first probe can ask: a program without latches would count as ready.
     let gate = readiness.latch("start-gate");
     let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
-    let keys = args.path_keys.clone().map(|folder| (AcceptedKeys::new(folder), readiness.latch("path-keys")));
+    let keys = keys.map(|keys| (keys, readiness.latch("path-keys")));
     let parts = Parts {
         metrics,
         table,

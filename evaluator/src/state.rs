@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::{Current, Deviation, EvaluatorState, Failing, Failure, Program, ReplicaState};
 
+use crate::path_keys::AcceptedKeys;
 use crate::reload::Policy;
 
 /// Who speaks.
-pub fn program() -> Program {
+fn program() -> Program {
     Program {
         name: "portcullis-evaluator".into(),
         version: portcullis_process::VERSION.into(),
@@ -21,7 +22,7 @@ pub fn numbered(state: &mut EvaluatorState, version: u64) {
 }
 
 /// What is the same for all policies.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Overall {
     /// Whether the start gate is open.
     pub(crate) ready: bool,
@@ -31,6 +32,15 @@ pub(crate) struct Overall {
     pub(crate) manifest_failure: Option<Failure>,
     /// The ids of the keys of webhook paths.
     pub(crate) path_keys: Vec<String>,
+}
+
+impl Overall {
+    /// What there is to tell before the first manifest. The keys are told from the first answer on: a document without any is that
+    /// of an earlier release, for which the controller registers plain paths.
+    pub(crate) fn new(keys: Option<&AcceptedKeys>) -> Self {
+        let path_keys = keys.map(AcceptedKeys::ids).unwrap_or_default();
+        Self { ready: false, applied: 0, manifest_failure: None, path_keys }
+    }
 }
 
 /// The document.
@@ -76,4 +86,17 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
 fn refused(policy: &Policy) -> Vec<portcullis_contract::Refused> {
     let refusals = policy.keys.iter().filter_map(|key| policy.known.refused.get(key));
     refusals.map(|refusal| refusal.refused.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluator_that_waits_for_keys_says_so_before_it_has_read_anything() {
+        let keys = AcceptedKeys::new(std::path::PathBuf::from("/nonexistent"));
+        let first = |keys| document(&Overall::new(keys), std::iter::empty()).path_keys;
+        assert_eq!(first(Some(&*keys)), ["none"]);
+        assert_eq!(first(None), Vec::<String>::new());
+    }
 }
