@@ -213,6 +213,10 @@ impl Workshop {
                 return Ok(fetched.digest);
             }
         }
+        self.fetch_making_room(reference, gauge).await
+    }
+
+    async fn fetch_making_room(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
         match self.fetch_onto_volume(reference, gauge).await {
             Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
                 self.fetch_onto_volume(reference, gauge).await

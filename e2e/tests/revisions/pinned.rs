@@ -88,3 +88,39 @@ fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
     unsigned.wait_failure(&pod, "RegistryUnreachable");
     open.wait_serving(&pod, 1);
 }
+
+/// Row Z16: whoever writes a policy's status can pin it to any digest, and the bytes may be on the volume for another policy.
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z16_a_pin_to_the_module_of_another_policy_is_refused() {
+    let installation = installation("z16");
+    let (ours, theirs) = two_modules();
+    let wasm = json!({ "mediaType": "application/vnd.wasm.content.layer.v1+wasm" });
+    let our_manifest = put(&installation, "ours", "v1", &ours, &wasm);
+    let their_manifest = put(&installation, "theirs", "v1", &theirs, &wasm);
+    let host = installation.source().host();
+    let their_pin = [("pinned-digest", &*digest(&theirs))];
+    let other = Policy::of(&installation, "theirs");
+    other.revise(1, &format!("registry://{host}/theirs@{their_manifest}"), &json!({}), &their_pin);
+    let pod = replica(&installation);
+    other.wait_serving(&pod, 1);
+
+    let by_tag = Policy::of(&installation, "by-tag");
+    by_tag.revise(1, &format!("registry://{host}/ours:v1"), &json!({}), &their_pin);
+    let by_digest = Policy::of(&installation, "by-digest");
+    by_digest.revise(1, &format!("registry://{host}/ours@{our_manifest}"), &json!({}), &their_pin);
+    let by_address = Policy::of(&installation, "by-address");
+    by_address.revise(1, &by_address.module("/ours.wasm", &ours), &json!({}), &their_pin);
+    for policy in [&by_tag, &by_digest, &by_address] {
+        let text = policy.wait_failure(&pod, "DigestMismatch");
+        assert!(text.contains(&digest(&theirs)) && text.contains("change spec.module"), "{text}");
+        assert_eq!(policy.serving(&pod).map_or(0, |(generation, _)| generation), 0);
+    }
+    // A tag that has moved leads to what it was before, as long as its repository has that.
+    put(&installation, "moved", "v1", &theirs, &wasm);
+    put(&installation, "moved", "v1", &ours, &wasm);
+    let moved = Policy::of(&installation, "moved");
+    moved.revise(1, &format!("registry://{host}/moved:v1"), &json!({}), &their_pin);
+    assert_eq!(moved.wait_serving(&pod, 1), digest(&theirs));
+    other.wait_serving(&pod, 1);
+}

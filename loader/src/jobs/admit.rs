@@ -1,4 +1,7 @@
 //! Whether a policy may have a module whose bytes may be on the volume already: what its address allows, and who signed it.
+//!
+//! The digest comes from the status of the policy. Whoever can write that must not be able to make another tenant's module, or one that a
+//! source gave for another policy, the policy's own: where no signature is required, the policy's own address must lead to the digest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,15 +9,17 @@ use std::sync::atomic::Ordering;
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::{Material, Requirement};
+use portcullis_registry::{address_of, host_of};
+use url::Url;
 
 use super::{Gauge, Workshop};
 use crate::plan::Setback;
-use crate::source::{Reference, SourceError};
+use crate::source::{Reference, Sink, SourceError};
 use crate::store::SignedManifest;
 
 impl Workshop {
-    /// Asks the rules of the installation and of the policy about a module that the policy is pinned to. The signatures that
-    /// were kept with it are asked first, then the registry, then other loaders.
+    /// Checks a module that a policy is pinned to against the rules of the installation and of the policy. Where it must be signed,
+    /// the signatures on the volume are tried first, then those of the registry, then those of other loaders.
     pub(super) async fn admit(
         &self,
         reference: &Reference,
@@ -23,14 +28,14 @@ impl Workshop {
     ) -> Result<(), Setback> {
         let (image, wanted) = match reference {
             Reference::File(_) => return Ok(()),
-            Reference::Web(url) => return Ok(self.sources.check_web(url)?),
+            Reference::Web(url) => return self.web_leads_to(reference, url, module, gauge).await,
             Reference::Registry(image) => (image, None),
             Reference::Signed { image, signatures } => (image, Some(&**signatures)),
         };
         self.sources.check_allowed(image)?;
         let wanted = self.sources.requirements(wanted)?;
         if wanted.is_empty() {
-            return Ok(());
+            return self.image_leads_to(image, module, gauge).await;
         }
         let digest = *module;
         let kept = self.read(gauge, move |volume| volume.signed_manifests(&digest)).await?;
@@ -58,6 +63,87 @@ impl Workshop {
             }
         }
         Err(setback)
+    }
+
+    /// Checks that an image's repository has a module, bringing it from there if the volume does not have it. While the registry
+    /// cannot be reached the pin is trusted, so that a replica that starts in an outage can serve what the others have.
+    async fn image_leads_to(&self, image: &Image, module: &Digest, gauge: &Arc<Gauge>) -> Result<(), Setback> {
+        if let Some(named) = image.digest {
+            return self.manifest_names(image, &named, module, gauge).await;
+        }
+        let _turn = self.hosts.turn(image.host.clone(), gauge).await;
+        gauge.runs.store(true, Ordering::Relaxed);
+        let is_there = if self.has_module(module, gauge).await? {
+            self.sources.has_blob(image, module).await.map_err(Setback::from)
+        } else {
+            self.fetch_layer(image, module, gauge).await.map(|()| true)
+        };
+        match is_there {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(leads_elsewhere(&image.address(), "has no such module", module)),
+            Err(setback) if setback.may_others_help() => Ok(()),
+            Err(setback) => Err(setback),
+        }
+    }
+
+    /// Checks that the manifest that a policy names by digest is that of the module. The digest proves it, whoever gives the manifest.
+    async fn manifest_names(
+        &self,
+        image: &Image,
+        named: &Digest,
+        module: &Digest,
+        gauge: &Arc<Gauge>,
+    ) -> Result<(), Setback> {
+        let digest = *named;
+        let manifest = match self.read(gauge, move |volume| volume.oci_manifest(&digest)).await? {
+            Some(manifest) => manifest,
+            None => {
+                let _turn = self.hosts.turn(image.host.clone(), gauge).await;
+                gauge.runs.store(true, Ordering::Relaxed);
+                self.manifest(image, gauge).await?
+            }
+        };
+        let found = manifest.module()?.digest;
+        if found != *module {
+            return Err(leads_elsewhere(&image.to_string(), &format!("is the module {found}"), module));
+        }
+        self.keep_signed(image, manifest, found, None, gauge).await
+    }
+
+    /// Checks that an address gives a module, keeping it if the volume does not have it. While the source cannot be reached the pin is
+    /// trusted, as with an image.
+    async fn web_leads_to(
+        &self,
+        reference: &Reference,
+        url: &Url,
+        module: &Digest,
+        gauge: &Arc<Gauge>,
+    ) -> Result<(), Setback> {
+        self.sources.check_web(url)?;
+        let _turn = self.hosts.turn(host_of(url), gauge).await;
+        gauge.runs.store(true, Ordering::Relaxed);
+        let found = if self.has_module(module, gauge).await? {
+            self.digest_of(reference, gauge).await
+        } else {
+            self.fetch_making_room(reference, gauge).await
+        };
+        match found {
+            Ok(found) if found == *module => Ok(()),
+            Ok(found) => Err(leads_elsewhere(&address_of(url), &format!("gives the module {found}"), module)),
+            Err(setback) if setback.may_others_help() => Ok(()),
+            Err(setback) => Err(setback),
+        }
+    }
+
+    async fn digest_of(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
+        let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
+        self.sources.fetch(reference, &mut sink).await?;
+        Ok(sink.finish().await?.digest)
+    }
+
+    pub(super) async fn has_module(&self, module: &Digest, gauge: &Arc<Gauge>) -> Result<bool, Setback> {
+        let (limit, digest) = (self.max_module_size, *module);
+        self.read(gauge, move |volume| volume.has_module(&digest, limit)).await
     }
 
     async fn ask_registry(
@@ -116,4 +202,12 @@ impl Workshop {
         }
         Err(error.into())
     }
+}
+
+fn leads_elsewhere(address: &str, what: &str, module: &Digest) -> Setback {
+    let text = format!(
+        "{address} {what}, and this generation is pinned to the module {module}: if the pin is right, make the address give \
+         that module again; if it is not, change spec.module, and the new generation is resolved anew"
+    );
+    SourceError::new(Reason::DigestMismatch, text).into()
 }

@@ -85,12 +85,11 @@ impl Workshop {
         }
     }
 
-    async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Arc<Gauge>) -> Result<(), Setback> {
+    pub(super) async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Arc<Gauge>) -> Result<(), Setback> {
         // Two names of one module wait for the same fetch.
         let turn = self.layers.turn(*digest);
         let _turn = turn.lock().await;
-        let (limit, wanted) = (self.max_module_size, *digest);
-        if self.read(gauge, move |volume| volume.has_module(&wanted, limit)).await? {
+        if self.has_module(digest, gauge).await? {
             return Ok(());
         }
         let result = self.layer_onto_volume(image, digest, gauge).await;

@@ -110,6 +110,14 @@ impl Sources {
         self.registry.web().in_time(&image.host, self.registry.blob(image, digest, sink)).await
     }
 
+    /// Whether the repository of an artifact has a module.
+    ///
+    /// # Errors
+    /// When its registry does not say.
+    pub(crate) async fn has_blob(&self, image: &Image, digest: &Digest) -> Result<bool, SourceError> {
+        self.registry.web().in_time(&image.host, self.registry.has_blob(image, digest)).await
+    }
+
     /// The manifest with this digest, from another loader. Nothing without others, or when none has it.
     pub(crate) async fn manifest_of_others(&self, digest: &Digest) -> Option<Manifest> {
         let receive = || Ok(Whole::new("the manifest", MAX_MANIFEST));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use http::header::{ACCEPT, AUTHORIZATION};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use portcullis_contract::{Digest, Reason};
 use url::Url;
 
@@ -64,6 +64,20 @@ impl Registry {
     pub async fn blob(&self, image: &Image, digest: &Digest, receive: &mut impl Receive) -> Result<(), FetchError> {
         let answer = self.get(image, &format!("blobs/{digest}"), "*/*", Redirects::Anywhere).await?;
         self.web.body(&image.host, answer, receive).await
+    }
+
+    /// Whether the repository of an image has a blob. What the registry has for other repositories does not count.
+    ///
+    /// # Errors
+    /// When the registry does not say.
+    pub async fn has_blob(&self, image: &Image, digest: &Digest) -> Result<bool, FetchError> {
+        let hop = Hop { method: Method::HEAD, redirects: Redirects::Anywhere, ..Hop::get(placeholder()) };
+        let answer = self.ask(image, &format!("blobs/{digest}"), hop, false).await?;
+        match answer.status() {
+            StatusCode::NOT_FOUND => Ok(false),
+            status if status.is_success() => Ok(true),
+            _ => Err(self.refused(image, &answer)),
+        }
     }
 
     pub(super) async fn get(
