@@ -16,6 +16,7 @@ mod generate;
 mod guests;
 mod images;
 mod network;
+mod picture;
 mod programs;
 mod progress;
 mod remap;
@@ -160,6 +161,10 @@ enum Command {
                       KUBECONFIG=~/.kube/config cargo xtask e2e --modules-address 172.18.0.1:8446 \\\n      \
                       --image-registry registry.example.com/portcullis")]
     E2e(e2e::Wanted),
+    /// Draw docs/break-and-mend.svg, the picture of the README, from a real run.
+    ///
+    /// Serves a copy of the examples on port 8443 of the loopback, breaks a policy and mends it. Takes curl.
+    Picture,
     /// Become a program in a network namespace of its own; what cargo starts the cluster tests with.
     #[command(hide = true)]
     InOwnNetwork {
@@ -196,6 +201,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),
         Command::E2e(wanted) => e2e::run(&workspace, &wanted),
+        Command::Picture => picture::run(&workspace),
         Command::InOwnNetwork { program } => network::become_in_own(&program),
         Command::Deny => deny::run(&workspace),
     }
