@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use portcullis_api::{ConditionType, EventType, PolicyEvent, PolicyStatus};
+use portcullis_api::{ConditionType, EventType, PolicyEvent, PolicyStatus, ReplicaStatus};
 use portcullis_contract::PolicyId;
 
 /// An equal event within this time raises a count.
@@ -84,9 +84,7 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
     if let Some(degraded) = degraded {
         let same = was_degraded.and_then(|previous| previous.condition(ConditionType::Degraded));
         if is_new || same.is_none_or(|same| same.reason != degraded.reason) {
-            let counts = next.replica_counts;
-            let note = format!("{} of {} replicas serve generation {generation}", counts.current, counts.expected);
-            event(EventType::Warning, &degraded.reason, note);
+            event(EventType::Warning, &degraded.reason, failed_on(next, &degraded.reason));
         }
     } else if was_degraded.is_some() {
         event(EventType::Normal, "Recovered", format!("generation {generation} has no failure any more"));
@@ -101,9 +99,19 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
     events
 }
 
+/// Where a generation fails. How many serve it is left to the status: other replicas may still load it, and an event stays as it is.
+fn failed_on(status: &PolicyStatus, reason: &str) -> String {
+    let fails = |replica: &&ReplicaStatus| replica.reason.as_deref() == Some(reason);
+    let failing = status.replicas.iter().filter(fails).count();
+    let at_least = if status.replicas_omitted > 0 { "at least " } else { "" };
+    let (generation, expected) = (status.observed_generation, status.replica_counts.expected);
+    format!("generation {generation} fails on {at_least}{failing} of {expected} replicas")
+}
+
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Condition, Truth};
+    use portcullis_api::{Condition, ReplicaCounts, Truth};
+    use portcullis_contract::ReplicaState;
 
     use super::*;
 
@@ -129,6 +137,29 @@ mod tests {
 
     fn reasons(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<String> {
         events(previous, next).into_iter().map(|(_, reason, _)| reason).collect()
+    }
+
+    #[test]
+    fn a_failure_says_on_how_many_replicas_and_not_how_many_serve() {
+        let replica = |pod: &str, reason: Option<&str>| ReplicaStatus {
+            pod: pod.into(),
+            pod_uid: pod.into(),
+            state: if reason.is_some() { ReplicaState::Failed } else { ReplicaState::Pending },
+            generation: 0,
+            reason: reason.map(str::to_owned),
+            retryable: None,
+            next_retry_time: None,
+            since: None,
+            message: None,
+        };
+        let mut failing = status(1, "Progressing", Some("TLSFailed"));
+        failing.replica_counts = ReplicaCounts { expected: 3, pending: 2, failed: 1, ..ReplicaCounts::default() };
+        failing.replicas = vec![replica("a", None), replica("b", Some("TLSFailed")), replica("c", None)];
+        let note = |status: &PolicyStatus| events(None, status).into_iter().nth(1).map(|(.., note)| note);
+        assert_eq!(note(&failing).as_deref(), Some("generation 1 fails on 1 of 3 replicas"));
+        failing.replica_counts.expected = 40;
+        failing.replicas_omitted = 37;
+        assert_eq!(note(&failing).as_deref(), Some("generation 1 fails on at least 1 of 40 replicas"));
     }
 
     #[test]
