@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Parser;
 use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 
+use crate::http::route::OpenPaths;
 use crate::memory::Wanted;
-use crate::route::OpenPaths;
 
 /// Smallest folder of private copies, in bytes. The chart knows it too.
 const LEAST_PRIVATE: u64 = 32 << 20;

@@ -13,9 +13,9 @@ use http::header::RETRY_AFTER;
 use jiff::Timestamp;
 use portcullis_contract::{Class, Failure, Reason};
 
-use crate::route::{decoded, quoted};
+use crate::http::route::{decoded, quoted};
 use crate::table::{Record, Serving, SharedTable, Table};
-use crate::text::from_now;
+use crate::verdict::text::from_now;
 
 /// When to ask again where no time is known.
 const LATER: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
 };
 
-use crate::error_share::Counts;
+use crate::volume::error_share::Counts;
 
 /// Buckets of durations, in seconds: from 50 µs to 30 s.
 const SECONDS: &[f64] = &[

@@ -13,26 +13,26 @@ use portcullis_process::{
     Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
 };
 
+use crate::admission::Asker;
+use crate::admission::last_call::LastCall;
 use crate::args::Args;
-use crate::ask::Asker;
-use crate::body::BodyLimits;
-use crate::connections::Connections;
-use crate::descriptors;
-use crate::drain::LastCall;
-use crate::expiry::{self, Expiry};
-use crate::follow::Follow;
-use crate::handle::{Handler, UnderWay};
+use crate::confinement::shut_in;
 use crate::health;
+use crate::http::body::BodyLimits;
+use crate::http::connections::Connections;
+use crate::http::descriptors;
+use crate::http::handler::{Handler, UnderWay};
+use crate::http::path_keys::AcceptedKeys;
+use crate::http::server::{DrainTimes, Server};
+use crate::http::tls::expiry::{self, Expiry};
+use crate::http::tls::{Certificates, TlsFiles};
 use crate::lanes::{LaneLimits, Lanes};
 use crate::memory::{Memory, MemoryPlan};
 use crate::metrics::Metrics;
-use crate::path_keys::AcceptedKeys;
-use crate::private_copy::prepare_private_dir;
-use crate::serve::{DrainTimes, Server};
-use crate::shut_in::shut_in;
-use crate::state::{Overall, document, numbered};
 use crate::table::{SharedTable, Table};
-use crate::tls::{Certificates, TlsFiles};
+use crate::volume::follow::Follow;
+use crate::volume::private_copy::prepare_private_dir;
+use crate::volume::state::{Overall, document, numbered};
 
 /// Connections that wait to be accepted: when there is no room for another, the kernel has its client wait for a second.
 const BACKLOG: i32 = 4096;

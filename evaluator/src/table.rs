@@ -9,9 +9,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use portcullis_contract::{Failure, FailurePolicy, GroupId, Mode, PolicyId, WebhookKind};
 
+use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::PolicyMetrics;
-use crate::policy::Loaded;
 
 /// The table in use. `ArcSwap` and not a lock: each request reads it, and none may wait for a swap.
 pub type SharedTable = Arc<ArcSwap<Table>>;

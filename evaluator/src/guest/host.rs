@@ -4,7 +4,7 @@
 //! whether the capability exists.
 
 use super::Host;
-use super::memory::{OutOfBounds, slice};
+use super::linear_memory::{OutOfBounds, slice};
 
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;

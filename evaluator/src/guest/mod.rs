@@ -22,9 +22,10 @@
 mod context;
 mod error;
 mod host;
+mod linear_memory;
 mod link;
+pub(crate) mod loaded;
 mod log;
-mod memory;
 mod parts;
 mod preview1;
 mod wapc;
@@ -42,8 +43,8 @@ use std::time::Instant;
 
 use wasmtime::{Instance, Store, Trap, UpdateDeadline};
 
+use crate::fair::claimant::Claimant;
 use crate::memory::{GuestMemory, Hold, Lease};
-use crate::tenant::Claimant;
 
 /// Largest reply of a guest, in bytes.
 pub(crate) const MAX_REPLY: usize = 8 << 20;

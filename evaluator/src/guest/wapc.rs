@@ -7,7 +7,7 @@ use wasmtime::{Caller, InstancePre, Linker, ModuleExport, Store, TypedFunc};
 
 use super::context::Limits;
 use super::error::quote;
-use super::memory::{OutOfBounds, index, parts, slice, slice_mut, write};
+use super::linear_memory::{OutOfBounds, index, parts, slice, slice_mut, write};
 use super::{CallError, Context, Host, MAX_REPLY, Operation, Parts, host, instantiate, store};
 use crate::memory::Lease;
 

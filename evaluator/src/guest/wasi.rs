@@ -7,7 +7,7 @@ use wasmtime::{Caller, InstancePre, Linker, Store};
 
 use super::context::Limits;
 use super::error::quote;
-use super::memory::parts;
+use super::linear_memory::parts;
 use super::{CallError, Context, Host, Operation, Parts, host, instantiate, store};
 use crate::memory::Lease;
 

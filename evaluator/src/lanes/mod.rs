@@ -11,15 +11,13 @@
 //! ticks and then competes with other long ones only: the slow lane's threads are so nice that the kernel takes them off
 //! the processor whenever a short evaluation wants it.
 //!
-//! What is scarce is shared by one rule, which [`fair`] tells: instances, long permits, loads, and the memory of guests. Turns
-//! of the slow lane have an order of their own, in [`turns`], since processor time is used up and does not come back.
+//! What is scarce is shared by one rule, which [`crate::fair`] tells: instances, long permits, loads, and the memory of guests. Turns
+//! of the slow lane have an order of their own, in [`schedule`], since processor time is used up and does not come back.
 
-mod fair;
-mod pool;
-mod refusal;
+mod error;
+mod schedule;
 mod share;
-mod turn;
-mod turns;
+mod slow_lane;
 mod width;
 
 use std::any::Any;
@@ -38,15 +36,14 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::fair::Claim;
-pub(crate) use self::pool::{Permit, Pool};
-pub use self::refusal::Refusal;
-pub(crate) use self::refusal::TIMED_OUT;
+pub(crate) use self::error::{Refusal, TIMED_OUT};
 pub use self::share::Share;
-use self::turn::{InTurns, Order};
+use self::slow_lane::{InTurns, Order};
+use crate::fair::claimant::Claimant;
+use crate::fair::policies::Claim;
+use crate::fair::pool::{Permit, Pool};
 use crate::memory::{GuestMemory, MemoryPlan};
 use crate::metrics::{Metrics, PolicyMetrics};
-use crate::tenant::Claimant;
 
 /// How nice the slow lane's threads are. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
 /// one that wakes up takes its place at once; yet on a busy machine it still gets on.

@@ -12,9 +12,10 @@ use futures::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use super::{Claim, InTurns, InstancePermit, Lanes, Refusal, first_turn, panicked};
+use super::{InTurns, InstancePermit, Lanes, Refusal, first_turn, panicked};
+use crate::fair::claimant::Claimant;
+use crate::fair::policies::Claim;
 use crate::metrics::PolicyMetrics;
-use crate::tenant::Claimant;
 
 /// Requests of one policy that may wait for each one that may run.
 const QUEUE_FACTOR: usize = 8;

@@ -11,11 +11,11 @@
 //! instance that finds nothing left waits, within its own time, and is refused as Overloaded at the end of it. The shared part
 //! goes by the rule of [`crate::lanes`], so that policies which touch all that they may leave room for others.
 
-mod container;
-mod lease;
+mod instance;
 mod plan;
+mod total;
 
-pub(crate) use self::container::Memory;
-pub(crate) use self::lease::{GuestMemory, Hold, Lease};
+pub(crate) use self::instance::{GuestMemory, Hold, Lease};
 pub use self::plan::MemoryPlan;
 pub(crate) use self::plan::Wanted;
+pub(crate) use self::total::Memory;

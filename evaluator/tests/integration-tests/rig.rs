@@ -13,14 +13,10 @@ use portcullis_contract::{
     PolicyEntry, PolicyId, Reason,
 };
 use portcullis_engine::{Compiler, RunLimits, RunningEngine};
-use portcullis_evaluator::follow::Follow;
-use portcullis_evaluator::lanes::{LaneLimits, Lanes};
-use portcullis_evaluator::memory::MemoryPlan;
-use portcullis_evaluator::metrics::Metrics;
-use portcullis_evaluator::policy::{CallLimits, Loaded, Payload};
-use portcullis_evaluator::state::numbered;
-use portcullis_evaluator::table::{Record, Serving, SharedTable, Table};
-use portcullis_evaluator::verdict::{EvaluationError, Verdict};
+use portcullis_evaluator::{
+    CallLimits, EvaluationError, Follow, LaneLimits, Lanes, Loaded, MemoryPlan, Metrics, Payload, Record, Serving,
+    SharedTable, Table, Verdict, numbered,
+};
 use portcullis_process::{Latch, Liveness, Shutdown, StateFeed, files};
 use serde_json::value::RawValue;
 use tempfile::TempDir;

@@ -14,7 +14,7 @@ use wasmtime::{Caller, Linker, Trap};
 
 use self::poll::Poll;
 pub(super) use self::streams::Streams;
-use super::memory::{OutOfBounds, index, parts, read_u32, slice, slice_mut, write, write_u32};
+use super::linear_memory::{OutOfBounds, index, parts, read_u32, slice, slice_mut, write, write_u32};
 use super::{CallError, Context};
 
 const MODULE: &str = "wasi_snapshot_preview1";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{BADF, Failure, INVAL, SUCCESS, is_stream, now, write_size};
-use crate::guest::memory::{slice, write};
+use crate::guest::linear_memory::{slice, write};
 
 /// Subscriptions in one poll.
 const MAX_SUBSCRIPTIONS: u32 = 1024;
@@ -87,7 +87,7 @@ impl Subscription {
 mod tests {
     use super::super::FAULT;
     use super::*;
-    use crate::guest::memory::read_u32;
+    use crate::guest::linear_memory::read_u32;
 
     fn clock(id: u8, timeout: u64) -> [u8; SUBSCRIPTION_SIZE] {
         let mut bytes = [0; SUBSCRIPTION_SIZE];

@@ -1,0 +1,164 @@
+//! One loaded generation of one policy: what a request needs to get a verdict, and nothing else.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use portcullis_contract::{Candidate, Digest, ExecutionMode};
+
+use crate::guest::{CallError, Guest, Host, Operation, Parts};
+use crate::lanes::TIMED_OUT;
+use crate::verdict::offload;
+use crate::verdict::reply;
+use crate::verdict::{EvaluationError, Verdict};
+use crate::volume::artifact::Code;
+
+/// What a guest is asked.
+#[derive(Debug, Clone)]
+pub struct Payload {
+    /// The JSON of the request, exactly as the guest shall see it. Members of a group share it.
+    pub request: Bytes,
+}
+
+/// What bounds one call.
+#[derive(Debug, Clone, Copy)]
+pub struct CallLimits {
+    /// When the answer must be there. The policy's own time limit counts as well.
+    pub deadline: Instant,
+}
+
+/// A generation that passed all its checks.
+pub struct Loaded {
+    generation: i64,
+    digest: Digest,
+    message: Option<String>,
+    mutating: bool,
+    timeout: Duration,
+    mode: ExecutionMode,
+    settings: Bytes,
+    guest: Arc<Guest>,
+    host: Arc<Host>,
+    /// Keeps the mapping, and with it the entry by which other policies find the same code.
+    code: Arc<Code>,
+}
+
+impl Loaded {
+    pub(crate) fn new(
+        candidate: &Candidate,
+        timeout: Duration,
+        guest: Arc<Guest>,
+        host: Arc<Host>,
+        code: Arc<Code>,
+    ) -> Self {
+        Self {
+            generation: candidate.generation,
+            digest: candidate.digest,
+            message: candidate.message.clone(),
+            mutating: candidate.mutating,
+            timeout,
+            mode: candidate.execution_mode,
+            settings: Bytes::copy_from_slice(candidate.settings.get().as_bytes()),
+            guest,
+            host,
+            code,
+        }
+    }
+
+    /// The same under another generation.
+    pub(crate) fn renumbered(&self, generation: i64) -> Self {
+        Self {
+            generation,
+            digest: self.digest,
+            message: self.message.clone(),
+            mutating: self.mutating,
+            timeout: self.timeout,
+            mode: self.mode,
+            settings: self.settings.clone(),
+            guest: Arc::clone(&self.guest),
+            host: Arc::new(self.host.renumbered(generation)),
+            code: Arc::clone(&self.code),
+        }
+    }
+
+    /// Asks the policy about a request, in a fresh instance. Dropping the future ends the guest.
+    ///
+    /// # Errors
+    /// When the guest fails, takes too long, or answers what is no verdict.
+    pub async fn validate(self: &Arc<Self>, payload: Payload, limits: CallLimits) -> Result<Verdict, EvaluationError> {
+        let deadline = limits.deadline.min(Instant::now() + self.timeout);
+        let payload = Parts::request(payload.request, self.settings.clone());
+        // Held until the instance is gone and its reply is decoded.
+        let (lease, _hold) = self.host.lease(deadline);
+        let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, lease).await;
+        let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
+        let mode = self.mode;
+        offload::work(reply.len(), move || reply::verdict(&reply, mode)).await
+    }
+
+    /// The generation.
+    pub fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    /// The digest of its module.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Replaces the text of a denial.
+    pub fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
+    /// Whether a patch by the policy may be sent.
+    pub fn mutating(&self) -> bool {
+        self.mutating
+    }
+
+    /// Longest evaluation.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+/// The texts of docs/design/policy-abi.md, sections 5, 6 and 11.
+fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
+    let text = match error {
+        CallError::TimedOut | CallError::Init { timed_out: true, .. } => TIMED_OUT.to_owned(),
+        CallError::Init { .. } | CallError::Host(_) => format!("internal server error: {error}"),
+        CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
+        CallError::Overloaded(text) => text.clone(),
+        // A command's own words on standard error are its whole message.
+        CallError::Guest(said) | CallError::Denied(said) if mode == ExecutionMode::Wasi => said.clone(),
+        _ => format!("internal server error: Guest call failure: {error}"),
+    };
+    EvaluationError::new(error.reason(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::Reason;
+
+    use super::*;
+
+    #[test]
+    fn texts_of_failed_evaluations() {
+        let text = |error: CallError, mode| evaluation_error(&error, mode).text;
+        let wapc = ExecutionMode::KubewardenWapc;
+        let timed_out = "Policy execution interrupted because it exceeded the allowed execution time";
+        assert_eq!(text(CallError::TimedOut, wapc), timed_out);
+        assert_eq!(text(CallError::TimedOut.init("wapc_init"), wapc), timed_out);
+        assert_eq!(text(CallError::Guest("no".into()), wapc), "internal server error: Guest call failure: no");
+        assert_eq!(text(CallError::Guest("no".into()), ExecutionMode::Wasi), "no");
+        assert_eq!(
+            text(CallError::Exit(3).init("_start"), wapc),
+            "internal server error: Initialization failed: the guest exited with code 3"
+        );
+    }
+
+    #[test]
+    fn a_refused_capability_is_the_reason_of_what_follows() {
+        let error = CallError::Guest("Policy has not been granted".into()).after_denial();
+        assert_eq!(evaluation_error(&error, ExecutionMode::KubewardenWapc).reason, Reason::CapabilityDenied);
+    }
+}

@@ -1,0 +1,189 @@
+//! Reading a request's body within limits of size, pace and memory.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use tokio::time::{Sleep, sleep, timeout};
+
+use crate::http::connection::Place;
+use crate::http::pace::{LONGEST, Progress};
+use crate::http::turns::{Turn, Turns};
+use crate::metrics::Metrics;
+
+/// Bodies up to this size are bounded by the number of connections alone, and never wait.
+const SMALL: usize = 64 << 10;
+/// What memory is counted in.
+const STEP: usize = 64 << 10;
+/// How many of these bytes one source has at most, in quarters, so that one that sends slowly leaves room for others.
+const QUARTERS_OF_ONE: usize = 3;
+/// A body, and what guests see of it: all members of a group see the same bytes, so they are there once.
+const COPIES: usize = 2;
+/// How long before the sender gives up a body stops waiting for memory, so that the answer says what it waited for.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+/// How often the pace of a body is looked at of which nothing comes.
+const LOOK: Duration = Duration::from_millis(250);
+/// Longest time that a body which is refused is read and thrown away for.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Limits on bodies.
+pub struct BodyLimits {
+    largest: usize,
+    /// Steps of memory for all large bodies together. A body has what it announces before anything of it is read; one that
+    /// finds too little waits, and so does its sender.
+    memory: Arc<Turns>,
+    metrics: Metrics,
+}
+
+/// A body, and the memory that is reserved for it.
+pub struct Body {
+    /// The content.
+    pub bytes: Bytes,
+    _memory: Option<Turn>,
+}
+
+/// A body that is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyError {
+    /// Above the limit.
+    TooLarge,
+    /// Not there in time.
+    TooSlow,
+    /// There was no memory for it in time.
+    NoRoom,
+    /// The connection broke; nobody is left to answer.
+    Broken,
+}
+
+/// A body that is being read.
+struct Reading<'a> {
+    body: Incoming,
+    place: &'a Place,
+    announced: usize,
+    received: usize,
+    begun: Instant,
+    /// Where its memory comes from, if it is large.
+    memory: Option<&'a Turns>,
+}
+
+impl BodyLimits {
+    /// Bodies of at most `largest` bytes, and `memory` bytes for all large ones together.
+    pub fn new(largest: usize, memory: u64, metrics: &Metrics) -> Self {
+        let steps = |bytes: usize| u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX).max(1);
+        let one = largest.saturating_mul(COPIES);
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
+        let memory = Turns::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
+        Self { largest, memory, metrics: metrics.clone() }
+    }
+
+    /// Whether a body announces more than is taken.
+    pub fn is_too_large(&self, body: &Incoming) -> bool {
+        body.size_hint().lower() > u64::try_from(self.largest).unwrap_or(u64::MAX)
+    }
+
+    /// Reads the body of a request that came on a connection, and whose sender waits for `patience` at most.
+    ///
+    /// # Errors
+    /// When it is too large, too slow, or broken off, or there is no memory for it.
+    pub async fn read(&self, body: Incoming, place: &Place, patience: Option<Duration>) -> Result<Body, BodyError> {
+        if self.is_too_large(&body) {
+            return Err(BodyError::TooLarge);
+        }
+        // No chunks are taken, so this is exactly what comes.
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let turn = if announced > SMALL { Some(self.room(announced, place, patience).await?) } else { None };
+        place.sending(u64::try_from(announced).unwrap_or(u64::MAX));
+        let memory = turn.as_ref().map(|_| &*self.memory);
+        let reading = Reading { body, place, announced, received: 0, begun: Instant::now(), memory };
+        let read = reading.whole().await;
+        if read == Err(BodyError::TooSlow) {
+            self.metrics.bodies_too_slow.inc();
+        }
+        Ok(Body { bytes: read?, _memory: turn })
+    }
+
+    /// Waits until there is memory for a body.
+    async fn room(&self, announced: usize, place: &Place, patience: Option<Duration>) -> Result<Turn, BodyError> {
+        place.waiting();
+        let steps = u32::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u32::MAX);
+        let room = self.memory.acquire(place.source(), place.is_known() || place.is_proven(), steps);
+        let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
+        timeout(longest, room).await.map_err(|_| {
+            self.metrics.bodies_without_room.inc();
+            BodyError::NoRoom
+        })
+    }
+
+    /// Reads on for a moment and throws away: who still sends when the connection is closed may never see the answer.
+    pub async fn discard(&self, mut body: Incoming) {
+        let mut left = self.largest.saturating_mul(4);
+        let reading = async {
+            while let Some(Ok(frame)) = body.frame().await {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                if left == 0 {
+                    break;
+                }
+            }
+        };
+        // Too late is as good as done.
+        let _ = timeout(DISCARD_TIMEOUT, reading).await;
+    }
+}
+
+impl Reading<'_> {
+    async fn whole(mut self) -> Result<Bytes, BodyError> {
+        let mut look = pin!(sleep(LOOK));
+        // Most bodies come in one piece, which is then not copied.
+        let mut first: Option<Bytes> = None;
+        let mut all = BytesMut::new();
+        while let Some(piece) = poll_fn(|cx| self.poll_piece(cx, look.as_mut())).await? {
+            if first.is_none() && all.is_empty() {
+                first = Some(piece);
+                continue;
+            }
+            if let Some(first) = first.take() {
+                all.reserve(self.announced);
+                all.extend_from_slice(&first);
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(first.unwrap_or_else(|| all.freeze()))
+    }
+
+    /// The next piece; nothing at the end. What is there is taken before the pace is judged: where this program is late,
+    /// the sender is not slow.
+    fn poll_piece(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut look: Pin<&mut Sleep>,
+    ) -> Poll<Result<Option<Bytes>, BodyError>> {
+        while let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            let Some(frame) = frame else { return Poll::Ready(Ok(None)) };
+            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            self.received += piece.len();
+            self.place.received(u64::try_from(self.received).unwrap_or(u64::MAX));
+            return Poll::Ready(Ok(Some(piece)));
+        }
+        loop {
+            let progress = self.progress();
+            let is_in_the_way = || self.memory.is_some_and(Turns::is_waited_for);
+            if progress.is_too_slow() || (progress.lags() && is_in_the_way()) {
+                return Poll::Ready(Err(BodyError::TooSlow));
+            }
+            if look.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            look.as_mut().reset(tokio::time::Instant::now() + LOOK);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        Progress { announced: bytes(self.announced), received: bytes(self.received), elapsed: self.begun.elapsed() }
+    }
+}

@@ -1,0 +1,18 @@
+//! The admission port, from a connection to the bytes of an answer.
+//!
+//! [`server`] accepts connections, [`handler`] answers requests, [`body`] reads their bodies; everything else here says who may have
+//! how much of what, for how long: a slow or hostile client costs no other client anything.
+
+pub(crate) mod body;
+mod connection;
+pub(crate) mod connections;
+pub(crate) mod descriptors;
+mod eviction;
+pub(crate) mod handler;
+mod pace;
+pub(crate) mod path_keys;
+pub(crate) mod route;
+pub(crate) mod server;
+mod stream;
+pub(crate) mod tls;
+mod turns;

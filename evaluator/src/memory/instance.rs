@@ -1,0 +1,211 @@
+//! What one instance may use, and what all of them share above their floors.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus::{IntCounter, IntGauge};
+
+use super::MemoryPlan;
+use crate::fair::claimant::Claimant;
+use crate::fair::policies::Claim;
+use crate::fair::pool::{Permit, Pool};
+use crate::metrics::Metrics;
+
+/// What is taken at a time, so that a guest which grows page by page asks seldom.
+const STEP: u64 = 1 << 20;
+/// How long before its deadline an instance stops waiting, so that its own answer is there in time. An eighth of the time that is left
+/// where that is less.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
+/// The memory of all instances.
+pub(crate) struct GuestMemory {
+    floor: u64,
+    shared: Arc<Pool>,
+    used: IntGauge,
+    waits: IntCounter,
+    refused: IntCounter,
+    overloaded: IntCounter,
+}
+
+/// One instance's account. It lives beside the instance; its [`Hold`] lives longer.
+pub(crate) struct Lease {
+    hold: Arc<Hold>,
+    who: Arc<Claimant>,
+    deadline: Instant,
+    /// What the instance has asked for so far.
+    used: u64,
+}
+
+/// What an instance holds, to be dropped after the instance: its memory is given back to the system first.
+pub(crate) struct Hold {
+    memory: Arc<GuestMemory>,
+    /// Above the floor.
+    permit: Mutex<Option<Permit>>,
+}
+
+/// There is no memory left for an instance now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this replica has no memory left for this policy or its namespace now; raise the evaluator's memory limit if it lasts"
+)]
+pub(crate) struct NoMemory;
+
+impl GuestMemory {
+    /// The memory of a plan.
+    pub(crate) fn new(plan: MemoryPlan, metrics: &Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            floor: plan.floor,
+            // Each instance waits once at a time, so there are never more than that.
+            shared: Pool::new(plan.shared, plan.shared / 32, usize::MAX),
+            used: metrics.guest_memory.clone(),
+            waits: metrics.guest_memory_waits.clone(),
+            refused: metrics.guest_memory_refused.clone(),
+            overloaded: metrics.overloaded.clone(),
+        })
+    }
+
+    /// An account for an instance that must have ended at `deadline`.
+    pub(crate) fn lease(self: &Arc<Self>, who: &Arc<Claimant>, deadline: Instant) -> (Lease, Arc<Hold>) {
+        self.used.add(gauge(self.floor));
+        let hold = Arc::new(Hold { memory: Arc::clone(self), permit: Mutex::new(None) });
+        (Lease { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, used: 0 }, hold)
+    }
+}
+
+impl Lease {
+    /// Lets the instance use `more` bytes, when they can be had.
+    ///
+    /// # Errors
+    /// When they cannot, until shortly before the deadline.
+    pub(crate) async fn grow(&mut self, more: u64) -> Result<(), NoMemory> {
+        let memory = Arc::clone(&self.hold.memory);
+        let used = self.used.saturating_add(more);
+        let Some(claim) = self.claim(used, memory.floor) else {
+            self.used = used;
+            return Ok(());
+        };
+        let permit = match memory.shared.try_take(&claim) {
+            Some(permit) => permit,
+            None => {
+                memory.waits.inc();
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                let deadline = self.deadline - LAST_MOMENT.min(left / 8);
+                memory.shared.take(&claim, Some(deadline)).await.map_err(|_| memory.refuse())?
+            }
+        };
+        self.used = used;
+        self.hold.add(permit);
+        Ok(())
+    }
+
+    /// What must be taken so that `used` is covered.
+    fn claim(&self, used: u64, floor: u64) -> Option<Claim> {
+        let above = used.saturating_sub(floor);
+        // Most instances stay below, and then nothing is looked at.
+        if above == 0 {
+            return None;
+        }
+        let has = self.hold.permit.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Permit::amount);
+        let amount = above.saturating_sub(has).div_ceil(STEP).saturating_mul(STEP);
+        (amount > 0).then(|| Claim { who: Arc::clone(&self.who), amount, has })
+    }
+}
+
+impl GuestMemory {
+    fn refuse(&self) -> NoMemory {
+        self.refused.inc();
+        self.overloaded.inc();
+        NoMemory
+    }
+}
+
+impl Hold {
+    fn add(&self, more: Permit) {
+        self.memory.used.add(gauge(more.amount()));
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *permit {
+            Some(permit) => permit.merge(more),
+            None => *permit = Some(more),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let permit = self.permit.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let shared = permit.as_ref().map_or(0, Permit::amount);
+        self.memory.used.sub(gauge(self.memory.floor.saturating_add(shared)));
+    }
+}
+
+fn gauge(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory(floor: u64, shared: u64) -> (Arc<GuestMemory>, Metrics) {
+        let metrics = Metrics::new().expect("registers");
+        (GuestMemory::new(MemoryPlan { floor, shared, bodies: 0 }, &metrics), metrics)
+    }
+
+    fn who(id: &str) -> Arc<Claimant> {
+        Claimant::new(&id.parse().expect("an id"))
+    }
+
+    fn lease(memory: &Arc<GuestMemory>, id: &str, millis: u64) -> (Lease, Arc<Hold>) {
+        memory.lease(&who(id), Instant::now() + Duration::from_millis(millis))
+    }
+
+    #[tokio::test]
+    async fn below_the_floor_nothing_is_taken() {
+        let (memory, metrics) = memory(2 * MIB, 0);
+        let (mut lease, hold) = lease(&memory, "cluster/a", 1000);
+        assert_eq!(lease.grow(MIB).await, Ok(()));
+        assert_eq!(lease.grow(MIB).await, Ok(()));
+        assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64);
+        drop((lease, hold));
+        assert_eq!(metrics.guest_memory.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn above_it_steps_are_taken_and_come_back_with_the_hold() {
+        let (memory, metrics) = memory(MIB, 8 * MIB);
+        let (mut lease, hold) = lease(&memory, "cluster/a", 1000);
+        assert_eq!(lease.grow(MIB + 1).await, Ok(()));
+        assert_eq!(lease.grow(1000).await, Ok(()), "within the step");
+        assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64);
+        drop(lease);
+        assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64, "the instance may still be there");
+        drop(hold);
+        assert_eq!(metrics.guest_memory.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_finds_nothing_left_waits_and_is_refused_in_time() {
+        let (memory, metrics) = memory(MIB, 8 * MIB);
+        let (mut first, _hold) = lease(&memory, "cluster/a", 10_000);
+        assert_eq!(first.grow(9 * MIB).await, Ok(()));
+        let (mut second, _hold) = lease(&memory, "cluster/b", 80);
+        let begin = Instant::now();
+        assert_eq!(second.grow(2 * MIB).await, Err(NoMemory));
+        assert!(begin.elapsed() >= Duration::from_millis(60), "{:?}", begin.elapsed());
+        assert_eq!((metrics.guest_memory_waits.get(), metrics.guest_memory_refused.get()), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_ends_the_wait() {
+        let (memory, _) = memory(MIB, 8 * MIB);
+        let (mut first, hold) = lease(&memory, "cluster/a", 10_000);
+        assert_eq!(first.grow(9 * MIB).await, Ok(()));
+        let (mut second, _hold) = lease(&memory, "cluster/b", 10_000);
+        let grown = tokio::spawn(async move { second.grow(2 * MIB).await });
+        tokio::task::yield_now().await;
+        drop((first, hold));
+        assert_eq!(grown.await.expect("ends"), Ok(()));
+    }
+}

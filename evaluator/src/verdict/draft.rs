@@ -1,0 +1,271 @@
+//! The request's object on its way through the policies that may change it.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use portcullis_contract::Reason;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::lanes::Refusal;
+use crate::verdict::decision::Mutation;
+use crate::verdict::offload;
+use crate::verdict::patch::{self, Change, PatchError, Subject};
+use crate::verdict::{EvaluationError, Verdict};
+
+/// The object as it came, as the policies so far left it, and the patch between the two. Nothing is decoded before a
+/// policy offers a change.
+pub struct Draft<'a> {
+    raw: Option<&'a RawValue>,
+    subject: Subject,
+    /// What the first policy saw that made a change: the object as it came is in there.
+    first: Option<Bytes>,
+    current: Option<Box<RawValue>>,
+    patch: Option<String>,
+}
+
+/// What an evaluation needs to judge a mutation by itself, in its own time and on its own thread.
+#[derive(Debug, Clone)]
+pub struct Edit {
+    subject: Subject,
+    first: Option<Bytes>,
+    is_left_out: bool,
+}
+
+/// What came of asking a policy.
+#[derive(Debug)]
+pub struct Judged {
+    /// What it said, without the object.
+    pub verdict: Verdict,
+    /// What it did to the object.
+    pub mutation: Mutation,
+    /// The object with its change, where there is one, and what the policy saw.
+    pub change: Option<(Change, Bytes)>,
+}
+
+/// The one field of what a guest sees that can be mutated.
+#[derive(Deserialize)]
+struct Seen<'a> {
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+}
+
+impl<'a> Draft<'a> {
+    /// The object of a review; nothing on DELETE.
+    pub fn object(raw: Option<&'a RawValue>) -> Self {
+        Self { raw, subject: Subject::Object, first: None, current: None, patch: None }
+    }
+
+    /// A raw request, which is its own object.
+    pub fn raw(raw: &'a RawValue) -> Self {
+        Self { raw: Some(raw), subject: Subject::Raw, first: None, current: None, patch: None }
+    }
+
+    /// For the evaluation of the next policy.
+    pub fn edit(&self) -> Edit {
+        Edit { subject: self.subject, first: self.first.clone(), is_left_out: false }
+    }
+
+    /// Takes a change: it is what the next policy sees.
+    pub fn keep(&mut self, (change, seen): (Change, Bytes)) {
+        self.first.get_or_insert(seen);
+        self.patch = change.patch;
+        self.current = Some(change.object);
+    }
+
+    /// The current object's JSON.
+    pub fn text(&self) -> Option<&str> {
+        self.current.as_deref().or(self.raw).map(RawValue::get)
+    }
+
+    /// The patch from the first object to the current one, in base64; nothing where they are the same.
+    pub fn into_patch(self) -> Option<String> {
+        self.patch
+    }
+}
+
+impl Edit {
+    /// For a member of a validating group. A change of the object by a generation that `may_mutate` is left out: it is a member
+    /// there only while `spec.mutating` is being changed, because its kind of webhook is not the one that the newest generation or
+    /// the serving one is made for.
+    ///
+    /// - From `false` to `true`, the new generation answers in the old group until the mutating webhook is called everywhere. That
+    ///   webhook sends its change; refusing it here would refuse every request meanwhile, as the older generation's rules are not its.
+    /// - From `true` to `false`, an older generation that still serves is asked here by the newest one's rules, and those want no
+    ///   change.
+    ///
+    /// A change by a generation that may not mutate stays, and is refused by [`crate::verdict::decision::judged`]: its own spec forbids it.
+    pub fn leaving_out(self, may_mutate: bool) -> Self {
+        Self { is_left_out: may_mutate, ..self }
+    }
+
+    /// Judges what a policy made of the object that it saw in `seen`.
+    ///
+    /// # Errors
+    /// When the mutation may not be applied, or `deadline` passes.
+    pub async fn judge(self, mut verdict: Verdict, seen: Bytes, deadline: Instant) -> Result<Judged, EvaluationError> {
+        let mutated = verdict.mutated_object.take();
+        let mutated = mutated.filter(|object| verdict.accepted && !self.is_left_out && object.get() != "null");
+        let Some(mutated) = mutated else { return Ok(Judged { verdict, mutation: Mutation::None, change: None }) };
+        let size = mutated.get().len() + seen.len() + self.first.as_ref().map_or(0, Bytes::len);
+        let result =
+            offload::work(size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
+        match result {
+            Ok((Ok(Some(change)), seen)) => {
+                Ok(Judged { verdict, mutation: Mutation::Changed, change: Some((change, seen)) })
+            }
+            Ok((Ok(None), _)) => Ok(Judged { verdict, mutation: Mutation::None, change: None }),
+            Ok((Err(Nothing), _)) => Ok(Judged { verdict, mutation: Mutation::OfNothing, change: None }),
+            Err(PatchError::TooLate) => Err(Refusal::TimedOut.into()),
+            Err(error) => Err(EvaluationError::new(Reason::PatchInvalid, error.to_string())),
+        }
+    }
+
+    fn change(
+        &self,
+        mutated: Box<RawValue>,
+        seen: &[u8],
+        deadline: Instant,
+    ) -> Result<Result<Option<Change>, Nothing>, PatchError> {
+        let Some(current) = self.object(seen)? else { return Ok(Err(Nothing)) };
+        let first = match &self.first {
+            Some(first) => self.object(first)?.unwrap_or(current),
+            None => current,
+        };
+        patch::change(first, current, mutated, self.subject, deadline).map(Ok)
+    }
+
+    /// The object in what a guest saw.
+    fn object<'s>(&self, seen: &'s [u8]) -> Result<Option<&'s RawValue>, PatchError> {
+        let found = match self.subject {
+            Subject::Object => serde_json::from_slice::<Seen<'_>>(seen).map(|seen| seen.object),
+            Subject::Raw => serde_json::from_slice(seen).map(Some),
+        };
+        found.map_err(|_| PatchError::Original)
+    }
+}
+
+/// There is nothing to mutate.
+struct Nothing;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).expect("JSON")
+    }
+
+    fn patch(draft: Draft<'_>) -> Option<String> {
+        use base64::Engine as _;
+        let bytes = base64::engine::general_purpose::STANDARD.decode(draft.into_patch()?).expect("base64");
+        Some(String::from_utf8(bytes).expect("UTF-8"))
+    }
+
+    /// What a policy sees that is asked now.
+    fn seen(draft: &Draft<'_>) -> Bytes {
+        let object = draft.text().map(|text| format!(",\"object\":{text}"));
+        match draft.subject {
+            Subject::Object => format!("{{\"uid\":\"u\"{}}}", object.unwrap_or_default()).into(),
+            Subject::Raw => draft.text().unwrap_or_default().to_owned().into(),
+        }
+    }
+
+    async fn judge(draft: &Draft<'_>, mutated: &str, time: Duration) -> Result<Judged, EvaluationError> {
+        let verdict = serde_json::from_str(&format!("{{\"accepted\":true,\"mutated_object\":{mutated}}}"));
+        draft.edit().judge(verdict.expect("a verdict"), seen(draft), Instant::now() + time).await
+    }
+
+    /// A policy offers this, and it is kept.
+    async fn offer(draft: &mut Draft<'_>, mutated: &str) -> Mutation {
+        let judged = judge(draft, mutated, Duration::from_secs(60)).await.expect("it may be applied");
+        judged.change.into_iter().for_each(|change| draft.keep(change));
+        judged.mutation
+    }
+
+    #[tokio::test]
+    async fn each_policy_sees_what_the_ones_before_left_and_one_patch_leads_to_the_end() {
+        let object = raw(r#"{"a": 1}"#);
+        let mut draft = Draft::object(Some(&object));
+        assert_eq!(draft.text(), Some(r#"{"a": 1}"#));
+        assert_eq!(offer(&mut draft, r#"{"a":2}"#).await, Mutation::Changed);
+        assert_eq!(offer(&mut draft, r#"{"a":2}"#).await, Mutation::None);
+        assert_eq!(offer(&mut draft, r#"{"a":2,"b":3}"#).await, Mutation::Changed);
+        assert_eq!(offer(&mut draft, "null").await, Mutation::None);
+        assert_eq!(draft.text(), Some(r#"{"a":2,"b":3}"#));
+        assert_eq!(
+            patch(draft).as_deref(),
+            Some(r#"[{"op":"replace","path":"/a","value":2},{"op":"add","path":"/b","value":3}]"#)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_taken_back_is_none() {
+        let object = raw(r#"{"a":1}"#);
+        let mut draft = Draft::object(Some(&object));
+        assert_eq!(offer(&mut draft, r#"{"a":2}"#).await, Mutation::Changed);
+        assert_eq!(offer(&mut draft, r#"{"a":1}"#).await, Mutation::Changed);
+        assert_eq!(draft.text(), Some(r#"{"a":1}"#));
+        assert_eq!(patch(draft), None);
+    }
+
+    #[tokio::test]
+    async fn what_may_not_be_applied_leaves_the_draft_alone() {
+        let object = raw(r#"{"a":1}"#);
+        let draft = Draft::object(Some(&object));
+        let error = judge(&draft, "[]", Duration::from_secs(60)).await.expect_err("refused");
+        assert_eq!((error.reason, &*error.text), (Reason::PatchInvalid, "the mutated object is not an object"));
+        assert_eq!(draft.text(), Some(r#"{"a":1}"#));
+        assert_eq!(patch(draft), None);
+    }
+
+    #[tokio::test]
+    async fn there_is_nothing_to_mutate_on_delete() {
+        assert_eq!(offer(&mut Draft::object(None), "{}").await, Mutation::OfNothing);
+    }
+
+    #[tokio::test]
+    async fn a_raw_request_may_be_any_json() {
+        let request = raw("[1]");
+        let mut draft = Draft::raw(&request);
+        assert_eq!(offer(&mut draft, "[1,2]").await, Mutation::Changed);
+        assert_eq!(patch(draft).as_deref(), Some(r#"[{"op":"add","path":"/1","value":2}]"#));
+    }
+
+    #[tokio::test]
+    async fn a_mutation_that_is_refused_with_the_request_is_not_looked_at() {
+        let object = raw(r#"{"a":1}"#);
+        let verdict = serde_json::from_str(r#"{"accepted":false,"mutated_object":[]}"#).expect("a verdict");
+        let draft = Draft::object(Some(&object));
+        let judged = draft.edit().judge(verdict, seen(&draft), Instant::now()).await.expect("a verdict");
+        assert_eq!(judged.mutation, Mutation::None);
+    }
+
+    #[tokio::test]
+    async fn a_large_mutation_has_the_evaluations_time_and_no_more() {
+        let object = raw(&format!("{{\"a\":[{}0]}}", "0,".repeat(50_000)));
+        let draft = Draft::object(Some(&object));
+        let mutated = object.get().replace("0]", "1]");
+        let error = judge(&draft, &mutated, Duration::ZERO).await.expect_err("too late");
+        assert_eq!(error.reason, Reason::EvaluationTimedOut);
+        let judged = judge(&draft, &mutated, Duration::from_secs(60)).await.expect("in time");
+        assert_eq!(judged.mutation, Mutation::Changed);
+    }
+
+    #[tokio::test]
+    async fn a_validating_group_leaves_out_the_change_of_a_policy_that_may_mutate() {
+        let object = raw(r#"{"kind":"Pod"}"#);
+        let draft = Draft::object(Some(&object));
+        for (may_mutate, mutation) in [(true, Mutation::None), (false, Mutation::Changed)] {
+            let verdict = r#"{"accepted":true,"mutated_object":{"kind":"Pod","a":1}}"#;
+            let verdict = serde_json::from_str(verdict).expect("a verdict");
+            let edit = draft.edit().leaving_out(may_mutate);
+            let judged = edit.judge(verdict, seen(&draft), Instant::now() + Duration::from_secs(60)).await;
+            let judged = judged.expect("it may be applied");
+            assert_eq!((judged.verdict.accepted, judged.mutation), (true, mutation));
+            assert_eq!(judged.change.is_some(), !may_mutate, "this one is refused for it");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! From a mutated object to a JSON Patch that is known to lead there (RFC 6902).
+//!
+//! The API server turns a patch that does not apply into an internal error, even under `failurePolicy: Ignore`. So the
+//! patch is applied here first, and a mutation of what a policy must not touch is refused.
+//!
+//! Both objects come from strangers, so [`diff`] works on their texts and bounds what the patch costs: to make, to send and
+//! to apply.
+
+mod diff;
+mod text;
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use self::diff::Diff;
+use self::text::{Text, unescaped};
+use crate::verdict::offload::SMALL;
+
+/// What a mutation is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A Kubernetes object, which must stay the same object.
+    Object,
+    /// A raw request, which may become anything.
+    Raw,
+}
+
+/// A mutation that is not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// The request's own object cannot be decoded.
+    #[error("the request's object cannot be mutated: it is nested too deep or has a number out of range")]
+    Original,
+    /// The guest's object cannot be decoded.
+    #[error("the mutated object is nested too deep or has a number out of range")]
+    Mutated,
+    /// The guest's object is a list or a scalar.
+    #[error("the mutated object is not an object")]
+    NotAnObject,
+    /// The guest's object is another object.
+    #[error("the mutated object has another {0} than the request's object")]
+    AnotherObject(&'static str),
+    /// It takes too much to get from one object to the other.
+    #[error("the patch to the mutated object is longer than {} bytes", diff::MAX_PATCH)]
+    TooLong,
+    /// The patch does not lead from the one to the other.
+    #[error("the patch to the mutated object does not lead there")]
+    Astray,
+    /// The evaluation's time was over before the patch was made.
+    #[error("the patch to the mutated object took too long to make")]
+    TooLate,
+}
+
+/// A mutation that may be sent.
+#[derive(Debug)]
+pub struct Change {
+    /// The object as it is now.
+    pub object: Box<RawValue>,
+    /// What leads to it from the first one, in base64; nothing where it is the first one again.
+    pub patch: Option<String>,
+}
+
+/// What a guest made of `current`, which mutations before it made of `first`; nothing when it is the same. The work is linear
+/// in the length of the three.
+///
+/// # Errors
+/// When the mutation may not be applied, or the work is not done before `deadline`.
+pub fn change(
+    first: &RawValue,
+    current: &RawValue,
+    mutated: Box<RawValue>,
+    subject: Subject,
+    deadline: Instant,
+) -> Result<Option<Change>, PatchError> {
+    let Some(patch) = compare(first, current, &mutated, subject, deadline)? else { return Ok(None) };
+    if let Some(patch) = &patch {
+        leads_there(first, &mutated, patch)?;
+    }
+    Ok(Some(Change { object: mutated, patch: patch.map(|patch| STANDARD.encode(patch)) }))
+}
+
+/// The patch from the first object to the mutated one, where it differs from the current one.
+fn compare(
+    first: &RawValue,
+    current: &RawValue,
+    mutated: &RawValue,
+    subject: Subject,
+    deadline: Instant,
+) -> Result<Option<Option<String>>, PatchError> {
+    let from = Text::of(first).ok_or(PatchError::Original)?;
+    let to = Text::of(mutated).ok_or(PatchError::Mutated)?;
+    if subject == Subject::Object {
+        same_object(&from, &to)?;
+    }
+    let diff = Diff::of(&from, &to, deadline)?;
+    let is_changed = match first.get() == current.get() {
+        true => !diff.is_empty(),
+        // The patch is one from the first to the last, so of what is between only the difference counts.
+        false => !is_same(current, &to, deadline)?,
+    };
+    Ok(is_changed.then(|| (!diff.is_empty()).then(|| diff.json())))
+}
+
+fn is_same(current: &RawValue, mutated: &Text<'_>, deadline: Instant) -> Result<bool, PatchError> {
+    // A member before this one made it, and it was taken.
+    let current = Text::of(current).ok_or(PatchError::Original)?;
+    match Diff::of(&current, mutated, deadline) {
+        Ok(diff) => Ok(diff.is_empty()),
+        Err(PatchError::TooLong) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A mutated object is the same object still.
+fn same_object(first: &Text<'_>, mutated: &Text<'_>) -> Result<(), PatchError> {
+    if mutated.first_byte(mutated.root()) != b'{' {
+        return Err(PatchError::NotAnObject);
+    }
+    for (field, keys) in [
+        ("apiVersion", &["apiVersion"][..]),
+        ("kind", &["kind"]),
+        ("metadata.name", &["metadata", "name"]),
+        ("metadata.namespace", &["metadata", "namespace"]),
+    ] {
+        if set(first, keys) != set(mutated, keys) {
+            return Err(PatchError::AnotherObject(field));
+        }
+    }
+    Ok(())
+}
+
+/// A field that is there and not null, and whether it is a string; an object whose name the API server will make has none.
+fn set<'a>(object: &Text<'a>, keys: &[&str]) -> Option<(bool, Cow<'a, str>)> {
+    match object.raw(object.find(keys)?) {
+        "null" => None,
+        string if string.starts_with('"') => Some((true, unescaped(string))),
+        other => Some((false, other.into())),
+    }
+}
+
+/// Applies a patch as the API server will. Values in memory take forty times the room of their text, so this is done where
+/// the texts are small, as most are; a longer patch is made in the same way.
+fn leads_there(first: &RawValue, last: &RawValue, patch: &str) -> Result<(), PatchError> {
+    if first.get().len() + last.get().len() + patch.len() > SMALL {
+        return Ok(());
+    }
+    let decode = |raw: &RawValue| serde_json::from_str::<Value>(raw.get()).map_err(|_| PatchError::Astray);
+    let (mut object, last) = (decode(first)?, decode(last)?);
+    let patch: json_patch::Patch = serde_json::from_str(patch).map_err(|_| PatchError::Astray)?;
+    json_patch::patch(&mut object, &patch).map_err(|_| PatchError::Astray)?;
+    if object == last { Ok(()) } else { Err(PatchError::Astray) }
+}
+
+#[cfg(test)]
+mod tests;

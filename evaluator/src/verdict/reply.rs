@@ -1,0 +1,96 @@
+//! What a guest replied, decoded with limits.
+
+use portcullis_contract::{ExecutionMode, Reason, clean};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::review::json::{self, Object};
+use crate::verdict::{EvaluationError, Verdict};
+
+/// Deepest nesting of a reply.
+const MAX_DEPTH: usize = 128;
+/// Longest denial text, warning or annotation, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// What a guest thinks of settings (docs/design/policy-abi.md, section 4).
+#[derive(Debug, Deserialize)]
+pub(crate) struct SettingsResponse {
+    /// Whether they are fine.
+    pub(crate) valid: bool,
+    /// Why not.
+    #[serde(default)]
+    pub(crate) message: Option<String>,
+}
+
+/// The reply to `validate`. Texts for people are cleaned and cut; the denial stands whatever its text is.
+///
+/// # Errors
+/// When the reply is no validation response.
+pub(crate) fn verdict(reply: &[u8], mode: ExecutionMode) -> Result<Verdict, EvaluationError> {
+    let mut verdict: Verdict = decode(reply).map_err(|cause| {
+        let action = match mode {
+            ExecutionMode::Wasi => "Cannot deserialize policy validation response",
+            _ => "invalid response from policy",
+        };
+        EvaluationError::new(Reason::ResponseInvalid, format!("internal server error: {action}: {cause}"))
+    })?;
+    verdict.message = verdict.message.map(|text| clean(&text, MAX_TEXT));
+    if let Some(warnings) = &mut verdict.warnings {
+        warnings.iter_mut().for_each(|text| *text = clean(text, MAX_TEXT));
+    }
+    if let Some(annotations) = verdict.audit_annotations.take() {
+        let shown = annotations.into_iter().map(|(key, text)| (clean(&key, 256), clean(&text, MAX_TEXT)));
+        verdict.audit_annotations = Some(shown.collect());
+    }
+    Ok(verdict)
+}
+
+/// The reply to `validate_settings`, or what is wrong with it.
+pub(crate) fn settings(reply: &[u8]) -> Result<SettingsResponse, String> {
+    decode(reply)
+}
+
+fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
+    if json::is_deeper(reply, MAX_DEPTH) {
+        return Err(format!("it is nested deeper than {MAX_DEPTH} levels"));
+    }
+    serde_json::from_slice::<Object<T>>(reply).map(|Object(response)| response).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(reply: &[u8]) -> EvaluationError {
+        verdict(reply, ExecutionMode::KubewardenWapc).expect_err("refused")
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for reply in
+            [&b"not json"[..], b"", b"[true]", b"{}", b"{\"accepted\":1}", b"{\"accepted\":true,\"code\":70000}"]
+        {
+            assert_eq!(refused(reply).reason, Reason::ResponseInvalid);
+        }
+        assert!(refused(b"{\"accepted\":false,\"message\":\"\xff\"}").text.contains("invalid response from policy"));
+        let error = verdict(b"", ExecutionMode::Wasi).expect_err("refused");
+        assert!(error.text.starts_with("internal server error: Cannot deserialize policy validation response: "));
+    }
+
+    #[test]
+    fn deep_nesting_costs_no_stack() {
+        let mut reply = b"{\"accepted\":true,\"mutated_object\":".to_vec();
+        reply.resize(reply.len() + 100_000, b'[');
+        reply.resize(reply.len() + 100_000, b']');
+        reply.push(b'}');
+        assert!(refused(&reply).text.contains("nested deeper than 128"));
+    }
+
+    #[test]
+    fn a_long_denial_stands_with_a_cut_text() {
+        let reply = format!("{{\"accepted\":false,\"message\":\"a\\u001b[31m{}\"}}", "x".repeat(1 << 20));
+        let verdict = verdict(reply.as_bytes(), ExecutionMode::KubewardenWapc).expect("a verdict");
+        let message = verdict.message.expect("a text");
+        assert!(!verdict.accepted && message.starts_with("a [31mxxx") && message.len() <= 1024);
+    }
+}

@@ -1,0 +1,359 @@
+//! From a file of the shared volume to code that may run.
+//!
+//! An artifact is native code. The volume is somebody else's to write, and a mapped file that changes is changed code or a
+//! bus error. So the bytes are hashed while they are copied to a folder that only this process's user can write, and the
+//! copy is mapped. A copy that is there from an earlier start is hashed again before it is used.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use portcullis_contract::{Artifact, Digest, Reason};
+use portcullis_engine::RunningEngine;
+use portcullis_process::files::FileError;
+use wasmtime::{Engine, Module};
+
+use crate::fair::claimant::Claimant;
+use crate::fair::policies::Claim;
+use crate::fair::pool::Pool;
+use crate::volume::private_copy::PrivateCopies;
+use crate::volume::private_room::{NoRoom, Wish};
+
+/// Why an artifact cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ArtifactError {
+    /// It is not there: the loader is about to make it again.
+    #[error("the artifact {file} is not on the volume; the loader makes it again")]
+    Missing {
+        /// Its name.
+        file: String,
+    },
+    /// It is no regular file or may not be read.
+    #[error("{0}; the evaluator's user must be able to read the volume")]
+    Unreadable(FileError),
+    /// Its bytes are not those that the manifest promises.
+    #[error(
+        "the artifact {file} has digest {found} and not {expected}, as its manifest says; the loader makes it again"
+    )]
+    Corrupt {
+        /// Its name.
+        file: String,
+        /// What the manifest says.
+        expected: Digest,
+        /// What the bytes have.
+        found: Digest,
+    },
+    /// Its size is not the one that the manifest promises.
+    #[error("the artifact {file} has not the {expected} bytes that its manifest says; the loader makes it again")]
+    Length {
+        /// Its name.
+        file: String,
+        /// What the manifest says.
+        expected: u64,
+    },
+    /// It was made for another engine, other settings of it, or another processor.
+    #[error("the artifact {file} was made for another engine: {cause}; the loader makes it again")]
+    Incompatible {
+        /// Its name.
+        file: String,
+        /// What the engine says.
+        cause: String,
+    },
+    /// The module wants more at its start than an instance may have.
+    #[error("{0}")]
+    Limit(String),
+    /// There is no room for the private copy.
+    #[error(
+        "there is no room for a private copy of the artifact {file} of {bytes} bytes: {why}; use smaller or fewer modules, or enlarge the folder"
+    )]
+    NoRoom {
+        /// Its name.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// For whom.
+        why: NoRoom,
+    },
+    /// The private copy cannot be written.
+    #[error("failed to make the private copy of an artifact: {0}")]
+    Copy(FileError),
+}
+
+impl ArtifactError {
+    /// The reason of the failure.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Missing { .. } => Reason::ArtifactMissing,
+            Self::NoRoom { .. } => Reason::VolumeFull,
+            Self::Copy(error) if is_full(error) => Reason::VolumeFull,
+            Self::Unreadable(_) | Self::Copy(_) => Reason::ArtifactUnreadable,
+            Self::Corrupt { .. } | Self::Length { .. } => Reason::ArtifactCorrupt,
+            Self::Incompatible { .. } => Reason::ArtifactIncompatible,
+            Self::Limit(_) => Reason::MemoryLimit,
+        }
+    }
+}
+
+fn is_full(error: &FileError) -> bool {
+    matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The artifacts in use, each mapped once however many policies name it.
+pub(crate) struct Artifacts {
+    copies: PrivateCopies,
+    engine: RunningEngine,
+    /// By the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second policy
+    /// waits for the first one's work; the outer one only to find the inner.
+    slots: Mutex<HashMap<Digest, Slot>>,
+    /// Hashing and copying keep a core busy each, so more at once would only share it. There are twice as many turns, of which a
+    /// tenant gets half: whoever comes next need not wait for the hundreds of somebody else.
+    workers: Arc<Pool>,
+    /// What the newest manifest names: the copies that stay where room is needed.
+    needed: Mutex<HashSet<Digest>>,
+}
+
+type Slot = Arc<tokio::sync::Mutex<Weak<Code>>>;
+
+/// Mapped code.
+pub(crate) struct Code {
+    module: Module,
+}
+
+impl Code {
+    /// The module.
+    pub(crate) fn module(&self) -> &Module {
+        &self.module
+    }
+}
+
+impl Artifacts {
+    /// Artifacts of the volume at `volume`, with private copies in `private`, which may have `size` bytes. A tenant has `workers` of
+    /// them made at once.
+    ///
+    /// # Errors
+    /// When the folder of private copies cannot be had.
+    pub(crate) fn new(
+        volume: &Path,
+        private: &Path,
+        size: Option<u64>,
+        engine: RunningEngine,
+        workers: usize,
+    ) -> Result<Self, FileError> {
+        Ok(Self {
+            copies: PrivateCopies::new(volume, private, size)?,
+            engine,
+            slots: Mutex::default(),
+            workers: Pool::new(u64::try_from(workers).unwrap_or(u64::MAX).saturating_mul(2), 1, usize::MAX),
+            needed: Mutex::default(),
+        })
+    }
+
+    /// Takes in what the newest manifest names.
+    pub(crate) fn need(&self, needed: HashSet<Digest>) {
+        *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = needed;
+    }
+
+    /// The code of an artifact for a policy, of which some generation was enforced or none: as it is mapped already, or after copy and
+    /// check.
+    ///
+    /// # Errors
+    /// When it is not there, not what the manifest promises, or not for this engine.
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        who: &Arc<Claimant>,
+        enforced: bool,
+        artifact: &Artifact,
+    ) -> Result<Arc<Code>, ArtifactError> {
+        let slot = Arc::clone(self.lock().entry(artifact.sha256).or_default());
+        if let Some(code) = slot.try_lock().ok().and_then(|code| code.upgrade()) {
+            return Ok(code);
+        }
+        // First the turn, then the lock: else whoever wants the same would wait for the turn of the first of them, however late
+        // that comes.
+        let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
+        let turn = self.workers.take(&one, None).await;
+        let _turn = turn.expect("the queue has no end, and who waits holds no turn");
+        let mut slot = slot.lock().await;
+        if let Some(code) = slot.upgrade() {
+            return Ok(code);
+        }
+        let (this, who, artifact) = (Arc::clone(self), Arc::clone(who), artifact.clone());
+        let map = move || this.map(&artifact, Wish { tenant: &who.tenant, enforced });
+        let mapped = tokio::task::spawn_blocking(map).await;
+        let code = Arc::new(mapped.expect("mapping an artifact never panics")?);
+        *slot = Arc::downgrade(&code);
+        Ok(code)
+    }
+
+    /// Removes private copies and slots of artifacts that are neither in `needed` nor in use.
+    pub(crate) fn prune(&self, needed: &HashSet<Digest>) {
+        // The lock is held to the end, so that nobody begins to make a copy that is about to be removed.
+        let mut slots = self.lock();
+        slots.retain(|digest, slot| {
+            // Who has the slot itself in hand is about to fill it.
+            let is_in_use = Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|code| code.strong_count() > 0);
+            needed.contains(digest) || is_in_use
+        });
+        self.copies.retain(&slots.keys().chain(needed).copied().collect());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies where needed, checks and maps. Blocks.
+    fn map(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<Code, ArtifactError> {
+        let copy = match self.copies.get(artifact, wish) {
+            Err(ArtifactError::NoRoom { .. }) => {
+                // Copies of earlier manifests may be there still.
+                let needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                self.prune(&needed);
+                self.copies.get(artifact, wish)?
+            }
+            copy => copy?,
+        };
+        let again = copy.try_clone().map_err(|source| {
+            ArtifactError::Copy(FileError { action: "open", path: self.copies.path(artifact.sha256), source })
+        })?;
+        let error = match map(self.engine.engine(), copy) {
+            Ok(module) => return Ok(Code { module }),
+            Err(error) => error,
+        };
+        // The pool refuses what is too large for it in the same breath as what was made for another engine. An engine
+        // without a pool tells the two apart.
+        let unpooled = self.engine.unpooled().map_err(|cause| incompatible(artifact, &cause))?;
+        match map(&unpooled, again) {
+            Ok(module) => Err(ArtifactError::Limit(self.limit_text(&module))),
+            Err(_) => Err(incompatible(artifact, &format!("{error:#}"))),
+        }
+    }
+
+    fn limit_text(&self, module: &Module) -> String {
+        let (limits, wants) = (self.engine.limits(), module.resources_required());
+        let pages = wants.max_initial_memory_size.unwrap_or(0);
+        let elements = wants.max_initial_table_size.unwrap_or(0);
+        if pages.saturating_mul(64 << 10) > u64::try_from(limits.memory_bytes).unwrap_or(u64::MAX) {
+            let (wanted, limit) = (pages / 16, limits.memory_bytes >> 20);
+            format!("the module wants {wanted} MiB of memory at its start, the limit is {limit} MiB")
+        } else if elements > u64::try_from(limits.table_elements).unwrap_or(u64::MAX) {
+            let limit = limits.table_elements;
+            format!("the module wants a table of {elements} elements at its start, the limit is {limit}")
+        } else {
+            format!(
+                "the module has {} memories, {} tables and what else belongs to an instance, more than one may have",
+                wants.num_memories, wants.num_tables
+            )
+        }
+    }
+}
+
+fn incompatible(artifact: &Artifact, cause: &str) -> ArtifactError {
+    ArtifactError::Incompatible { file: artifact.file.clone(), cause: portcullis_contract::clean(cause, 300) }
+}
+
+/// Maps a private copy.
+#[expect(unsafe_code, reason = "the one place where bytes become code; see the comment")]
+fn map(engine: &Engine, copy: File) -> wasmtime::Result<Module> {
+    // SAFETY: the engine asks for bytes that a wasmtime compiler wrote and that never change while they are mapped.
+    // The bytes are a compiler's: their SHA-256 is the one that the manifest promises, and the manifest and the artifacts
+    // are written by this pod's loader, the only program with write access to the volume; what another version of the
+    // compiler wrote is refused by the engine itself. They do not change: `copy` is a file of mode 0400 in a folder of
+    // mode 0700, both of this process's own user, this program opens it for reading only, and it was hashed after the last
+    // byte was written, or as it was written.
+    unsafe { Module::deserialize_open_file(engine, copy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use portcullis_engine::RunLimits;
+
+    use super::*;
+
+    struct Fixture {
+        volume: tempfile::TempDir,
+        private: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let fixture = Self {
+                volume: tempfile::tempdir().expect("a folder"),
+                private: tempfile::tempdir().expect("a folder"),
+            };
+            fs::create_dir(fixture.volume.path().join("artifacts")).expect("a folder");
+            fixture
+        }
+
+        fn artifacts(&self) -> Arc<Artifacts> {
+            let engine = RunningEngine::new(RunLimits { instances: 1, ..RunLimits::default() }).expect("an engine");
+            Arc::new(Artifacts::new(self.volume.path(), self.private.path(), None, engine, 2).expect("opens"))
+        }
+
+        fn write(&self, bytes: &[u8]) -> Artifact {
+            fs::write(self.path(), bytes).expect("writes");
+            Artifact { file: "a.cwasm".into(), sha256: Digest::of(bytes), size: bytes.len() as u64 }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.volume.path().join("artifacts").join("a.cwasm")
+        }
+
+        fn copies(&self) -> usize {
+            fs::read_dir(self.private.path()).expect("lists").count()
+        }
+    }
+
+    async fn reason(artifacts: &Arc<Artifacts>, artifact: &Artifact) -> Reason {
+        let who = Claimant::new(&"cluster/a".parse().expect("an id"));
+        artifacts.load(&who, false, artifact).await.map(|_| ()).expect_err("refused").reason()
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_or_no_file_is_told_apart() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"code");
+        fs::remove_file(fixture.path()).expect("removes");
+        let artifacts = fixture.artifacts();
+        assert_eq!(reason(&artifacts, &artifact).await, Reason::ArtifactMissing);
+        std::os::unix::fs::symlink("/dev/zero", fixture.path()).expect("links");
+        assert_eq!(reason(&artifacts, &artifact).await, Reason::ArtifactUnreadable);
+    }
+
+    #[tokio::test]
+    async fn changed_bytes_never_become_code_and_leave_no_copy() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"code");
+        let artifacts = fixture.artifacts();
+        for changed in [&b"cods"[..], b"cod", b"code and more", b""] {
+            fs::write(fixture.path(), changed).expect("writes");
+            assert_eq!(reason(&artifacts, &artifact).await, Reason::ArtifactCorrupt);
+            assert_eq!(fixture.copies(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_no_compiler_of_this_version_wrote_is_incompatible() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"\x7fELF but no artifact");
+        assert_eq!(reason(&fixture.artifacts(), &artifact).await, Reason::ArtifactIncompatible);
+    }
+
+    #[test]
+    fn copies_that_nobody_needs_are_removed() {
+        let fixture = Fixture::new();
+        let artifact = fixture.write(b"code");
+        let artifacts = fixture.artifacts();
+        let wish = Wish { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
+        assert!(artifacts.copies.get(&artifact, wish).is_ok());
+        fs::write(fixture.private.path().join("left over"), b"").expect("writes");
+        artifacts.prune(&HashSet::from([artifact.sha256]));
+        assert_eq!(fixture.copies(), 1);
+        artifacts.prune(&HashSet::new());
+        assert_eq!(fixture.copies(), 0);
+    }
+}

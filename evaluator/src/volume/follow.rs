@@ -1,0 +1,285 @@
+//! Follows the volume: a new manifest is read, its candidates are loaded, the table is swapped.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_contract::{EvaluatorState, Failure, PolicyId, Reason};
+use portcullis_engine::RunningEngine;
+use portcullis_process::{Beat, Latch, Shutdown, StateFeed};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+
+use crate::guest::Guests;
+use crate::http::path_keys::AcceptedKeys;
+use crate::lanes::Lanes;
+use crate::metrics::Metrics;
+use crate::table::SharedTable;
+use crate::volume::artifact::Artifacts;
+use crate::volume::error_share::INTERVALS;
+use crate::volume::load::Loading;
+use crate::volume::plan;
+use crate::volume::reload::Reload;
+use crate::volume::state::{Overall, document, numbered};
+use crate::volume::watch::{Seen, Watch};
+
+/// How often the loop turns when nothing happens.
+const TURN: Duration = Duration::from_millis(500);
+/// The pause before another try to begin.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is followed, and with what.
+pub struct Follow {
+    /// The shared volume; only read.
+    pub volume: PathBuf,
+    /// The folder of private copies; see [`crate::volume::private_copy::prepare_private_dir`].
+    pub private_dir: PathBuf,
+    /// How large it may become, in bytes; without an end where that is not known.
+    pub private_size: Option<u64>,
+    /// How often the volume is looked at when no event comes.
+    pub poll_interval: Duration,
+    /// How long after the first manifest the start gate opens whatever is loaded.
+    pub start_gate: Duration,
+    /// The time limit of a policy that sets none.
+    pub policy_timeout: Duration,
+    /// For how long too many evaluations of a policy must fail before it is told.
+    pub error_window: Duration,
+    /// The keys of webhook paths, of whose change the state tells.
+    pub path_keys: Option<Arc<AcceptedKeys>>,
+    /// What runs the policies.
+    pub engine: RunningEngine,
+    /// Where they run.
+    pub lanes: Arc<Lanes>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+impl Follow {
+    /// Follows the volume until the shutdown. Each change of the set is swapped into `table` and told by `state`; `ready`
+    /// is released when the start gate opens, and `beat` moves at least once a second.
+    pub async fn run(
+        self,
+        table: SharedTable,
+        state: StateFeed<EvaluatorState>,
+        ready: Latch,
+        beat: Beat,
+        shutdown: Shutdown,
+    ) {
+        let (mut watch, loading) = loop {
+            match self.begin() {
+                Ok(begun) => break begun,
+                Err(error) => tracing::error!(%error, "failed to follow the volume, trying again"),
+            }
+            beat.now();
+            tokio::select! {
+                () = sleep(PAUSE) => {}
+                () = shutdown.begun() => return,
+            }
+        };
+        let artifacts = Arc::clone(&loading.artifacts);
+        let mut follower = Follower {
+            reload: Reload::new(loading, self.metrics.clone()),
+            overall: Overall::new(self.path_keys.as_deref()),
+            gate: Gate::new(ready, self.start_gate),
+            metrics: self.metrics,
+            path_keys: self.path_keys,
+            table,
+            state,
+        };
+        let mut turns = interval(TURN);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut errors = interval(self.error_window / INTERVALS);
+        errors.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut errors_since = Timestamp::now();
+        let mut pruned = 0;
+        loop {
+            beat.now();
+            let due = follower.reload.due();
+            tokio::select! {
+                () = shutdown.begun() => return,
+                seen = watch.changed() => follower.see(seen),
+                () = follower.reload.progress() => follower.publish(),
+                () = until(due) => {
+                    follower.reload.start();
+                    follower.publish();
+                }
+                _ = turns.tick() => {
+                    follower.open_gate();
+                    follower.tell_keys();
+                }
+                _ = errors.tick() => {
+                    follower.reload.count_errors(errors_since);
+                    errors_since = Timestamp::now();
+                    follower.tell();
+                }
+            }
+            // Once a manifest is applied, the private copies of earlier ones are of no use.
+            if follower.overall.applied != pruned {
+                pruned = follower.overall.applied;
+                let (artifacts, needed) = (Arc::clone(&artifacts), follower.reload.artifacts());
+                tokio::task::spawn_blocking(move || artifacts.prune(&needed));
+            }
+        }
+    }
+
+    fn begin(&self) -> anyhow::Result<(Watch, Loading)> {
+        let (engine, workers) = (self.engine.clone(), self.lanes.limits().threads);
+        let artifacts = Artifacts::new(&self.volume, &self.private_dir, self.private_size, engine, workers)?;
+        let guests = Guests::new(self.engine.clone()).map_err(|error| anyhow::anyhow!("{error:#}"))?;
+        let loading = Loading {
+            artifacts: Arc::new(artifacts),
+            guests,
+            lanes: Arc::clone(&self.lanes),
+            policy_timeout: self.policy_timeout,
+        };
+        let watch = Watch::start(self.volume.clone(), self.poll_interval, self.metrics.watch_polling.clone())?;
+        Ok((watch, loading))
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The loop's own state.
+struct Follower {
+    reload: Reload,
+    overall: Overall,
+    gate: Gate,
+    metrics: Metrics,
+    path_keys: Option<Arc<AcceptedKeys>>,
+    table: SharedTable,
+    state: StateFeed<EvaluatorState>,
+}
+
+impl Follower {
+    fn see(&mut self, seen: Seen) {
+        match seen {
+            Seen::Nothing => {}
+            Seen::Manifest(manifest) => {
+                if self.overall.manifest_failure.take().is_some() {
+                    tracing::info!(number = manifest.number, "the manifest can be used again");
+                }
+                self.gate.first_manifest(|| plan::awaited(&manifest.policies));
+                self.reload.adopt(&manifest);
+                self.publish();
+            }
+            Seen::Unusable(text) => {
+                // Whatever serves goes on serving.
+                self.metrics.manifest_errors.inc();
+                let mut failure = Failure::new(0, Reason::ManifestInvalid, text);
+                match &self.overall.manifest_failure {
+                    Some(earlier) => failure.since = earlier.since,
+                    None => tracing::warn!(cause = failure.message, "failed to use the manifest"),
+                }
+                self.overall.manifest_failure = Some(failure);
+                self.tell();
+            }
+        }
+    }
+
+    /// Swaps the table and tells of it.
+    fn publish(&mut self) {
+        self.table.store(Arc::new(self.reload.table()));
+        self.metrics.swaps.inc();
+        if self.reload.is_idle() {
+            self.overall.applied = self.reload.number();
+        }
+        self.tell();
+        self.open_gate();
+    }
+
+    fn tell(&self) {
+        self.state.publish(document(&self.overall, self.reload.policies()), numbered);
+    }
+
+    /// Tells which keys of webhook paths are accepted, where that is news: the controller waits for it.
+    fn tell_keys(&mut self) {
+        let accepted = self.path_keys.as_ref().map(|keys| keys.ids()).unwrap_or_default();
+        if self.overall.path_keys != accepted {
+            self.overall.path_keys = accepted;
+            self.tell();
+        }
+    }
+
+    fn open_gate(&mut self) {
+        if self.gate.is_open(|waiting| {
+            let unsettled = self.reload.policies().filter(|policy| !policy.is_settled());
+            unsettled.map(|policy| &policy.entry.id).any(|id| waiting.contains(id))
+        }) && !self.overall.ready
+        {
+            self.overall.ready = true;
+            self.tell();
+        }
+    }
+}
+
+/// Keeps a fresh replica out of rotation until its first manifest is served as well as it can be.
+struct Gate {
+    ready: Latch,
+    limit: Duration,
+    first: Option<(HashSet<PolicyId>, Instant)>,
+}
+
+impl Gate {
+    fn new(ready: Latch, limit: Duration) -> Self {
+        Self { ready, limit, first: None }
+    }
+
+    /// The policies of a manifest to wait for; those of the first one count.
+    fn first_manifest(&mut self, policies: impl FnOnce() -> HashSet<PolicyId>) {
+        let limit = self.limit;
+        self.first.get_or_insert_with(|| (policies(), Instant::now() + limit));
+    }
+
+    /// Opens the gate when its time has come. `is_waiting` says whether one of these policies may still get something.
+    fn is_open(&self, is_waiting: impl FnOnce(&HashSet<PolicyId>) -> bool) -> bool {
+        if self.ready.is_released() {
+            return true;
+        }
+        let Some((policies, limit)) = &self.first else { return false };
+        if is_waiting(policies) && Instant::now() < *limit {
+            return false;
+        }
+        self.ready.release();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(limit: Duration) -> Gate {
+        Gate::new(Latch::default(), limit)
+    }
+
+    fn a() -> HashSet<PolicyId> {
+        HashSet::from(["cluster/a".parse().expect("an id")])
+    }
+
+    #[test]
+    fn never_open_without_a_manifest() {
+        assert!(!gate(Duration::ZERO).is_open(|_| false));
+    }
+
+    #[test]
+    fn open_when_nothing_is_waited_for() {
+        let mut gate = gate(Duration::from_secs(60));
+        gate.first_manifest(a);
+        assert!(!gate.is_open(|_| true));
+        assert!(gate.is_open(|_| false));
+        assert!(gate.is_open(|_| true), "a gate does not close again");
+    }
+
+    #[test]
+    fn open_after_its_time_whatever_is_missing() {
+        let mut gate = gate(Duration::ZERO);
+        gate.first_manifest(a);
+        assert!(gate.is_open(|_| true));
+    }
+}

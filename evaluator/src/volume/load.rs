@@ -1,0 +1,239 @@
+//! Making a candidate ready to serve: link it, start it once, have it check its settings. Nothing serves before that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use portcullis_contract::{Candidate, ExecutionMode, PolicyId, Reason, clean};
+
+use crate::fair::claimant::Claimant;
+use crate::guest::loaded::Loaded;
+use crate::guest::{CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
+use crate::lanes::{Lanes, Refusal};
+use crate::metrics::PolicyMetrics;
+use crate::review::json;
+use crate::verdict::reply;
+use crate::volume::artifact::{ArtifactError, Artifacts};
+
+/// From this size on settings are refused, in bytes.
+const MAX_SETTINGS: usize = 1 << 20;
+/// From this nesting on settings are refused.
+const MAX_SETTINGS_DEPTH: usize = 1000;
+/// How much of a guest's own text about its settings is told, in bytes.
+const MAX_QUOTE: usize = 512;
+
+/// Why a candidate may not serve.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// Its artifact cannot be used.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
+    /// Its module does not fit this host.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// It does not start.
+    #[error("{0}")]
+    Start(String),
+    /// There was no memory to start it in.
+    #[error("{0}")]
+    NoMemory(String),
+    /// It did not start in time.
+    #[error("{0}")]
+    StartTimedOut(String),
+    /// The settings are refused; the text may quote the guest.
+    #[error("Policy settings are invalid: {0}")]
+    Settings(String),
+    /// The check of the settings failed itself; the text may quote the guest.
+    #[error("Policy settings are invalid: {0}")]
+    SettingsCheck(String),
+}
+
+impl LoadError {
+    /// The reason of the failure.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Artifact(error) => error.reason(),
+            Self::Link(error) => error.reason(),
+            Self::Start(_) => Reason::InstantiationFailed,
+            Self::NoMemory(_) => Reason::MemoryUnavailable,
+            Self::StartTimedOut(_) => Reason::StartTimedOut,
+            Self::Settings(_) => Reason::SettingsInvalid,
+            Self::SettingsCheck(_) => Reason::SettingsCheckFailed,
+        }
+    }
+}
+
+/// What loading needs, the same for all policies.
+pub(crate) struct Loading {
+    /// Where code comes from.
+    pub(crate) artifacts: Arc<Artifacts>,
+    /// What it is linked to.
+    pub(crate) guests: Guests,
+    /// Where it runs.
+    pub(crate) lanes: Arc<Lanes>,
+    /// The time limit of a policy that sets none.
+    pub(crate) policy_timeout: Duration,
+}
+
+impl Loading {
+    /// Loads a candidate of the policy `id`, of which some generation was enforced or none.
+    ///
+    /// # Errors
+    /// With the first check that it does not pass.
+    pub(crate) async fn load(
+        &self,
+        id: &PolicyId,
+        candidate: &Candidate,
+        enforced: bool,
+        metrics: Arc<PolicyMetrics>,
+    ) -> Result<Arc<Loaded>, LoadError> {
+        let settings = candidate.settings.get();
+        check_size(settings)?;
+        let who = Claimant::new(id);
+        let code = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
+        let guest = Arc::new(self.guests.link(code.module(), candidate.execution_mode)?);
+        let host = Arc::new(Host {
+            grants: Grants::new(&candidate.host_capabilities),
+            log: GuestLog::new(id.clone(), candidate.generation, metrics),
+            memory: Arc::clone(self.lanes.memory()),
+            who,
+        });
+        let seconds = candidate.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let timeout = seconds.unwrap_or(self.policy_timeout);
+        self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
+        Ok(Arc::new(Loaded::new(candidate, timeout, guest, host, code)))
+    }
+
+    async fn check_settings(
+        &self,
+        guest: &Arc<Guest>,
+        host: &Arc<Host>,
+        mode: ExecutionMode,
+        settings: &str,
+        timeout: Duration,
+    ) -> Result<(), LoadError> {
+        let payload = Parts::whole(Bytes::copy_from_slice(settings.as_bytes()));
+        let (guest, host, who) = (Arc::clone(guest), Arc::clone(host), Arc::clone(&host.who));
+        let call = self.lanes.load(&who, timeout, move |deadline| async move {
+            let (lease, _hold) = host.lease(deadline);
+            guest.call(&host, Operation::ValidateSettings, payload, deadline, lease).await
+        });
+        let reply = call.await.unwrap_or_else(|refusal| {
+            Err(match refusal {
+                Refusal::TimedOut => CallError::TimedOut,
+                Refusal::Overloaded { text } => CallError::Overloaded(text),
+                Refusal::Panicked => CallError::Host("it ended with a panic".to_owned()),
+            })
+        });
+        judge(reply, mode)
+    }
+}
+
+fn check_size(settings: &str) -> Result<(), LoadError> {
+    if settings.len() >= MAX_SETTINGS {
+        return Err(LoadError::Settings(format!(
+            "they have {} bytes, the limit is {MAX_SETTINGS}; make them shorter",
+            settings.len()
+        )));
+    }
+    if json::is_deeper(settings.as_bytes(), MAX_SETTINGS_DEPTH - 1) {
+        return Err(LoadError::Settings(format!(
+            "they are nested {MAX_SETTINGS_DEPTH} levels deep or deeper; make them flatter"
+        )));
+    }
+    Ok(())
+}
+
+/// What the reply to `validate_settings` means.
+fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), LoadError> {
+    let is_wasi = mode == ExecutionMode::Wasi;
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(CallError::Init { text, timed_out: true }) => return Err(LoadError::StartTimedOut(quote(&text))),
+        Err(CallError::Init { text, timed_out: false }) => return Err(LoadError::Start(quote(&text))),
+        Err(CallError::Overloaded(text)) => return Err(LoadError::NoMemory(text)),
+        Err(CallError::Host(text)) => return Err(LoadError::Start(quote(&format!("Initialization failed: {text}")))),
+        Err(error @ (CallError::Guest(_) | CallError::Denied(_))) if is_wasi => {
+            return Err(LoadError::SettingsCheck(quote(&error.to_string())));
+        }
+        Err(error) => {
+            let text = format!("Error invoking settings validation callback: Guest call failure: {error}");
+            return Err(LoadError::SettingsCheck(quote(&text)));
+        }
+    };
+    match reply::settings(&reply) {
+        Ok(response) if response.valid => Ok(()),
+        Ok(response) => {
+            let message = response.message.filter(|message| !message.trim().is_empty());
+            Err(LoadError::Settings(message.map_or_else(|| "no message".to_owned(), |message| quote(&message))))
+        }
+        Err(cause) if is_wasi => {
+            Err(LoadError::SettingsCheck(quote(&format!("Cannot deserialize settings validation response: {cause}"))))
+        }
+        Err(cause) => {
+            let text = format!("Error invoking settings validation callback: {cause}");
+            Err(LoadError::SettingsCheck(quote(&text)))
+        }
+    }
+}
+
+fn quote(text: &str) -> String {
+    clean(text, MAX_QUOTE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wapc(reply: Result<&str, CallError>) -> (Reason, String) {
+        let error = judge(reply.map(|text| text.as_bytes().to_vec()), ExecutionMode::KubewardenWapc);
+        let error = error.expect_err("refused");
+        (error.reason(), error.to_string())
+    }
+
+    #[test]
+    fn settings_that_the_guest_refuses() {
+        let (reason, text) = wapc(Ok(r#"{"valid":false,"message":"no such label"}"#));
+        assert_eq!((reason, text.as_str()), (Reason::SettingsInvalid, "Policy settings are invalid: no such label"));
+        for silent in [r#"{"valid":false}"#, r#"{"valid":false,"message":null}"#, r#"{"valid":false,"message":" "}"#] {
+            assert_eq!(wapc(Ok(silent)).1, "Policy settings are invalid: no message");
+        }
+        let long = format!(r#"{{"valid":false,"message":"{}"}}"#, "x".repeat(4096));
+        assert!(wapc(Ok(&long)).1.len() < 600);
+    }
+
+    #[test]
+    fn a_check_that_fails_itself() {
+        for reply in [Ok("nonsense"), Ok("{}"), Err(CallError::TimedOut), Err(CallError::Trap("wasm trap".into()))] {
+            assert_eq!(wapc(reply).0, Reason::SettingsCheckFailed);
+        }
+        let text = wapc(Err(CallError::Guest("oh".into()))).1;
+        assert_eq!(
+            text,
+            "Policy settings are invalid: Error invoking settings validation callback: Guest call failure: oh"
+        );
+    }
+
+    #[test]
+    fn a_start_without_memory_may_pass() {
+        let (reason, text) = wapc(Err(CallError::Overloaded("no memory left".into())));
+        assert_eq!((reason, text.as_str()), (Reason::MemoryUnavailable, "no memory left"));
+        assert!(reason.class().is_retryable());
+    }
+
+    #[test]
+    fn a_start_that_fails_is_another_matter() {
+        assert_eq!(wapc(Err(CallError::TimedOut.init("wapc_init"))).0, Reason::StartTimedOut);
+        assert_eq!(wapc(Err(CallError::Exit(1).init("_start"))).0, Reason::InstantiationFailed);
+    }
+
+    #[test]
+    fn large_and_deep_settings_are_refused_unseen() {
+        let large = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_SETTINGS));
+        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        for settings in [large, deep] {
+            assert_eq!(check_size(&settings).expect_err("refused").reason(), Reason::SettingsInvalid);
+        }
+        assert!(check_size(&"[".repeat(999)).is_ok());
+    }
+}

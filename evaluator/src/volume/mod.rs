@@ -1,0 +1,15 @@
+//! From the shared volume to the table: what the loader publishes is noticed, checked, loaded and swapped in.
+//!
+//! [`follow`] is the loop; [`plan`] decides what to load, and is pure; [`load`] makes one candidate ready; [`artifact`] is the way
+//! from a file to code that may run.
+
+pub(crate) mod artifact;
+pub(crate) mod error_share;
+pub(crate) mod follow;
+mod load;
+mod plan;
+pub(crate) mod private_copy;
+mod private_room;
+mod reload;
+pub(crate) mod state;
+mod watch;

@@ -1,0 +1,232 @@
+//! Copies of artifacts that nobody else can write, checked as they are made.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portcullis_contract::{Artifact, Digest, Hasher};
+use portcullis_process::files::{self, FileError};
+
+use crate::volume::artifact::ArtifactError;
+use crate::volume::private_room::{PrivateRoom, Wish};
+
+/// The folder of artifacts in the volume.
+const ARTIFACTS: &str = "artifacts";
+/// Bytes that are read at once.
+const CHUNK: usize = 256 << 10;
+
+/// A folder with a copy for each artifact in use, named by its digest.
+pub(crate) struct PrivateCopies {
+    volume: PathBuf,
+    folder: PathBuf,
+    tries: AtomicU64,
+    room: PrivateRoom,
+}
+
+/// Makes the folder of private copies, for nobody but this process's user. To be called before the process is shut in.
+///
+/// # Errors
+/// When it cannot be made, is no folder, or belongs to somebody else.
+pub fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(FileError::new("make the folder", path))?;
+    let metadata = fs::symlink_metadata(path).map_err(FileError::new("examine", path))?;
+    let refuse = |text: &str| Err(FileError::new("use the folder", path)(io::Error::other(text.to_owned())));
+    if !metadata.is_dir() {
+        return refuse("it is no folder");
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return refuse("it belongs to another user, who could exchange code that runs here");
+    }
+    // By descriptor, which is the way that is left when this process is shut in.
+    let protect = |folder: File| folder.set_permissions(Permissions::from_mode(0o700));
+    File::open(path).and_then(protect).map_err(FileError::new("protect", path))
+}
+
+impl PrivateCopies {
+    /// Copies in `folder` of the artifacts of the volume at `volume`, in at most `size` bytes.
+    ///
+    /// # Errors
+    /// When the folder cannot be had.
+    pub(crate) fn new(volume: &Path, folder: &Path, size: Option<u64>) -> Result<Self, FileError> {
+        prepare_private_dir(folder)?;
+        let there = fs::read_dir(folder).map_err(FileError::new("list", folder))?.flatten();
+        let room = PrivateRoom::new(size, there.filter_map(|entry| known(&entry)));
+        Ok(Self { volume: volume.to_owned(), folder: folder.to_owned(), tries: AtomicU64::new(0), room })
+    }
+
+    /// The copy of an artifact, open for reading. Its bytes have been hashed in this process.
+    ///
+    /// # Errors
+    /// When the artifact is not there or not what the manifest promises, or the copy cannot be written or has no room.
+    pub(crate) fn get(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<File, ArtifactError> {
+        let earlier = self.earlier(artifact.sha256);
+        if earlier.is_none() {
+            self.room.give_back(&artifact.sha256);
+        }
+        let full = |why| ArtifactError::NoRoom { file: artifact.file.clone(), bytes: artifact.size, why };
+        self.room.take(artifact.sha256, artifact.size, wish).map_err(full)?;
+        match earlier {
+            Some(copy) => Ok(copy),
+            None => self.copy(artifact).inspect_err(|_| self.room.give_back(&artifact.sha256)),
+        }
+    }
+
+    /// Removes all copies but these, and what is no copy.
+    pub(crate) fn retain(&self, digests: &HashSet<Digest>) {
+        self.room.retain(digests);
+        let keep: HashSet<String> = digests.iter().map(Digest::hex).collect();
+        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let digest = name.to_str().and_then(|name| name.trim_start_matches('.').split('.').next());
+            if !digest.is_some_and(|digest| keep.contains(digest)) {
+                // What cannot be removed now is met again the next time.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Where the copy of an artifact is.
+    pub(crate) fn path(&self, sha256: Digest) -> PathBuf {
+        self.folder.join(sha256.hex())
+    }
+
+    /// A copy of an earlier start, if its bytes are still right.
+    fn earlier(&self, sha256: Digest) -> Option<File> {
+        let path = self.path(sha256);
+        let mut file = files::open_regular(&path).ok()?;
+        let mut hasher = Hasher::default();
+        let is_ours = file.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
+        let is_read = pump(&mut file, u64::MAX, |chunk| {
+            hasher.update(chunk);
+            Ok(())
+        });
+        if is_ours && is_read.is_ok() && hasher.finish() == sha256 {
+            return Some(file);
+        }
+        // What is left of a write that never ended is made again.
+        let _ = fs::remove_file(&path);
+        None
+    }
+
+    /// Copies the artifact from the volume and hashes the bytes on their way.
+    fn copy(&self, artifact: &Artifact) -> Result<File, ArtifactError> {
+        let from = self.volume.join(ARTIFACTS).join(&artifact.file);
+        let mut source = files::open_regular(&from).map_err(|error| match error.source.kind() {
+            io::ErrorKind::NotFound => ArtifactError::Missing { file: artifact.file.clone() },
+            _ => ArtifactError::Unreadable(error),
+        })?;
+        let path = self.path(artifact.sha256);
+        // A name of its own for each try: one that was given up may still be writing.
+        let n = self.tries.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.folder.join(format!(".{}.{n}", artifact.sha256.hex()));
+        // Left by an earlier process, if it is there.
+        let _ = fs::remove_file(&temporary);
+        let result = self.copy_to(artifact, &mut source, &from, &temporary).and_then(|()| {
+            fs::rename(&temporary, &path).map_err(|error| self.copy_error(artifact, error))?;
+            // Opened anew, for reading only: no handle that could change the code is left.
+            files::open_regular(&path).map_err(ArtifactError::Copy)
+        });
+        if result.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        result
+    }
+
+    fn copy_to(
+        &self,
+        artifact: &Artifact,
+        source: &mut File,
+        from: &Path,
+        temporary: &Path,
+    ) -> Result<(), ArtifactError> {
+        let mut copy = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(temporary)
+            .map_err(|error| self.copy_error(artifact, error))?;
+        let mut hasher = Hasher::default();
+        let mut written = Ok(());
+        // One byte more than promised is enough to know.
+        let length = pump(source, artifact.size.saturating_add(1), |chunk| {
+            hasher.update(chunk);
+            written = copy.write_all(chunk);
+            if written.is_ok() { Ok(()) } else { Err(io::Error::other("the copy cannot be written")) }
+        });
+        written.map_err(|error| self.copy_error(artifact, error))?;
+        let length = length.map_err(|error| ArtifactError::Unreadable(FileError::new("read", from)(error)))?;
+        if length != artifact.size {
+            return Err(ArtifactError::Length { file: artifact.file.clone(), expected: artifact.size });
+        }
+        let found = hasher.finish();
+        if found != artifact.sha256 {
+            return Err(ArtifactError::Corrupt { file: artifact.file.clone(), expected: artifact.sha256, found });
+        }
+        Ok(())
+    }
+
+    fn copy_error(&self, artifact: &Artifact, error: io::Error) -> ArtifactError {
+        ArtifactError::Copy(FileError::new("write", &self.path(artifact.sha256))(error))
+    }
+}
+
+/// A copy that is in the folder, and its size.
+fn known(entry: &fs::DirEntry) -> Option<(Digest, u64)> {
+    let digest = format!("sha256:{}", entry.file_name().to_str()?.trim_start_matches('.').split('.').next()?);
+    Some((digest.parse().ok()?, entry.metadata().ok()?.len()))
+}
+
+/// Hands the first `limit` bytes of a file on in pieces, and counts them.
+fn pump(file: &mut File, limit: u64, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
+    let mut file = file.take(limit);
+    let mut buffer = vec![0; CHUNK];
+    let mut length = 0;
+    loop {
+        let n = match file.read(&mut buffer) {
+            Ok(0) => return Ok(length),
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        take(&buffer[..n])?;
+        length += u64::try_from(n).unwrap_or(u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::Tenant;
+
+    use super::*;
+
+    #[test]
+    fn a_spoilt_earlier_copy_is_not_used() {
+        let (volume, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        fs::create_dir(volume.path().join(ARTIFACTS)).expect("a folder");
+        fs::write(volume.path().join(ARTIFACTS).join("a"), b"code").expect("writes");
+        let artifact = Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 };
+        let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
+        let wish = Wish { tenant: &Tenant::Cluster, enforced: false };
+        assert!(copies.get(&artifact, wish).is_ok());
+        assert!(copies.earlier(artifact.sha256).is_some());
+        let copy = copies.path(artifact.sha256);
+        assert_eq!(fs::metadata(&copy).expect("is there").permissions().mode() & 0o777, 0o400);
+        fs::remove_file(&copy).expect("removes");
+        fs::write(&copy, b"cods").expect("writes");
+        assert!(copies.earlier(artifact.sha256).is_none());
+        assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 0);
+    }
+
+    #[test]
+    fn the_folder_is_ours_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("sets");
+        prepare_private_dir(folder.path()).expect("prepares");
+        let mode = fs::metadata(folder.path()).expect("is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}

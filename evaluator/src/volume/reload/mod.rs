@@ -1,0 +1,196 @@
+//! From a manifest to a table: loads what [`plan`] says, each policy for itself, and puts together what is ready.
+//!
+//! A slow or failing candidate never delays another policy's: the table is made anew whenever something is ready. Requests
+//! see the old table or the new one, and nothing in between.
+
+mod policy;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use portcullis_contract::{Digest, GroupEntry, Manifest, PolicyId};
+use tokio::task::JoinSet;
+
+pub(crate) use self::policy::Policy;
+use crate::guest::loaded::Loaded;
+use crate::metrics::Metrics;
+use crate::table::{Group, Table};
+use crate::volume::load::{LoadError, Loading};
+use crate::volume::plan::{Key, Next};
+
+/// Everything that is loaded, and what is on its way.
+pub(crate) struct Reload {
+    loading: Arc<Loading>,
+    metrics: Metrics,
+    /// Of the newest manifest; 0 before the first.
+    number: u64,
+    groups: Vec<GroupEntry>,
+    policies: BTreeMap<PolicyId, Policy>,
+    tasks: JoinSet<Outcome>,
+}
+
+/// How a load ended.
+struct Outcome {
+    id: PolicyId,
+    key: Key,
+    result: Result<Arc<Loaded>, LoadError>,
+}
+
+impl Reload {
+    pub(crate) fn new(loading: Loading, metrics: Metrics) -> Self {
+        Self {
+            loading: Arc::new(loading),
+            metrics,
+            number: 0,
+            groups: Vec::new(),
+            policies: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// The policies of the newest manifest.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.values()
+    }
+
+    /// The number of the newest manifest; 0 before the first.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether everything that the newest manifest wants has been tried.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Takes another manifest. What it no longer wants is given up, also where it is on its way.
+    pub(crate) fn adopt(&mut self, manifest: &Manifest) {
+        if manifest.number < self.number {
+            // The file by that name is what its only writer last put there; its numbers begin anew with a new volume.
+            tracing::info!(
+                number = manifest.number,
+                previous = self.number,
+                "the volume's manifest numbers begin anew"
+            );
+        }
+        let mut earlier = std::mem::take(&mut self.policies);
+        for entry in &manifest.policies {
+            let policy = match earlier.remove(&entry.id) {
+                Some(mut policy) => {
+                    policy.adopt(entry);
+                    policy
+                }
+                None => {
+                    let metrics = self.metrics.policy(&entry.id);
+                    let share = self.loading.lanes.share(&entry.id, Arc::clone(&metrics));
+                    Policy::new(entry, share, metrics)
+                }
+            };
+            self.policies.insert(entry.id.clone(), policy);
+        }
+        for mut policy in earlier.into_values() {
+            policy.give_up();
+            self.metrics.forget(&policy.metrics);
+        }
+        self.number = manifest.number;
+        self.groups.clone_from(&manifest.groups);
+        self.loading.artifacts.need(self.artifacts());
+        self.start();
+    }
+
+    /// Starts what is due.
+    pub(crate) fn start(&mut self) {
+        let now = Instant::now();
+        for (id, policy) in &mut self.policies {
+            let i = match policy.next(now) {
+                Next::Load(i) => i,
+                next => {
+                    policy.give_up();
+                    if let Next::Renumber(i) = next {
+                        policy.renumber(i);
+                    }
+                    continue;
+                }
+            };
+            let key = policy.keys[i];
+            if policy.on_its_way.as_ref().is_some_and(|(loading, _)| *loading == key) {
+                continue;
+            }
+            policy.give_up();
+            let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
+            let (id, enforced, metrics) = (id.clone(), policy.entry.enforced, Arc::clone(&policy.metrics));
+            let task = self.tasks.spawn(async move {
+                let load = AssertUnwindSafe(loading.load(&id, &candidate, enforced, metrics)).catch_unwind();
+                let result = load.await.unwrap_or_else(|_| {
+                    Err(LoadError::Start("Initialization failed: a panic of the evaluator".to_owned()))
+                });
+                Outcome { id, key, result }
+            });
+            policy.on_its_way = Some((key, task));
+        }
+    }
+
+    /// Waits until something that is on its way has arrived or failed, and takes all that has.
+    pub(crate) async fn progress(&mut self) {
+        let Some(first) = self.tasks.join_next().await else { return std::future::pending().await };
+        let mut next = Some(first);
+        while let Some(outcome) = next {
+            // An error is a task that was given up.
+            if let Ok(outcome) = outcome {
+                self.finish(outcome);
+            }
+            next = self.tasks.try_join_next();
+        }
+        self.start();
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        let Some(policy) = self.policies.get_mut(&outcome.id) else { return };
+        // What was given up may have ended all the same.
+        if policy.on_its_way.take_if(|(key, _)| *key == outcome.key).is_none() {
+            return;
+        }
+        let Some(i) = policy.keys.iter().position(|key| *key == outcome.key) else { return };
+        match outcome.result {
+            Ok(loaded) => policy.serve(outcome.key, loaded),
+            Err(error) => policy.refuse(i, outcome.key, &error),
+        }
+    }
+
+    /// Judges the share of failed evaluations of each policy in the interval that began at `begin`.
+    pub(crate) fn count_errors(&mut self, begin: Timestamp) {
+        self.policies.values_mut().for_each(|policy| policy.count_errors(begin));
+    }
+
+    /// When something is to be tried again.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.policies.values().filter_map(|policy| policy.due).min()
+    }
+
+    /// The table of what is ready now, and the state behind it brought up to date.
+    pub(crate) fn table(&mut self) -> Table {
+        let mut policies = HashMap::with_capacity(self.policies.len());
+        for (id, policy) in &mut self.policies {
+            policy.note();
+            policies.insert(id.clone(), Arc::new(policy.record()));
+        }
+        let served = self.policies.values().filter(|policy| policy.loaded.is_some()).count();
+        self.metrics.loaded.set(i64::try_from(served).unwrap_or(i64::MAX));
+        self.metrics.failed.set(i64::try_from(self.policies.len() - served).unwrap_or(i64::MAX));
+        let groups = self.groups.iter().map(|group| {
+            let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
+            (group.id.clone(), Group { kind: group.kind, members })
+        });
+        Table { manifest_number: self.number, groups: groups.collect(), policies }
+    }
+
+    /// The artifacts that the manifest names.
+    pub(crate) fn artifacts(&self) -> HashSet<Digest> {
+        let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
+        candidates.map(|candidate| candidate.artifact.sha256).collect()
+    }
+}

@@ -1,0 +1,239 @@
+//! One policy of the manifest, and what became of its candidates here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_contract::{Failure, PolicyEntry, Reason, Refused, ReplicaState};
+use tokio::task::AbortHandle;
+
+use crate::guest::loaded::Loaded;
+use crate::lanes::Share;
+use crate::metrics::PolicyMetrics;
+use crate::table::{Record, Serving};
+use crate::volume::error_share::ErrorShare;
+use crate::volume::load::LoadError;
+use crate::volume::plan::{self, Key, Known, Next, Refusal};
+
+/// The longest pause before a candidate is tried again that may pass with nothing changed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// One policy of the manifest.
+pub(crate) struct Policy {
+    /// What the manifest says.
+    pub(crate) entry: PolicyEntry,
+    /// The keys of its candidates.
+    pub(crate) keys: Vec<Key>,
+    /// What is known of them.
+    pub(crate) known: Known,
+    /// What serves; [`Known::in_service`] says what it is.
+    pub(crate) loaded: Option<Arc<Loaded>>,
+    /// Since when the policy is in its state.
+    pub(crate) since: Timestamp,
+    standing: (ReplicaState, i64, i64),
+    pub(super) on_its_way: Option<(Key, AbortHandle)>,
+    /// When something is to be tried again.
+    pub(super) due: Option<Instant>,
+    /// The answer while nothing serves and nothing has failed.
+    awaiting: Failure,
+    share: Arc<Share>,
+    pub(super) metrics: Arc<PolicyMetrics>,
+    /// Whether too many of its evaluations fail.
+    pub(crate) errors: ErrorShare,
+    /// The failure that the log knows of.
+    logged: Option<(i64, Reason)>,
+}
+
+impl Policy {
+    pub(super) fn new(entry: &PolicyEntry, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
+        Self {
+            keys: keys(entry),
+            entry: kept(entry),
+            known: Known::default(),
+            loaded: None,
+            since: Timestamp::now(),
+            standing: (ReplicaState::Pending, 0, entry.generation),
+            on_its_way: None,
+            due: None,
+            awaiting: awaiting(entry),
+            share,
+            metrics,
+            errors: ErrorShare::default(),
+            logged: None,
+        }
+    }
+
+    pub(super) fn adopt(&mut self, entry: &PolicyEntry) {
+        if self.entry.uid != entry.uid {
+            // Another object of the same name: nothing of the old one speaks for it.
+            self.known = Known::default();
+            self.loaded = None;
+            self.errors = ErrorShare::default();
+            self.logged = None;
+        }
+        let of = |entry: &PolicyEntry| (entry.generation, entry.uid.clone(), entry.candidates.is_empty());
+        if of(&self.entry) != of(entry) {
+            self.awaiting = awaiting(entry);
+        }
+        self.keys = keys(entry);
+        self.entry = kept(entry);
+        self.known.refused.retain(|key, _| self.keys.contains(key));
+        // A new manifest may mean a new artifact of the same name, so what may pass is tried at once.
+        let now = Instant::now();
+        for refusal in self.known.refused.values_mut() {
+            refusal.retry_at = refusal.retry_at.map(|at| at.min(now));
+        }
+    }
+
+    pub(super) fn serve(&mut self, key: Key, loaded: Arc<Loaded>) {
+        self.known.refused.remove(&key);
+        self.known.in_service = Some(key);
+        self.loaded = Some(loaded);
+    }
+
+    pub(super) fn refuse(&mut self, i: usize, key: Key, error: &LoadError) {
+        let candidate = &self.entry.candidates[i];
+        let mut failure = Failure::new(candidate.generation, error.reason(), error.to_string());
+        if let Some(earlier) = self.known.refused.get(&key).map(|refusal| &refusal.refused.failure) {
+            failure.attempts = earlier.attempts.saturating_add(1);
+            if earlier.reason == failure.reason {
+                failure.since = earlier.since;
+            }
+        }
+        let retry_at = failure.class().is_retryable().then(|| {
+            let pause = pause(failure.attempts);
+            failure.next_retry_time = Timestamp::now().checked_add(pause).ok();
+            Instant::now() + pause
+        });
+        let refused = Refused { digest: candidate.digest, artifact: candidate.artifact.sha256, failure };
+        self.known.refused.insert(key, Refusal { refused, retry_at });
+    }
+
+    pub(super) fn next(&mut self, now: Instant) -> Next {
+        let next = plan::next(&self.entry, &self.keys, &self.known, now);
+        self.due = if let Next::Rest(due) = next { due } else { None };
+        next
+    }
+
+    /// Serves what serves already as the candidate `i`, whose content is the same.
+    pub(super) fn renumber(&mut self, i: usize) {
+        if let Some(loaded) = &self.loaded {
+            let loaded = Arc::new(loaded.renumbered(self.entry.candidates[i].generation));
+            self.serve(self.keys[i], loaded);
+        }
+    }
+
+    /// An interval that began at `begin` is over.
+    pub(super) fn count_errors(&mut self, begin: Timestamp) {
+        self.errors.turn(self.metrics.counts(), begin);
+    }
+
+    pub(super) fn give_up(&mut self) {
+        if let Some((_, task)) = self.on_its_way.take() {
+            task.abort();
+        }
+    }
+
+    /// Why the newest generation does not serve.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        plan::failure(&self.entry, &self.keys, &self.known)
+    }
+
+    /// What this replica does for the policy.
+    pub(crate) fn state(&self) -> ReplicaState {
+        self.standing.0
+    }
+
+    /// Whether the start gate need not wait for it.
+    pub(crate) fn is_settled(&self) -> bool {
+        plan::is_settled(&self.known, self.failure().as_ref(), self.on_its_way.is_some())
+    }
+
+    /// Notes a change of state: since when it is so, and a line in the log where a failure begins or ends.
+    pub(super) fn note(&mut self) {
+        let failure = self.failure();
+        let serving = self.known.in_service.map_or(0, Key::generation);
+        let standing = (plan::state(&self.entry, &self.known, failure.as_ref()), serving, self.entry.generation);
+        if standing != self.standing {
+            self.standing = standing;
+            self.since = Timestamp::now();
+        }
+        let is_current = self.standing.0 == ReplicaState::Current;
+        let own = self.known.refused.values().filter(|_| !is_current).map(|refusal| &refusal.refused.failure);
+        let Some(own) = own.max_by_key(|failure| failure.generation) else {
+            // Loading again is no success yet.
+            if self.on_its_way.is_none() && self.logged.take().is_some() {
+                tracing::info!(policy = %self.entry.id, generation = self.entry.generation, serving, "policy recovered");
+            }
+            return;
+        };
+        if self.logged != Some((own.generation, own.reason)) {
+            self.logged = Some((own.generation, own.reason));
+            let (policy, generation, reason) = (&self.entry.id, own.generation, own.reason);
+            if plan::quotes_guest(reason) {
+                tracing::warn!(%policy, generation, %reason, serving, "failed to load a policy; its status says more");
+            } else {
+                tracing::warn!(%policy, generation, %reason, serving, cause = own.message, "failed to load a policy");
+            }
+        }
+    }
+
+    pub(super) fn record(&self) -> Record {
+        let serving = match &self.loaded {
+            Some(loaded) => Serving::Ready(Arc::clone(loaded)),
+            None => Serving::Unserved(
+                plan::unserved(&self.entry, &self.keys, &self.known).unwrap_or_else(|| self.awaiting.clone()),
+            ),
+        };
+        Record {
+            id: self.entry.id.clone(),
+            uid: self.entry.uid.clone(),
+            generation: self.entry.generation,
+            mode: self.entry.mode,
+            failure_policy: self.entry.failure_policy,
+            suspend: self.entry.suspend,
+            enforced: self.entry.enforced,
+            serving,
+            failure: self.failure(),
+            share: Arc::clone(&self.share),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+}
+
+/// The entry without what is the loader's own.
+fn kept(entry: &PolicyEntry) -> PolicyEntry {
+    PolicyEntry { last_good: None, source: None, ..entry.clone() }
+}
+
+fn keys(entry: &PolicyEntry) -> Vec<Key> {
+    entry.candidates.iter().map(|candidate| Key::of(&entry.uid, candidate)).collect()
+}
+
+fn awaiting(entry: &PolicyEntry) -> Failure {
+    let generation = entry.generation;
+    if entry.candidates.is_empty() {
+        let text = format!("generation {generation} is not on the volume yet; the loader is fetching or compiling it");
+        return Failure::new(generation, Reason::AwaitingManifest, text);
+    }
+    let text = format!("generation {generation} is being loaded");
+    let next_retry_time = Timestamp::now().checked_add(Duration::from_secs(1)).ok();
+    Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text) }
+}
+
+/// One second, doubled with each attempt.
+fn pause(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16);
+    Duration::from_secs(1_u64 << doublings).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_five_minutes() {
+        let seconds: Vec<_> = [1, 2, 3, 9, 10, u32::MAX].map(|n| pause(n).as_secs()).into();
+        assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
+    }
+}

@@ -1,0 +1,102 @@
+//! What this evaluator tells of itself at `/v1/state`.
+
+use std::collections::BTreeMap;
+
+use portcullis_contract::{Current, Deviation, EvaluatorState, Failing, Failure, Program, ReplicaState};
+
+use crate::http::path_keys::AcceptedKeys;
+use crate::volume::reload::Policy;
+
+/// Who speaks.
+fn program() -> Program {
+    Program {
+        name: "portcullis-evaluator".into(),
+        version: portcullis_process::VERSION.into(),
+        engine: portcullis_engine::ENGINE.into(),
+    }
+}
+
+/// Writes a version into a state; for [`portcullis_process::StateFeed`].
+pub fn numbered(state: &mut EvaluatorState, version: u64) {
+    state.version = version;
+}
+
+/// What is the same for all policies.
+#[derive(Debug, Clone)]
+pub(crate) struct Overall {
+    /// Whether the start gate is open.
+    pub(crate) ready: bool,
+    /// The manifest that has been applied to the end; 0 before the first.
+    pub(crate) applied: u64,
+    /// Why the newest manifest could not be used.
+    pub(crate) manifest_failure: Option<Failure>,
+    /// The ids of the keys of webhook paths.
+    pub(crate) path_keys: Vec<String>,
+}
+
+impl Overall {
+    /// What there is to tell before the first manifest. The keys are told from the first answer on: a document without any is that
+    /// of an earlier release, for which the controller registers plain paths.
+    pub(crate) fn new(keys: Option<&AcceptedKeys>) -> Self {
+        let path_keys = keys.map(AcceptedKeys::ids).unwrap_or_default();
+        Self { ready: false, applied: 0, manifest_failure: None, path_keys }
+    }
+}
+
+/// The document.
+pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a Policy>) -> EvaluatorState {
+    let (mut current, mut deviations, mut failing) = (BTreeMap::new(), Vec::new(), Vec::new());
+    for policy in policies {
+        let (id, uid) = (policy.entry.id.clone(), policy.entry.uid.clone());
+        if let Some((since, reason)) = policy.errors.failing() {
+            failing.push(Failing { id: id.clone(), uid: uid.clone(), since, reason });
+        }
+        match (policy.state(), &policy.loaded) {
+            (ReplicaState::Current, Some(loaded)) => {
+                let (generation, digest, since) = (loaded.generation(), loaded.digest(), policy.since);
+                current.insert(id, Current { uid, generation, digest, since });
+            }
+            (state, loaded) => deviations.push(Deviation {
+                id,
+                uid,
+                generation: policy.entry.generation,
+                serving: loaded.as_ref().map_or(0, |loaded| loaded.generation()),
+                digest: loaded.as_ref().map(|loaded| loaded.digest()),
+                state,
+                failure: policy.failure(),
+                refused: refused(policy),
+                since: policy.since,
+            }),
+        }
+    }
+    EvaluatorState {
+        version: 0,
+        program: program(),
+        ready: overall.ready,
+        manifest_number: overall.applied,
+        manifest_failure: overall.manifest_failure.clone(),
+        current,
+        deviations,
+        failing,
+        path_keys: overall.path_keys.clone(),
+    }
+}
+
+/// In the order of the candidates, so that equal states are equal documents.
+fn refused(policy: &Policy) -> Vec<portcullis_contract::Refused> {
+    let refusals = policy.keys.iter().filter_map(|key| policy.known.refused.get(key));
+    refusals.map(|refusal| refusal.refused.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluator_that_waits_for_keys_says_so_before_it_has_read_anything() {
+        let keys = AcceptedKeys::new(std::path::PathBuf::from("/nonexistent"));
+        let first = |keys| document(&Overall::new(keys), std::iter::empty()).path_keys;
+        assert_eq!(first(Some(&*keys)), ["none"]);
+        assert_eq!(first(None), Vec::<String>::new());
+    }
+}
