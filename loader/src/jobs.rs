@@ -17,7 +17,7 @@ use self::pace::{Hosts, Turns};
 use self::slots::Slots;
 use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
-use crate::plan::{Claims, Job, Prepared, Setback};
+use crate::plan::{Claims, Job, Outcome, Prepared, Setback};
 use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Temporary, Volume, VolumeError};
 
@@ -39,16 +39,6 @@ pub(crate) struct Workshop {
     keep: Mutex<Keep>,
     /// How large artifacts are that there was no room for, as far as is known: they are not made again for nothing.
     too_large: Mutex<HashMap<Digest, u64>>,
-}
-
-/// What became of a job.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    Fetched(Reference, Result<Digest, Setback>),
-    /// The modules that policies are pinned to.
-    Brought(Reference, Vec<Digest>, Result<(), Setback>),
-    Admitted(Reference, Digest, Result<(), Setback>),
-    Prepared(Digest, Result<Prepared, Setback>),
 }
 
 /// What a job and those who started it tell each other.

@@ -1,6 +1,5 @@
 //! When a failure is tried again: by its class, with full jitter.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use portcullis_contract::{Class, Reason};
@@ -38,13 +37,6 @@ impl Retry {
     }
 }
 
-/// A number in [0, 1), from the randomness that the standard library seeds its hash maps with.
-pub(crate) fn random() -> f64 {
-    let bits = RandomState::new().build_hasher().finish() >> 11;
-    // 53 bits, which a double holds exactly.
-    bits as f64 / (1_u64 << 53) as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,12 +70,5 @@ mod tests {
     fn l05_a_source_that_asks_for_time_gets_it() {
         let wait = RETRY.wait(Reason::RegistryThrottled, 1, Some(Duration::from_secs(7)), 0.0);
         assert_eq!(wait, Some(Duration::from_secs(7)));
-    }
-
-    #[test]
-    fn random_numbers_are_in_their_range_and_differ() {
-        let numbers: Vec<f64> = (0..100).map(|_| random()).collect();
-        assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)));
-        assert!(numbers.windows(2).any(|pair| pair[0] != pair[1]));
     }
 }

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program, Reason};
-use portcullis_process::{Beat, Shutdown, StateFeed};
+use portcullis_process::{Beat, Shutdown, StateFeed, random};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::input::{Desired, Stamp};
-use crate::jobs::{Gauge, Outcome, Workshop, blocking, mistake};
+use crate::jobs::{Gauge, Workshop, blocking, mistake};
 use crate::patience::Patience;
-use crate::plan::{Claims, Job, Now, Plan, PlanSettings, Setback};
+use crate::plan::{self, Claims, Job, Now, Outcome, Plan, PlanSettings, Setback};
 
 /// Longest time between two turns.
 const TICK: Duration = Duration::from_secs(1);
@@ -88,14 +88,14 @@ impl Running {
     }
 
     /// Logs what came, for who looks closely.
-    fn tell_end(&self, result: &Result<Outcome, Setback>, now: Instant) {
+    fn tell_end(&self, outcome: &Outcome, now: Instant) {
         let milliseconds = self.patience.map_or(0, |patience| patience.elapsed(now).as_millis());
         let (bytes, _) = self.gauge.bytes.read();
-        match result {
-            Ok(Outcome::Fetched(reference, Ok(digest))) => {
+        match outcome {
+            Outcome::Fetched(reference, Ok(digest)) => {
                 tracing::debug!(module = reference.label(), %digest, bytes, milliseconds, "a module was fetched");
             }
-            Ok(Outcome::Prepared(digest, Ok(_))) => {
+            Outcome::Prepared(digest, Ok(_)) => {
                 tracing::debug!(%digest, milliseconds, "a module is ready to be served");
             }
             _ => {}
@@ -104,7 +104,7 @@ impl Running {
 }
 
 enum Event {
-    Job(u64, Job, Box<Result<Outcome, Setback>>),
+    Job(u64, Job, Box<Outcome>),
     Published(Result<u64, Setback>),
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn work(mut outside: Outside, workshop: Arc<Workshop>) {
                     tokio::time::sleep(TICK).await;
                 }
                 if let Some(snapshot) = outside.desired.borrow_and_update().clone() {
-                    work.plan.desire(&snapshot, Now::get());
+                    work.take(plan::Event::Desired(snapshot), Now::get());
                 }
             }
             changed = outside.evaluator.changed() => {
@@ -179,7 +179,7 @@ impl Work {
         for (job, running) in &mut self.running {
             if running.gauge.runs.load(Ordering::Relaxed) {
                 let (bytes, total) = running.gauge.bytes.read();
-                self.plan.progress(job, bytes, total, now);
+                self.plan.take(plan::Event::Progress { job: job.clone(), bytes, total }, now, random());
                 running.tell(job, now.instant);
             }
         }
@@ -220,6 +220,10 @@ impl Work {
         wake.unwrap_or(longest).min(longest)
     }
 
+    fn take(&mut self, event: plan::Event, now: Now) {
+        self.plan.take(event, now, random());
+    }
+
     fn start(&mut self, job: Job, claims: Claims) {
         self.counter += 1;
         let number = self.counter;
@@ -232,11 +236,11 @@ impl Work {
             let mut inner = tokio::task::JoinSet::new();
             let run = workshop.run(key.clone(), pins, own_gauge);
             inner.spawn(run);
-            let result = match inner.join_next().await {
-                Some(Ok(outcome)) => Ok(outcome),
-                _ => Err(mistake(Reason::InternalError, "a job")),
+            let outcome = match inner.join_next().await {
+                Some(Ok(outcome)) => outcome,
+                _ => key.clone().failed(mistake(Reason::InternalError, "a job")),
             };
-            let _ = events.send(Event::Job(number, key, Box::new(result)));
+            let _ = events.send(Event::Job(number, key, Box::new(outcome)));
         });
         self.running.insert(job, Running { number, task, gauge, patience: None });
     }
@@ -251,31 +255,17 @@ impl Work {
                     self.workshop.metrics.manifests.inc();
                     self.workshop.metrics.manifest_number.set(i64::try_from(*number).unwrap_or(i64::MAX));
                 }
-                self.plan.published(result, now);
+                self.take(plan::Event::Published(result), now);
             }
-            Event::Job(number, job, result) => {
+            Event::Job(number, job, outcome) => {
                 if self.running.get(&job).is_none_or(|running| running.number != number) {
                     // It was stopped, and had ended already.
                     return;
                 }
                 if let Some(running) = self.running.remove(&job) {
-                    running.tell_end(&result, now.instant);
+                    running.tell_end(&outcome, now.instant);
                 }
-                match (*result, job) {
-                    (Ok(Outcome::Fetched(reference, result)), _) => self.plan.fetched(&reference, result, now),
-                    (Ok(Outcome::Brought(reference, pins, result)), _) => {
-                        self.plan.brought(&reference, &pins, result, now)
-                    }
-                    (Ok(Outcome::Admitted(reference, digest, result)), _) => {
-                        self.plan.admitted(&reference, digest, result, now)
-                    }
-                    (Ok(Outcome::Prepared(digest, result)), _) => self.plan.prepared(digest, result, now),
-                    (Err(setback), Job::Fetch(reference)) => self.plan.fetched(&reference, Err(setback), now),
-                    (Err(setback), Job::Admit { reference, digest }) => {
-                        self.plan.admitted(&reference, digest, Err(setback), now)
-                    }
-                    (Err(setback), Job::Prepare { digest, .. }) => self.plan.prepared(digest, Err(setback), now),
-                }
+                self.take(plan::Event::Ended(*outcome), now);
             }
         }
     }
@@ -287,9 +277,9 @@ impl Work {
         }
         if self.workshop.volume.count_from(state.manifest_number) {
             // It follows a manifest that this volume has lost, and would take ours for an old one.
-            self.plan.manifest_lost();
+            self.take(plan::Event::ManifestLost, Now::get());
         }
-        self.plan.learn(state, Now::get());
+        self.take(plan::Event::Evaluator(state), Now::get());
     }
 
     /// Looks at what sends no events: the manifest on the volume, and the files that fetches depend on.
@@ -304,11 +294,11 @@ impl Work {
         let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
         if foreign {
             tracing::warn!("the manifest on the volume was changed by somebody else; publishing it again");
-            self.plan.manifest_lost();
+            self.take(plan::Event::ManifestLost, Now::get());
         }
         if watched != self.watched {
             self.watched = watched;
-            self.plan.outside_changed();
+            self.take(plan::Event::OutsideChanged, Now::get());
         }
     }
 

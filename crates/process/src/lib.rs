@@ -21,6 +21,7 @@ mod log;
 mod metrics;
 mod permits;
 mod probe;
+mod random;
 mod shutdown;
 
 pub use confine::{Confinement, ConfinementReport};
@@ -34,6 +35,7 @@ pub use listen::listen;
 pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
 pub use probe::{ProbeServer, ProbeSources};
+pub use random::random;
 pub use shutdown::Shutdown;
 
 /// The product's version.

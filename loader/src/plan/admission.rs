@@ -13,7 +13,7 @@ use super::effort::{Effort, Now, Setback};
 use super::policy::Policy;
 use super::{Job, Plan};
 use crate::content::Body;
-use crate::retry::{self, Retry};
+use crate::retry::Retry;
 use crate::source::Reference;
 use crate::store::ArtifactRecord;
 
@@ -105,13 +105,22 @@ impl Admissions {
         jobs
     }
 
-    fn end(&mut self, reference: &Reference, digest: &Digest, result: Result<(), Setback>, retry: &Retry, now: Now) {
+    /// [`Job::Admit`] has ended.
+    pub(super) fn end(
+        &mut self,
+        reference: &Reference,
+        digest: &Digest,
+        result: Result<(), Setback>,
+        retry: &Retry,
+        now: Now,
+        random: f64,
+    ) {
         let Some(admission) = self.get_mut(reference, digest) else { return };
         match result {
             Ok(()) => admission.succeed(()),
             // What served before goes on as long as nobody says no.
             Err(setback) if admission.result().is_some() && !is_refusal(setback.reason) => admission.leave(),
-            Err(setback) => admission.fail(setback, retry, retry::random(), now),
+            Err(setback) => admission.fail(setback, retry, random, now),
         }
     }
 }
@@ -122,12 +131,6 @@ fn is_refusal(reason: Reason) -> bool {
 }
 
 impl Plan {
-    /// [`Job::Admit`] has ended.
-    pub(crate) fn admitted(&mut self, reference: &Reference, digest: Digest, result: Result<(), Setback>, now: Now) {
-        (self.touched, self.changed) = (true, true);
-        self.admissions.end(reference, &digest, result, &self.settings.retry, now);
-    }
-
     /// Whether a policy may have this module.
     pub(super) fn is_admitted(&self, body: &Body, digest: &Digest) -> bool {
         self.admissions.are_done(body, digest)

@@ -10,14 +10,7 @@ use super::{Making, Plan};
 
 impl Plan {
     /// Takes in the evaluator's state.
-    pub(crate) fn learn(&mut self, state: Arc<EvaluatorState>, now: Now) {
-        self.evaluator = Some(state);
-        self.learn_again(now);
-    }
-
-    pub(super) fn learn_again(&mut self, now: Now) {
-        let Some(state) = self.evaluator.clone() else { return };
-        (self.touched, self.changed) = (true, true);
+    pub(super) fn learn(&mut self, state: Arc<EvaluatorState>, now: Now) {
         let deviations: HashMap<_, &Deviation> =
             state.deviations.iter().map(|deviation| (&deviation.id, deviation)).collect();
         for making in self.artifacts.values_mut() {
@@ -47,6 +40,7 @@ impl Plan {
                 making.remakes = 0;
             }
         }
+        self.evaluator = Some(state);
     }
 }
 

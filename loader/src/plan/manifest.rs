@@ -12,7 +12,6 @@ use super::claims::Need;
 use super::effort::{Effort, Now, Setback};
 use super::policy::{Generation, Policy};
 use super::{Plan, Reference};
-use crate::retry;
 
 /// How long changes gather before a manifest is written.
 const GATHER: Duration = Duration::from_millis(10);
@@ -189,9 +188,8 @@ impl Plan {
     }
 
     /// What became of the manifest that was to be published.
-    pub(crate) fn published(&mut self, result: Result<u64, Setback>, now: Now) {
+    pub(super) fn published(&mut self, result: Result<u64, Setback>, now: Now, random: f64) {
         let Some(in_flight) = self.publication.in_flight.take() else { return };
-        (self.touched, self.changed) = (true, true);
         match result {
             Ok(number) => {
                 self.publication.number = number;
@@ -207,16 +205,10 @@ impl Plan {
                 }
             }
             Err(setback) => {
-                self.publication.effort.fail(setback, &self.settings.retry, retry::random(), now);
+                self.publication.effort.fail(setback, &self.settings.retry, random, now);
                 self.publication.forced = true;
             }
         }
-    }
-
-    /// The manifest on the volume is not the one that was published: it is published again.
-    pub(crate) fn manifest_lost(&mut self) {
-        self.touched = true;
-        self.publication.force();
     }
 
     /// All entries as they should be; nothing where they are more than `room` bytes.

@@ -1,13 +1,15 @@
 //! The decision: from what is wanted, what is known and what happened, to what should be done now.
 //!
-//! Nothing here opens a file or a socket or asks for the time. [`Plan::turn`] says which jobs should run at this moment;
-//! whoever runs them starts the missing ones, stops the others, and reports what became of each.
+//! Nothing here opens a file or a socket, reads a clock or draws a random number. [`Plan::take`] takes in an [`Event`], and
+//! [`Plan::turn`] gives the jobs that should run at this moment. The caller starts the missing ones, stops the others, and reports
+//! the [`Outcome`] of each.
 
 mod admission;
 mod budget;
 mod claims;
 mod effort;
 mod groups;
+mod job;
 mod learn;
 mod manifest;
 mod pins;
@@ -29,11 +31,12 @@ pub(crate) use self::claims::{Claims, Need};
 use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
 use self::groups::Groups;
+pub(crate) use self::job::{Job, Outcome, Prepared};
 use self::policy::Policy;
 use self::want::Wanted;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
-use crate::retry::{self, Retry};
+use crate::retry::Retry;
 use crate::source::Reference;
 use crate::store::{ArtifactRecord, Keep, Owners};
 
@@ -53,34 +56,37 @@ pub struct PlanSettings {
     pub manifest_size: u64,
 }
 
-/// Something that takes time and may fail.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Job {
-    /// Bring a module onto the volume and tell its digest.
-    Fetch(Reference),
-    /// Tell whether a policy that names this address may have the module that it is pinned to.
-    Admit {
-        /// The address.
-        reference: Reference,
-        /// The module.
-        digest: Digest,
+/// Something that happened outside the plan.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The input gave a snapshot.
+    Desired(Arc<Snapshot>),
+    /// A job is running and has got this far.
+    Progress {
+        /// The job.
+        job: Job,
+        /// Bytes so far.
+        bytes: u64,
+        /// Bytes in all, where that is known.
+        total: Option<u64>,
     },
-    /// Make a module's artifact.
-    Prepare {
-        /// The module.
-        digest: Digest,
-        /// Make it anew even where it seems to be there.
-        anew: bool,
-    },
+    /// A job has ended.
+    Ended(Outcome),
+    /// The evaluator reported its state.
+    Evaluator(Arc<EvaluatorState>),
+    /// A watched file outside the policies changed, such as the credentials for a registry.
+    OutsideChanged,
+    /// A manifest was published under this number, or could not be.
+    Published(Result<u64, Setback>),
+    /// The manifest on the volume is not the one that was published.
+    ManifestLost,
 }
 
-/// What became of [`Job::Prepare`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Prepared {
-    /// The artifact is on the volume.
-    Ready(ArtifactRecord),
-    /// The module itself is not there.
-    NoModule,
+impl Event {
+    /// Whether the next manifest may differ because of it. Progress is only shown.
+    fn may_change_manifest(&self) -> bool {
+        !matches!(self, Self::Progress { .. })
+    }
 }
 
 /// What should be done now.
@@ -108,9 +114,9 @@ pub(crate) struct Plan {
     evaluator: Option<Arc<EvaluatorState>>,
     /// Whether a first snapshot came.
     complete: bool,
-    /// Whether something happened that the next manifest may tell.
+    /// An event since the last manifest was built may change the next one.
     touched: bool,
-    /// Whether something happened that the state may tell.
+    /// An event since [`Plan::take_changed`] may change the state.
     changed: bool,
     publication: manifest::Publication,
 }
@@ -177,9 +183,30 @@ impl Plan {
         plan
     }
 
+    /// Takes in an event. `random`, in [0, 1), is the jitter of the wait after a failure.
+    pub(crate) fn take(&mut self, event: Event, now: Now, random: f64) {
+        self.touched |= event.may_change_manifest();
+        self.changed = true;
+        match event {
+            Event::Desired(snapshot) => self.desire(&snapshot, now),
+            Event::Progress { job, bytes, total } => self.progress(&job, bytes, total, now),
+            Event::Ended(Outcome::Fetched(reference, result)) => self.fetched(&reference, result, now, random),
+            Event::Ended(Outcome::Brought(reference, pins, result)) => {
+                self.brought(&reference, &pins, result, now, random);
+            }
+            Event::Ended(Outcome::Admitted(reference, digest, result)) => {
+                self.admissions.end(&reference, &digest, result, &self.settings.retry, now, random);
+            }
+            Event::Ended(Outcome::Prepared(digest, result)) => self.prepared(digest, result, now, random),
+            Event::Evaluator(state) => self.learn(state, now),
+            Event::OutsideChanged => self.outside_changed(),
+            Event::Published(result) => self.published(result, now, random),
+            Event::ManifestLost => self.publication.force(),
+        }
+    }
+
     /// Takes in a snapshot.
-    pub(crate) fn desire(&mut self, snapshot: &Snapshot, now: Now) {
-        (self.touched, self.changed) = (true, true);
+    fn desire(&mut self, snapshot: &Snapshot, now: Now) {
         self.complete = true;
         let mut seen = HashSet::new();
         for desired in &snapshot.policies {
@@ -261,9 +288,7 @@ impl Plan {
         }
     }
 
-    /// A job runs and is so far.
-    pub(crate) fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
-        self.changed = true;
+    fn progress(&mut self, job: &Job, bytes: u64, total: Option<u64>, now: Now) {
         match job {
             Job::Fetch(reference) => {
                 if let Some(module) = self.modules.get_mut(reference) {
@@ -284,8 +309,7 @@ impl Plan {
     }
 
     /// [`Job::Fetch`] has ended.
-    pub(crate) fn fetched(&mut self, reference: &Reference, result: Result<Digest, Setback>, now: Now) {
-        (self.touched, self.changed) = (true, true);
+    fn fetched(&mut self, reference: &Reference, result: Result<Digest, Setback>, now: Now, random: f64) {
         let Some(module) = self.modules.get_mut(reference) else { return };
         let is_file = matches!(reference, Reference::File(_));
         if let Ok(digest) = result {
@@ -297,7 +321,7 @@ impl Plan {
                 }
                 for other in policy.fallbacks().filter(|other| other.body.reference.as_ref() == Some(reference)) {
                     if let Some(making) = self.artifacts.get_mut(&other.digest) {
-                        making.got(other.digest, digest, &self.settings.retry, now);
+                        making.got(other.digest, digest, &self.settings.retry, now, random);
                     }
                 }
             }
@@ -315,7 +339,10 @@ impl Plan {
                     match policy.pin {
                         None => policy.pin = Some(digest),
                         Some(pin) if pin != digest && is_file => policy.rebuild(Some(digest), now),
-                        Some(pin) => self.artifacts.entry(pin).or_default().got(pin, digest, &self.settings.retry, now),
+                        Some(pin) => {
+                            let making = self.artifacts.entry(pin).or_default();
+                            making.got(pin, digest, &self.settings.retry, now, random);
+                        }
                     }
                 }
                 if let Some(making) = self.artifacts.get_mut(&digest) {
@@ -331,7 +358,7 @@ impl Plan {
                 let artifacts = &self.artifacts;
                 let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|making| making.no_module);
                 let is_volume = setback.reason.stage() == Stage::Volume;
-                module.fail(setback, &self.settings.retry, retry::random(), now);
+                module.fail(setback, &self.settings.retry, random, now);
                 for policy in users {
                     if is_file && policy.pin.is_some_and(|pin| !(is_volume && is_lost(&pin))) {
                         policy.rebuild(None, now);
@@ -342,8 +369,7 @@ impl Plan {
     }
 
     /// [`Job::Prepare`] has ended.
-    pub(crate) fn prepared(&mut self, digest: Digest, result: Result<Prepared, Setback>, now: Now) {
-        (self.touched, self.changed) = (true, true);
+    fn prepared(&mut self, digest: Digest, result: Result<Prepared, Setback>, now: Now, random: f64) {
         let Some(making) = self.artifacts.get_mut(&digest) else { return };
         match result {
             Ok(Prepared::Ready(record)) => {
@@ -365,7 +391,7 @@ impl Plan {
                     let message =
                         "its module is no longer on the volume, and where it came from is not known".to_owned();
                     let setback = Setback { reason: Reason::ArtifactMissing, message, retry_after: None };
-                    making.effort.fail(setback, &self.settings.retry, retry::random(), now);
+                    making.effort.fail(setback, &self.settings.retry, random, now);
                     return;
                 }
                 if making.effort.result().is_some() {
@@ -377,13 +403,12 @@ impl Plan {
                     self.modules.entry(reference).or_default().repeat();
                 }
             }
-            Err(setback) => making.effort.fail(setback, &self.settings.retry, retry::random(), now),
+            Err(setback) => making.effort.fail(setback, &self.settings.retry, random, now),
         }
     }
 
     /// A watched input outside the policies changed: what failed for such a reason is tried at once.
-    pub(crate) fn outside_changed(&mut self) {
-        (self.touched, self.changed) = (true, true);
+    fn outside_changed(&mut self) {
         for module in self.modules.values_mut() {
             module.hurry_outside();
         }
@@ -393,7 +418,10 @@ impl Plan {
     /// What should be done now.
     pub(crate) fn turn(&mut self, now: Now) -> Turn {
         if self.artifacts.values().filter_map(Making::remake_wakes_at).any(|at| at <= now.instant) {
-            self.learn_again(now);
+            // What the evaluator said counts again. Nothing fails by that, so there is no wait to jitter.
+            if let Some(state) = self.evaluator.clone() {
+                self.take(Event::Evaluator(state), now, 0.0);
+            }
         }
         let Wanted { references, admissions, digests } = self.wanted();
         let mut turn = Turn { jobs: self.admissions.turn(admissions, now), ..Turn::default() };
@@ -476,12 +504,12 @@ impl Making {
     }
 
     /// The address of a pinned module gave these bytes.
-    fn got(&mut self, pin: Digest, found: Digest, retry: &Retry, now: Now) {
+    fn got(&mut self, pin: Digest, found: Digest, retry: &Retry, now: Now, random: f64) {
         if self.no_module && pin != found {
             let message = format!("the address gave {found}, and this generation is pinned to {pin}");
             let setback = Setback { reason: Reason::DigestMismatch, message, retry_after: None };
             self.no_module = false;
-            self.effort.fail(setback, retry, retry::random(), now);
+            self.effort.fail(setback, retry, random, now);
         }
     }
 }

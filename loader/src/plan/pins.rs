@@ -5,7 +5,6 @@ use portcullis_contract::Digest;
 use super::effort::{Now, Setback};
 use super::{Job, Plan};
 use crate::content::Body;
-use crate::retry;
 use crate::source::Reference;
 
 impl Plan {
@@ -30,15 +29,21 @@ impl Plan {
     }
 
     /// A fetch by digests has ended.
-    pub(crate) fn brought(&mut self, reference: &Reference, pins: &[Digest], result: Result<(), Setback>, now: Now) {
-        (self.touched, self.changed) = (true, true);
+    pub(super) fn brought(
+        &mut self,
+        reference: &Reference,
+        pins: &[Digest],
+        result: Result<(), Setback>,
+        now: Now,
+        random: f64,
+    ) {
         let names = |policy: &super::Policy| {
             policy.pin.is_none() && policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference))
         };
         let is_tag_wanted = self.policies.values().any(names);
         let Some(module) = self.modules.get_mut(reference) else { return };
         match (result, pins.first()) {
-            (Err(setback), _) => module.fail(setback, &self.settings.retry, retry::random(), now),
+            (Err(setback), _) => module.fail(setback, &self.settings.retry, random, now),
             (Ok(()), Some(first)) => {
                 if !is_tag_wanted {
                     // What the tag is now was not asked: whoever names it next asks.

@@ -7,7 +7,7 @@ const OTHER: &str = "https://example.com/b";
 
 fn answer(table: &mut Table, module: &str, pin: &str, result: Result<(), Reason>) {
     let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
-    table.plan.admitted(&reference, digest(pin), result.map_err(setback), table.now);
+    table.ended(Outcome::Admitted(reference.clone(), digest(pin), result.map_err(setback)));
 }
 
 /// A plan in which another policy has the module `a`, and the policy `b` is pinned to the same bytes.
@@ -43,7 +43,7 @@ fn l21_l23_a_module_on_the_volume_is_refused_for_the_reason_of_the_policy_that_a
         let told = table.plan.state(&Program::default()).sources;
         assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), Some(reason));
         // Another rule, and it is asked again at once; what may pass is asked again by itself.
-        table.plan.outside_changed();
+        table.take(Event::OutsideChanged);
         table.pass(SETTINGS.retry.cap);
         assert_eq!(table.jobs_with(false), ["admit"]);
     }
@@ -56,7 +56,7 @@ fn l21_nothing_is_compiled_or_fetched_before_its_rules_were_asked() {
     assert_eq!(table.jobs_with(false), ["admit"]);
     answer(&mut table, URL, URL, Ok(()));
     assert_eq!(table.jobs_with(false), ["prepare"]);
-    table.plan.prepared(digest(URL), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest(URL), Ok(Prepared::NoModule)));
     assert_eq!(table.jobs_with(false), [format!("fetch {URL}")]);
     table.fetched(URL, Ok(URL));
     assert_eq!(table.jobs_with(false), ["prepare"], "who fetched has asked");

@@ -68,7 +68,7 @@ fn a_fresh_pod_serves_what_served_elsewhere_when_the_newest_is_broken() {
     let mut table = Table::new();
     table.want(vec![served(broken(object(wants("a", URL, "{}"), "u", 7)), 6, OTHER, Some(OTHER))]);
     assert_eq!(table.jobs(), ["prepare"]);
-    table.plan.prepared(digest(OTHER), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest(OTHER), Ok(Prepared::NoModule)));
     assert_eq!(table.jobs(), [format!("fetch {OTHER}")]);
     table.settle();
     assert_eq!(table.candidates("a"), [6]);
@@ -84,7 +84,7 @@ fn what_served_elsewhere_is_fetched_only_when_the_newest_failed() {
     assert_eq!(table.jobs(), [format!("fetch {URL}")]);
     table.fetched(URL, Err(Reason::NotFound));
     assert_eq!(table.jobs(), ["prepare"], "what served is looked for on the volume");
-    table.plan.prepared(digest(OTHER), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest(OTHER), Ok(Prepared::NoModule)));
     table.fetched(OTHER, Ok(OTHER));
     table.compiled(OTHER);
     assert_eq!(table.candidates("a"), [6]);
@@ -110,7 +110,7 @@ fn what_served_elsewhere_is_fetched_when_the_evaluator_refuses_the_newest() {
     };
     let state =
         EvaluatorState { manifest_number: table.number, deviations: vec![deviation], ..EvaluatorState::default() };
-    table.plan.learn(Arc::new(state), table.now);
+    table.take(Event::Evaluator(Arc::new(state)));
     table.settle();
     assert_eq!(table.candidates("a"), [7, 6]);
 }
@@ -131,7 +131,7 @@ fn what_served_elsewhere_and_is_other_bytes_now_is_not_taken() {
     let mut table = Table::new();
     table.want(vec![served(broken(object(wants("a", URL, "{}"), "u", 7)), 6, OTHER, Some("recorded"))]);
     table.jobs();
-    table.plan.prepared(digest("recorded"), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest("recorded"), Ok(Prepared::NoModule)));
     assert_eq!(table.jobs(), [format!("fetch {OTHER}")]);
     table.fetched(OTHER, Ok("moved"));
     assert_eq!((table.jobs(), table.candidates("a")), (Vec::new(), Vec::new()));
@@ -157,7 +157,7 @@ fn l11_the_recorded_digest_wins_over_what_the_address_gave() {
     table.want(vec![pinned(object(wants("a", URL, "{}"), "u", 1), "first")]);
     assert_eq!(table.jobs(), ["prepare"]);
     assert_eq!(table.candidates("a"), [1], "what serves goes on meanwhile");
-    table.plan.prepared(digest("first"), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest("first"), Ok(Prepared::NoModule)));
     assert_eq!(table.jobs(), [format!("fetch {URL}")]);
     table.fetched(URL, Ok("late"));
     table.jobs();
@@ -168,7 +168,7 @@ fn l11_the_recorded_digest_wins_over_what_the_address_gave() {
     // The source gives the right bytes in the end.
     table.pass(SETTINGS.retry.outside);
     table.jobs();
-    table.plan.prepared(digest("first"), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest("first"), Ok(Prepared::NoModule)));
     table.fetched(URL, Ok("first"));
     table.compiled("first");
     table.jobs();
@@ -236,7 +236,7 @@ fn w04_in_a_cluster_the_marks_say_what_was_enforced_and_nothing_else() {
         current: BTreeMap::from([("a".parse().expect("an id"), current)]),
         ..EvaluatorState::default()
     };
-    table.plan.learn(Arc::new(state), table.now);
+    table.take(Event::Evaluator(Arc::new(state)));
     assert!(!enforced(&mut table));
     table.want(vec![marked(object(wants("a", URL, "{}"), "u", 1))]);
     assert!(enforced(&mut table), "the mark alone makes another manifest");

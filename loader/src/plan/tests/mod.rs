@@ -94,8 +94,16 @@ impl Table {
         self.now = Now { instant: self.now.instant + time, wall: self.now.wall + time };
     }
 
+    fn take(&mut self, event: Event) {
+        self.plan.take(event, self.now, 0.5);
+    }
+
+    fn ended(&mut self, outcome: Outcome) {
+        self.take(Event::Ended(outcome));
+    }
+
     fn want(&mut self, policies: Vec<DesiredPolicy>) {
-        self.plan.desire(&snapshot(policies), self.now);
+        self.take(Event::Desired(Arc::new(snapshot(policies))));
     }
 
     /// Turns until nothing is published any more, and gives the jobs that run then. Whoever asks for a module may have it.
@@ -109,7 +117,7 @@ impl Table {
             let asked: Vec<_> = turn.jobs.keys().filter_map(asked).collect();
             if grants && !asked.is_empty() {
                 for (reference, digest) in asked {
-                    self.plan.admitted(&reference, digest, Ok(()), self.now);
+                    self.ended(Outcome::Admitted(reference.clone(), digest, Ok(())));
                 }
                 if let Some(manifest) = turn.publish {
                     self.publish(manifest);
@@ -132,16 +140,16 @@ impl Table {
     fn publish(&mut self, manifest: Manifest) {
         self.number += 1;
         self.manifest = Some(Manifest { number: self.number, ..manifest });
-        self.plan.published(Ok(self.number), self.now);
+        self.take(Event::Published(Ok(self.number)));
     }
 
     fn fetched(&mut self, module: &str, result: Result<&str, Reason>) {
         let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
-        self.plan.fetched(&reference, result.map(digest).map_err(setback), self.now);
+        self.ended(Outcome::Fetched(reference.clone(), result.map(digest).map_err(setback)));
     }
 
     fn compiled(&mut self, module: &str) {
-        self.plan.prepared(digest(module), Ok(Prepared::Ready(record(module))), self.now);
+        self.ended(Outcome::Prepared(digest(module), Ok(Prepared::Ready(record(module)))));
     }
 
     /// Fetches and compiles whatever is asked for; each address gives a module of its own name.
@@ -152,15 +160,20 @@ impl Table {
                 match job {
                     Job::Fetch(reference) => {
                         let module = name(&Job::Fetch(reference.clone()));
-                        self.plan.fetched(&reference, Ok(digest(module.trim_start_matches("fetch "))), self.now);
+                        self.ended(Outcome::Fetched(
+                            reference.clone(),
+                            Ok(digest(module.trim_start_matches("fetch "))),
+                        ));
                     }
-                    Job::Admit { reference, digest } => self.plan.admitted(&reference, digest, Ok(()), self.now),
+                    Job::Admit { reference, digest } => {
+                        self.ended(Outcome::Admitted(reference.clone(), digest, Ok(())))
+                    }
                     Job::Prepare { digest, .. } => {
                         let record = ArtifactRecord {
                             artifact: Artifact { file: digest.hex(), sha256: digest, size: 1 },
                             ..record("")
                         };
-                        self.plan.prepared(digest, Ok(Prepared::Ready(record)), self.now);
+                        self.ended(Outcome::Prepared(digest, Ok(Prepared::Ready(record))));
                     }
                 }
             }
@@ -194,7 +207,7 @@ impl Table {
             current: BTreeMap::from([(id, current)]),
             ..EvaluatorState::default()
         };
-        self.plan.learn(Arc::new(state), self.now);
+        self.take(Event::Evaluator(Arc::new(state)));
     }
 
     /// The evaluator says that it refuses a generation, and goes on with another (0 for none).
@@ -214,7 +227,7 @@ impl Table {
         };
         let state =
             EvaluatorState { manifest_number: self.number, deviations: vec![deviation], ..EvaluatorState::default() };
-        self.plan.learn(Arc::new(state), self.now);
+        self.take(Event::Evaluator(Arc::new(state)));
     }
 }
 

@@ -101,7 +101,7 @@ fn a_final_failure_is_not_tried_again_until_an_edit() {
     table.jobs();
     table.fetched(URL, Ok("m"));
     assert_eq!(table.jobs(), ["prepare"]);
-    table.plan.prepared(digest("m"), Err(setback(Reason::ModuleInvalid)), table.now);
+    table.ended(Outcome::Prepared(digest("m"), Err(setback(Reason::ModuleInvalid))));
     table.pass(Duration::from_secs(100_000));
     assert_eq!(table.jobs(), Vec::<String>::new());
     assert_eq!(table.state("a").failure.map(|failure| failure.reason), Some(Reason::ModuleInvalid));
@@ -122,7 +122,7 @@ fn an_https_address_is_pinned() {
     let mut table = Table::restored(manifest);
     table.want(vec![wants("a", URL, "{}")]);
     table.jobs();
-    table.plan.prepared(digest(URL), Ok(Prepared::NoModule), table.now);
+    table.ended(Outcome::Prepared(digest(URL), Ok(Prepared::NoModule)));
     assert_eq!(table.jobs(), ["fetch https://example.com/a"]);
     table.fetched(URL, Ok("other"));
     assert_eq!(table.jobs(), Vec::<String>::new());
@@ -153,30 +153,30 @@ fn a_rebuilt_file_is_a_new_generation() {
         stamps: BTreeMap::from([("/policies/modules/a.wasm".into(), size.map(Stamp::of_size))]),
         ..snapshot(vec![wants("a", file, "{}")])
     };
-    table.plan.desire(&with_size(Some(1)), table.now);
+    table.take(Event::Desired(Arc::new(with_size(Some(1)))));
     assert_eq!(table.jobs(), ["fetch /policies/modules/a.wasm"]);
     table.fetched(file, Ok("m"));
     assert_eq!(table.jobs(), ["prepare"]);
     table.compiled("m");
-    table.plan.desire(&with_size(Some(2)), table.now);
+    table.take(Event::Desired(Arc::new(with_size(Some(2)))));
     assert_eq!(table.jobs(), ["fetch /policies/modules/a.wasm"]);
     assert_eq!(table.candidates("a"), [1], "what is there counts meanwhile");
     table.fetched(file, Ok("m"));
     assert_eq!(table.candidates("a"), [1], "the same bytes are the same generation");
-    table.plan.desire(&with_size(None), table.now);
+    table.take(Event::Desired(Arc::new(with_size(None))));
     table.fetched(file, Err(Reason::NotFound));
     assert_eq!(
         (table.candidates("a"), table.state("a").failure),
         (vec![1], None),
         "a file that is away changes nothing"
     );
-    table.plan.desire(&with_size(Some(3)), table.now);
+    table.take(Event::Desired(Arc::new(with_size(Some(3)))));
     table.fetched(file, Ok("n"));
     assert_eq!(table.jobs(), ["prepare"]);
     assert_eq!((table.state("a").generation, table.candidates("a")), (2, vec![1]));
     table.compiled("n");
     assert_eq!(table.candidates("a"), [2]);
-    table.plan.desire(&with_size(Some(4)), table.now);
+    table.take(Event::Desired(Arc::new(with_size(Some(4)))));
     table.fetched(file, Err(Reason::ModuleTooLarge));
     assert_eq!((table.state("a").generation, table.candidates("a")), (3, vec![2]));
     assert_eq!(table.state("a").failure.map(|failure| failure.reason), Some(Reason::ModuleTooLarge));
@@ -191,10 +191,10 @@ fn a_file_that_changes_while_it_is_read_is_read_again() {
         stamps: BTreeMap::from([("/policies/modules/a.wasm".into(), Some(Stamp::of_size(size)))]),
         ..snapshot(vec![wants("a", file, "{}")])
     };
-    table.plan.desire(&with_size(1), table.now);
+    table.take(Event::Desired(Arc::new(with_size(1))));
     assert_eq!(table.jobs(), fetch);
     // The first part was read; more comes before the job has said so.
-    table.plan.desire(&with_size(2), table.now);
+    table.take(Event::Desired(Arc::new(with_size(2))));
     table.fetched(file, Ok("half"));
     assert!(table.jobs().contains(&fetch[0].to_owned()));
     table.fetched(file, Ok("whole"));
@@ -202,9 +202,9 @@ fn a_file_that_changes_while_it_is_read_is_read_again() {
     table.compiled("whole");
     assert_eq!((table.state("a").generation, table.candidates("a")), (2, vec![2]));
     // The same when it was read before.
-    table.plan.desire(&with_size(3), table.now);
+    table.take(Event::Desired(Arc::new(with_size(3))));
     assert_eq!(table.jobs(), fetch);
-    table.plan.desire(&with_size(4), table.now);
+    table.take(Event::Desired(Arc::new(with_size(4))));
     table.fetched(file, Err(Reason::NotFound));
     assert_eq!(table.jobs(), fetch);
     table.fetched(file, Ok("whole"));
@@ -223,16 +223,16 @@ fn a_file_that_cannot_be_read_keeps_its_policies() {
         )]),
         ..Snapshot::default()
     };
-    table.plan.desire(&broken("line 1"), table.now);
+    table.take(Event::Desired(Arc::new(broken("line 1"))));
     assert_eq!(table.candidates("a"), [1]);
     let state = table.state("a");
     assert_eq!((state.generation, state.phase), (2, Phase::Failed));
     assert_eq!(state.failure.map(|failure| failure.message).as_deref(), Some("a.yaml: line 1"));
-    table.plan.desire(&broken("line 1"), table.now);
+    table.take(Event::Desired(Arc::new(broken("line 1"))));
     assert_eq!(table.state("a").generation, 2, "the same fault is the same generation");
     // Also after a restart.
     let mut table = Table::restored(table.manifest.take());
-    table.plan.desire(&broken("line 1"), table.now);
+    table.take(Event::Desired(Arc::new(broken("line 1"))));
     assert_eq!((table.candidates("a"), table.state("a").generation), (vec![1], 2));
     table.want(vec![wants("a", URL, "{}")]);
     table.settle();

@@ -181,7 +181,7 @@ fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
     table.plan.turn(table.now);
     table.pass(Duration::from_secs(1));
     assert!(table.plan.turn(table.now).publish.is_some());
-    table.plan.published(Err(setback(Reason::VolumeReadOnly)), table.now);
+    table.take(Event::Published(Err(setback(Reason::VolumeReadOnly))));
     assert!(table.plan.turn(table.now).publish.is_none(), "not at once");
     let state = table.plan.state(&Program::default());
     assert_eq!(state.volume_failure.map(|failure| failure.reason), Some(Reason::VolumeReadOnly));
@@ -200,7 +200,7 @@ fn a_lost_manifest_is_published_again() {
     let mut table = Table::new();
     table.want(Vec::new());
     table.jobs();
-    table.plan.manifest_lost();
+    table.take(Event::ManifestLost);
     table.jobs();
     assert_eq!(table.number, 2);
 }
@@ -216,7 +216,7 @@ fn hosts_tell_how_they_do() {
     assert_eq!(sources.iter().map(|source| source.host.as_str()).collect::<Vec<_>>(), ["example.com", "other.org"]);
     assert_eq!(sources[0].policy.as_ref().map(PolicyId::as_str), Some("a"));
     assert!(sources[1].failure.is_none());
-    table.plan.outside_changed();
+    table.take(Event::OutsideChanged);
     assert_eq!(table.jobs(), ["fetch https://example.com/a", "prepare"], "a new authority is tried at once");
 }
 

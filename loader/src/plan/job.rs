@@ -1,0 +1,61 @@
+//! The jobs that a plan asks for, and what each of them gives.
+
+use portcullis_contract::Digest;
+
+use super::effort::Setback;
+use crate::source::Reference;
+use crate::store::ArtifactRecord;
+
+/// Work that takes time and may fail.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Job {
+    /// Bring a module onto the volume and find out its digest.
+    Fetch(Reference),
+    /// Find out whether a policy that names this address may have the module that it is pinned to.
+    Admit {
+        /// The address.
+        reference: Reference,
+        /// The module.
+        digest: Digest,
+    },
+    /// Make a module's artifact.
+    Prepare {
+        /// The module.
+        digest: Digest,
+        /// Compile it again even if the volume has an artifact of it.
+        anew: bool,
+    },
+}
+
+/// The result of a job.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The digest of the module at the address.
+    Fetched(Reference, Result<Digest, Setback>),
+    /// The modules that policies are pinned to, fetched by their digests.
+    Brought(Reference, Vec<Digest>, Result<(), Setback>),
+    /// Whether policies that name the address may have the module.
+    Admitted(Reference, Digest, Result<(), Setback>),
+    /// The artifact of the module.
+    Prepared(Digest, Result<Prepared, Setback>),
+}
+
+/// The result of [`Job::Prepare`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// The artifact is on the volume.
+    Ready(ArtifactRecord),
+    /// The volume does not have the module.
+    NoModule,
+}
+
+impl Job {
+    /// The outcome of a job that failed before it had one of its own.
+    pub(crate) fn failed(self, setback: Setback) -> Outcome {
+        match self {
+            Self::Fetch(reference) => Outcome::Fetched(reference, Err(setback)),
+            Self::Admit { reference, digest } => Outcome::Admitted(reference, digest, Err(setback)),
+            Self::Prepare { digest, .. } => Outcome::Prepared(digest, Err(setback)),
+        }
+    }
+}
