@@ -1,5 +1,6 @@
 //! What ARCHITECTURE.md promises, checked: each rule returns what breaks it, a sentence each.
 
+mod circles;
 mod rows;
 mod tidy;
 mod tree;
@@ -34,6 +35,9 @@ pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
         }),
         Step::check("boundaries: tidy files", || {
             Ok(tidy::check(&workspace.packages, &files::read_all(&workspace.root)?))
+        }),
+        Step::check(circles::title(), || {
+            circles::check(&workspace.packages, &files::read_all(&workspace.root)?, &circles::NOT_YET)
         }),
         Step::check("boundaries: fault rows", || Ok(rows::check(&files::read_all(&workspace.root)?))),
     ]
