@@ -11,7 +11,7 @@ use portcullis_contract::{ADMIT_PATH, GroupId, MARKER_PATH, MatchPart, PathKey, 
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 use serde_json::{Value, json};
 
-use crate::world::{Entries, WebhookView};
+use crate::world::{Entries, WebhookView, canonical, webhook_name};
 
 pub use exclude::OWN_CONDITIONS;
 
@@ -49,16 +49,6 @@ pub struct Desired {
     pub object: Value,
     /// Its entries in canonical form.
     pub entries: Entries,
-}
-
-/// The name of a group's webhook configuration.
-pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
-    format!("{}{group}", webhook_prefix(policy_server))
-}
-
-/// What the names of a policy server's webhook configurations begin with; their group follows.
-pub fn webhook_prefix(policy_server: &str) -> String {
-    format!("portcullis-{policy_server}-")
 }
 
 /// The webhook configuration of a group whose members wait for this many seconds at most.
@@ -131,7 +121,7 @@ pub fn waits(entries: &Entries) -> u64 {
 
 fn whole(site: &Site, kind: WebhookKind, group: &GroupId, entries: Value) -> Desired {
     let name = webhook_name(&site.policy_server, group);
-    let entries = crate::world::canonical(kind, entries);
+    let entries = canonical(kind, entries);
     let word = match kind {
         WebhookKind::Validating => "ValidatingWebhookConfiguration",
         WebhookKind::Mutating => "MutatingWebhookConfiguration",

@@ -65,6 +65,13 @@ pub struct Verdict {
     pub message: String,
 }
 
+impl Verdict {
+    /// The webhook is not configured.
+    pub fn no(reason: &'static str, message: String) -> Self {
+        Self { status: Truth::False, reason, message }
+    }
+}
+
 /// A policy that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {

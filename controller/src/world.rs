@@ -5,17 +5,15 @@ mod revision;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use kube::api::{DynamicObject, ObjectMeta};
 use portcullis_api::Kind;
 use portcullis_contract::WebhookKind;
-use serde_json::Value;
 
 pub use policy::{Content, PolicyView, Standing};
 pub use revision::{RevisionView, Unreadable};
 pub(crate) use webhook::canonical;
-pub use webhook::{Entries, WebhookView};
+pub use webhook::{Entries, WebhookView, webhook_name, webhook_prefix};
 
 /// One of the lists that are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,25 +46,6 @@ pub enum News {
     Deleted(Source, Box<DynamicObject>),
     /// The list is whole: all of it was told one by one, and there are no others than those with these uids.
     Listed(Source, BTreeSet<String>),
-}
-
-/// How many bytes a value takes as JSON.
-fn json_bytes(value: &Value) -> usize {
-    struct Count(usize);
-
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
 }
 
 /// Everything that decisions are made of.

@@ -3,12 +3,12 @@
 use portcullis_api::{Condition, ConditionType, Truth};
 
 use super::groups::{Group, Groups};
-use super::{Now, Rules, unreadable};
+use super::rules::{Now, Rules};
+use super::unreadable;
 use crate::action::Action;
 use crate::certificates::CaBundle;
-use crate::desired::webhook_name;
 use crate::memory::{Memory, Verdict};
-use crate::world::{PolicyView, RevisionView, WebhookView};
+use crate::world::{PolicyView, RevisionView, WebhookView, webhook_name};
 
 /// The reason of a policy that waits for its replicas.
 pub(super) const WAITING: &str = "WaitingForReplicas";
@@ -28,7 +28,7 @@ pub(super) fn verdict(
     let known = newest.content.as_ref().ok().map(|content| &content.group);
     let id = match (known.or_else(|| groups.stands_in(&policy.reference.uid)), &problem) {
         (Some(id), _) => id,
-        (None, problem) => return Some(no("SpecInvalid", problem.clone().unwrap_or_default())),
+        (None, problem) => return Some(Verdict::no("SpecInvalid", problem.clone().unwrap_or_default())),
     };
     let group = groups.get(id)?;
     let remembered = memory.groups.get(id);
@@ -41,10 +41,13 @@ pub(super) fn verdict(
         if let Some(problem) = problem {
             let name = webhook_name(&rules.policy_server, id);
             let next = if group.desired.is_some() { "" } else { ", and nobody knows any more what was in it" };
-            return Some(no("SpecInvalid", format!("{problem}; webhook configuration {name} is not there{next}")));
+            return Some(Verdict::no(
+                "SpecInvalid",
+                format!("{problem}; webhook configuration {name} is not there{next}"),
+            ));
         }
         if let Some(Err(refusal)) = remembered.and_then(|remembered| remembered.tried.as_ref()) {
-            return Some(no("SpecInvalid", refusal.message.clone()));
+            return Some(Verdict::no("SpecInvalid", refusal.message.clone()));
         }
         if refused.is_some() {
             return refused;
@@ -53,13 +56,13 @@ pub(super) fn verdict(
             return None;
         }
         if policy.is_suspended {
-            return Some(no(
+            return Some(Verdict::no(
                 "Suspended",
                 "a suspended policy is not registered; it will be when it is resumed".to_owned(),
             ));
         }
         let text = "no webhook is registered before every replica serves the policy and knows its newest generation";
-        return Some(no(WAITING, text.to_owned()));
+        return Some(Verdict::no(WAITING, text.to_owned()));
     };
     if !group.is_right {
         if !trusts(found, group) {
@@ -67,7 +70,7 @@ pub(super) fn verdict(
                 "webhook configuration {} trusts other authorities than those in use; it is being repaired",
                 found.name
             );
-            return Some(no("CABundleInvalid", text));
+            return Some(Verdict::no("CABundleInvalid", text));
         }
         return refused;
     }
@@ -103,10 +106,6 @@ fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>
         let pem = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
         CaBundle::parse(&pem).ok()
     })
-}
-
-pub(super) fn no(reason: &'static str, message: String) -> Verdict {
-    Verdict { status: Truth::False, reason, message }
 }
 
 /// The write that brings a policy's condition to this, if it does not say it already.

@@ -10,7 +10,7 @@ use portcullis_api::kubernetes::FINALIZER;
 use portcullis_api::revision::DELETED_ANNOTATION;
 
 use super::groups::Groups;
-use super::{Decision, Now, Rules};
+use super::rules::{Decision, Now, Rules};
 use crate::action::Action;
 use crate::memory::Memory;
 use crate::world::{RevisionView, World};

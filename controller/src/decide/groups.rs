@@ -7,17 +7,16 @@ use std::time::Duration;
 use portcullis_api::{PolicyReference, Truth};
 use portcullis_contract::{GroupId, MatchPart, WebhookKind};
 
-use super::condition::no;
 use super::quota::Quota;
 use super::revision::{self, Planned};
+use super::rules::{Decision, Now, Rules};
 use super::turns::Turns;
 use super::webhook_quota::WebhookQuota;
-use super::{Decision, Now, Rules};
 use crate::action::Action;
-use crate::desired::{Desired, desired, kept, waits, webhook_name, webhook_prefix};
+use crate::desired::{Desired, desired, kept, waits};
 use crate::event::Told;
 use crate::memory::{GroupMemory, Memory, Verdict};
-use crate::world::{Content, PolicyView, RevisionView, WebhookView, World};
+use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
 
 /// After this time the API server is asked again about a webhook that it refused.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -472,7 +471,7 @@ fn same_id(group: &GroupId) -> Verdict {
     let text = format!(
         "another match part has the id {group} of this policy's, so that both cannot be registered: change a match condition, for instance its name"
     );
-    no("SpecInvalid", text)
+    Verdict::no("SpecInvalid", text)
 }
 
 /// The group of a policy's newest generation, where its revision is there and can be read.

@@ -7,7 +7,8 @@ use portcullis_api::PolicyReference;
 use portcullis_api::revision::{DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, SERVED_ANNOTATION, WITHDRAWN_ANNOTATION};
 
 use super::groups::{Groups, newest_group};
-use super::{Decision, Now, Rules, condition, revision, unreadable};
+use super::rules::{Decision, Now, Rules};
+use super::{condition, revision, unreadable};
 use crate::action::Action;
 use crate::event::Told;
 use crate::memory::{Memory, Verdict, Waiting};

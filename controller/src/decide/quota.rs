@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::Reason;
 
-use super::condition::no;
-use super::{Rules, is_taken};
+use super::rules::Rules;
 use crate::memory::Verdict;
 use crate::world::{PolicyView, World};
 
@@ -58,19 +57,24 @@ impl<'w> Quota<'w> {
     }
 }
 
+/// Whether an earlier generation of a policy was taken, or this one.
+pub(super) fn is_taken(world: &World, policy: &PolicyView) -> bool {
+    world.revisions.contains_key(&policy.reference.uid) || policy.standing.last_served.is_some()
+}
+
 /// The number of those that wait is left out: each new one would change what all say.
 fn too_many(namespace: &str, taken: usize, limit: usize) -> Verdict {
     let text = format!(
         "policies of namespace {namespace} that are taken: {taken} of at most {limit}; delete one that is not needed, or have the limit raised (controller.policiesPerNamespace of the chart)"
     );
-    no(Reason::QuotaExceeded.as_str(), text)
+    Verdict::no(Reason::QuotaExceeded.as_str(), text)
 }
 
 fn too_large(bytes: usize) -> Verdict {
     let text = format!(
         "the spec takes {bytes} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or make two policies of it"
     );
-    no(Reason::QuotaExceeded.as_str(), text)
+    Verdict::no(Reason::QuotaExceeded.as_str(), text)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATI
 use portcullis_api::{Resolved, RevisionData};
 use serde_json::{Value, json};
 
-use super::Rules;
+use super::rules::Rules;
 use crate::action::Action;
 use crate::world::{Content, PolicyView, RevisionView};
 

@@ -16,6 +16,8 @@ use portcullis_contract::{GroupId, PathKey, WebhookKind};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::action::Action;
+use crate::desired::Site;
 use crate::memory::Verdict;
 use crate::world::{News, Source};
 

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use portcullis_api::revision::group_labels;
 use portcullis_contract::GroupId;
 
-use super::Rules;
 use super::groups::Groups;
+use super::rules::Rules;
 use crate::world::{PolicyView, RevisionView, Unreadable};
 
 /// The labels that a revision lacks.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_contract::{GroupId, Reason};
 
-use super::condition::no;
 use crate::memory::Verdict;
 use crate::world::{PolicyView, RevisionView, World};
 
@@ -62,5 +61,5 @@ fn too_many(namespace: &str, taken: usize, limit: usize) -> Verdict {
     let text = format!(
         "webhook configurations of namespace {namespace}: {taken} of at most {limit}; give policies the same rules, selectors and match conditions, so that they share one, or have the limit raised (controller.webhooksPerNamespace of the chart)"
     );
-    no(Reason::QuotaExceeded.as_str(), text)
+    Verdict::no(Reason::QuotaExceeded.as_str(), text)
 }

@@ -1,5 +1,6 @@
 //! A policy, as far as decisions look at it.
 
+use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,8 +10,6 @@ use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStat
 use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard_id};
 use serde::Deserialize as _;
 use serde_json::Value;
-
-use super::json_bytes;
 
 /// What the API server waits for a webhook where a policy says nothing, in seconds.
 const TIMEOUT_SECONDS: u32 = 10;
@@ -174,6 +173,25 @@ impl Content {
     pub fn turn(&self, default: u32) -> u32 {
         self.timeout_eval_seconds.unwrap_or(default).min(self.timeout_seconds)
     }
+}
+
+/// How many bytes a value takes as JSON.
+pub(super) fn json_bytes(value: &Value) -> usize {
+    struct Count(usize);
+
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
 }
 
 #[cfg(test)]

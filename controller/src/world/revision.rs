@@ -9,8 +9,7 @@ use portcullis_api::{PolicyReference, RevisionData, RevisionMarks};
 use portcullis_contract::{GroupId, WebhookKind};
 use serde_json::Value;
 
-use super::json_bytes;
-use super::policy::Content;
+use super::policy::{Content, json_bytes};
 
 /// A revision.
 #[derive(Debug, Clone)]

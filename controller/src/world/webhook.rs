@@ -11,8 +11,6 @@ use portcullis_contract::{GroupId, WebhookKind};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 use serde_json::Value;
 
-use crate::desired::webhook_prefix;
-
 /// The entries of a webhook configuration in one canonical form, so that equal means equal.
 pub type Entries = Arc<Value>;
 
@@ -61,6 +59,16 @@ impl WebhookView {
         let is = |label: &str, value: &str| self.labels.get(label).is_some_and(|found| found == value);
         is(MANAGED_BY_LABEL, CONTROLLER_MANAGER) && is(POLICY_SERVER_LABEL, policy_server)
     }
+}
+
+/// The name of a group's webhook configuration.
+pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
+    format!("{}{group}", webhook_prefix(policy_server))
+}
+
+/// What the names of a policy server's webhook configurations begin with; the id of their group follows.
+pub fn webhook_prefix(policy_server: &str) -> String {
+    format!("portcullis-{policy_server}-")
 }
 
 /// Entries as this release's types write them: what a newer API server adds to them is nobody's edit.

@@ -18,7 +18,7 @@ fn a_policy_that_moves_is_called_in_both_groups_until_the_new_one_is_proven() {
     assert_eq!(stage.told(), ["prove with a-2"], "the old one stays");
     stage.proven(&new);
     assert_eq!(stage.told(), ["unregister", "a True Registered at 2"]);
-    let name = crate::desired::webhook_name("default", &stage.group(&old));
+    let name = crate::world::webhook_name("default", &stage.group(&old));
     stage.put(new.clone().everywhere().condition("True", "Registered", 2));
     stage.world.webhooks.retain(|(_, found), _| *found != name);
     assert!(!stage.told().iter().any(|told| told.starts_with("mark")), "API servers may call it still");
