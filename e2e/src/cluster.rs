@@ -73,7 +73,7 @@ impl Cluster {
     /// When Kubernetes cannot be built, there is no room for one more cluster, or a component does not become ready.
     pub fn start(options: &Options) -> Result<Self, Error> {
         if !(1..=MAX_API_SERVERS).contains(&options.api_servers) {
-            return Err(Error::ApiServers(options.api_servers));
+            return Err(Error::ApiServers { asked: options.api_servers, max: MAX_API_SERVERS });
         }
         let kind = Kind::possible();
         if options.api_servers > 1 && kind == Kind::Loopback {

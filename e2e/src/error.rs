@@ -75,9 +75,14 @@ pub enum Error {
         output: String,
     },
 
-    /// More than [`crate::MAX_API_SERVERS`], or none.
-    #[error("failed to make a cluster of {0} API servers: it can have 1 to {max}", max = crate::MAX_API_SERVERS)]
-    ApiServers(u8),
+    /// None, or more than one cluster can have.
+    #[error("failed to make a cluster of {asked} API servers: it can have 1 to {max}")]
+    ApiServers {
+        /// How many were asked for.
+        asked: u8,
+        /// How many it can have.
+        max: u8,
+    },
 
     /// 256 clusters are up, or their addresses are in use by something else.
     #[error("failed to find free addresses for one more cluster: `cargo xtask cluster down --all` makes room")]

@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::component::API_SERVER_PORT;
-use crate::network::{Kind, Network};
-use crate::node::Node;
+use serde::{Deserialize, Serialize};
+
+use crate::network::{API_SERVER_PORT, Kind, Network};
 
 /// A cluster as it is laid out: what its components are told follows from this alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,20 @@ pub(crate) struct Layout {
     pub(crate) api_servers: u8,
     /// What it has of a node, when it has one.
     pub(crate) node: Option<Node>,
+}
+
+/// What a node has outside of its namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Node {
+    /// The control group of its pods, directly below the root of each hierarchy. No other node of the machine has the same.
+    pub(crate) cgroup: String,
+}
+
+impl Node {
+    /// One for a cluster that this process owns.
+    pub(crate) fn new(slot: u8, owner: u32) -> Self {
+        Self { cgroup: format!("portcullis-{slot}-{owner}") }
+    }
 }
 
 impl Layout {

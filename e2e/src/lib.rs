@@ -19,6 +19,7 @@ mod api;
 mod cache;
 mod client;
 mod cluster;
+mod command_line;
 mod component;
 mod connection;
 mod error;

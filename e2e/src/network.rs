@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
+/// The port of every API server. Those of one cluster must share it: the EndpointSlice that they publish has one port for all
+/// of their addresses.
+pub(crate) const API_SERVER_PORT: u16 = 6443;
+
 /// What interfaces that lead to nodes are called, before the number of the slot.
 const INTERFACE: &str = "portcullis-";
 
@@ -161,7 +165,7 @@ impl Network {
                 }
                 Ok(false)
             }
-            Kind::Loopback => Ok(TcpListener::bind((self.host(1), crate::component::API_SERVER_PORT)).is_err()),
+            Kind::Loopback => Ok(TcpListener::bind((self.host(1), API_SERVER_PORT)).is_err()),
         }
     }
 

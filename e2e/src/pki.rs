@@ -123,8 +123,8 @@ impl Authority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Node;
     use crate::network::{Kind, Network};
-    use crate::node::Node;
 
     fn layout(folder: &std::path::Path) -> Layout {
         let node = Some(Node::new(2, 1));

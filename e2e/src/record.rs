@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::component::Component;
 use crate::layout::Layout;
+use crate::layout::Node;
 use crate::network::Network;
-use crate::node::Node;
 use crate::process::ProcessId;
 use crate::{Error, files};
 

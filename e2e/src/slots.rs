@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::layout::Node;
 use crate::lock::Lock;
 use crate::network::{Kind, Network};
-use crate::node::Node;
 use crate::process::ProcessId;
 use crate::record::{Health, Record};
 use crate::{Cache, Error, files};

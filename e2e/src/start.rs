@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::client::Client;
-use crate::component::{AUDIT_POLICY, Component};
+use crate::command_line::{self, AUDIT_POLICY};
+use crate::component::Component;
 use crate::kubeconfig::{self, Credentials};
 use crate::layout::Layout;
 use crate::process::ProcessId;
@@ -88,7 +89,7 @@ pub(crate) fn spawn(
         command.env("PORTCULLIS_OWNER", "stdin");
     }
     let mut child = command
-        .args(component.args(layout, kubernetes.bin()))
+        .args(command_line::args(component, layout, kubernetes.bin()))
         .current_dir(layout.folder())
         .stdin(if is_guarded { Stdio::piped() } else { Stdio::null() })
         .stdout(output)

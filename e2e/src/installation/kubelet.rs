@@ -1,12 +1,12 @@
 //! What a kubelet does for one pod: mount its Secret, probe and restart its containers, tell whether it is ready, and end it
 //! when its object is deleted.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::http;
 use super::pod::{Container, Pod, lock, secret_files};
 
 /// How often containers are looked at.
@@ -15,15 +15,21 @@ const PACE: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_millis(400);
 /// How often the state is told anew though it did not change, for who has edited it.
 const REPEAT: Duration = Duration::from_secs(20);
-/// For one probe. A busy machine is not a container that hangs.
-const PROBE_LIMIT: Duration = Duration::from_secs(2);
 /// So many probes in a row must fail before a container is not ready.
 const FAILURES: u32 = 3;
 /// The longest pause before a container is started again; the first is a fifth of a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
+impl Pod {
+    /// Hands it to a kubelet of its own.
+    pub(super) fn look_after(self: &Arc<Self>) {
+        let pod = Arc::clone(self);
+        *lock(&self.thread) = Some(thread::spawn(move || run(&pod)));
+    }
+}
+
 /// Looks after the pod until it is let go or its object goes. Nothing that the API server or a container does ends it otherwise.
-pub(super) fn run(pod: &Pod) {
+fn run(pod: &Pod) {
     let mut containers: Vec<Watched> = pod.containers.iter().map(Watched::new).collect();
     let mut told: Option<(bool, Instant)> = None;
     let mut asked: Option<Instant> = None;
@@ -132,7 +138,7 @@ impl<'p> Watched<'p> {
             }
             return false;
         }
-        match get(self.container.probes, "/readyz") {
+        match http::get(self.container.probes, "/readyz") {
             Ok((200, _)) => {
                 self.is_ready = true;
                 self.failures = 0;
@@ -144,19 +150,4 @@ impl<'p> Watched<'p> {
         }
         self.is_ready
     }
-}
-
-/// `GET path` over plain HTTP: status and body.
-pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
-    let mut socket = TcpStream::connect_timeout(&address, PROBE_LIMIT)?;
-    socket.set_read_timeout(Some(PROBE_LIMIT))?;
-    socket.set_write_timeout(Some(PROBE_LIMIT))?;
-    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = Vec::new();
-    socket.take(16 << 20).read_to_end(&mut answer)?;
-    let text = String::from_utf8_lossy(&answer);
-    let parsed = text
-        .split_once("\r\n\r\n")
-        .and_then(|(head, body)| Some((head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?, body.to_owned())));
-    parsed.ok_or_else(|| io::Error::other("not an answer in HTTP"))
 }

@@ -3,9 +3,12 @@
 //! The API server reaches the evaluators by the name of their service, the programs have the tokens of their pods and no other
 //! rights, and the test is the kubelet: it mounts the certificate, probes, restarts, and ends what is deleted.
 
+mod http;
 mod kubelet;
+mod launch;
 mod manifests;
 mod mount;
+mod names;
 mod options;
 mod pod;
 mod policy;
@@ -17,6 +20,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
 pub use options::{Certificates, InstallationOptions};
 pub use pod::Pod;
 pub use policy::{Policy, condition};
@@ -30,14 +34,8 @@ use crate::wait::eventually;
 use crate::{Cluster, Output};
 use pod::lock;
 
-/// The account of the policy server's pods.
-pub const POLICY_SERVER_ACCOUNT: &str = "portcullis-policy-server";
-/// The account of the controller's pods.
-pub const CONTROLLER_ACCOUNT: &str = "portcullis-controller";
 /// How long a certificate of the test lasts, where no controller makes one.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
-/// The service in front of the evaluators.
-pub const SERVICE: &str = "portcullis-policy-server";
 
 /// An installation. Its pods end with it, and its webhooks are removed.
 pub struct Installation<'c> {

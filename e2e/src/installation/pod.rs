@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::kubelet;
+use super::http;
 use super::mount::Mount;
 use crate::api::Api;
 use crate::program::{Process, Program};
@@ -93,12 +93,6 @@ pub(super) fn token(api: &Api, namespace: &str, account: &str, pod: &str, uid: &
 }
 
 impl Pod {
-    /// Hands it to a kubelet of its own.
-    pub(super) fn look_after(self: &Arc<Self>) {
-        let pod = Arc::clone(self);
-        *lock(&self.thread) = Some(thread::spawn(move || kubelet::run(&pod)));
-    }
-
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -147,7 +141,7 @@ impl Pod {
 
     /// `GET path` on a program's probe port: status and body, unless it does not answer.
     pub fn probe(&self, program: Program, path: &str) -> Option<(u16, String)> {
-        kubelet::get(self.container(program).probes, path).ok()
+        http::get(self.container(program).probes, path).ok()
     }
 
     /// `GET path` on the evaluator's or the loader's port of the pod's loopback: status and body, unless it does not answer.
@@ -160,7 +154,7 @@ impl Pod {
             Program::Loader => LOADER_STATE,
             Program::Reporter | Program::Controller | Program::Cli => panic!("{program} has no port on the loopback"),
         };
-        kubelet::get(loopback(self.address, port), path).ok()
+        http::get(loopback(self.address, port), path).ok()
     }
 
     /// How often a program was started again.
@@ -195,7 +189,7 @@ impl Pod {
     }
 
     fn probes_say(&self) -> String {
-        let said = |container: &Container| match kubelet::get(container.probes, "/readyz?verbose") {
+        let said = |container: &Container| match http::get(container.probes, "/readyz?verbose") {
             Ok((code, text)) => format!("{}: {code} {text}\n", container.program),
             Err(error) => format!("{}: {error}\n", container.program),
         };

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{NAME, Node, POD_IMAGE, inside};
-use crate::layout::Layout;
+use super::paths::{NAME, POD_IMAGE, inside};
+use crate::layout::{Layout, Node};
 
 type Settings = Vec<(&'static str, String)>;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{NAME, config, containers, link};
+use super::paths::{self, NAME};
+use super::{config, import, link};
 use crate::client::{Client, Question};
 use crate::component::Component;
 use crate::layout::Layout;
@@ -33,7 +34,7 @@ pub(crate) fn wait_for_part(
             wait(layout, started, component, "its port", || TcpStream::connect_timeout(&address, LIMIT).is_ok())
         }
         Component::Node => {
-            let mark = super::ready(layout);
+            let mark = paths::ready(layout);
             wait(layout, started, component, "its namespaces", || mark.exists())?;
             link::make(layout.network, process)
         }
@@ -41,7 +42,7 @@ pub(crate) fn wait_for_part(
             let socket = format!("/proc/{process}/root{}", config::SOCKET);
             wait(layout, started, component, "its socket", || UnixStream::connect(&socket).is_ok())?;
             let node = started.iter().find(|one| one.component == Component::Node).map(|one| one.process.pid);
-            node.map_or(Ok(()), |node| containers::import_pod_image(cache, node))
+            node.map_or(Ok(()), |node| import::import_pod_image(cache, node))
         }
         Component::Kubelet => {
             // The node object may be ready still from before a restart.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{NAME, folder, inside};
+use super::paths::{NAME, folder, inside};
 use crate::{Cluster, files};
 
 /// Tells what belongs to a class.

@@ -6,12 +6,13 @@
 mod message;
 mod relay;
 mod rule;
+mod shared;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,50 +20,16 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde_json::Value;
 
 pub use rule::Rule;
+pub use shared::Request;
 
 use crate::Cluster;
 use crate::cluster::lock;
+use shared::{Shared, Watch};
 
 /// A proxy. It ends when this goes, with all connections through it.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-}
-
-/// What went through it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    /// `GET` and so on.
-    pub method: String,
-    /// The path, with its query.
-    pub path: String,
-    /// Its body, as far as it is text.
-    pub body: String,
-    /// When it came.
-    pub at: Instant,
-    /// The status of the answer, from a rule or the API server; absent while there is none, and when it was cut.
-    pub status: Option<u16>,
-}
-
-/// What its connections share.
-struct Shared {
-    upstream: Mutex<SocketAddr>,
-    server: Arc<ServerConfig>,
-    client: Arc<ClientConfig>,
-    rules: Mutex<Vec<Rule>>,
-    requests: Mutex<Vec<Request>>,
-    watches: Mutex<Vec<Arc<Watch>>>,
-    held: Mutex<Vec<String>>,
-    is_closed: AtomicBool,
-    has_ended: AtomicBool,
-}
-
-/// An open watch.
-struct Watch {
-    path: String,
-    injected: Mutex<Vec<Value>>,
-    is_cut: AtomicBool,
-    has_ended: AtomicBool,
 }
 
 impl Proxy {
@@ -187,32 +154,5 @@ impl Drop for Proxy {
         self.close();
         // The listener looks when somebody connects.
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
-    }
-}
-
-impl Shared {
-    fn is_held(&self, path: &str) -> bool {
-        lock(&self.held).iter().any(|part| path.contains(part.as_str()))
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_closed.load(Ordering::SeqCst) || self.has_ended.load(Ordering::SeqCst)
-    }
-
-    /// Writes a request down and returns its number.
-    fn came(&self, method: &str, path: &str, body: &[u8]) -> usize {
-        let mut requests = lock(&self.requests);
-        requests.push(Request {
-            method: method.to_owned(),
-            path: path.to_owned(),
-            body: String::from_utf8_lossy(body).into_owned(),
-            at: Instant::now(),
-            status: None,
-        });
-        requests.len() - 1
-    }
-
-    fn answered(&self, number: usize, status: u16) {
-        lock(&self.requests)[number].status = Some(status);
     }
 }

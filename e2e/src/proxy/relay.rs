@@ -12,7 +12,7 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
 use super::message::{Head, Length, chunk, is_last, take_chunk, take_head};
 use super::rule::{Action, decide};
-use super::{Shared, Watch};
+use super::shared::{Shared, Watch};
 use crate::cluster::lock;
 
 /// How often a waiting connection looks at what the test wants.

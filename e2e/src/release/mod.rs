@@ -6,7 +6,6 @@ mod load;
 mod network_policies;
 mod reach;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -275,11 +274,6 @@ impl<'s> Release<'s> {
     /// [`Release::load`] with objects of a resource of the core group.
     pub fn load_of(&self, namespace: &str, resource: &str, object: &Value, per_second: u32) -> Load {
         Load::start(&self.api(), format!("/api/v1/namespaces/{namespace}/{resource}?dryRun=All"), object, per_second)
-    }
-
-    /// Keeps what tells why a test failed in a folder: objects, events, and the logs of every container. Returns the folder.
-    pub fn keep(&self, test: &str) -> PathBuf {
-        keep::keep(self, test)
     }
 }
 

@@ -1,0 +1,186 @@
+//! The command lines of the components of a control plane.
+
+use std::path::Path;
+
+use crate::component::Component;
+use crate::layout::Layout;
+use crate::network::API_SERVER_PORT;
+use crate::node;
+
+/// The port of the controller manager's health.
+pub(crate) const CONTROLLER_MANAGER_PORT: u16 = 10257;
+
+/// Who issues service account tokens, and who they are for unless they say otherwise.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// The arguments of a component. The programs of Kubernetes are in the folder `programs`.
+pub(crate) fn args(component: Component, layout: &Layout, programs: &Path) -> Vec<String> {
+    let pki = |name: &str| layout.pki(name).display().to_string();
+    let file = |name: &str| layout.file(name).display().to_string();
+    let first = layout.first_host();
+    let settings = match component {
+        Component::Etcd => etcd(&pki, &file, &format!("https://{first}:2379"), &format!("https://{first}:2380")),
+        Component::ApiServer(number) => api_server(&pki, &file, layout, number),
+        Component::ControllerManager => controller_manager(&pki, layout),
+        Component::Scheduler => node::scheduler_args(layout),
+        Component::Dns => node::dns_args(layout),
+        Component::Node => node::node_args(layout, programs),
+        Component::Containerd => node::containerd_args(),
+        Component::Kubelet => node::kubelet_args(layout),
+        Component::KubeProxy => node::kube_proxy_args(),
+    };
+    settings.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+type Settings = Vec<(&'static str, String)>;
+
+fn etcd(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, clients: &str, peers: &str) -> Settings {
+    vec![
+        ("name", "etcd".into()),
+        ("data-dir", file("etcd")),
+        ("listen-client-urls", clients.into()),
+        ("advertise-client-urls", clients.into()),
+        ("listen-peer-urls", peers.into()),
+        ("initial-advertise-peer-urls", peers.into()),
+        ("initial-cluster", format!("etcd={peers}")),
+        ("cert-file", pki("etcd.crt")),
+        ("key-file", pki("etcd.key")),
+        ("client-cert-auth", "true".into()),
+        ("trusted-ca-file", pki("ca.crt")),
+        ("peer-cert-file", pki("etcd.crt")),
+        ("peer-key-file", pki("etcd.key")),
+        ("peer-client-cert-auth", "true".into()),
+        ("peer-trusted-ca-file", pki("ca.crt")),
+        // The data of a test does not outlive the machine.
+        ("unsafe-no-fsync", "true".into()),
+        ("log-level", "warn".into()),
+    ]
+}
+
+fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layout: &Layout, number: u8) -> Settings {
+    let own = layout.api_server(number).ip().to_string();
+    // A loopback address cannot be published, and each attempt would be an error in the log.
+    let publishing = if layout.has_endpoints() { "lease" } else { "none" };
+    let mut settings = vec![
+        ("etcd-servers", format!("https://{}:2379", layout.first_host())),
+        ("etcd-cafile", pki("ca.crt")),
+        ("etcd-certfile", pki("etcd-client.crt")),
+        ("etcd-keyfile", pki("etcd-client.key")),
+        ("bind-address", own.clone()),
+        ("advertise-address", own),
+        ("secure-port", API_SERVER_PORT.to_string()),
+        ("endpoint-reconciler-type", publishing.into()),
+        ("tls-cert-file", pki("kube-apiserver.crt")),
+        ("tls-private-key-file", pki("kube-apiserver.key")),
+        ("client-ca-file", pki("ca.crt")),
+        ("authorization-mode", "Node,RBAC".into()),
+        ("service-account-issuer", ISSUER.into()),
+        ("service-account-key-file", pki("service-accounts.pub")),
+        ("service-account-signing-key-file", pki("service-accounts.key")),
+        ("service-cluster-ip-range", layout.network.services()),
+        ("requestheader-client-ca-file", pki("ca.crt")),
+        // One authority signs for users and for the front proxy, so the name tells them apart.
+        ("requestheader-allowed-names", "front-proxy".into()),
+        ("requestheader-username-headers", "X-Remote-User".into()),
+        ("requestheader-group-headers", "X-Remote-Group".into()),
+        ("requestheader-extra-headers-prefix", "X-Remote-Extra-".into()),
+        ("proxy-client-cert-file", pki("front-proxy.crt")),
+        ("proxy-client-key-file", pki("front-proxy.key")),
+        // Webhooks are called at their endpoints: no kube-proxy makes cluster addresses work.
+        ("enable-aggregator-routing", "true".into()),
+        ("kubelet-preferred-address-types", "InternalIP".into()),
+        ("allow-privileged", "true".into()),
+        ("audit-policy-file", file("audit-policy.yaml")),
+        ("audit-log-path", file(&format!("logs/audit-{number}.log"))),
+        ("audit-log-maxsize", "100".into()),
+        ("audit-log-maxbackup", "1".into()),
+    ];
+    if layout.node.is_some() {
+        settings.extend([
+            ("kubelet-certificate-authority", pki("ca.crt")),
+            ("kubelet-client-certificate", pki("kube-apiserver-kubelet-client.crt")),
+            ("kubelet-client-key", pki("kube-apiserver-kubelet-client.key")),
+        ]);
+    }
+    settings
+}
+
+fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings {
+    let kubeconfig = layout.kubeconfig_of("kube-controller-manager").display().to_string();
+    // Stand-ins for nodes have no kubelet, so nobody tells that they are well. These two would take their pods away.
+    let left_out = if layout.node.is_some() { "" } else { ",-node-lifecycle-controller,-taint-eviction-controller" };
+    vec![
+        ("kubeconfig", kubeconfig.clone()),
+        ("authentication-kubeconfig", kubeconfig.clone()),
+        ("authorization-kubeconfig", kubeconfig),
+        ("bind-address", layout.first_host().to_string()),
+        ("secure-port", CONTROLLER_MANAGER_PORT.to_string()),
+        ("tls-cert-file", pki("kube-controller-manager-server.crt")),
+        ("tls-private-key-file", pki("kube-controller-manager-server.key")),
+        ("leader-elect", "false".into()),
+        ("use-service-account-credentials", "true".into()),
+        ("kube-api-qps", "500".into()),
+        ("kube-api-burst", "1000".into()),
+        ("root-ca-file", pki("ca.crt")),
+        ("service-account-private-key-file", pki("service-accounts.key")),
+        ("cluster-signing-cert-file", pki("ca.crt")),
+        ("cluster-signing-key-file", pki("ca.key")),
+        ("controllers", format!("*{left_out}")),
+    ]
+}
+
+/// Everything that is asked for, without bodies, so that a test can see who asked for what and which webhooks were called.
+pub(crate) const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  nonResourceURLs: [/livez*, /readyz*, /healthz*, /metrics]
+- level: Metadata
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Node;
+    use crate::network::{Kind, Network};
+
+    fn layout(kind: Kind) -> Layout {
+        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2, node: None }
+    }
+
+    fn setting(component: Component, layout: &Layout, name: &str) -> String {
+        let prefix = format!("--{name}=");
+        let args = args(component, layout, Path::new("/programs"));
+        let values: Vec<_> = args.iter().filter_map(|arg| arg.strip_prefix(&prefix)).collect();
+        assert_eq!(values.len(), 1, "{name} in {args:?}");
+        values[0].to_owned()
+    }
+
+    #[test]
+    fn api_servers_share_a_port_and_have_addresses_of_their_own() {
+        let layout = layout(Kind::Routed);
+        let of = |number, name| setting(Component::ApiServer(number), &layout, name);
+        assert_eq!(
+            (of(1, "advertise-address"), of(2, "advertise-address")),
+            ("198.18.3.1".into(), "198.18.3.2".into())
+        );
+        assert_eq!(of(1, "secure-port"), of(2, "secure-port"));
+        assert_ne!(of(1, "audit-log-path"), of(2, "audit-log-path"));
+    }
+
+    #[test]
+    fn an_api_server_on_the_loopback_publishes_nothing() {
+        let of = |kind| setting(Component::ApiServer(1), &layout(kind), "endpoint-reconciler-type");
+        assert_eq!((of(Kind::Routed), of(Kind::Loopback)), ("lease".into(), "none".into()));
+    }
+
+    #[test]
+    fn pods_are_taken_from_a_node_that_says_nothing_only_where_nodes_speak() {
+        let with = Layout { node: Some(Node::new(3, 1)), ..layout(Kind::Routed) };
+        assert_eq!(setting(Component::ControllerManager, &with, "controllers"), "*");
+        let without = setting(Component::ControllerManager, &layout(Kind::Routed), "controllers");
+        assert!(without.contains("-node-lifecycle-controller"), "{without}");
+    }
+}

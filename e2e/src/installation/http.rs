@@ -1,0 +1,23 @@
+//! Plain HTTP, for probes.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// For one probe. A busy machine is not a container that hangs.
+const PROBE_LIMIT: Duration = Duration::from_secs(2);
+
+/// `GET path` over plain HTTP: status and body.
+pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    let mut socket = TcpStream::connect_timeout(&address, PROBE_LIMIT)?;
+    socket.set_read_timeout(Some(PROBE_LIMIT))?;
+    socket.set_write_timeout(Some(PROBE_LIMIT))?;
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    socket.take(16 << 20).read_to_end(&mut answer)?;
+    let text = String::from_utf8_lossy(&answer);
+    let parsed = text
+        .split_once("\r\n\r\n")
+        .and_then(|(head, body)| Some((head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?, body.to_owned())));
+    parsed.ok_or_else(|| io::Error::other("not an answer in HTTP"))
+}

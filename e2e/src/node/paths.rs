@@ -1,0 +1,30 @@
+//! The names and paths that the parts of a node share.
+
+use std::path::{Path, PathBuf};
+
+use crate::layout::Layout;
+
+/// The name of the node; a cluster has one at most.
+pub(crate) const NAME: &str = "node-1";
+
+/// The image of pods that are nothing but a test, which also holds the namespaces of every pod. Its program can `serve` at port
+/// 8080, `get` a URL, and `lookup` a name.
+pub const POD_IMAGE: &str = "localhost/portcullis/pod:1";
+
+/// Where the folder of the cluster is inside, whatever its path is outside. `kubernetes/node.go` mounts it there.
+const INSIDE: &str = "/run/cluster";
+
+/// The folder of the node, in that of the cluster.
+pub(crate) fn folder(layout: &Layout) -> PathBuf {
+    layout.file(NAME)
+}
+
+/// What `kubernetes/node.go` writes when the namespaces are ready.
+pub(super) fn ready(layout: &Layout) -> PathBuf {
+    folder(layout).join("ready")
+}
+
+/// A file of the folder of the cluster, as the node sees it.
+pub(super) fn inside(name: &str) -> String {
+    Path::new(INSIDE).join(name).display().to_string()
+}

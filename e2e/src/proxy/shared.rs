@@ -1,0 +1,75 @@
+//! What the connections of a proxy share: rules, open watches, and the requests that came.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rustls::{ClientConfig, ServerConfig};
+use serde_json::Value;
+
+use super::rule::Rule;
+use crate::cluster::lock;
+
+/// What went through it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `GET` and so on.
+    pub method: String,
+    /// The path, with its query.
+    pub path: String,
+    /// Its body, as far as it is text.
+    pub body: String,
+    /// When it came.
+    pub at: Instant,
+    /// The status of the answer, from a rule or the API server; absent while there is none, and when it was cut.
+    pub status: Option<u16>,
+}
+
+/// What its connections share.
+pub(super) struct Shared {
+    pub(super) upstream: Mutex<SocketAddr>,
+    pub(super) server: Arc<ServerConfig>,
+    pub(super) client: Arc<ClientConfig>,
+    pub(super) rules: Mutex<Vec<Rule>>,
+    pub(super) requests: Mutex<Vec<Request>>,
+    pub(super) watches: Mutex<Vec<Arc<Watch>>>,
+    pub(super) held: Mutex<Vec<String>>,
+    pub(super) is_closed: AtomicBool,
+    pub(super) has_ended: AtomicBool,
+}
+
+/// An open watch.
+pub(super) struct Watch {
+    pub(super) path: String,
+    pub(super) injected: Mutex<Vec<Value>>,
+    pub(super) is_cut: AtomicBool,
+    pub(super) has_ended: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn is_held(&self, path: &str) -> bool {
+        lock(&self.held).iter().any(|part| path.contains(part.as_str()))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst) || self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Writes a request down and returns its number.
+    pub(super) fn came(&self, method: &str, path: &str, body: &[u8]) -> usize {
+        let mut requests = lock(&self.requests);
+        requests.push(Request {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            body: String::from_utf8_lossy(body).into_owned(),
+            at: Instant::now(),
+            status: None,
+        });
+        requests.len() - 1
+    }
+
+    pub(super) fn answered(&self, number: usize, status: u16) {
+        lock(&self.requests)[number].status = Some(status);
+    }
+}
