@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::network::{self, Kind};
 use crate::record::{Member, Record};
 use crate::slots::Slots;
 use crate::start::{self, Started};
-use crate::{Cache, Error, Kubernetes, Name, Output, files, node};
+use crate::{Cache, Error, Kubernetes, Name, Output, files, lock, node};
 
 /// How many API servers one cluster can have.
 pub const MAX_API_SERVERS: u8 = 8;
@@ -335,10 +335,6 @@ impl Cluster {
         }
         Slots::take(&self.cache)?.give_back(&lock(&self.record), self.layout.folder())
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Cluster {

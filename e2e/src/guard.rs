@@ -3,7 +3,9 @@
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
+
+use crate::lock;
 
 /// Remembers process groups (`+ID`, `-ID`), and kills those that are left when its input ends, which is when the test ends.
 const SCRIPT: &str = r#"
@@ -35,7 +37,7 @@ fn tell(what: char, process: u32) {
         // Its own group, as an interrupt in a terminal must not end it with the test.
         Mutex::new(shell.process_group(0).spawn().expect("there is a shell"))
     });
-    let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shell = lock(&SHELL);
     let pipe = shell.stdin.as_mut().expect("standard input is a pipe");
     // Without the shell the programs end with the test all the same, unless it is killed.
     let _ = writeln!(pipe, "{what}{process}");

@@ -68,7 +68,7 @@ pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
 pub use node::{Evidence, POD_IMAGE, PodProgram, Rules};
-pub use portcullis_testkit::{bytes_below, example, guest, guest_with, large_module};
+pub use portcullis_testkit::{bytes_below, eventually_within, example, guest, guest_with, large_module, never};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;
@@ -77,6 +77,6 @@ pub use running::{Process, Running, Which};
 pub use site::Site;
 pub use source::Source;
 pub use stand_in::StandIn;
-pub use wait::{LIMIT, eventually, eventually_within, never};
+pub use wait::{LIMIT, eventually};
 
-pub(crate) use portcullis_testkit::repository;
+pub(crate) use portcullis_testkit::{lock, repository};

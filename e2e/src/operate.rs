@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use crate::Cluster;
-use crate::cluster::lock;
 use crate::component::Component;
+use crate::lock;
 use crate::start::{self, Started};
 
 /// How long a component has to end after it was asked to.

@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::guard;
 use crate::wait::{LIMIT, eventually};
+use crate::{guard, lock};
 
 /// A program of the product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,10 +85,6 @@ pub struct Process {
     child: Mutex<Option<Child>>,
     ended: Mutex<Option<ExitStatus>>,
     lines: Arc<Mutex<Vec<String>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {

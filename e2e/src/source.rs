@@ -1,13 +1,14 @@
 //! A place to fetch modules from, over TLS with an authority of its own, which remembers who asked for what.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use portcullis_testkit::{Reply, exchange, lock};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -28,7 +29,7 @@ pub struct Source {
 
 struct Shared {
     config: Arc<ServerConfig>,
-    answers: Mutex<HashMap<String, Answer>>,
+    answers: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<(String, Instant)>>,
     /// On whom it hangs up.
     refused: Mutex<Vec<IpAddr>>,
@@ -36,17 +37,6 @@ struct Shared {
     /// How much longer every answer takes.
     delay: Mutex<Duration>,
     has_ended: AtomicBool,
-}
-
-#[derive(Debug, Clone)]
-struct Answer {
-    status: u16,
-    body: Arc<Vec<u8>>,
-    delay: Duration,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Source {
@@ -121,8 +111,7 @@ impl Source {
 
     /// From now on a path answers with this status and these bytes, after a while.
     pub fn answer(&self, path: &str, status: u16, body: impl Into<Vec<u8>>, delay: Duration) {
-        let answer = Answer { status, body: Arc::new(body.into()), delay };
-        lock(&self.shared.answers).insert(path.to_owned(), answer);
+        lock(&self.shared.answers).insert(path.to_owned(), Reply::with(status, body).after(delay));
     }
 
     /// From now on it hangs up on everybody who connects.
@@ -166,23 +155,11 @@ impl Shared {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, stream);
-        let mut head = Vec::new();
-        let mut byte = [0];
-        while !head.ends_with(b"\r\n\r\n") && head.len() < 16 << 10 {
-            stream.read_exact(&mut byte)?;
-            head.push(byte[0]);
-        }
-        let text = String::from_utf8_lossy(&head);
-        let path = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
-        lock(&self.requests).push((path.clone(), Instant::now()));
-        let none = Answer { status: 404, body: Arc::default(), delay: Duration::ZERO };
-        let answer = lock(&self.answers).get(&path).cloned().unwrap_or(none);
-        let delay = answer.delay + *lock(&self.delay);
-        thread::sleep(delay);
-        let Answer { status, body, .. } = answer;
-        let head = format!("HTTP/1.1 {status} OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(&body)?;
+        exchange(&mut stream, |asked| {
+            lock(&self.requests).push((asked.path.clone(), asked.at));
+            thread::sleep(*lock(&self.delay));
+            lock(&self.answers).get(&asked.path).cloned().unwrap_or_else(|| Reply::with(404, ""))
+        })?;
         stream.conn.send_close_notify();
         stream.flush()
     }

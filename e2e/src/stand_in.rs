@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use serde_json::{Value, json};
 
 use crate::Cluster;
+use crate::api::Api;
 
 /// The node that they are on. It is an object too.
 pub(crate) const NODE: &str = "stand-in";
@@ -30,11 +31,11 @@ impl Cluster {
     /// # Panics
     /// When the API server refuses it.
     pub fn stand_in(&self, pod: &StandIn<'_>) {
-        let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [node(), manifest(pod)] });
-        self.apply(&objects.to_string()).expect("a pod to stand in for");
-        let status = json!({ "status": status(pod.address) }).to_string();
-        let patch = ["patch", "pod", pod.name, "--namespace", pod.namespace, "--subresource=status", "--type=merge"];
-        self.kubectl(patch.into_iter().chain(["--patch", &status])).expect("its status");
+        let (api, path) = (self.api(), pod_path(pod.namespace, pod.name));
+        make_node(&api);
+        api.apply(&path, "stand-in", &manifest(pod)).expect("an API server answers").expect("a pod to stand in for");
+        let status = json!({ "status": status(pod.address, pod.address.is_some()) });
+        api.patch(&format!("{path}/status"), &status).expect("an API server answers").expect("its status");
     }
 
     /// A token as the pod would have one: of its service account, and bound to the pod, so that it is worth nothing when the pod
@@ -43,24 +44,51 @@ impl Cluster {
     /// # Panics
     /// When the API server refuses it.
     pub fn token_for_pod(&self, namespace: &str, service_account: &str, pod: &str) -> String {
-        let get =
-            ["get", "pod", pod, "--namespace", namespace, "--ignore-not-found", "--output=jsonpath={.metadata.uid}"];
-        let mut uid = self.kubectl(get).expect("looking for the pod").to_owned();
-        if uid.is_empty() {
-            self.stand_in(&StandIn { namespace, name: pod, service_account, labels: &[], address: None });
-            self.kubectl(get).expect("looking for the pod").clone_into(&mut uid);
-        }
-        let create = ["create", "token", service_account, "--namespace", namespace, "--duration=24h"];
-        let bound = ["--bound-object-kind=Pod", "--bound-object-name", pod, "--bound-object-uid", &uid];
-        self.kubectl(create.into_iter().chain(bound)).expect("a token").to_owned()
+        let api = self.api();
+        let uid = match api.get(&pod_path(namespace, pod)) {
+            Some(object) => uid_of(&object),
+            None => create(&api, &StandIn { namespace, name: pod, service_account, labels: &[], address: None }),
+        };
+        token(&api, namespace, service_account, pod, &uid)
     }
 }
 
-pub(crate) fn node() -> Value {
-    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } })
+/// Makes the object of a pod and returns its uid.
+pub(crate) fn create(api: &Api, pod: &StandIn<'_>) -> String {
+    make_node(api);
+    let created = api.create(&format!("/api/v1/namespaces/{}/pods", pod.namespace), &manifest(pod));
+    uid_of(&created.expect("an API server answers").expect("a pod object"))
 }
 
-pub(crate) fn manifest(pod: &StandIn<'_>) -> Value {
+/// A token of this account that is bound to a pod, as a kubelet asks for it.
+pub(crate) fn token(api: &Api, namespace: &str, account: &str, pod: &str, uid: &str) -> String {
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {
+            "expirationSeconds": 86_400,
+            "boundObjectRef": { "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid },
+        },
+    });
+    let answer = api.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"), &request);
+    let answer = answer.expect("an API server answers").expect("a token");
+    answer["status"]["token"].as_str().expect("the answer has a token").to_owned()
+}
+
+/// The path of a pod in the API.
+pub(crate) fn pod_path(namespace: &str, name: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods/{name}")
+}
+
+fn uid_of(object: &Value) -> String {
+    object["metadata"]["uid"].as_str().expect("the object has a uid").to_owned()
+}
+
+/// The node is shared by all pods, and mostly there already.
+fn make_node(api: &Api) {
+    let _ = api.create("/api/v1/nodes", &json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }));
+}
+
+fn manifest(pod: &StandIn<'_>) -> Value {
     let labels: serde_json::Map<_, _> =
         pod.labels.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
     json!({
@@ -77,14 +105,13 @@ pub(crate) fn manifest(pod: &StandIn<'_>) -> Value {
     })
 }
 
-fn status(address: Option<Ipv4Addr>) -> Value {
-    let ready = if address.is_some() { "True" } else { "False" };
+/// The status of a pod that runs. A pod that is not ready may have its address already.
+pub(crate) fn status(address: Option<Ipv4Addr>, is_ready: bool) -> Value {
+    let ready = if is_ready { "True" } else { "False" };
     let ips: Vec<Value> = address.iter().map(|address| json!({ "ip": address })).collect();
     json!({
-        "phase": "Running",
-        "podIP": address,
-        "podIPs": ips,
-        "conditions": [{ "type": "Ready", "status": ready }],
+        "phase": "Running", "podIP": address, "podIPs": ips,
+        "conditions": [{ "type": "Ready", "status": ready }, { "type": "ContainersReady", "status": ready }],
     })
 }
 
@@ -93,16 +120,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_with_an_address_is_ready() {
-        let status = status(Some(Ipv4Addr::new(198, 18, 0, 32)));
+    fn a_pod_that_is_ready_has_an_address() {
+        let status = status(Some(Ipv4Addr::new(198, 18, 0, 32)), true);
         assert_eq!(status["podIPs"], json!([{ "ip": "198.18.0.32" }]));
         assert_eq!(status["conditions"][0]["status"], "True");
     }
 
     #[test]
-    fn a_pod_without_one_is_not() {
-        assert_eq!(status(None)["conditions"][0]["status"], "False");
-        assert_eq!(status(None)["podIP"], Value::Null);
+    fn a_pod_that_is_not_ready_may_have_one() {
+        let [with, without] = [Some(Ipv4Addr::new(198, 18, 0, 40)), None].map(|address| status(address, false));
+        assert_eq!((&with["podIP"], &without["podIP"]), (&json!("198.18.0.40"), &Value::Null));
+        assert_eq!([&with, &without].map(|status| &status["conditions"][0]["status"]), ["False", "False"]);
     }
 
     #[test]

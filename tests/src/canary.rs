@@ -1,9 +1,11 @@
 //! I1 and I2: a canary on the same server answers right for the whole test, and no program ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use portcullis_testkit::lock;
 
 use crate::{Answer, Pod, Review};
 
@@ -83,10 +85,6 @@ impl Drop for Canary {
             let _ = thread.join();
         }
     }
-}
-
-fn lock(mutex: &Mutex<bool>) -> MutexGuard<'_, bool> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Asks {

@@ -3,12 +3,14 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+
+use portcullis_testkit::lock;
 
 use crate::address;
 
@@ -63,7 +65,7 @@ impl ForwardProxy {
 
     /// Where tunnels were opened to, as their callers named it.
     pub fn tunnels(&self) -> Vec<String> {
-        self.shared.tunnels.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.shared.tunnels).clone()
     }
 }
 
@@ -94,7 +96,7 @@ impl Shared {
         let (Some("CONNECT"), Some(target)) = (words.next(), words.next()) else {
             return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\ncontent-length: 0\r\n\r\n");
         };
-        self.tunnels.lock().unwrap_or_else(PoisonError::into_inner).push(target.to_owned());
+        lock(&self.tunnels).push(target.to_owned());
         // Every name is one of this test's own servers, which are told apart by their ports.
         let port = target.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(443);
         let server = TcpStream::connect(SocketAddr::new(address::loopback(), port))?;

@@ -58,7 +58,9 @@ pub use folder::Folder;
 pub use forward::ForwardProxy;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
-pub use portcullis_testkit::{bytes_below, guest, guest_with, large_module, repository, wat};
+pub use portcullis_testkit::{
+    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, repository, wat,
+};
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
 pub use raw::{Raw, RawResponse, client_hello, request};
@@ -66,9 +68,9 @@ pub use registry::{Registry, docker_config, password, token_service, write_docke
 pub use review::Review;
 pub use secret::Secret;
 pub use setup::PodSetup;
-pub use source::{Asked, Reply, Source};
+pub use source::Source;
 pub use tls::Tls;
 pub use tokens::TokenService;
 pub use usage::Usage;
 pub use volume::{SmallVolume, Volume};
-pub use wait::{LIMIT, StopOnDrop, allow_many_connections, eventually, eventually_within, heavy, never};
+pub use wait::{LIMIT, StopOnDrop, allow_many_connections, eventually, heavy};

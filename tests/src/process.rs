@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use portcullis_testkit::{eventually_within, lock};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::{LIMIT, Usage, eventually_within};
+use crate::{LIMIT, Usage};
 
 /// How a program is started.
 #[derive(Debug, Clone)]
@@ -39,10 +40,6 @@ pub struct Process {
     child: Mutex<Option<Child>>,
     ended: Mutex<Option<ExitStatus>>,
     lines: Arc<Mutex<Vec<String>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Process {

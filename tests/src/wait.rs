@@ -1,10 +1,10 @@
 //! Waiting for conditions, with time limits wide enough for a busy machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::time::Duration;
 
+use portcullis_testkit::{eventually_within, lock};
 use rustix::process::{Resource, Rlimit};
 
 /// Longest wait for anything that should happen soon. Wide, as debug builds of several pods may share two cores; what waits
@@ -13,8 +13,6 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Descriptors that are enough for every test.
 const MANY: u64 = 1 << 16;
-/// How often a condition is looked at.
-const PACE: Duration = Duration::from_millis(20);
 
 /// Looks until there is something, [`LIMIT`] at most.
 ///
@@ -22,36 +20,6 @@ const PACE: Duration = Duration::from_millis(20);
 /// When the limit passes; `what` completes "waited in vain for …".
 pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     eventually_within(LIMIT, what, look)
-}
-
-/// [`eventually`] with a limit of the test's own.
-///
-/// # Panics
-/// When the limit passes.
-pub fn eventually_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < limit, "waited in vain for {what}, {limit:?} long");
-        thread::sleep(PACE);
-    }
-}
-
-/// Looks for a while and fails when there is something: for what must not happen. The time is the only one in a test that is
-/// always spent whole, so it is short.
-///
-/// # Panics
-/// When `look` finds something.
-pub fn never<T: std::fmt::Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Option<T>) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        if let Some(found) = look() {
-            panic!("{what} must not happen: {found:?}");
-        }
-        thread::sleep(PACE);
-    }
 }
 
 /// Sets a flag when it goes, so that callers in other threads end also when the test fails.
@@ -67,7 +35,7 @@ impl Drop for StopOnDrop<'_> {
 pub fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::new(());
     allow_many_connections();
-    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&HEAVY)
 }
 
 /// From now on the test may open thousands of connections, and so may the programs that it starts.

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 use wasm_encoder::{CustomSection, Section as _};
+
+use crate::wait::lock;
 
 /// The guest of a file in `guests/wat`, by its name without `.wat`, as a module with metadata.
 ///
@@ -42,7 +44,7 @@ pub fn large_module(denial: &str, bytes: usize) -> Vec<u8> {
     static PARTS: Mutex<BTreeMap<(usize, usize), Vec<u8>>> = Mutex::new(BTreeMap::new());
     // Translating megabytes of text takes a while, so texts of one length share it.
     let stand_in = "\u{1}".repeat(denial.len());
-    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut parts = lock(&PARTS);
     let module = parts.entry((denial.len(), bytes)).or_insert_with(|| {
         let deny = text("deny_text").replace("{{MESSAGE}}", &"\\01".repeat(denial.len()));
         let deny = deny.replace("{{LEN}}", &denial.len().to_string());

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::http;
-use super::pod::{Container, Pod, lock, secret_files};
+use super::pod::{Container, Pod, secret_files};
+use crate::lock;
 
 /// How often containers are looked at.
 const PACE: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod};
 use super::setup::PodSetup;
 use crate::files;
 use crate::program::{Launch, Process, Program};
-use crate::stand_in::NODE;
+use crate::stand_in::{self, NODE, StandIn};
 
 impl PodSetup {
     /// Loader, evaluator and reporter.
@@ -33,12 +33,13 @@ impl PodSetup {
             [("app.kubernetes.io/name", app), ("policies.portcullis.dev/policy-server", installation.policy_server())];
         let api = installation.api();
         let address = cluster.pod_address();
-        let uid = pod::make_object(&api, namespace, &name, account, &labels);
+        let object = StandIn { namespace, name: &name, service_account: account, labels: &labels, address: None };
+        let uid = stand_in::create(&api, &object);
         let folder = cluster.folder().join("pods").join(&uid);
         for part in ["volume", "private"] {
             files::make_folder(&folder.join(part)).unwrap_or_else(|error| panic!("{error}"));
         }
-        let token = pod::token(&api, namespace, account, &name, &uid);
+        let token = stand_in::token(&api, namespace, account, &name, &uid);
         files::write(&folder.join("token"), &token).unwrap_or_else(|error| panic!("{error}"));
         fs::write(folder.join("source-ca.pem"), installation.source().authority()).expect("the folder can be written");
         let mount = |name: &str, secret: String| {

@@ -31,8 +31,7 @@ use crate::issuer::Issuer;
 use crate::program::Program;
 use crate::source::Source;
 use crate::wait::eventually;
-use crate::{Cluster, Output};
-use pod::lock;
+use crate::{Cluster, Output, lock, stand_in};
 
 /// How long a certificate of the test lasts, where no controller makes one.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
@@ -180,7 +179,7 @@ impl<'c> Installation<'c> {
 
     /// A token as a pod of this account has it; see [`Cluster::token_for_pod`].
     pub fn token(&self, account: &str, pod: &Pod) -> String {
-        pod::token(&self.api(), self.namespace(), account, pod.name(), pod.uid())
+        stand_in::token(&self.api(), self.namespace(), account, pod.name(), pod.uid())
     }
 
     /// Makes a namespace for the objects of a test; policies of [`Installation::cluster_policy`] look there and nowhere else.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::mount::Mount;
 use crate::api::Api;
 use crate::program::{Process, Program};
 use crate::wait::{LIMIT, eventually};
-use crate::{files, stand_in};
+use crate::{files, lock, stand_in};
 
 /// The exit status of a program that cannot use its settings.
 const BAD_SETTING: i32 = 64;
@@ -61,35 +61,6 @@ pub(super) struct Container {
 pub(super) fn loopback(address: Ipv4Addr, port: u16) -> SocketAddr {
     let [_, a, b, c] = address.octets();
     SocketAddr::from(([127, a, b, c], port))
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Makes the object of a pod and returns its uid.
-pub(super) fn make_object(api: &Api, namespace: &str, name: &str, account: &str, labels: &[(&str, &str)]) -> String {
-    let pod =
-        stand_in::manifest(&stand_in::StandIn { namespace, name, service_account: account, labels, address: None });
-    // The node is shared by all pods, and mostly there.
-    let _ = api.create("/api/v1/nodes", &stand_in::node());
-    let created = api.create(&format!("/api/v1/namespaces/{namespace}/pods"), &pod);
-    let created = created.expect("an API server answers").expect("a pod object");
-    created["metadata"]["uid"].as_str().expect("the object has a uid").to_owned()
-}
-
-/// A token of this account that is bound to a pod, as the kubelet asks for.
-pub(super) fn token(api: &Api, namespace: &str, account: &str, pod: &str, uid: &str) -> String {
-    let request = json!({
-        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-        "spec": {
-            "expirationSeconds": 86_400,
-            "boundObjectRef": { "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid },
-        },
-    });
-    let answer = api.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"), &request);
-    let answer = answer.expect("an API server answers").expect("a token");
-    answer["status"]["token"].as_str().expect("the answer has a token").to_owned()
 }
 
 impl Pod {
@@ -232,7 +203,7 @@ impl Pod {
 
     /// Its path in the API.
     pub(super) fn path(&self) -> String {
-        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
+        stand_in::pod_path(&self.namespace, &self.name)
     }
 
     /// Deletes it as `kubectl delete` does: the object is terminating, the programs are asked to end and have 30 s, then the
@@ -272,7 +243,7 @@ impl Pod {
 
     /// Tells the API server whether it is ready.
     pub(super) fn tell(&self, is_ready: bool) -> Result<(), String> {
-        let patch = json!({ "status": status(self.address, is_ready) });
+        let patch = json!({ "status": stand_in::status(Some(self.address), is_ready) });
         let reply = self.api.patch(&format!("{}/status", self.path()), &patch)?;
         if reply.is_ok() || reply.code == 404 { Ok(()) } else { Err(reply.body.to_string()) }
     }
@@ -315,15 +286,6 @@ impl Pod {
     }
 }
 
-/// The status of a pod that runs. It has its address from the start, as a pod that is not ready has.
-fn status(address: Ipv4Addr, is_ready: bool) -> Value {
-    let ready = if is_ready { "True" } else { "False" };
-    json!({
-        "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
-        "conditions": [{ "type": "Ready", "status": ready }, { "type": "ContainersReady", "status": ready }],
-    })
-}
-
 /// The files of a Secret's `data`.
 pub(super) fn secret_files(secret: &Value) -> BTreeMap<String, Vec<u8>> {
     use base64::Engine as _;
@@ -341,12 +303,5 @@ mod tests {
         let files = secret_files(&json!({ "data": { "tls.crt": "b25l", "bad": 1 } }));
         assert_eq!(files, BTreeMap::from([("tls.crt".to_owned(), b"one".to_vec())]));
         assert!(secret_files(&json!({})).is_empty());
-    }
-
-    #[test]
-    fn a_pod_that_is_not_ready_has_an_address() {
-        let status = status(Ipv4Addr::new(198, 18, 0, 40), false);
-        assert_eq!(status["podIP"], "198.18.0.40");
-        assert_eq!(status["conditions"][0]["status"], "False");
     }
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Stdio;
 
 use super::{import_archive, spawn};
-use crate::cluster::lock;
 use crate::component::Component;
+use crate::lock;
 use crate::{Cluster, Output};
 
 impl Cluster {

@@ -23,7 +23,7 @@ pub use rule::Rule;
 pub use shared::Request;
 
 use crate::Cluster;
-use crate::cluster::lock;
+use crate::lock;
 use shared::{Shared, Watch};
 
 /// A proxy. It ends when this goes, with all connections through it.

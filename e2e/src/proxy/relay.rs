@@ -13,7 +13,7 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use super::message::{Head, Length, chunk, is_last, take_chunk, take_head};
 use super::rule::{Action, decide};
 use super::shared::{Shared, Watch};
-use crate::cluster::lock;
+use crate::lock;
 
 /// How often a waiting connection looks at what the test wants.
 const PACE: Duration = Duration::from_millis(25);

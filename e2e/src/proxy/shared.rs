@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ServerConfig};
 use serde_json::Value;
 
 use super::rule::Rule;
-use crate::cluster::lock;
+use crate::lock;
 
 /// What went through it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use serde_json::Value;
 use crate::api::Api;
 use crate::client::Question;
 use crate::connection::Connection;
-use crate::wait::{LIMIT, eventually_within};
+use crate::wait::LIMIT;
+use crate::{eventually_within, lock};
 
 /// Callers at the same time, at least and at most. Each waits for the answer to its call.
 const CALLERS: (u32, u32) = (8, 24);
@@ -57,10 +58,6 @@ struct Answers {
     made: usize,
     /// Those that nobody has taken.
     left: Vec<Answer>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Load {

@@ -20,8 +20,7 @@ use crate::installation::{Policy, SERVICE};
 use crate::json::merge;
 use crate::site::Site;
 use crate::source::Source;
-use crate::wait::eventually_within;
-use crate::{Cluster, Output, Rules, installation};
+use crate::{Cluster, Output, Rules, eventually_within, installation};
 
 /// How long pods may take to start, all of them, on a busy machine.
 const START: Duration = Duration::from_secs(240);

@@ -52,6 +52,25 @@ fn denying(installation: &Installation<'_>) -> (Policy, String) {
     (installation.cluster_policy(&name).on(&["configmaps"]).denying(&text), text)
 }
 
+/// An installation with a policy that denies, in force.
+struct Serving<'c> {
+    installation: Installation<'c>,
+    /// A namespace in which the policy denies ConfigMaps.
+    namespace: String,
+    policy: Policy,
+    /// What the policy says.
+    text: String,
+}
+
+/// [`installation`], with such a policy.
+fn serving<'c>(cluster: &'c Cluster, name: &str, replicas: usize, controller: PodSetup) -> Serving<'c> {
+    let installation = installation(cluster, name, replicas, controller);
+    let namespace = installation.make_namespace("shop");
+    let (policy, text) = denying(&installation);
+    installation.apply_ready(std::slice::from_ref(&policy));
+    Serving { installation, namespace, policy, text }
+}
+
 /// The events on a Secret with this reason.
 fn events(installation: &Installation<'_>, secret: &str, reason: &str) -> Vec<Value> {
     let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", installation.namespace());

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::load::Load;
 use crate::secrets::{bundles, path, text};
-use crate::{ROTATION, cluster, denying, hurried, installation};
+use crate::{ROTATION, Serving, cluster, hurried, serving};
 
 /// Releases before this one had paths without a code.
 const PLAIN: (&str, &str) = ("PORTCULLIS_PLAIN_PATHS", "true");
@@ -111,10 +111,7 @@ fn quick() -> PodSetup {
 #[ignore = "starts a cluster"]
 fn fault_z15_the_key_of_paths_changes_under_load() {
     Cluster::demand_own_network();
-    let installation = installation(cluster(), "paths", 2, quick());
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, policy, text } = serving(cluster(), "paths", 2, quick());
     let load = Load::start(&installation, &namespace, &text);
     let (mut key, mut before) = settled(&installation, "plain");
     assert_eq!(before.registered.len(), 2, "they had a code from the beginning: {before:?}");
@@ -143,10 +140,8 @@ fn fault_z15_the_key_of_paths_changes_under_load() {
 fn fault_z12_z15_an_installation_without_codes_gets_them_and_gives_them_up_under_load() {
     Cluster::demand_own_network();
     let (name, value) = PLAIN;
-    let installation = installation(cluster(), "coded", 2, hurried().env(Program::Controller, name, value));
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, policy, text } =
+        serving(cluster(), "coded", 2, hurried().env(Program::Controller, name, value));
     let load = Load::start(&installation, &namespace, &text);
     let before = Paths::of(&installation);
     assert_eq!(before.settled(), Some("plain"), "{before:?}");
@@ -190,10 +185,7 @@ fn fault_z12_z15_an_installation_without_codes_gets_them_and_gives_them_up_under
 #[ignore = "starts a cluster"]
 fn fault_z15_a_deleted_secret_of_keys_comes_again_with_the_key_of_before() {
     Cluster::demand_own_network();
-    let installation = installation(cluster(), "lost-keys", 2, hurried());
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, text, .. } = serving(cluster(), "lost-keys", 2, hurried());
     let (key, _) = settled(&installation, "plain");
     let load = Load::start(&installation, &namespace, &text);
     load.go_on(100);

@@ -6,7 +6,7 @@ use portcullis_e2e::{Installation, Program, Reply, eventually};
 use serde_json::{Value, json};
 
 use crate::secrets::{Secrets, bundles};
-use crate::{cluster, denying, hurried, installation};
+use crate::{Serving, cluster, hurried, serving};
 
 /// Gives every entry of the installation's webhooks this `caBundle`.
 fn spoil(installation: &Installation<'_>, bundle: &str) {
@@ -24,10 +24,7 @@ fn spoil(installation: &Installation<'_>, bundle: &str) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w03_a_wrong_bundle_is_repaired() {
-    let installation = installation(cluster(), "spoiled", 1, hurried());
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, policy, text } = serving(cluster(), "spoiled", 1, hurried());
     let authority = Secrets::of(&installation).authority;
     let create = || -> Reply {
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "one" } });

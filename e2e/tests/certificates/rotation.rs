@@ -6,7 +6,7 @@ use portcullis_e2e::{Cluster, Program, condition, eventually, eventually_within}
 
 use crate::load::Load;
 use crate::secrets::{self, Secrets, bundles};
-use crate::{ROTATION, cluster, denying, hurried, installation};
+use crate::{ROTATION, Serving, cluster, hurried, serving};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -14,10 +14,7 @@ fn fault_h16_certificate_and_authority_rotate_under_load() {
     Cluster::demand_own_network();
     let flags = [("--ca-lifetime", "90s"), ("--tls-lifetime", "30s")];
     let setup = flags.into_iter().fold(hurried(), |setup, (flag, value)| setup.flag(Program::Controller, flag, value));
-    let installation = installation(cluster(), "rotation", 2, setup);
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, policy, text } = serving(cluster(), "rotation", 2, setup);
     let before = Secrets::of(&installation);
     let load = Load::start(&installation, &namespace, &text);
 
@@ -49,10 +46,7 @@ fn fault_h16_certificate_and_authority_rotate_under_load() {
 #[ignore = "starts a cluster"]
 fn fault_w12_a_deleted_authority_comes_again_with_both_in_the_bundle() {
     Cluster::demand_own_network();
-    let installation = installation(cluster(), "deleted", 2, hurried());
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, policy, text } = serving(cluster(), "deleted", 2, hurried());
     let before = Secrets::of(&installation);
     let load = Load::start(&installation, &namespace, &text);
     load.go_on(100);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use portcullis_e2e::{Cluster, Component, Options, condition, eventually_within, never};
 
-use crate::{denying, hurried, installation};
+use crate::{Serving, denying, hurried, installation, serving};
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -40,10 +40,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
 fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_for() {
     Cluster::demand_own_network();
     let cluster = Cluster::start(&Options { api_servers: 2, ..Options::default() }).unwrap();
-    let installation = installation(&cluster, "gone", 1, hurried());
-    let namespace = installation.make_namespace("shop");
-    let (policy, text) = denying(&installation);
-    installation.apply_ready(std::slice::from_ref(&policy));
+    let Serving { installation, namespace, policy, text } = serving(&cluster, "gone", 1, hurried());
 
     cluster.stop(Component::ApiServer(2));
     never(Duration::from_secs(8), "a status that is worse", || {

@@ -68,7 +68,7 @@ fn a_component_that_ended_is_told() {
     let pid = controllers.unwrap()["pid"].to_string();
     assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     let degraded = || commands.status().filter(|status| status["state"] == "degraded");
-    crate::eventually("the state degraded", degraded);
+    portcullis_e2e::eventually("the state degraded", degraded);
     let again = commands.run("up", &[]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("have ended"), "{again:?}");
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-use portcullis_e2e::{Cache, Cluster, Health, Name, Options, Running};
+use portcullis_e2e::{Cache, Cluster, Health, Name, Options, Running, eventually};
 
-use crate::{cluster, eventually};
+use crate::cluster;
 
 /// Ids of all processes that have this folder in their command line, which those of its cluster do.
 fn processes_of(folder: &Path) -> Vec<u32> {

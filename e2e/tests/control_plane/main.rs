@@ -11,9 +11,6 @@ mod left_behind;
 mod pods;
 mod webhook;
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use portcullis_e2e::{Cluster, Options};
 
 /// A cluster with one API server.
@@ -28,16 +25,4 @@ fn is_routed(cluster: &Cluster) -> bool {
         eprintln!("NOT TESTED: this takes addresses that are not the loopback's, and those take root");
     }
     routed
-}
-
-/// Looks until there is something.
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
 }

@@ -1,8 +1,8 @@
 //! Processes that stand in for pods have the rights of the pods, and services find them.
 
-use portcullis_e2e::StandIn;
+use portcullis_e2e::{StandIn, eventually};
 
-use crate::{cluster, eventually, is_routed};
+use crate::{cluster, is_routed};
 
 /// A service account that may read ConfigMaps, and the namespace around it.
 const READER: &str = "

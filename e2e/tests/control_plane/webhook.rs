@@ -7,12 +7,12 @@ use std::thread;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use portcullis_e2e::StandIn;
+use portcullis_e2e::{StandIn, eventually};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::{cluster, eventually, is_routed};
+use crate::{cluster, is_routed};
 
 /// The service, and who may never be asked about: the test itself, but for one namespace.
 const OBJECTS: &str = "

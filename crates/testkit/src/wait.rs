@@ -1,0 +1,44 @@
+//! Waiting for conditions, and for locks.
+
+use std::fmt::Debug;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a condition is looked at.
+const PACE: Duration = Duration::from_millis(20);
+
+/// Looks until there is something, for `limit` at most.
+///
+/// # Panics
+/// When the limit passes; `what` completes "waited in vain for …".
+pub fn eventually_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "waited in vain for {what}, {limit:?} long");
+        thread::sleep(PACE);
+    }
+}
+
+/// Looks for a while and fails when there is something: for what must not happen. This time is always spent whole, so keep it
+/// short.
+///
+/// # Panics
+/// When `look` finds something.
+pub fn never<T: Debug>(time: Duration, what: &str, mut look: impl FnMut() -> Option<T>) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        if let Some(found) = look() {
+            panic!("{what} must not happen: {found:?}");
+        }
+        thread::sleep(PACE);
+    }
+}
+
+/// Locks what a thread that failed may have held: the failure is that thread's to tell.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
