@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::action::{Action, Key};
-use crate::carry_out::{Failed, Hands, Outcome};
 use crate::certificates::CaBundle;
 use crate::decide::{Now, Rules, decide};
 use crate::desired::Site;
+use crate::execute::{Failed, Hands, Outcome};
+use crate::failures::{Line, Troubles};
 use crate::identity::{Identity, unknown};
 use crate::memory::{Memory, Verdict};
 use crate::metrics::Metrics;
-use crate::troubles::{Line, Troubles};
 use crate::world::{News, World};
 
 /// How long news gather before it is decided.

@@ -15,20 +15,20 @@
 
 pub mod action;
 pub mod args;
-mod carry_out;
 pub mod certificates;
 mod check;
 mod control;
 pub mod decide;
 pub mod desired;
 pub mod event;
+mod execute;
+mod failures;
 mod identity;
 pub mod marker;
 pub mod memory;
 mod metrics;
 mod path_keys;
 pub mod run;
-mod troubles;
 mod uninstall;
 mod watch;
 pub mod world;

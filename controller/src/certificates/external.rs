@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bundle::CaBundle;
 use super::decide::{Decision, Moment, Now, Problem, SPREADING, Step, Which};
-use super::offer::Offer;
+use super::external_certificate::Offer;
 use super::rules::Rules;
 use super::stored::{Data, StoredServing};
 
