@@ -11,15 +11,15 @@ use std::task::Poll;
 /// A flag and no notification: each request looks at it, and registering for a notification would be a lock that all
 /// requests share. Who announces it wakes the connections' tasks, which run the requests.
 #[derive(Debug, Clone, Default)]
-pub struct LastCall(Arc<AtomicBool>);
+pub(crate) struct LastCall(Arc<AtomicBool>);
 
 /// The last call came first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Over;
+pub(crate) struct Over;
 
 impl LastCall {
     /// Announces it. The tasks that run requests must be woken afterwards.
-    pub fn announce(&self) {
+    pub(crate) fn announce(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
@@ -27,7 +27,7 @@ impl LastCall {
     ///
     /// # Errors
     /// When the last call comes first.
-    pub async fn or<F: Future>(&self, future: F) -> Result<F::Output, Over> {
+    pub(crate) async fn or<F: Future>(&self, future: F) -> Result<F::Output, Over> {
         let mut future = pin!(future);
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),

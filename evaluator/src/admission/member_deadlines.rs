@@ -15,7 +15,7 @@ const LEAST: Duration = Duration::from_millis(10);
 
 /// When each member must have answered, for one request.
 #[derive(Debug)]
-pub struct MemberDeadlines {
+pub(super) struct MemberDeadlines {
     /// When the sender gives up, less the way back.
     until: Option<Instant>,
     /// The limits of those who were not asked yet.
@@ -26,7 +26,7 @@ pub struct MemberDeadlines {
 
 impl MemberDeadlines {
     /// Of members with these limits, until the sender gives up.
-    pub fn new(until: Option<Instant>, limits: impl Iterator<Item = Duration>) -> Self {
+    pub(super) fn new(until: Option<Instant>, limits: impl Iterator<Item = Duration>) -> Self {
         Self { until, to_come: limits.fold(Duration::ZERO, Duration::saturating_add), longest: None }
     }
 
@@ -34,7 +34,7 @@ impl MemberDeadlines {
     ///
     /// # Errors
     /// When there is no time left to ask it.
-    pub fn next(&mut self, now: Instant, limit: Duration) -> Result<Instant, EvaluationError> {
+    pub(super) fn next(&mut self, now: Instant, limit: Duration) -> Result<Instant, EvaluationError> {
         let to_come = self.to_come.max(limit);
         self.to_come = self.to_come.saturating_sub(limit);
         let Some(until) = self.until else { return Ok(now + limit) };
@@ -50,7 +50,7 @@ impl MemberDeadlines {
     }
 
     /// One was asked and took so long.
-    pub fn took(&mut self, policy: &PolicyId, time: Duration) {
+    pub(super) fn took(&mut self, policy: &PolicyId, time: Duration) {
         if self.longest.as_ref().is_none_or(|(_, longest)| time > *longest) {
             self.longest = Some((policy.clone(), time));
         }

@@ -30,7 +30,7 @@ use crate::verdict::{EvaluationError, Verdict};
 
 /// When a request came, and how long its sender waits.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
+pub(crate) struct Call {
     /// When its head was read.
     pub arrived: Instant,
     /// The `timeout` that the API server names.
@@ -53,7 +53,7 @@ impl Call {
 
 /// What asking needs beside policy and request.
 #[derive(Clone)]
-pub struct Asker {
+pub(crate) struct Asker {
     /// Counters.
     pub metrics: Metrics,
     /// Ends evaluations before the process does.
@@ -62,7 +62,7 @@ pub struct Asker {
 
 /// How far a verdict of a single policy is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// It decides: mode, mutation and custom message count.
     Admission,
     /// It is told as it is.
@@ -71,13 +71,19 @@ pub enum Purpose {
 
 impl Asker {
     /// Asks one policy about a review.
-    pub async fn review(&self, record: &Arc<Record>, review: &Review<'_>, call: Call, purpose: Purpose) -> Answer {
+    pub(crate) async fn review(
+        &self,
+        record: &Arc<Record>,
+        review: &Review<'_>,
+        call: Call,
+        purpose: Purpose,
+    ) -> Answer {
         let payload = || review.payload(review.object().map(RawValue::get));
         self.one(record, payload, Draft::object(review.object()), call, purpose).await
     }
 
     /// Asks one policy about a raw request.
-    pub async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, call: Call) -> Answer {
+    pub(crate) async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, call: Call) -> Answer {
         self.one(record, || review.payload(), Draft::raw(review.request()), call, Purpose::Admission).await
     }
 
@@ -100,7 +106,7 @@ impl Asker {
     }
 
     /// Asks every member of a group.
-    pub async fn group(&self, group: &Group, review: &Review<'_>, call: Call) -> Answer {
+    pub(crate) async fn group(&self, group: &Group, review: &Review<'_>, call: Call) -> Answer {
         let standing = |record| (record, standing_for(record, review));
         let members: Vec<_> = group.members.iter().map(standing).collect();
         match group.kind {
@@ -293,7 +299,7 @@ impl Asker {
     }
 
     /// The answer where no evaluation was even tried: each member's own, by its `failurePolicy`.
-    pub fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
+    pub(crate) fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
         let opinion = |record: &Record, standing: Standing<'_>| match standing {
             Standing::Settled(opinion) => *opinion,
             Standing::Open(_) => self.failed(record, error),
@@ -308,7 +314,7 @@ impl Asker {
     }
 
     /// Runs `asking`; a panic in it becomes the answer that its policies give to any failure.
-    pub async fn guarded(&self, target: Target<'_>, asking: impl Future<Output = Answer>) -> Answer {
+    pub(crate) async fn guarded(&self, target: Target<'_>, asking: impl Future<Output = Answer>) -> Answer {
         match AssertUnwindSafe(asking).catch_unwind().await {
             Ok(answer) => answer,
             Err(_) => {
@@ -321,7 +327,7 @@ impl Asker {
 
 /// Who is asked.
 #[derive(Clone, Copy)]
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// One policy.
     Policy(&'a Arc<Record>),
     /// A group's members.

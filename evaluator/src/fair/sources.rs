@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use portcullis_process::crowd::Source;
 
 /// Something that is shared out in whole numbers.
-pub struct Shares<T> {
+pub(crate) struct Shares<T> {
     free: u32,
     /// The most that one source has at the same time, so that there is always something for others.
     most: u32,
@@ -33,7 +33,7 @@ struct Wish<T> {
 
 /// Who waits, for taking it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     source: Source,
     is_known: bool,
     number: u64,
@@ -41,7 +41,7 @@ pub struct Ticket {
 
 /// What somebody gets.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Given<T> {
+pub(crate) struct Given<T> {
     /// Who.
     pub waiter: T,
     /// From where.
@@ -52,14 +52,14 @@ pub struct Given<T> {
 
 impl<T> Shares<T> {
     /// `total`, of which one source has `most` at the same time.
-    pub fn new(total: u32, most: u32) -> Self {
+    pub(crate) fn new(total: u32, most: u32) -> Self {
         let lane = || Lane { sources: VecDeque::new(), waiting: HashMap::new() };
         let lanes = [lane(), lane()];
         Self { free: total, most, held: HashMap::new(), lanes, turn: 1, tickets: 0 }
     }
 
     /// Somebody wants something; [`Shares::give_next`] says when he gets it. Who wants more than one source may have gets that.
-    pub fn ask(&mut self, source: Source, is_known: bool, amount: u32, waiter: T) -> Ticket {
+    pub(crate) fn ask(&mut self, source: Source, is_known: bool, amount: u32, waiter: T) -> Ticket {
         let number = self.tickets;
         self.tickets += 1;
         let lane = &mut self.lanes[usize::from(is_known)];
@@ -72,7 +72,7 @@ impl<T> Shares<T> {
     }
 
     /// He does not want it any more. Nothing happens when he has got it meanwhile.
-    pub fn take_back(&mut self, ticket: Ticket) {
+    pub(crate) fn take_back(&mut self, ticket: Ticket) {
         // A source without anybody who waits is forgotten when its turn comes.
         if let Some(waiting) = self.lanes[usize::from(ticket.is_known)].waiting.get_mut(&ticket.source) {
             waiting.remove(&ticket.number);
@@ -80,7 +80,7 @@ impl<T> Shares<T> {
     }
 
     /// Something is free again.
-    pub fn give_back(&mut self, source: Source, amount: u32) {
+    pub(crate) fn give_back(&mut self, source: Source, amount: u32) {
         self.free += amount;
         if let Some(held) = self.held.get_mut(&source) {
             *held = held.saturating_sub(amount);
@@ -91,7 +91,7 @@ impl<T> Shares<T> {
     }
 
     /// The next who gets something, if there is enough for him.
-    pub fn give_next(&mut self) -> Option<Given<T>> {
+    pub(crate) fn give_next(&mut self) -> Option<Given<T>> {
         for lane in [self.turn, 1 - self.turn] {
             for _ in 0..self.lanes[lane].sources.len() {
                 let Some((source, amount)) = self.lanes[lane].front() else { continue };
@@ -114,7 +114,7 @@ impl<T> Shares<T> {
     }
 
     /// Whether anybody waits.
-    pub fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.lanes.iter().flat_map(|lane| lane.waiting.values()).any(|waiting| !waiting.is_empty())
     }
 }

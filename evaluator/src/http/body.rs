@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limits on bodies.
-pub struct BodyLimits {
+pub(crate) struct BodyLimits {
     largest: usize,
     /// Steps of memory for all large bodies together. A body has what it announces before anything of it is read; one that
     /// finds too little waits, and so does its sender.
@@ -41,7 +41,7 @@ pub struct BodyLimits {
 }
 
 /// A body, and the memory that is reserved for it.
-pub struct Body {
+pub(crate) struct Body {
     /// The content.
     pub bytes: Bytes,
     _memory: Option<Turn>,
@@ -49,7 +49,7 @@ pub struct Body {
 
 /// A body that is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BodyError {
+pub(crate) enum BodyError {
     /// Above the limit.
     TooLarge,
     /// Not there in time.
@@ -73,7 +73,7 @@ struct Reading<'a> {
 
 impl BodyLimits {
     /// Bodies of at most `largest` bytes, and `memory` bytes for all large ones together.
-    pub fn new(largest: usize, memory: u64, metrics: &Metrics) -> Self {
+    pub(crate) fn new(largest: usize, memory: u64, metrics: &Metrics) -> Self {
         let steps = |bytes: usize| u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX).max(1);
         let one = largest.saturating_mul(COPIES);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
@@ -82,7 +82,7 @@ impl BodyLimits {
     }
 
     /// Whether a body announces more than is taken.
-    pub fn is_too_large(&self, body: &Incoming) -> bool {
+    pub(crate) fn is_too_large(&self, body: &Incoming) -> bool {
         body.size_hint().lower() > u64::try_from(self.largest).unwrap_or(u64::MAX)
     }
 
@@ -90,7 +90,12 @@ impl BodyLimits {
     ///
     /// # Errors
     /// When it is too large, too slow, or broken off, or there is no memory for it.
-    pub async fn read(&self, body: Incoming, place: &Place, patience: Option<Duration>) -> Result<Body, BodyError> {
+    pub(crate) async fn read(
+        &self,
+        body: Incoming,
+        place: &Place,
+        patience: Option<Duration>,
+    ) -> Result<Body, BodyError> {
         if self.is_too_large(&body) {
             return Err(BodyError::TooLarge);
         }
@@ -120,7 +125,7 @@ impl BodyLimits {
     }
 
     /// Reads on for a moment and throws away: who still sends when the connection is closed may never see the answer.
-    pub async fn discard(&self, mut body: Incoming) {
+    pub(crate) async fn discard(&self, mut body: Incoming) {
         let mut left = self.largest.saturating_mul(4);
         let reading = async {
             while let Some(Ok(frame)) = body.frame().await {

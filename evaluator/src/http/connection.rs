@@ -13,7 +13,7 @@ use crate::http::eviction::{Doing, Seen};
 const DOING_BITS: u32 = 3;
 
 /// One connection's state.
-pub struct Place {
+pub(crate) struct Place {
     start: Instant,
     source: Source,
     /// Milliseconds since the start, shifted, plus the [`Doing`].
@@ -29,7 +29,7 @@ pub struct Place {
 
 /// What a connection is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub(crate) enum Asked {
     /// To go on.
     Nothing,
     /// To end after the request that is under way.
@@ -58,66 +58,66 @@ impl Place {
     }
 
     /// Where it comes from.
-    pub fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> Source {
         self.source
     }
 
     /// Whether its source had asked before it came.
-    pub fn is_known(&self) -> bool {
+    pub(crate) fn is_known(&self) -> bool {
         self.is_known
     }
 
     /// Whether a review was answered on it.
-    pub fn is_proven(&self) -> bool {
+    pub(crate) fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
     }
 
     /// It is the client's turn to go on with the handshake.
-    pub fn opening(&self) {
+    pub(crate) fn opening(&self) {
         self.set(Doing::Opening);
     }
 
     /// A handshake waits for its turn, or a request's body for memory.
-    pub fn waiting(&self) {
+    pub(crate) fn waiting(&self) {
         self.set(Doing::Waiting);
     }
 
     /// A request's head is there, and a body of so many bytes may come.
-    pub fn sending(&self, announced: u64) {
+    pub(crate) fn sending(&self, announced: u64) {
         self.announced.store(announced, Ordering::Relaxed);
         self.received.store(0, Ordering::Relaxed);
         self.set(Doing::Sending);
     }
 
     /// So many bytes of the body are there.
-    pub fn received(&self, bytes: u64) {
+    pub(crate) fn received(&self, bytes: u64) {
         self.received.store(bytes, Ordering::Relaxed);
     }
 
     /// A request is whole.
-    pub fn asking(&self) {
+    pub(crate) fn asking(&self) {
         self.set(Doing::Asking);
     }
 
     /// A request is answered.
-    pub fn idle(&self) {
+    pub(crate) fn idle(&self) {
         self.set(Doing::Idle);
     }
 
     /// A review was answered. Says whether it is the first one.
-    pub fn proven(&self) -> bool {
+    pub(crate) fn proven(&self) -> bool {
         !self.is_proven.swap(true, Ordering::Relaxed)
     }
 
     /// Bytes came; between two requests they are the beginning of a head.
-    pub fn heard(&self) {
+    pub(crate) fn heard(&self) {
         if self.doing().0 == Doing::Idle {
             self.set(Doing::Opening);
         }
     }
 
     /// What the connection should do. Its task is woken when that changes.
-    pub fn asked(&self, cx: &Context<'_>) -> Asked {
+    pub(crate) fn asked(&self, cx: &Context<'_>) -> Asked {
         self.waker.register(cx.waker());
         if self.is_closing() {
             // What came whole in the last moment is still answered.

@@ -37,7 +37,7 @@ const MOST_KNOWN: usize = 1024;
 const CALM: Duration = Duration::from_secs(10);
 
 /// All connections of the admission port.
-pub struct Connections {
+pub(crate) struct Connections {
     start: Instant,
     limit: usize,
     open: Mutex<Open>,
@@ -68,7 +68,7 @@ struct Order {
 struct Known(HashMap<Source, Instant>);
 
 /// A connection in the list, until it is dropped.
-pub struct Listed {
+pub(crate) struct Listed {
     connections: Arc<Connections>,
     key: u64,
     /// Its state.
@@ -77,7 +77,7 @@ pub struct Listed {
 
 impl Connections {
     /// At most `limit`.
-    pub fn new(limit: usize, metrics: &Metrics) -> Arc<Self> {
+    pub(crate) fn new(limit: usize, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
             limit,
@@ -90,7 +90,7 @@ impl Connections {
 
     /// Lists a new connection. When there are too many, those go that [`eviction::order`] says; when all are being answered, the new
     /// one is refused.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Listed> {
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Listed> {
         let mut open = self.open();
         if open.places.len() >= self.limit {
             self.closed.inc();
@@ -108,7 +108,7 @@ impl Connections {
     }
 
     /// Closes an eighth of the connections, in the same order, to free descriptors.
-    pub fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         let mut open = self.open();
         for _ in 0..open.places.len().div_ceil(8) {
             if open.close_one() {
@@ -118,7 +118,7 @@ impl Connections {
     }
 
     /// Closes connections that take too long, for ever.
-    pub async fn sweep(&self) {
+    pub(crate) async fn sweep(&self) {
         let mut ticks = tokio::time::interval(SWEEP);
         loop {
             ticks.tick().await;
@@ -152,17 +152,17 @@ impl Connections {
     }
 
     /// Asks every connection to end after the request that is under way.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.open().places.values().for_each(|place| place.finish());
     }
 
     /// Has every connection look at its requests again.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.open().places.values().for_each(|place| place.wake());
     }
 
     /// Waits until none is left.
-    pub async fn gone(&self) {
+    pub(crate) async fn gone(&self) {
         loop {
             let empty = self.empty.notified();
             if self.open().places.is_empty() {
@@ -246,7 +246,7 @@ impl Known {
 
 impl Listed {
     /// A request is answered; `is_review` says whether it was one, and not something that anybody can send.
-    pub fn answered(&self, is_review: bool) {
+    pub(crate) fn answered(&self, is_review: bool) {
         self.place.idle();
         if is_review && self.place.proven() {
             self.connections.open().known.add(self.place.source(), Instant::now());

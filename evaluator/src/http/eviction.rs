@@ -16,7 +16,7 @@ const FRESH_KNOWN: Duration = Duration::from_secs(2);
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub(crate) enum Doing {
     /// Shakes hands or sends a head.
     Opening,
     /// Nothing, between two requests.
@@ -31,7 +31,7 @@ pub enum Doing {
 
 /// What is known of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Where it comes from.
     pub source: Source,
     /// What it does.
@@ -50,7 +50,7 @@ pub struct Seen {
 
 /// What keeps a connection: those with the lower one go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// Says nothing, or too slowly, for longer than it takes to say something.
     Stalled,
     /// Has only just come, or sends in good time.
@@ -63,14 +63,14 @@ pub enum Standing {
 
 /// Of one source and standing, those with less go first: the slower, then the older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Merit {
+pub(super) struct Merit {
     rate: u64,
     age: Reverse<Duration>,
 }
 
 /// Those that may be closed, and why, with the first to go first. Who is being answered has sent all and waits for us, so it
 /// stays.
-pub fn order(connections: impl Iterator<Item = (u64, Seen)>) -> Vec<(u64, Standing)> {
+pub(super) fn order(connections: impl Iterator<Item = (u64, Seen)>) -> Vec<(u64, Standing)> {
     let candidate = |(key, seen): (u64, Seen)| {
         let (standing, merit) = seen.judged()?;
         Some(Candidate { key: (key, standing), source: seen.source, standing, merit })
@@ -80,7 +80,7 @@ pub fn order(connections: impl Iterator<Item = (u64, Seen)>) -> Vec<(u64, Standi
 
 impl Seen {
     /// What keeps it, if it may be closed at all.
-    pub fn standing(&self) -> Option<Standing> {
+    pub(crate) fn standing(&self) -> Option<Standing> {
         self.judged().map(|(standing, _)| standing)
     }
 

@@ -27,7 +27,7 @@ use crate::verdict::EvaluationError;
 use crate::verdict::answer::{Answer, Envelope};
 
 /// Answers the requests of the admission port.
-pub struct Handler {
+pub(crate) struct Handler {
     /// What is served.
     pub table: SharedTable,
     /// Asks the policies.
@@ -45,7 +45,7 @@ pub struct Handler {
 }
 
 /// Counts requests up to a bound.
-pub struct UnderWay {
+pub(crate) struct UnderWay {
     count: AtomicUsize,
     limit: usize,
 }
@@ -64,7 +64,7 @@ struct Refusal {
 
 impl UnderWay {
     /// At most `limit`.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { count: AtomicUsize::new(0), limit }
     }
 
@@ -98,7 +98,7 @@ impl From<ReviewError> for Refusal {
 
 impl Handler {
     /// Answers one request. Never fails and never panics: a panic below becomes an answer.
-    pub async fn handle(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
+    pub(crate) async fn handle(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
         let arrived = Instant::now();
         let (parts, body) = request.into_parts();
         let mut response = match AssertUnwindSafe(self.answer(&parts, body, arrived, place)).catch_unwind().await {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Longest time for a body.
-pub const LONGEST: Duration = Duration::from_secs(10);
+pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// How long a body may take however little comes of it: lost packets are sent again within that time.
 const GRACE: Duration = Duration::from_secs(3);
 /// Bytes a second, at least, after that. API servers send a thousand times as fast.
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How much of a body has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub(super) struct Progress {
     /// Bytes that were announced.
     pub announced: u64,
     /// Bytes that came.
@@ -26,12 +26,12 @@ pub struct Progress {
 
 impl Progress {
     /// Whether it is so slow that it is given up in any case.
-    pub fn is_too_slow(self) -> bool {
+    pub(super) fn is_too_slow(self) -> bool {
         self.elapsed > LONGEST.min(GRACE + Duration::from_millis(self.received.saturating_mul(1000) / LEAST))
     }
 
     /// Whether it is given up where others wait: at its pace it is not whole soon enough for them, or it is below the least pace.
-    pub fn lags(self) -> bool {
+    pub(super) fn lags(self) -> bool {
         let elapsed = millis(self.elapsed);
         // Times in place of rates, so that nothing is divided by a time of zero.
         let on_time = self.announced.saturating_mul(elapsed) / millis(IN_TIME);
@@ -40,7 +40,7 @@ impl Progress {
     }
 
     /// Bytes a second.
-    pub fn rate(self) -> u64 {
+    pub(super) fn rate(self) -> u64 {
         self.received.saturating_mul(1000) / millis(self.elapsed).max(1)
     }
 }

@@ -12,7 +12,7 @@ const QUOTED: usize = 200;
 
 /// What a path asks for; ids are decoded and not looked up yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Route<'a> {
+pub(crate) enum Route<'a> {
     /// `/validate/<id>`
     Validate(Cow<'a, str>),
     /// `/audit/<id>`
@@ -27,7 +27,7 @@ pub enum Route<'a> {
 
 /// The paths that name a policy and answer. Those of match groups always do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OpenPaths {
+pub(crate) struct OpenPaths {
     /// `/validate/<id>`
     pub validate: bool,
     /// `/audit/<id>`
@@ -39,7 +39,7 @@ pub struct OpenPaths {
 impl OpenPaths {
     /// The route of a path that answers. A closed one is as good as none: no policy is looked up for it, and no group. Those of match
     /// groups need a code of one of `keys`, where there are to be some.
-    pub fn route<'a>(&self, path: &'a str, keys: Option<&AcceptedKeys>) -> Option<Route<'a>> {
+    pub(crate) fn route<'a>(&self, path: &'a str, keys: Option<&AcceptedKeys>) -> Option<Route<'a>> {
         let opened = keys.map(|keys| keys.opened(path));
         if let Some(Some((root, group))) = opened {
             return Some(if root == MARKER_PATH { Route::Marker(group.into()) } else { Route::Admit(group.into()) });
@@ -56,7 +56,7 @@ impl OpenPaths {
 impl<'a> Route<'a> {
     /// Finds the route of a path. Nothing for paths that lead nowhere, and for any attempt to lead elsewhere: an encoded
     /// slash, dots, or what is not UTF-8.
-    pub fn parse(path: &'a str) -> Option<Self> {
+    pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let (root, id) = path.strip_prefix('/')?.split_once('/')?;
         let route = match root {
             "validate" => Self::Validate,
@@ -103,7 +103,7 @@ pub(crate) fn quoted(id: &str) -> String {
 ///
 /// # Errors
 /// When it is no duration.
-pub fn timeout(query: &str) -> Result<Option<Duration>, &'static str> {
+pub(crate) fn timeout(query: &str) -> Result<Option<Duration>, &'static str> {
     const ERROR: &str = "`timeout` is not a duration like 10s or 500ms";
     let Some(text) = query.split('&').find_map(|pair| pair.strip_prefix("timeout=")) else { return Ok(None) };
     let duration = decoded(text).and_then(|text| go_duration(&text)).ok_or(ERROR)?;

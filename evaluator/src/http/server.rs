@@ -38,7 +38,7 @@ const ACCEPT_CALM: Duration = Duration::from_secs(5);
 
 /// How the end goes.
 #[derive(Debug, Clone, Copy)]
-pub struct DrainTimes {
+pub(crate) struct DrainTimes {
     /// How long new connections are still accepted: until everybody has heard that this replica is not ready.
     pub delay: Duration,
     /// How long running requests may take after that.
@@ -46,7 +46,7 @@ pub struct DrainTimes {
 }
 
 /// The admission port's parts.
-pub struct Server {
+pub(crate) struct Server {
     /// Answers requests.
     pub handler: Arc<Handler>,
     /// The open connections.
@@ -66,7 +66,7 @@ impl Server {
     ///
     /// # Errors
     /// When the listener cannot be used.
-    pub async fn run(self, listener: std::net::TcpListener, shutdown: Shutdown) -> io::Result<()> {
+    pub(crate) async fn run(self, listener: std::net::TcpListener, shutdown: Shutdown) -> io::Result<()> {
         let listener = TcpListener::from_std(listener)?;
         let server = Arc::new(self);
         let sweeper = tokio::spawn({

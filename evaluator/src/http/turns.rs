@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use crate::fair::sources::{Given, Shares, Ticket};
 
 /// Something that callers from several sources share.
-pub struct Turns(Mutex<Shares<oneshot::Sender<Turn>>>);
+pub(super) struct Turns(Mutex<Shares<oneshot::Sender<Turn>>>);
 
 /// What one of them has, until it is dropped.
-pub struct Turn {
+pub(super) struct Turn {
     turns: Arc<Turns>,
     source: Source,
     amount: u32,
@@ -25,12 +25,12 @@ struct Waiting<'t> {
 
 impl Turns {
     /// `total`, of which one source has `most` at the same time.
-    pub fn new(total: u32, most: u32) -> Arc<Self> {
+    pub(super) fn new(total: u32, most: u32) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Shares::new(total, most))))
     }
 
     /// Waits for `amount`.
-    pub async fn acquire(self: &Arc<Self>, source: Source, is_known: bool, amount: u32) -> Turn {
+    pub(super) async fn acquire(self: &Arc<Self>, source: Source, is_known: bool, amount: u32) -> Turn {
         let (sender, receiver) = oneshot::channel();
         let ticket = self.shares().ask(source, is_known, amount, sender);
         let _waiting = Waiting { turns: self, ticket };
@@ -39,7 +39,7 @@ impl Turns {
     }
 
     /// Whether anybody waits.
-    pub fn is_waited_for(&self) -> bool {
+    pub(super) fn is_waited_for(&self) -> bool {
         self.shares().is_waited_for()
     }
 

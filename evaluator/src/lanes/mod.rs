@@ -37,7 +37,7 @@ use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use self::error::{Refusal, TIMED_OUT};
-pub use self::share::Share;
+pub(crate) use self::share::Share;
 use self::slow_lane::{InTurns, Order};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;

@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 1000;
 
 /// A review that was understood; its parts are JSON texts within the body.
 #[derive(Debug)]
-pub struct Review<'a> {
+pub(crate) struct Review<'a> {
     uid: &'a str,
     pub(crate) wire: Request<'a>,
     /// Group, version, and kind or resource, of `kind`, `resource`, `requestKind` and `requestResource`.
@@ -28,14 +28,14 @@ pub struct Review<'a> {
 
 /// A raw request: any JSON, for policies that judge no Kubernetes objects.
 #[derive(Debug)]
-pub struct RawReview<'a> {
+pub(crate) struct RawReview<'a> {
     uid: &'a str,
     request: &'a RawValue,
 }
 
 /// The request could not be understood. The text names the field and quotes nothing of the objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReviewError {
+pub(crate) enum ReviewError {
     /// Nothing was sent.
     #[error("the body is empty; want an AdmissionReview")]
     Empty,
@@ -175,7 +175,7 @@ impl<'a> Review<'a> {
     ///
     /// # Errors
     /// When it is no AdmissionReview of version v1 with a request.
-    pub fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
         let Envelope { api_version, kind, request } = decode(checked(body)?)?;
         version("apiVersion", api_version, "admission.k8s.io/v1")?;
         version("kind", kind, "AdmissionReview")?;
@@ -216,12 +216,12 @@ impl<'a> Review<'a> {
     }
 
     /// The request's uid as JSON text, quotes included, to be echoed as it came.
-    pub fn uid(&self) -> &'a str {
+    pub(crate) fn uid(&self) -> &'a str {
         self.uid
     }
 
     /// Whether the request is about an object in this namespace.
-    pub fn is_in(&self, namespace: &str) -> bool {
+    pub(crate) fn is_in(&self, namespace: &str) -> bool {
         let Some(text) = self.wire.namespace.map(RawValue::get) else { return false };
         let plain = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
         // API servers write no escapes into a namespace, but JSON may have them.
@@ -229,7 +229,7 @@ impl<'a> Review<'a> {
     }
 
     /// The object; nothing on DELETE.
-    pub fn object(&self) -> Option<&'a RawValue> {
+    pub(crate) fn object(&self) -> Option<&'a RawValue> {
         self.wire.object
     }
 }
@@ -239,7 +239,7 @@ impl<'a> RawReview<'a> {
     ///
     /// # Errors
     /// When it has another form.
-    pub fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
         let envelope: RawEnvelope<'a> = decode(checked(body)?)?;
         let request = envelope.request.ok_or(ReviewError::Missing("request"))?;
         let uid = if Type::of(request) == Some(Type::Object) {
@@ -252,17 +252,17 @@ impl<'a> RawReview<'a> {
     }
 
     /// The request's uid as JSON text; an empty one where there is none.
-    pub fn uid(&self) -> &'a str {
+    pub(crate) fn uid(&self) -> &'a str {
         self.uid
     }
 
     /// The whole request.
-    pub fn request(&self) -> &'a RawValue {
+    pub(crate) fn request(&self) -> &'a RawValue {
         self.request
     }
 
     /// What the guest sees: the request as it is.
-    pub fn payload(&self) -> Bytes {
+    pub(crate) fn payload(&self) -> Bytes {
         Bytes::copy_from_slice(self.request.get().as_bytes())
     }
 }

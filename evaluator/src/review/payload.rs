@@ -8,7 +8,7 @@ use crate::review::Review;
 impl Review<'_> {
     /// What the guest sees: the fields that it may know, with `object` in place of the object. Absent stays absent, null is
     /// dropped.
-    pub fn payload(&self, object: Option<&str>) -> Bytes {
+    pub(crate) fn payload(&self, object: Option<&str>) -> Bytes {
         let wire = &self.wire;
         let texts = [wire.old_object, wire.options, wire.user_info].into_iter().flatten();
         let length = 1024 + object.map_or(0, str::len) + texts.map(|raw| raw.get().len()).sum::<usize>();

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// An admission response without its uid. Unset fields are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Whether the request may pass.
     pub allowed: bool,
     /// `JSONPatch` where there is a patch.
@@ -31,7 +31,7 @@ pub struct Answer {
 
 /// The part of a Kubernetes `Status` that is used.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Status {
+pub(crate) struct Status {
     /// What the user reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -46,7 +46,7 @@ pub struct Status {
 /// `Status.details`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Details {
+pub(crate) struct Details {
     /// Each denial, or the text that a custom message replaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
@@ -57,7 +57,7 @@ pub struct Details {
 
 /// One of `Status.details.causes`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Cause {
+pub(crate) struct Cause {
     /// One word, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -70,7 +70,7 @@ pub struct Cause {
 
 /// What is around an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Envelope {
+pub(crate) enum Envelope {
     /// An AdmissionReview.
     Review,
     /// `{"response":…}`, for raw requests.
@@ -78,19 +78,14 @@ pub enum Envelope {
 }
 
 impl Answer {
-    /// An admission with nothing to say.
-    pub fn allowed() -> Self {
-        Self { allowed: true, ..Self::default() }
-    }
-
     /// The denial that tells the controller that this group's webhook is called.
-    pub fn marker(group: &GroupId) -> Self {
+    pub(crate) fn marker(group: &GroupId) -> Self {
         let status = Status { message: Some(marker_message(group)), code: Some(403), details: None };
         Self { status: Some(status), ..Self::default() }
     }
 
     /// The reply's body. `uid` is JSON text, echoed as it came.
-    pub fn body(&self, uid: &str, envelope: Envelope) -> Bytes {
+    pub(crate) fn body(&self, uid: &str, envelope: Envelope) -> Bytes {
         let mut out = Vec::with_capacity(512);
         out.extend_from_slice(match envelope {
             Envelope::Review => {
@@ -115,7 +110,7 @@ mod tests {
     #[test]
     fn unset_fields_are_left_out() {
         assert_eq!(
-            &*Answer::allowed().body("\"a\\u0062\"", Envelope::Review),
+            &*Answer { allowed: true, ..Answer::default() }.body("\"a\\u0062\"", Envelope::Review),
             br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"a\u0062","allowed":true}}"#
         );
         assert_eq!(&*Answer::default().body("\"\"", Envelope::Raw), br#"{"response":{"uid":"","allowed":false}}"#);

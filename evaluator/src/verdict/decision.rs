@@ -40,7 +40,7 @@ const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only wit
 
 /// Whose verdict it is, and how it counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// The policy.
     pub id: &'a PolicyId,
     /// Of the newest generation.
@@ -51,7 +51,7 @@ pub struct Asked<'a> {
 
 /// What the generation that serves adds to its verdicts.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms<'a> {
+pub(crate) struct Terms<'a> {
     /// The generation.
     pub generation: i64,
     /// Whether its patches may be sent.
@@ -62,7 +62,7 @@ pub struct Terms<'a> {
 
 /// What a guest did to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutation {
+pub(crate) enum Mutation {
     /// Nothing, or what was there before.
     None,
     /// It mutates, and there is no object.
@@ -73,7 +73,7 @@ pub enum Mutation {
 
 /// What one policy makes of one request, before it stands alone or beside others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opinion {
+pub(crate) struct Opinion {
     /// Admitted or denied.
     pub outcome: Outcome,
     /// Whether the policy's change of the object stands.
@@ -90,7 +90,7 @@ pub struct Opinion {
 
 /// Whether the request may pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It may. What the policy says all the same is passed on where it stands alone.
     Admitted {
         /// In words.
@@ -104,7 +104,7 @@ pub enum Outcome {
 
 /// Why not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Denial {
+pub(crate) struct Denial {
     /// In words.
     pub text: Option<String>,
     /// Whether the words need the policy's name before them also where it stands alone.
@@ -126,7 +126,7 @@ impl<'a> From<&'a Record> for Asked<'a> {
 }
 
 /// The verdict as it is, for audits: no mode, no custom message.
-pub fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Opinion {
+pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Opinion {
     let outcome = if !verdict.accepted {
         Outcome::Denied(Denial { text: said(verdict.message), code: verdict.code, ..Denial::default() })
     } else if mutation == Mutation::OfNothing {
@@ -150,7 +150,7 @@ pub fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Opinion {
 }
 
 /// The verdict as it counts: mode, mutation and custom message, in the order of docs/design/policy-abi.md, section 9.
-pub fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mutation) -> Opinion {
+pub(crate) fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mutation) -> Opinion {
     let mut opinion = plain(terms.generation, verdict, mutation);
     if asked.mode == Mode::Monitor {
         opinion.mutates = false;
@@ -178,7 +178,7 @@ pub fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mu
 }
 
 /// The answer of a policy that is loaded and not asked.
-pub fn suspended(generation: i64) -> Opinion {
+pub(crate) fn suspended(generation: i64) -> Opinion {
     Opinion {
         outcome: Outcome::Admitted { message: None, code: None },
         mutates: false,
@@ -190,13 +190,13 @@ pub fn suspended(generation: i64) -> Opinion {
 }
 
 /// What a match group counts for a member that was never enforced and is not loaded here: nothing. The audit log says so.
-pub fn passed_over(id: &PolicyId) -> Opinion {
+pub(crate) fn passed_over(id: &PolicyId) -> Opinion {
     not_asked(id, NOT_YET_ENFORCED)
 }
 
 /// What a match group counts for a Policy where the request is of another namespace, or of none: nothing. Webhooks of the group call it
 /// for its own namespace only, so somebody has registered another, and a tenant has no say in what others do.
-pub fn outside_its_namespace(id: &PolicyId) -> Opinion {
+pub(crate) fn outside_its_namespace(id: &PolicyId) -> Opinion {
     not_asked(id, OUTSIDE_NAMESPACE)
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn is_ours(key: &str) -> bool {
 }
 
 /// UNSERVED: the answer of a policy of which nothing can be used here.
-pub fn unserved(asked: Asked<'_>, failure: &Failure, now: Timestamp) -> Opinion {
+pub(crate) fn unserved(asked: Asked<'_>, failure: &Failure, now: Timestamp) -> Opinion {
     let wait = failure
         .next_retry_time
         .filter(|_| failure.class() == Class::Retry)
@@ -243,7 +243,7 @@ pub fn unserved(asked: Asked<'_>, failure: &Failure, now: Timestamp) -> Opinion 
 }
 
 /// EVALERR: the answer when one evaluation of a loaded policy failed.
-pub fn failed(asked: Asked<'_>, generation: i64, error: &EvaluationError) -> Opinion {
+pub(crate) fn failed(asked: Asked<'_>, generation: i64, error: &EvaluationError) -> Opinion {
     let EvaluationError { reason, text } = error;
     // Who moved here from a `policies.yml` may look for the very text.
     let bare = asked.id.is_bare();
@@ -277,7 +277,7 @@ fn unjudged(asked: Asked<'_>, denial: Denial, reason: Reason, text: &str, genera
 
 impl Opinion {
     /// The answer of policy `id` where it is asked alone. `patch` is sent when the policy's change stands.
-    pub fn alone(self, id: &PolicyId, patch: Option<String>) -> Answer {
+    pub(crate) fn alone(self, id: &PolicyId, patch: Option<String>) -> Answer {
         let patch = patch.filter(|_| self.mutates);
         let (allowed, status) = match self.outcome {
             Outcome::Admitted { message: None, code: None } => (true, None),

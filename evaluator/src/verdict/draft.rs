@@ -15,7 +15,7 @@ use crate::verdict::{EvaluationError, Verdict};
 
 /// The object as it came, as the policies so far left it, and the patch between the two. Nothing is decoded before a
 /// policy offers a change.
-pub struct Draft<'a> {
+pub(crate) struct Draft<'a> {
     raw: Option<&'a RawValue>,
     subject: Subject,
     /// What the first policy saw that made a change: the object as it came is in there.
@@ -26,7 +26,7 @@ pub struct Draft<'a> {
 
 /// What an evaluation needs to judge a mutation by itself, in its own time and on its own thread.
 #[derive(Debug, Clone)]
-pub struct Edit {
+pub(crate) struct Edit {
     subject: Subject,
     first: Option<Bytes>,
     is_left_out: bool,
@@ -34,7 +34,7 @@ pub struct Edit {
 
 /// What came of asking a policy.
 #[derive(Debug)]
-pub struct Judged {
+pub(crate) struct Judged {
     /// What it said, without the object.
     pub verdict: Verdict,
     /// What it did to the object.
@@ -52,34 +52,34 @@ struct Seen<'a> {
 
 impl<'a> Draft<'a> {
     /// The object of a review; nothing on DELETE.
-    pub fn object(raw: Option<&'a RawValue>) -> Self {
+    pub(crate) fn object(raw: Option<&'a RawValue>) -> Self {
         Self { raw, subject: Subject::Object, first: None, current: None, patch: None }
     }
 
     /// A raw request, which is its own object.
-    pub fn raw(raw: &'a RawValue) -> Self {
+    pub(crate) fn raw(raw: &'a RawValue) -> Self {
         Self { raw: Some(raw), subject: Subject::Raw, first: None, current: None, patch: None }
     }
 
     /// For the evaluation of the next policy.
-    pub fn edit(&self) -> Edit {
+    pub(crate) fn edit(&self) -> Edit {
         Edit { subject: self.subject, first: self.first.clone(), is_left_out: false }
     }
 
     /// Takes a change: it is what the next policy sees.
-    pub fn keep(&mut self, (change, seen): (Change, Bytes)) {
+    pub(crate) fn keep(&mut self, (change, seen): (Change, Bytes)) {
         self.first.get_or_insert(seen);
         self.patch = change.patch;
         self.current = Some(change.object);
     }
 
     /// The current object's JSON.
-    pub fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         self.current.as_deref().or(self.raw).map(RawValue::get)
     }
 
     /// The patch from the first object to the current one, in base64; nothing where they are the same.
-    pub fn into_patch(self) -> Option<String> {
+    pub(crate) fn into_patch(self) -> Option<String> {
         self.patch
     }
 }
@@ -95,7 +95,7 @@ impl Edit {
     ///   change.
     ///
     /// A change by a generation that may not mutate stays, and is refused by [`crate::verdict::decision::judged`]: its own spec forbids it.
-    pub fn leaving_out(self, may_mutate: bool) -> Self {
+    pub(crate) fn leaving_out(self, may_mutate: bool) -> Self {
         Self { is_left_out: may_mutate, ..self }
     }
 
@@ -103,7 +103,12 @@ impl Edit {
     ///
     /// # Errors
     /// When the mutation may not be applied, or `deadline` passes.
-    pub async fn judge(self, mut verdict: Verdict, seen: Bytes, deadline: Instant) -> Result<Judged, EvaluationError> {
+    pub(crate) async fn judge(
+        self,
+        mut verdict: Verdict,
+        seen: Bytes,
+        deadline: Instant,
+    ) -> Result<Judged, EvaluationError> {
         let mutated = verdict.mutated_object.take();
         let mutated = mutated.filter(|object| verdict.accepted && !self.is_left_out && object.get() != "null");
         let Some(mutated) = mutated else { return Ok(Judged { verdict, mutation: Mutation::None, change: None }) };

@@ -16,7 +16,7 @@ const FORBIDDEN: u16 = 403;
 
 /// Joins the opinions of a group's members, in their order. A denial stands alone, with no patch; `patch` leads from the
 /// first object to the last and is sent when nobody denies.
-pub fn join(members: Vec<(PolicyId, Opinion)>, patch: Option<String>) -> Answer {
+pub(crate) fn join(members: Vec<(PolicyId, Opinion)>, patch: Option<String>) -> Answer {
     let (ids, opinions): (Vec<_>, Vec<_>) = members.into_iter().unzip();
     let (mut denials, mut words) = (Vec::new(), Vec::new());
     let (mut annotations, mut ours) = (BTreeMap::new(), BTreeMap::new());
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_empty_group_allows() {
-        assert_eq!(join(Vec::new(), None), Answer::allowed());
+        assert_eq!(join(Vec::new(), None), Answer { allowed: true, ..Answer::default() });
     }
 
     #[test]

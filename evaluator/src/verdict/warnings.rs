@@ -21,7 +21,7 @@ const RESERVED: usize = 80;
 
 /// What this program says of a policy in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
+pub(crate) enum Note {
     /// In mode `warn` it denies the request.
     Denies(String),
     /// There is no verdict, and the request may pass all the same.

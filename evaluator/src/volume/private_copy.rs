@@ -30,7 +30,7 @@ pub(crate) struct PrivateCopies {
 ///
 /// # Errors
 /// When it cannot be made, is no folder, or belongs to somebody else.
-pub fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
+pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(FileError::new("make the folder", path))?;
     let metadata = fs::symlink_metadata(path).map_err(FileError::new("examine", path))?;
     let refuse = |text: &str| Err(FileError::new("use the folder", path)(io::Error::other(text.to_owned())));

@@ -15,7 +15,7 @@ const NONE: i64 = i64::MIN;
 
 /// When the certificate in use ends. Copies share it.
 #[derive(Debug, Clone)]
-pub struct Expiry(Arc<AtomicI64>);
+pub(crate) struct Expiry(Arc<AtomicI64>);
 
 impl Default for Expiry {
     fn default() -> Self {

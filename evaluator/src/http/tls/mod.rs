@@ -33,7 +33,7 @@ const LARGEST: u64 = 1 << 20;
 
 /// Where the files are.
 #[derive(Debug, Clone)]
-pub struct TlsFiles {
+pub(crate) struct TlsFiles {
     /// The folder with `tls.crt`, which may be a chain, and `tls.key`.
     pub dir: PathBuf,
     /// Certificates of those who sign clients' certificates; then every client needs one.
@@ -43,7 +43,7 @@ pub struct TlsFiles {
 }
 
 /// What the port uses now.
-pub struct Certificates {
+pub(crate) struct Certificates {
     files: TlsFiles,
     current: ArcSwapOption<ServerConfig>,
 }
@@ -84,12 +84,12 @@ struct Pair {
 
 impl Certificates {
     /// Nothing is read yet.
-    pub fn new(files: TlsFiles) -> Arc<Self> {
+    pub(crate) fn new(files: TlsFiles) -> Arc<Self> {
         Arc::new(Self { files, current: ArcSwapOption::empty() })
     }
 
     /// What a new connection uses; nothing as long as there was no good pair.
-    pub fn current(&self) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn current(&self) -> Option<Arc<ServerConfig>> {
         self.current.load_full()
     }
 
@@ -98,7 +98,7 @@ impl Certificates {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn follow(self: &Arc<Self>, latch: Latch, metrics: Metrics, expiry: Expiry) -> io::Result<()> {
+    pub(crate) fn follow(self: &Arc<Self>, latch: Latch, metrics: Metrics, expiry: Expiry) -> io::Result<()> {
         let certificates = Arc::clone(self);
         std::thread::Builder::new().name("certificate".into()).spawn(move || {
             let mut following = Following { seen: Seen::default(), not_after: None, latch, metrics, expiry };

@@ -23,7 +23,7 @@ use crate::verdict::offload::SMALL;
 
 /// What a mutation is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
+pub(super) enum Subject {
     /// A Kubernetes object, which must stay the same object.
     Object,
     /// A raw request, which may become anything.
@@ -32,7 +32,7 @@ pub enum Subject {
 
 /// A mutation that is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PatchError {
+pub(super) enum PatchError {
     /// The request's own object cannot be decoded.
     #[error("the request's object cannot be mutated: it is nested too deep or has a number out of range")]
     Original,
@@ -58,7 +58,7 @@ pub enum PatchError {
 
 /// A mutation that may be sent.
 #[derive(Debug)]
-pub struct Change {
+pub(crate) struct Change {
     /// The object as it is now.
     pub object: Box<RawValue>,
     /// What leads to it from the first one, in base64; nothing where it is the first one again.
@@ -70,7 +70,7 @@ pub struct Change {
 ///
 /// # Errors
 /// When the mutation may not be applied, or the work is not done before `deadline`.
-pub fn change(
+pub(super) fn change(
     first: &RawValue,
     current: &RawValue,
     mutated: Box<RawValue>,
