@@ -33,7 +33,7 @@ mod verdict;
 mod volume;
 
 pub use args::Args;
-pub use guest::loaded::{CallLimits, Loaded, Payload};
+pub use guest::loaded::Loaded;
 pub use lanes::{LaneLimits, Lanes};
 pub use memory::MemoryPlan;
 pub use metrics::Metrics;

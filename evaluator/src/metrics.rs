@@ -101,7 +101,30 @@ pub struct PolicyMetrics {
     is_forgotten: AtomicBool,
 }
 
+/// What a verdict counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// An admission without a change.
+    Allowed,
+    /// A denial.
+    Denied,
+    /// An admission with a change of the object.
+    Mutated,
+    /// A change that may not be sent.
+    PatchInvalid,
+}
+
 impl PolicyMetrics {
+    /// Counts a verdict.
+    pub(crate) fn count(&self, count: Count) {
+        match count {
+            Count::Allowed => self.allowed.inc(),
+            Count::Denied => self.denied.inc(),
+            Count::Mutated => self.mutated.inc(),
+            Count::PatchInvalid => self.error(Reason::PatchInvalid),
+        }
+    }
+
     /// Counts an evaluation that failed, or an answer of a policy with nothing that serves.
     pub fn error(&self, reason: Reason) {
         self.failed.inc();

@@ -13,7 +13,7 @@ use portcullis_process::{
     Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
 };
 
-use crate::admission::Asker;
+use crate::admission::Admission;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
 use crate::confinement::shut_in;
@@ -180,7 +180,7 @@ impl Parts {
         };
         let handler = Handler {
             table: self.table,
-            asker: Asker { metrics: self.metrics.clone(), last_call: LastCall::default() },
+            admission: Admission { metrics: self.metrics.clone(), last_call: LastCall::default() },
             bodies: BodyLimits::new(
                 usize::try_from(args.max_body).context("--max-body")?,
                 self.memory.bodies,

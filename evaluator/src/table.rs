@@ -1,7 +1,7 @@
-//! What this replica serves: one record a policy, in one immutable table that is swapped as a whole.
+//! What this replica serves: one record per policy, in one immutable table that is swapped as a whole.
 //!
-//! A request takes the table once and keeps it to its end, so that an answer is wholly of one generation, however many
-//! swaps happen meanwhile. The old table goes when the last of its requests ends.
+//! A request looks into the table once, by its head, and keeps what it found to its end: its answer is wholly of one generation,
+//! however many swaps happen meanwhile. What is no longer served goes when the last of its requests ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use portcullis_contract::{Failure, FailurePolicy, GroupId, Mode, PolicyId, Webho
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::PolicyMetrics;
+use crate::verdict::decision::NewestSpec;
 
 /// The table in use. `ArcSwap` and not a lock: each request reads it, and none may wait for a swap.
 pub type SharedTable = Arc<ArcSwap<Table>>;
 
-/// Everything that a replica serves at one moment.
+/// Everything that this replica serves at one moment.
 #[derive(Default)]
 pub struct Table {
-    /// The manifest that it was made from; 0 before the first, when nothing is known of any policy.
+    /// The number of the manifest that it was made from; 0 before the first, while no policy is known.
     pub manifest_number: u64,
     /// The policies.
     pub policies: HashMap<PolicyId, Arc<Record>>,
     /// The match groups.
-    pub groups: HashMap<GroupId, Group>,
+    pub groups: HashMap<GroupId, Arc<Group>>,
 }
 
-/// One policy.
+/// One policy as it is served.
 pub struct Record {
     /// Its id.
     pub id: PolicyId,
@@ -35,29 +36,36 @@ pub struct Record {
     pub uid: String,
     /// The newest generation, which may not be the one that serves.
     pub generation: i64,
-    /// Of the newest generation.
+    /// What a denial does, by the newest generation.
     pub mode: Mode,
-    /// Of the newest generation.
+    /// What happens without a verdict, by the newest generation.
     pub failure_policy: FailurePolicy,
-    /// Of the newest generation: the policy is loaded and not asked.
+    /// Whether the newest generation is suspended: loaded and not asked.
     pub suspend: bool,
-    /// Whether it was ever enforced everywhere. While nothing of it serves, groups pass over one that was not.
+    /// Whether any generation was ever enforced. Match groups pass over a policy that never was, until it is loaded.
     pub enforced: bool,
     /// What answers.
     pub serving: Serving,
-    /// Why the newest generation does not serve, where it does not.
+    /// Why the newest generation does not serve; none if it does.
     pub failure: Option<Failure>,
-    /// The policy's bound on running and waiting evaluations; it outlives swaps.
+    /// The bound on the policy's running and waiting evaluations; it outlives swaps.
     pub share: Arc<Share>,
     /// The policy's own counters, looked up once and not at each request; they outlive swaps.
     pub metrics: Arc<PolicyMetrics>,
+}
+
+impl Record {
+    /// What decides how a verdict of this policy counts.
+    pub(crate) fn newest(&self) -> NewestSpec<'_> {
+        NewestSpec { id: &self.id, mode: self.mode, failure_policy: self.failure_policy }
+    }
 }
 
 /// What answers for a policy.
 pub enum Serving {
     /// A loaded generation.
     Ready(Arc<Loaded>),
-    /// Nothing. Where the policy is asked all the same, the answer is by `failurePolicy`, with this failure.
+    /// Nothing, for this reason. `failurePolicy` decides what that means for a request.
     Unserved(Failure),
 }
 

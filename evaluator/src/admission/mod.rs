@@ -1,90 +1,110 @@
-//! Asks policies: the thin side of [`crate::verdict::decision`] and [`crate::verdict::group`], with guests, counters and the clock.
+//! Puts an admission request to its policies and joins what they decide: the side of [`crate::verdict`] that has guests, counters
+//! and a clock.
+//!
+//! A panic ends as little as it can. Whatever runs for one policy, from its guest to its decision, runs inside the barrier of
+//! [`crate::lanes::Share::run`], and a panic there is this policy's failure. Around the request is one more barrier, in
+//! [`crate::http`]: a panic that no policy caused becomes the answer that each policy gives to a failure ([`Admission::refused`]).
 
 pub(crate) mod last_call;
 mod member_deadlines;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{Mode, PolicyId, Reason, WebhookKind};
+use portcullis_contract::{Mode, PolicyId, WebhookKind};
 use portcullis_process::failpoint;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
-use crate::guest::loaded::{CallLimits, Loaded, Payload};
-use crate::lanes::{Refusal, TIMED_OUT};
-use crate::metrics::Metrics;
+use crate::guest::loaded::Loaded;
+use crate::lanes::LaneError;
+use crate::metrics::{Count, Metrics};
 use crate::review::{RawReview, Review};
 use crate::table::{Group, Record, Serving};
 use crate::verdict::answer::Answer;
-use crate::verdict::decision::{self, Mutation, Opinion, Terms};
-use crate::verdict::draft::{Draft, Edit, Judged};
-use crate::verdict::group;
-use crate::verdict::{EvaluationError, Verdict};
+use crate::verdict::decision::{self, Decision, Mutation, ServingSpec};
+use crate::verdict::draft::{Draft, Edit, Judged, Kept};
+use crate::verdict::{EvaluationError, Verdict, group};
 
-/// When a request came, and how long its sender waits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
-    /// When its head was read.
-    pub arrived: Instant,
-    /// The `timeout` that the API server names.
-    pub timeout: Option<Duration>,
-}
-
-impl Call {
-    /// When a policy with this time limit that is asked at `now` must have answered. The smaller of both limits counts; the
-    /// sender's runs since the request's arrival, and the answer needs a moment for its way.
-    fn deadline(self, now: Instant, limit: Duration) -> Instant {
-        self.until().map_or(now + limit, |sender| sender.min(now + limit))
-    }
-
-    /// When the answer must be on its way.
-    fn until(self) -> Option<Instant> {
-        let way = |timeout: Duration| (timeout / 10).min(Duration::from_millis(200));
-        self.timeout.and_then(|timeout| self.arrived.checked_add(timeout - way(timeout)))
-    }
-}
-
-/// What asking needs beside policy and request.
+/// Puts requests to policies.
 #[derive(Clone)]
-pub(crate) struct Asker {
+pub(crate) struct Admission {
     /// Counters.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Ends evaluations before the process does.
-    pub last_call: LastCall,
+    pub(crate) last_call: LastCall,
 }
 
-/// How far a verdict of a single policy is taken.
+/// The policies that a request is for, as they were served when its head came.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// One policy.
+    Policy(Arc<Record>),
+    /// The members of a match group.
+    Group(Arc<Group>),
+}
+
+/// What the verdict of a single policy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// It decides: mode, mutation and custom message count.
     Admission,
-    /// It is told as it is.
+    /// It is reported as it is.
     Audit,
 }
 
-impl Asker {
-    /// Asks one policy about a review.
+/// One policy to be evaluated, with everything that its part of the request needs.
+struct Evaluation {
+    record: Arc<Record>,
+    loaded: Arc<Loaded>,
+    /// What the guest sees of the request. The members of a validating group share it.
+    request: Bytes,
+    edit: Edit,
+    /// Whether its change of the object may be sent.
+    may_mutate: bool,
+    purpose: Purpose,
+}
+
+/// A policy that gave a verdict.
+struct Evaluated {
+    decision: Decision,
+    count: Count,
+    /// The change of the object that the next policy sees; none where nothing changed or the change does not count.
+    kept: Option<Kept>,
+}
+
+/// What is to be done about one policy.
+enum Step<'r> {
+    /// Evaluate this generation.
+    Evaluate(&'r Arc<Loaded>),
+    /// Nothing: this is its decision.
+    Decided(Box<Decision>),
+}
+
+/// A member of a group, and what is to be done about it.
+type Member<'r> = (&'r Arc<Record>, Step<'r>);
+
+impl Admission {
+    /// The answer of one policy to a review. `until` is when it must be on its way.
     pub(crate) async fn review(
         &self,
         record: &Arc<Record>,
         review: &Review<'_>,
-        call: Call,
+        until: Option<Instant>,
         purpose: Purpose,
     ) -> Answer {
         let payload = || review.payload(review.object().map(RawValue::get));
-        self.one(record, payload, Draft::object(review.object()), call, purpose).await
+        self.one(record, payload, Draft::object(review.object()), until, purpose).await
     }
 
-    /// Asks one policy about a raw request.
-    pub(crate) async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, call: Call) -> Answer {
-        self.one(record, || review.payload(), Draft::raw(review.request()), call, Purpose::Admission).await
+    /// The answer of one policy to a raw request.
+    pub(crate) async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, until: Option<Instant>) -> Answer {
+        self.one(record, || review.payload(), Draft::raw(review.request()), until, Purpose::Admission).await
     }
 
     async fn one(
@@ -92,311 +112,249 @@ impl Asker {
         record: &Arc<Record>,
         payload: impl FnOnce() -> Bytes,
         mut draft: Draft<'_>,
-        call: Call,
+        until: Option<Instant>,
         purpose: Purpose,
     ) -> Answer {
-        let loaded = match standing(record) {
-            Standing::Open(loaded) => loaded,
-            Standing::Settled(opinion) => return opinion.alone(&record.id, None),
+        let loaded = match step(record) {
+            Step::Evaluate(loaded) => loaded,
+            Step::Decided(decision) => return decision.alone(&record.id, None),
         };
-        let result = self.spared(self.evaluate(record, loaded, payload(), draft.edit(), call)).await;
-        let mutating = loaded.mutating();
-        let opinion = self.conclude(record, loaded, result, &mut draft, Weight { mutating, purpose });
-        opinion.alone(&record.id, draft.into_patch())
+        let deadline = deadline(until, Instant::now(), loaded.timeout());
+        let evaluation = Evaluation {
+            record: Arc::clone(record),
+            loaded: Arc::clone(loaded),
+            request: payload(),
+            edit: draft.edit(),
+            may_mutate: loaded.mutating(),
+            purpose,
+        };
+        let result = self.evaluate(evaluation, deadline).await;
+        let decision = self.conclude(record, result, &mut draft);
+        decision.alone(&record.id, draft.into_patch())
     }
 
-    /// Asks every member of a group.
-    pub(crate) async fn group(&self, group: &Group, review: &Review<'_>, call: Call) -> Answer {
-        let standing = |record| (record, standing_for(record, review));
-        let members: Vec<_> = group.members.iter().map(standing).collect();
+    /// The answer of all members of a match group.
+    pub(crate) async fn group(&self, group: &Group, review: &Review<'_>, until: Option<Instant>) -> Answer {
+        let members: Vec<_> = group.members.iter().map(|record| (record, step_for(record, review))).collect();
         match group.kind {
-            WebhookKind::Validating => self.side_by_side(members, review, call).await,
-            WebhookKind::Mutating => self.in_turn(members, review, call).await,
+            WebhookKind::Validating => self.side_by_side(members, review, until).await,
+            WebhookKind::Mutating => self.in_turn(members, review, until).await,
         }
     }
 
-    /// Mutating members, each on the object that the ones before left.
-    async fn in_turn(&self, members: Vec<Member<'_>>, review: &Review<'_>, call: Call) -> Answer {
+    /// Mutating members, one after the other, each on the object that the ones before left.
+    async fn in_turn(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
         let mut draft = Draft::object(review.object());
-        let mut opinions = Vec::with_capacity(members.len());
-        let limits = members.iter().filter_map(|(_, standing)| match standing {
-            Standing::Open(loaded) => Some(loaded.timeout()),
-            Standing::Settled(_) => None,
+        let mut decisions = Vec::with_capacity(members.len());
+        let limits = members.iter().filter_map(|(_, step)| match step {
+            Step::Evaluate(loaded) => Some(loaded.timeout()),
+            Step::Decided(_) => None,
         });
-        let mut deadlines = MemberDeadlines::new(call.until(), limits);
-        for (record, standing) in members {
-            let opinion = match standing {
-                Standing::Settled(opinion) => *opinion,
-                Standing::Open(loaded) => {
+        let mut deadlines = MemberDeadlines::new(until, limits);
+        for (record, step) in members {
+            let decision = match step {
+                Step::Decided(decision) => *decision,
+                Step::Evaluate(loaded) => {
                     let begin = Instant::now();
                     let result = match deadlines.next(begin, loaded.timeout()) {
                         Ok(deadline) => {
-                            let payload = review.payload(draft.text());
-                            let asking = self.evaluate_until(deadline, record, loaded, payload, draft.edit());
-                            self.spared(asking).await
+                            let evaluation = Evaluation {
+                                record: Arc::clone(record),
+                                loaded: Arc::clone(loaded),
+                                request: review.payload(draft.text()),
+                                edit: draft.edit(),
+                                may_mutate: loaded.mutating(),
+                                purpose: Purpose::Admission,
+                            };
+                            self.evaluate(evaluation, deadline).await
                         }
                         Err(skipped) => Err(skipped),
                     };
                     deadlines.took(&record.id, begin.elapsed());
-                    let weight = Weight { mutating: loaded.mutating(), purpose: Purpose::Admission };
-                    self.conclude(record, loaded, result, &mut draft, weight)
+                    self.conclude(record, result, &mut draft)
                 }
             };
-            opinions.push((record.id.clone(), opinion));
+            decisions.push((record.id.clone(), decision));
         }
-        group::join(opinions, draft.into_patch())
+        group::join(decisions, draft.into_patch())
     }
 
-    /// Validating members, all at once: all but the last on whatever thread is free, the last one here.
-    async fn side_by_side(&self, members: Vec<Member<'_>>, review: &Review<'_>, call: Call) -> Answer {
-        let mut results: Vec<_> = members.iter().map(|_| Err(timed_out())).collect();
-        let open = members.iter().enumerate().filter_map(|(place, (record, standing))| match standing {
-            Standing::Open(loaded) => Some((place, *record, *loaded)),
-            Standing::Settled(_) => None,
+    /// Validating members, all at once: all but the last on any free thread, the last one here.
+    async fn side_by_side(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
+        let mut results: Vec<_> = members.iter().map(|_| Err(EvaluationError::timed_out())).collect();
+        let due = members.iter().enumerate().filter_map(|(place, (record, step))| match step {
+            Step::Evaluate(loaded) => Some((place, *record, *loaded)),
+            Step::Decided(_) => None,
         });
-        let mut open: Vec<_> = open.collect();
+        let mut due: Vec<_> = due.collect();
         let mut draft = Draft::object(review.object());
-        if let Some((here, record, loaded)) = open.pop() {
-            let payload = review.payload(review.object().map(RawValue::get));
+        if let Some((here, record, loaded)) = due.pop() {
+            let request = review.payload(review.object().map(RawValue::get));
+            let evaluation = |record: &Arc<Record>, loaded: &Arc<Loaded>| Evaluation {
+                record: Arc::clone(record),
+                loaded: Arc::clone(loaded),
+                request: request.clone(),
+                edit: draft.edit().leaving_out(loaded.mutating()),
+                may_mutate: false,
+                purpose: Purpose::Admission,
+            };
             let mut tasks = JoinSet::new();
-            for (place, record, loaded) in open {
-                let (asker, payload, edit) =
-                    (self.clone(), payload.clone(), draft.edit().leaving_out(loaded.mutating()));
-                let (record, loaded) = (Arc::clone(record), Arc::clone(loaded));
-                tasks.spawn(async move {
-                    let asking = asker.evaluate(&record, &loaded, payload, edit, call);
-                    (place, asker.spared(asking).await)
-                });
+            for (place, record, loaded) in due {
+                let (admission, evaluation) = (self.clone(), evaluation(record, loaded));
+                let evaluating = async move {
+                    let deadline = deadline(until, Instant::now(), evaluation.loaded.timeout());
+                    (place, admission.evaluate(evaluation, deadline).await)
+                };
+                tasks.spawn(evaluating.in_current_span());
             }
-            let edit = draft.edit().leaving_out(loaded.mutating());
-            results[here] = self.spared(self.evaluate(record, loaded, payload, edit, call)).await;
-            // What the last call cuts off is aborted with the set and stays out of time; so does a task that somebody else
-            // aborts, and it ends nobody's but its own.
+            let deadline = deadline(until, Instant::now(), loaded.timeout());
+            results[here] = self.evaluate(evaluation(record, loaded), deadline).await;
+            // What the last call cuts off is aborted with the set and stays out of time. A task that fails by itself costs its own
+            // policy's verdict and no other's.
             while let Ok(Some(ended)) = self.last_call.or(tasks.join_next()).await {
                 if let Ok((place, result)) = ended {
                     results[place] = result;
                 }
             }
         }
-        let opinions = members.into_iter().zip(results).map(|((record, standing), result)| {
-            let opinion = match standing {
-                Standing::Settled(opinion) => *opinion,
-                Standing::Open(loaded) => {
-                    let weight = Weight { mutating: false, purpose: Purpose::Admission };
-                    self.conclude(record, loaded, result, &mut draft, weight)
-                }
+        let decisions = members.into_iter().zip(results).map(|((record, step), result)| {
+            let decision = match step {
+                Step::Decided(decision) => *decision,
+                Step::Evaluate(_) => self.conclude(record, result, &mut draft),
             };
-            (record.id.clone(), opinion)
+            (record.id.clone(), decision)
         });
-        group::join(opinions.collect(), None)
+        group::join(decisions.collect(), None)
     }
 
-    /// Runs one policy's part; a panic in it is that policy's own failure.
-    async fn spared(
-        &self,
-        asking: impl Future<Output = Result<Judged, EvaluationError>>,
-    ) -> Result<Judged, EvaluationError> {
-        AssertUnwindSafe(asking).catch_unwind().await.unwrap_or_else(|_| {
-            self.metrics.panics.inc();
-            Err(Refusal::Panicked.into())
-        })
-    }
-
-    /// Asks one policy and judges its mutation, both in its own time.
-    async fn evaluate(
-        &self,
-        record: &Arc<Record>,
-        loaded: &Arc<Loaded>,
-        request: Bytes,
-        edit: Edit,
-        call: Call,
-    ) -> Result<Judged, EvaluationError> {
-        self.evaluate_until(call.deadline(Instant::now(), loaded.timeout()), record, loaded, request, edit).await
-    }
-
-    async fn evaluate_until(
-        &self,
-        deadline: Instant,
-        record: &Arc<Record>,
-        loaded: &Arc<Loaded>,
-        request: Bytes,
-        edit: Edit,
-    ) -> Result<Judged, EvaluationError> {
-        failpoint::hit_of("evaluator.asking", &record.id);
-        let loaded = Arc::clone(loaded);
-        let run = record.share.run(deadline, async move {
-            failpoint::hit_async("evaluator.handler").await;
-            let verdict = loaded.validate(Payload { request: request.clone() }, CallLimits { deadline }).await?;
-            edit.judge(verdict, request, deadline).await
-        });
-        match self.last_call.or(run).await {
+    /// Evaluates one policy in its share, until `deadline` or the last call.
+    async fn evaluate(&self, evaluation: Evaluation, deadline: Instant) -> Result<Evaluated, EvaluationError> {
+        let share = Arc::clone(&evaluation.record.share);
+        match self.last_call.or(share.run(deadline, evaluation.run(deadline))).await {
             Ok(Ok(result)) => result,
-            Ok(Err(refusal)) => {
-                if refusal == Refusal::Panicked {
+            Ok(Err(error)) => {
+                if error == LaneError::Panicked {
                     self.metrics.panics.inc();
                 }
-                Err(refusal.into())
+                Err(error.into())
             }
-            Err(_) => Err(timed_out()),
+            Err(_) => Err(EvaluationError::timed_out()),
         }
     }
 
-    /// Counts a result and makes an opinion of it; a panic over it is that policy's own failure.
-    fn conclude(
-        &self,
-        record: &Record,
-        loaded: &Loaded,
-        result: Result<Judged, EvaluationError>,
-        draft: &mut Draft<'_>,
-        weight: Weight,
-    ) -> Opinion {
-        // A draft takes a change as a whole, after everything that could fail.
-        let concluding = || self.weigh(record, loaded, result, draft, weight);
-        catch_unwind(AssertUnwindSafe(concluding)).unwrap_or_else(|_| {
-            self.metrics.panics.inc();
-            self.failed(record, &Refusal::Panicked.into())
-        })
+    /// Counts a result, and takes the policy's change of the object.
+    fn conclude(&self, record: &Record, result: Result<Evaluated, EvaluationError>, draft: &mut Draft<'_>) -> Decision {
+        match result {
+            Ok(Evaluated { decision, count, kept }) => {
+                record.metrics.count(count);
+                kept.into_iter().for_each(|kept| draft.keep(kept));
+                decision
+            }
+            Err(error) => self.failed(record, &error),
+        }
     }
 
-    fn weigh(
-        &self,
-        record: &Record,
-        loaded: &Loaded,
-        result: Result<Judged, EvaluationError>,
-        draft: &mut Draft<'_>,
-        Weight { mutating, purpose }: Weight,
-    ) -> Opinion {
-        failpoint::hit_of("evaluator.concluding", &record.id);
-        let mode = record.mode;
-        let keep = purpose == Purpose::Audit || (mutating && mode != Mode::Monitor);
-        let Judged { verdict, mutation, change } = match result {
-            Ok(judged) => judged,
-            Err(error) => return self.failed(record, &error),
-        };
-        if let Some(change) = change.filter(|_| keep) {
-            draft.keep(change);
-        }
-        match (verdict.accepted, mutation) {
-            (false, _) => record.metrics.denied.inc(),
-            (true, Mutation::None) => record.metrics.allowed.inc(),
-            (true, Mutation::Changed) if keep || mutating => record.metrics.mutated.inc(),
-            (true, Mutation::Changed | Mutation::OfNothing) => record.metrics.error(Reason::PatchInvalid),
-        }
-        let generation = loaded.generation();
-        if purpose == Purpose::Audit {
-            return decision::plain(generation, verdict, mutation);
-        }
-        if mode == Mode::Monitor {
-            monitored(&record.id, generation, &verdict, mutation);
-        }
-        decision::judged(record.into(), Terms { generation, mutating, message: loaded.message() }, verdict, mutation)
-    }
-
-    fn failed(&self, record: &Record, error: &EvaluationError) -> Opinion {
+    fn failed(&self, record: &Record, error: &EvaluationError) -> Decision {
         record.metrics.error(error.reason);
         tracing::debug!(policy = %record.id, reason = %error.reason, "evaluation failed");
-        decision::failed(record.into(), generation(record), error)
+        let generation = match &record.serving {
+            Serving::Ready(loaded) => loaded.generation(),
+            Serving::Unserved(_) => record.generation,
+        };
+        decision::failed(record.newest(), generation, error)
     }
 
-    /// The answer where no evaluation was even tried: each member's own, by its `failurePolicy`.
-    pub(crate) fn refused(&self, target: Target<'_>, error: &EvaluationError) -> Answer {
-        let opinion = |record: &Record, standing: Standing<'_>| match standing {
-            Standing::Settled(opinion) => *opinion,
-            Standing::Open(_) => self.failed(record, error),
+    /// The answer where no policy was even tried: each decides by its own `failurePolicy`.
+    pub(crate) fn refused(&self, target: &Target, error: &EvaluationError) -> Answer {
+        let decision = |record: &Record, step: Step<'_>| match step {
+            Step::Decided(decision) => *decision,
+            Step::Evaluate(_) => self.failed(record, error),
         };
         match target {
-            Target::Policy(record) => opinion(record, standing(record)).alone(&record.id, None),
-            Target::Group(members) => {
-                let member = |record: &Arc<Record>| (record.id.clone(), opinion(record, standing_in_group(record)));
-                group::join(members.iter().map(member).collect(), None)
-            }
-        }
-    }
-
-    /// Runs `asking`; a panic in it becomes the answer that its policies give to any failure.
-    pub(crate) async fn guarded(&self, target: Target<'_>, asking: impl Future<Output = Answer>) -> Answer {
-        match AssertUnwindSafe(asking).catch_unwind().await {
-            Ok(answer) => answer,
-            Err(_) => {
-                self.metrics.panics.inc();
-                self.refused(target, &EvaluationError::new(Reason::InternalError, "internal server error: a panic"))
+            Target::Policy(record) => decision(record, step(record)).alone(&record.id, None),
+            Target::Group(group) => {
+                let member = |record: &Arc<Record>| (record.id.clone(), decision(record, step_in_group(record)));
+                group::join(group.members.iter().map(member).collect(), None)
             }
         }
     }
 }
 
-/// Who is asked.
-#[derive(Clone, Copy)]
-pub(crate) enum Target<'a> {
-    /// One policy.
-    Policy(&'a Arc<Record>),
-    /// A group's members.
-    Group(&'a [Arc<Record>]),
+impl Evaluation {
+    /// Asks the guest, judges its change of the object and decides, all in the policy's own time.
+    async fn run(self, deadline: Instant) -> Result<Evaluated, EvaluationError> {
+        let Self { record, loaded, request, edit, may_mutate, purpose } = self;
+        failpoint::hit_of("evaluator.asking", &record.id);
+        failpoint::hit_async("evaluator.handler").await;
+        let verdict = loaded.validate(request.clone(), deadline).await?;
+        let Judged { verdict, mutation, change } = edit.judge(verdict, request, deadline).await?;
+        failpoint::hit_of("evaluator.concluding", &record.id);
+        let keeps = purpose == Purpose::Audit || (may_mutate && record.mode != Mode::Monitor);
+        let count = match (verdict.accepted, mutation) {
+            (false, _) => Count::Denied,
+            (true, Mutation::None) => Count::Allowed,
+            (true, Mutation::Changed) if keeps || may_mutate => Count::Mutated,
+            (true, Mutation::Changed | Mutation::OfNothing) => Count::PatchInvalid,
+        };
+        let generation = loaded.generation();
+        let decision = if purpose == Purpose::Audit {
+            decision::plain(generation, verdict, mutation)
+        } else {
+            if record.mode == Mode::Monitor {
+                log_monitored(&record.id, generation, &verdict, mutation);
+            }
+            let serving = ServingSpec { generation, mutating: may_mutate, message: loaded.message() };
+            decision::judged(record.newest(), serving, verdict, mutation)
+        };
+        Ok(Evaluated { decision, count, kept: change.filter(|_| keeps) })
+    }
 }
 
-/// How a verdict counts.
-#[derive(Clone, Copy)]
-struct Weight {
-    mutating: bool,
-    purpose: Purpose,
+/// When an answer must be on its way, if its sender waits for `timeout` from the request's arrival: the way back takes a moment.
+pub(crate) fn answer_by(arrived: Instant, timeout: Option<Duration>) -> Option<Instant> {
+    let way = |timeout: Duration| (timeout / 10).min(Duration::from_millis(200));
+    timeout.and_then(|timeout| arrived.checked_add(timeout - way(timeout)))
 }
 
-/// Whether a policy has to be asked.
-enum Standing<'r> {
-    /// This generation.
-    Open(&'r Arc<Loaded>),
-    /// No: this is its opinion already.
-    Settled(Box<Opinion>),
+/// When a policy with this time limit that is asked `now` must have answered: by its own limit or the sender's, whichever comes first.
+fn deadline(until: Option<Instant>, now: Instant, limit: Duration) -> Instant {
+    until.map_or(now + limit, |until| until.min(now + limit))
 }
 
-fn standing(record: &Arc<Record>) -> Standing<'_> {
+fn step(record: &Arc<Record>) -> Step<'_> {
     if record.suspend {
-        return Standing::Settled(Box::new(decision::suspended(record.generation)));
+        return Step::Decided(Box::new(decision::suspended(record.generation)));
     }
     match &record.serving {
-        Serving::Ready(loaded) => Standing::Open(loaded),
+        Serving::Ready(loaded) => Step::Evaluate(loaded),
         Serving::Unserved(failure) => {
             record.metrics.error(failure.reason);
-            Standing::Settled(Box::new(decision::unserved(record.as_ref().into(), failure, Timestamp::now())))
+            Step::Decided(Box::new(decision::unserved(record.newest(), failure, Timestamp::now())))
         }
     }
 }
 
-/// A member of a group, and whether it has to be asked.
-type Member<'r> = (&'r Arc<Record>, Standing<'r>);
-
-/// The standing of a member of a group for a request, which may be of another namespace.
-fn standing_for<'r>(record: &'r Arc<Record>, review: &Review<'_>) -> Standing<'r> {
+/// The step for a member of a group, where the request may be in another namespace than the member.
+fn step_for<'r>(record: &'r Arc<Record>, review: &Review<'_>) -> Step<'r> {
     if record.id.namespace().is_some_and(|own| !review.is_in(own)) {
-        return Standing::Settled(Box::new(decision::outside_its_namespace(&record.id)));
+        return Step::Decided(Box::new(decision::outside_its_namespace(&record.id)));
     }
-    standing_in_group(record)
+    step_in_group(record)
 }
 
-/// The standing of a member of a group. One that was never enforced is asked once it is loaded here, and not before: who asks the
-/// group has done so all along without it. Who asks a policy by its own id means this one, and is told that it cannot answer.
-fn standing_in_group(record: &Arc<Record>) -> Standing<'_> {
+/// The step for a member of a group. A member that was never enforced is asked once it is loaded here, and not before: the group has
+/// answered without it all along. A request to a policy's own path means this policy, and is answered that it cannot judge.
+fn step_in_group(record: &Arc<Record>) -> Step<'_> {
     let is_asked = record.enforced || record.suspend || matches!(record.serving, Serving::Ready(_));
     if is_asked {
-        return standing(record);
+        return step(record);
     }
     record.metrics.passed_over.inc();
-    Standing::Settled(Box::new(decision::passed_over(&record.id)))
+    Step::Decided(Box::new(decision::passed_over(&record.id)))
 }
 
-fn generation(record: &Record) -> i64 {
-    match &record.serving {
-        Serving::Ready(loaded) => loaded.generation(),
-        Serving::Unserved(_) => record.generation,
-    }
-}
-
-fn timed_out() -> EvaluationError {
-    EvaluationError::new(Reason::EvaluationTimedOut, TIMED_OUT)
-}
-
-/// What a policy in monitor mode would have done; nobody else is told.
-fn monitored(policy: &PolicyId, generation: i64, verdict: &Verdict, mutation: Mutation) {
+/// Logs what a policy in monitor mode would have done; the answer does not say it.
+fn log_monitored(policy: &PolicyId, generation: i64, verdict: &Verdict, mutation: Mutation) {
     let text = verdict.message.as_deref().map(crate::verdict::text::denial);
     let (allowed, mutated, code) = (verdict.accepted, mutation == Mutation::Changed, verdict.code);
     if allowed && !mutated {
@@ -415,8 +373,8 @@ mod tests {
         let arrived = Instant::now();
         let asked = arrived + Duration::from_millis(100);
         let after = |timeout: Option<u64>, limit| {
-            let call = Call { arrived, timeout: timeout.map(Duration::from_millis) };
-            (call.deadline(asked, Duration::from_millis(limit)) - arrived).as_millis()
+            let until = answer_by(arrived, timeout.map(Duration::from_millis));
+            (deadline(until, asked, Duration::from_millis(limit)) - arrived).as_millis()
         };
         assert_eq!(after(None, 2000), 2100);
         assert_eq!(after(Some(10_000), 2000), 2100);

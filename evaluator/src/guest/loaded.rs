@@ -1,4 +1,4 @@
-//! One loaded generation of one policy: what a request needs to get a verdict, and nothing else.
+//! One loaded generation of one policy: what it takes to get a verdict on a request, and nothing else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,25 +7,10 @@ use bytes::Bytes;
 use portcullis_contract::{Candidate, Digest, ExecutionMode};
 
 use crate::guest::{CallError, Guest, Host, Operation, Parts};
-use crate::lanes::TIMED_OUT;
 use crate::verdict::offload;
 use crate::verdict::reply;
-use crate::verdict::{EvaluationError, Verdict};
+use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
 use crate::volume::artifact::Code;
-
-/// What a guest is asked.
-#[derive(Debug, Clone)]
-pub struct Payload {
-    /// The JSON of the request, exactly as the guest shall see it. Members of a group share it.
-    pub request: Bytes,
-}
-
-/// What bounds one call.
-#[derive(Debug, Clone, Copy)]
-pub struct CallLimits {
-    /// When the answer must be there. The policy's own time limit counts as well.
-    pub deadline: Instant,
-}
 
 /// A generation that passed all its checks.
 pub struct Loaded {
@@ -38,7 +23,7 @@ pub struct Loaded {
     settings: Bytes,
     guest: Arc<Guest>,
     host: Arc<Host>,
-    /// Keeps the mapping, and with it the entry by which other policies find the same code.
+    /// Keeps the mapping alive, and with it the entry by which other policies find the same code.
     code: Arc<Code>,
 }
 
@@ -80,13 +65,13 @@ impl Loaded {
         }
     }
 
-    /// Asks the policy about a request, in a fresh instance. Dropping the future ends the guest.
+    /// Asks the policy about a request, given as the JSON that the guest shall see, in a fresh instance. Dropping the future ends the
+    /// guest.
     ///
     /// # Errors
-    /// When the guest fails, takes too long, or answers what is no verdict.
-    pub async fn validate(self: &Arc<Self>, payload: Payload, limits: CallLimits) -> Result<Verdict, EvaluationError> {
-        let deadline = limits.deadline.min(Instant::now() + self.timeout);
-        let payload = Parts::request(payload.request, self.settings.clone());
+    /// When the guest fails, is not done by `deadline`, or replies what is no verdict.
+    pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
+        let payload = Parts::request(request, self.settings.clone());
         // Held until the instance is gone and its reply is decoded.
         let (lease, _hold) = self.host.lease(deadline);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, lease).await;
@@ -100,22 +85,22 @@ impl Loaded {
         self.generation
     }
 
-    /// The digest of its module.
+    /// The digest of the module.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Replaces the text of a denial.
+    /// The text in place of the policy's own denials; none to keep them.
     pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
     }
 
-    /// Whether a patch by the policy may be sent.
+    /// Whether the policy's changes of the object may be sent.
     pub fn mutating(&self) -> bool {
         self.mutating
     }
 
-    /// Longest evaluation.
+    /// The time limit of one evaluation.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }

@@ -1,4 +1,4 @@
-//! Reading a request's body within limits of size, pace and memory.
+//! Reading the body of a request within limits of size, rate and memory.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,68 +11,68 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::http::connection::Place;
+use crate::http::connection::ConnectionState;
 use crate::http::pace::{LONGEST, Progress};
 use crate::http::turns::{Turn, Turns};
 use crate::metrics::Metrics;
 
 /// Bodies up to this size are bounded by the number of connections alone, and never wait.
 const SMALL: usize = 64 << 10;
-/// What memory is counted in.
+/// The unit that memory is counted in, in bytes.
 const STEP: usize = 64 << 10;
-/// How many of these bytes one source has at most, in quarters, so that one that sends slowly leaves room for others.
+/// How much of the memory one source may have, in quarters, so that one that sends slowly leaves room for others.
 const QUARTERS_OF_ONE: usize = 3;
-/// A body, and what guests see of it: all members of a group see the same bytes, so they are there once.
+/// How often a body is kept: as it came, and as guests see it. All members of a group see the same bytes.
 const COPIES: usize = 2;
-/// How long before the sender gives up a body stops waiting for memory, so that the answer says what it waited for.
+/// How long before its sender gives up a body stops waiting for memory, so that the answer says what it waited for.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
-/// How often the pace of a body is looked at of which nothing comes.
+/// How often the rate is checked while no bytes come.
 const LOOK: Duration = Duration::from_millis(250);
-/// Longest time that a body which is refused is read and thrown away for.
+/// How long a refused body is read and thrown away.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limits on bodies.
 pub(crate) struct BodyLimits {
     largest: usize,
-    /// Steps of memory for all large bodies together. A body has what it announces before anything of it is read; one that
-    /// finds too little waits, and so does its sender.
+    /// The memory for all large bodies together, in steps. A body takes what it announces before any of it is read; one that finds too
+    /// little waits, and so does its sender.
     memory: Arc<Turns>,
     metrics: Metrics,
 }
 
-/// A body, and the memory that is reserved for it.
+/// A body and the memory that is reserved for it.
 pub(crate) struct Body {
     /// The content.
     pub bytes: Bytes,
     _memory: Option<Turn>,
 }
 
-/// A body that is not taken.
+/// Why a body is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyError {
-    /// Above the limit.
+    /// It is above the limit.
     TooLarge,
-    /// Not there in time.
+    /// It did not come in time.
     TooSlow,
     /// There was no memory for it in time.
     NoRoom,
-    /// The connection broke; nobody is left to answer.
+    /// The connection broke; there is no client left to answer.
     Broken,
 }
 
 /// A body that is being read.
 struct Reading<'a> {
     body: Incoming,
-    place: &'a Place,
+    state: &'a ConnectionState,
     announced: usize,
     received: usize,
     begun: Instant,
-    /// Where its memory comes from, if it is large.
+    /// Where its memory comes from; none if it is small.
     memory: Option<&'a Turns>,
 }
 
 impl BodyLimits {
-    /// Bodies of at most `largest` bytes, and `memory` bytes for all large ones together.
+    /// Limits of `largest` bytes for each body, and of `memory` bytes for all large ones together.
     pub(crate) fn new(largest: usize, memory: u64, metrics: &Metrics) -> Self {
         let steps = |bytes: usize| u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX).max(1);
         let one = largest.saturating_mul(COPIES);
@@ -81,30 +81,30 @@ impl BodyLimits {
         Self { largest, memory, metrics: metrics.clone() }
     }
 
-    /// Whether a body announces more than is taken.
+    /// Whether a body announces more bytes than are taken.
     pub(crate) fn is_too_large(&self, body: &Incoming) -> bool {
         body.size_hint().lower() > u64::try_from(self.largest).unwrap_or(u64::MAX)
     }
 
-    /// Reads the body of a request that came on a connection, and whose sender waits for `patience` at most.
+    /// Reads the body of a request whose sender waits for `patience` at most; none if it does not say.
     ///
     /// # Errors
     /// When it is too large, too slow, or broken off, or there is no memory for it.
     pub(crate) async fn read(
         &self,
         body: Incoming,
-        place: &Place,
+        state: &ConnectionState,
         patience: Option<Duration>,
     ) -> Result<Body, BodyError> {
         if self.is_too_large(&body) {
             return Err(BodyError::TooLarge);
         }
-        // No chunks are taken, so this is exactly what comes.
+        // Chunked bodies are refused before, so this is exactly what comes.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let turn = if announced > SMALL { Some(self.room(announced, place, patience).await?) } else { None };
-        place.sending(u64::try_from(announced).unwrap_or(u64::MAX));
+        let turn = if announced > SMALL { Some(self.room(announced, state, patience).await?) } else { None };
+        state.sending(u64::try_from(announced).unwrap_or(u64::MAX));
         let memory = turn.as_ref().map(|_| &*self.memory);
-        let reading = Reading { body, place, announced, received: 0, begun: Instant::now(), memory };
+        let reading = Reading { body, state, announced, received: 0, begun: Instant::now(), memory };
         let read = reading.whole().await;
         if read == Err(BodyError::TooSlow) {
             self.metrics.bodies_too_slow.inc();
@@ -113,10 +113,15 @@ impl BodyLimits {
     }
 
     /// Waits until there is memory for a body.
-    async fn room(&self, announced: usize, place: &Place, patience: Option<Duration>) -> Result<Turn, BodyError> {
-        place.waiting();
+    async fn room(
+        &self,
+        announced: usize,
+        state: &ConnectionState,
+        patience: Option<Duration>,
+    ) -> Result<Turn, BodyError> {
+        state.waiting();
         let steps = u32::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u32::MAX);
-        let room = self.memory.acquire(place.source(), place.is_known() || place.is_proven(), steps);
+        let room = self.memory.acquire(state.source(), state.is_known() || state.is_proven(), steps);
         let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
         timeout(longest, room).await.map_err(|_| {
             self.metrics.bodies_without_room.inc();
@@ -124,7 +129,7 @@ impl BodyLimits {
         })
     }
 
-    /// Reads on for a moment and throws away: who still sends when the connection is closed may never see the answer.
+    /// Reads a refused body for a moment and throws it away: a client that still sends when the connection closes may never see the answer.
     pub(crate) async fn discard(&self, mut body: Incoming) {
         let mut left = self.largest.saturating_mul(4);
         let reading = async {
@@ -160,8 +165,8 @@ impl Reading<'_> {
         Ok(first.unwrap_or_else(|| all.freeze()))
     }
 
-    /// The next piece; nothing at the end. What is there is taken before the pace is judged: where this program is late,
-    /// the sender is not slow.
+    /// The next piece; none at the end. What has come is taken before the rate is judged: where this program is late, the sender is not
+    /// slow.
     fn poll_piece(
         &mut self,
         cx: &mut Context<'_>,
@@ -171,7 +176,7 @@ impl Reading<'_> {
             let Some(frame) = frame else { return Poll::Ready(Ok(None)) };
             let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
             self.received += piece.len();
-            self.place.received(u64::try_from(self.received).unwrap_or(u64::MAX));
+            self.state.received(u64::try_from(self.received).unwrap_or(u64::MAX));
             return Poll::Ready(Ok(Some(piece)));
         }
         loop {

@@ -1,4 +1,4 @@
-//! One connection's state, shared by its task and the list. A request touches its own connection's atomics and no lock.
+//! The state of one connection, shared by its task and the list of all. A request touches the atomics of its own connection and no lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Context;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use futures::task::AtomicWaker;
 use portcullis_process::crowd::Source;
 
-use crate::http::eviction::{Doing, Seen};
+use crate::http::eviction::{Activity, Snapshot};
 
-/// Bits of the state that say what the connection does.
-const DOING_BITS: u32 = 3;
+/// The bits of the state that hold the [`Activity`].
+const ACTIVITY_BITS: u32 = 3;
 
-/// One connection's state.
-pub(crate) struct Place {
+/// The state of one connection.
+pub(crate) struct ConnectionState {
     start: Instant,
     source: Source,
-    /// Milliseconds since the start, shifted, plus the [`Doing`].
+    /// The time of the last change in milliseconds since `start`, shifted, plus the [`Activity`].
     state: AtomicU64,
     announced: AtomicU64,
     received: AtomicU64,
@@ -27,21 +27,21 @@ pub(crate) struct Place {
     waker: AtomicWaker,
 }
 
-/// What a connection is asked to do.
+/// What a connection's task should do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// To go on.
-    Nothing,
-    /// To end after the request that is under way.
+pub(crate) enum Signal {
+    /// Go on.
+    GoOn,
+    /// End after the request that is under way.
     Finish,
-    /// To end now.
+    /// End now.
     Close,
 }
 
-impl Place {
-    /// Of a connection that has just come, among others whose time is counted from `start`.
+impl ConnectionState {
+    /// The state of a connection that has just been accepted. All of a list count their time from the same `start`.
     pub(crate) fn new(start: Instant, source: Source, is_known: bool) -> Self {
-        let place = Self {
+        let created = Self {
             start,
             source,
             state: AtomicU64::new(0),
@@ -53,79 +53,79 @@ impl Place {
             finish: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         };
-        place.set(Doing::Opening);
-        place
+        created.set(Activity::Opening);
+        created
     }
 
-    /// Where it comes from.
+    /// Where the connection comes from.
     pub(crate) fn source(&self) -> Source {
         self.source
     }
 
-    /// Whether its source had asked before it came.
+    /// Whether its source had sent a review before it connected.
     pub(crate) fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// Whether a review was answered on it.
+    /// Whether a review was answered on this connection.
     pub(crate) fn is_proven(&self) -> bool {
         self.is_proven.load(Ordering::Relaxed)
     }
 
-    /// It is the client's turn to go on with the handshake.
+    /// Notes that the client has to go on with the handshake.
     pub(crate) fn opening(&self) {
-        self.set(Doing::Opening);
+        self.set(Activity::Opening);
     }
 
-    /// A handshake waits for its turn, or a request's body for memory.
+    /// Notes that a handshake waits for a permit, or a request's body for memory.
     pub(crate) fn waiting(&self) {
-        self.set(Doing::Waiting);
+        self.set(Activity::Waiting);
     }
 
-    /// A request's head is there, and a body of so many bytes may come.
+    /// Notes that a request's head is there, and that a body of `announced` bytes may come.
     pub(crate) fn sending(&self, announced: u64) {
         self.announced.store(announced, Ordering::Relaxed);
         self.received.store(0, Ordering::Relaxed);
-        self.set(Doing::Sending);
+        self.set(Activity::Sending);
     }
 
-    /// So many bytes of the body are there.
+    /// Notes how many bytes of the body are there.
     pub(crate) fn received(&self, bytes: u64) {
         self.received.store(bytes, Ordering::Relaxed);
     }
 
-    /// A request is whole.
+    /// Notes that a request is complete and is being answered.
     pub(crate) fn asking(&self) {
-        self.set(Doing::Asking);
+        self.set(Activity::Asking);
     }
 
-    /// A request is answered.
+    /// Notes that a request is answered.
     pub(crate) fn idle(&self) {
-        self.set(Doing::Idle);
+        self.set(Activity::Idle);
     }
 
-    /// A review was answered. Says whether it is the first one.
+    /// Notes that a review was answered. True if it was the first one.
     pub(crate) fn proven(&self) -> bool {
         !self.is_proven.swap(true, Ordering::Relaxed)
     }
 
-    /// Bytes came; between two requests they are the beginning of a head.
+    /// Notes that bytes came; between two requests they are the beginning of a head.
     pub(crate) fn heard(&self) {
-        if self.doing().0 == Doing::Idle {
-            self.set(Doing::Opening);
+        if self.activity().0 == Activity::Idle {
+            self.set(Activity::Opening);
         }
     }
 
-    /// What the connection should do. Its task is woken when that changes.
-    pub(crate) fn asked(&self, cx: &Context<'_>) -> Asked {
+    /// What the connection's task should do. It is woken when that changes.
+    pub(crate) fn signal(&self, cx: &Context<'_>) -> Signal {
         self.waker.register(cx.waker());
         if self.is_closing() {
-            // What came whole in the last moment is still answered.
-            if self.doing().0 == Doing::Asking { Asked::Finish } else { Asked::Close }
+            // A request that became complete in the last moment is still answered.
+            if self.activity().0 == Activity::Asking { Signal::Finish } else { Signal::Close }
         } else if self.finish.load(Ordering::SeqCst) {
-            Asked::Finish
+            Signal::Finish
         } else {
-            Asked::Nothing
+            Signal::GoOn
         }
     }
 
@@ -147,25 +147,25 @@ impl Place {
         self.waker.wake();
     }
 
-    /// What it does, and for how long.
-    pub(crate) fn doing(&self) -> (Doing, Duration) {
+    /// What the connection does, and for how long.
+    pub(crate) fn activity(&self) -> (Activity, Duration) {
         let state = self.state.load(Ordering::Relaxed);
-        let doing = match state & ((1 << DOING_BITS) - 1) {
-            0 => Doing::Opening,
-            1 => Doing::Idle,
-            2 => Doing::Waiting,
-            3 => Doing::Sending,
-            _ => Doing::Asking,
+        let activity = match state & ((1 << ACTIVITY_BITS) - 1) {
+            0 => Activity::Opening,
+            1 => Activity::Idle,
+            2 => Activity::Waiting,
+            3 => Activity::Sending,
+            _ => Activity::Asking,
         };
-        (doing, self.start.elapsed().saturating_sub(Duration::from_millis(state >> DOING_BITS)))
+        (activity, self.start.elapsed().saturating_sub(Duration::from_millis(state >> ACTIVITY_BITS)))
     }
 
-    /// What is to be known where somebody has to go.
-    pub(crate) fn seen(&self) -> Seen {
-        let (doing, elapsed) = self.doing();
-        Seen {
+    /// What the choice of a connection to close needs to know.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let (activity, elapsed) = self.activity();
+        Snapshot {
             source: self.source,
-            doing,
+            activity,
             elapsed,
             announced: self.announced.load(Ordering::Relaxed),
             received: self.received.load(Ordering::Relaxed),
@@ -174,21 +174,21 @@ impl Place {
         }
     }
 
-    fn set(&self, doing: Doing) {
-        let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX >> DOING_BITS);
-        self.state_at(doing, millis);
+    fn set(&self, activity: Activity) {
+        let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX >> ACTIVITY_BITS);
+        self.state_at(activity, millis);
     }
 
-    /// Since `millis` after the start.
-    pub(crate) fn state_at(&self, doing: Doing, millis: u64) {
-        let number = match doing {
-            Doing::Opening => 0,
-            Doing::Idle => 1,
-            Doing::Waiting => 2,
-            Doing::Sending => 3,
-            Doing::Asking => 4,
+    /// Sets the activity as of `millis` after the start.
+    pub(crate) fn state_at(&self, activity: Activity, millis: u64) {
+        let number = match activity {
+            Activity::Opening => 0,
+            Activity::Idle => 1,
+            Activity::Waiting => 2,
+            Activity::Sending => 3,
+            Activity::Asking => 4,
         };
-        self.state.store(millis << DOING_BITS | number, Ordering::Relaxed);
+        self.state.store(millis << ACTIVITY_BITS | number, Ordering::Relaxed);
     }
 }
 
@@ -198,39 +198,39 @@ mod tests {
 
     use super::*;
 
-    fn place() -> Place {
-        Place::new(Instant::now(), Source::of([10, 0, 0, 1].into()), false)
+    fn state() -> ConnectionState {
+        ConnectionState::new(Instant::now(), Source::of([10, 0, 0, 1].into()), false)
     }
 
     #[test]
     fn each_state_is_read_as_it_was_written() {
-        let place = place();
-        for doing in [Doing::Opening, Doing::Idle, Doing::Waiting, Doing::Sending, Doing::Asking] {
-            place.set(doing);
-            assert_eq!(place.doing().0, doing);
+        let state = state();
+        for activity in [Activity::Opening, Activity::Idle, Activity::Waiting, Activity::Sending, Activity::Asking] {
+            state.set(activity);
+            assert_eq!(state.activity().0, activity);
         }
     }
 
     #[test]
     fn bytes_between_requests_begin_a_head() {
-        let place = place();
-        place.sending(10);
-        place.heard();
-        assert_eq!(place.doing().0, Doing::Sending);
-        place.idle();
-        place.heard();
-        assert_eq!(place.doing().0, Doing::Opening);
+        let state = state();
+        state.sending(10);
+        state.heard();
+        assert_eq!(state.activity().0, Activity::Sending);
+        state.idle();
+        state.heard();
+        assert_eq!(state.activity().0, Activity::Opening);
     }
 
     #[test]
     fn what_is_whole_is_answered_before_the_connection_closes() {
-        let place = place();
+        let state = state();
         let cx = Context::from_waker(Waker::noop());
-        assert_eq!(place.asked(&cx), Asked::Nothing);
-        place.sending(10);
-        place.close();
-        assert_eq!(place.asked(&cx), Asked::Close);
-        place.asking();
-        assert_eq!(place.asked(&cx), Asked::Finish);
+        assert_eq!(state.signal(&cx), Signal::GoOn);
+        state.sending(10);
+        state.close();
+        assert_eq!(state.signal(&cx), Signal::Close);
+        state.asking();
+        assert_eq!(state.signal(&cx), Signal::Finish);
     }
 }

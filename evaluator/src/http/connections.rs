@@ -1,4 +1,4 @@
-//! The open connections: how many, which sources have asked before, and who goes to make room.
+//! The open connections: how many there are, which sources have sent reviews before, and which one is closed to make room.
 //!
 //! The list is locked when a connection comes or goes, and never by a request.
 
@@ -11,29 +11,29 @@ use portcullis_process::crowd::Source;
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::Notify;
 
-use crate::http::connection::Place;
-use crate::http::eviction::{self, Doing, Standing};
+use crate::http::connection::ConnectionState;
+use crate::http::eviction::{self, Activity, Priority};
 use crate::metrics::Metrics;
 
-/// Longest time for a handshake and a request's head; also to the first byte of that, from a source that has not asked yet.
+/// The longest time for a handshake and a request's head; and, from a source that has sent no review yet, to its first byte.
 const HEAD: Duration = Duration::from_secs(10);
-/// Longest time to wait for a turn, in which nobody is told; bodies that wait for memory are told before.
+/// The longest wait for a permit to shake hands. A body that waits for memory is refused before that.
 const WAIT: Duration = Duration::from_secs(20);
-/// Longest time between two requests. Clients should give up idle connections before the server does, or a request may
+/// The longest time between two requests. Clients should give up idle connections before the server does, or a request may
 /// cross the close on its way; Go's do so after 90 s.
 const IDLE: Duration = Duration::from_secs(300);
-/// How often old ones are looked for.
+/// How often connections that take too long are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
-/// For how long it stays decided who goes next. To decide takes longer the more connections there are, and a flood would have
-/// it decided thousands of times a second.
+/// How long a decision stands about which connections go next. Deciding takes longer the more connections there are, and a flood would
+/// cause thousands of decisions a second.
 const DECIDED: Duration = Duration::from_millis(250);
-/// Of so many connections one is decided to go at a time.
+/// A decision names one of so many connections.
 const ONE_OF: usize = 8;
-/// For how long a source counts as one that has asked. API servers are silent at night.
+/// How long a source counts as known after its last review. API servers are silent at night.
 const KNOWN: Duration = Duration::from_secs(3600);
-/// Sources that are remembered.
+/// The most sources that are remembered.
 const MOST_KNOWN: usize = 1024;
-/// Time without anybody who had to go after which all is well again.
+/// The time without an eviction after which the crowd counts as over.
 const CALM: Duration = Duration::from_secs(10);
 
 /// All connections of the admission port.
@@ -49,34 +49,34 @@ pub(crate) struct Connections {
 #[derive(Default)]
 struct Open {
     next: u64,
-    places: HashMap<u64, Arc<Place>>,
+    states: HashMap<u64, Arc<ConnectionState>>,
     known: Known,
     order: Order,
-    /// When somebody had to go lately.
+    /// When a connection was last closed to make room; none if not lately.
     crowded: Option<Instant>,
 }
 
-/// Who goes next, as it was decided lately.
+/// Which connections go next, as last decided.
 #[derive(Default)]
 struct Order {
-    next: VecDeque<(u64, Standing)>,
+    next: VecDeque<(u64, Priority)>,
     decided: Option<Instant>,
 }
 
-/// Sources of which a review was answered, and when last.
+/// Sources whose reviews were answered, each with the time of the last one.
 #[derive(Default)]
 struct Known(HashMap<Source, Instant>);
 
-/// A connection in the list, until it is dropped.
+/// A connection in the list; dropping it takes it out.
 pub(crate) struct Listed {
     connections: Arc<Connections>,
     key: u64,
-    /// Its state.
-    pub place: Arc<Place>,
+    /// The connection's state.
+    pub state: Arc<ConnectionState>,
 }
 
 impl Connections {
-    /// At most `limit`.
+    /// A list of at most `limit` connections.
     pub(crate) fn new(limit: usize, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
@@ -88,60 +88,60 @@ impl Connections {
         })
     }
 
-    /// Lists a new connection. When there are too many, those go that [`eviction::order`] says; when all are being answered, the new
-    /// one is refused.
+    /// Lists a new connection. If there are too many, [`eviction::order`] says which one goes; if all are being answered, the new one is
+    /// refused.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Listed> {
         let mut open = self.open();
-        if open.places.len() >= self.limit {
+        if open.states.len() >= self.limit {
             self.closed.inc();
             if !open.close_one() {
                 return None;
             }
         }
         let source = Source::of(address);
-        let place = Arc::new(Place::new(self.start, source, open.known.0.contains_key(&source)));
+        let state = Arc::new(ConnectionState::new(self.start, source, open.known.0.contains_key(&source)));
         let key = open.next;
         open.next += 1;
-        open.places.insert(key, Arc::clone(&place));
+        open.states.insert(key, Arc::clone(&state));
         self.gauge.inc();
-        Some(Listed { connections: Arc::clone(self), key, place })
+        Some(Listed { connections: Arc::clone(self), key, state })
     }
 
     /// Closes an eighth of the connections, in the same order, to free descriptors.
     pub(crate) fn make_room(&self) {
         let mut open = self.open();
-        for _ in 0..open.places.len().div_ceil(8) {
+        for _ in 0..open.states.len().div_ceil(8) {
             if open.close_one() {
                 self.closed.inc();
             }
         }
     }
 
-    /// Closes connections that take too long, for ever.
+    /// Closes connections that take too long. Never returns.
     pub(crate) async fn sweep(&self) {
         let mut ticks = tokio::time::interval(SWEEP);
         loop {
             ticks.tick().await;
             let mut open = self.open();
-            let Open { places, known, crowded, .. } = &mut *open;
+            let Open { states, known, crowded, .. } = &mut *open;
             let now = Instant::now();
-            for place in places.values() {
-                if place.is_proven() {
-                    known.add(place.source(), now);
+            for state in states.values() {
+                if state.is_proven() {
+                    known.add(state.source(), now);
                 }
-                let (doing, age) = place.doing();
-                let longest = match doing {
-                    Doing::Opening => HEAD,
-                    // Clients dial ahead: an API server whenever another connection becomes free meanwhile. Go repeats no request that
+                let (activity, age) = state.activity();
+                let longest = match activity {
+                    Activity::Opening => HEAD,
+                    // Clients dial ahead: an API server does so whenever another connection becomes free meanwhile. Go repeats no request that
                     // crosses the close of a connection on its first use, so those of sources that ask wait as long as used ones.
-                    Doing::Idle if place.is_proven() || known.0.contains_key(&place.source()) => IDLE,
-                    Doing::Idle => HEAD,
-                    Doing::Waiting => WAIT,
-                    // A body has a pace to keep, and policies have limits of their own.
-                    Doing::Sending | Doing::Asking => continue,
+                    Activity::Idle if state.is_proven() || known.0.contains_key(&state.source()) => IDLE,
+                    Activity::Idle => HEAD,
+                    Activity::Waiting => WAIT,
+                    // Bodies have a minimum rate, and policies have limits of their own.
+                    Activity::Sending | Activity::Asking => continue,
                 };
                 if age > longest {
-                    place.close();
+                    state.close();
                 }
             }
             known.forget(now);
@@ -153,19 +153,19 @@ impl Connections {
 
     /// Asks every connection to end after the request that is under way.
     pub(crate) fn finish(&self) {
-        self.open().places.values().for_each(|place| place.finish());
+        self.open().states.values().for_each(|state| state.finish());
     }
 
-    /// Has every connection look at its requests again.
+    /// Wakes the tasks of all connections.
     pub(crate) fn wake(&self) {
-        self.open().places.values().for_each(|place| place.wake());
+        self.open().states.values().for_each(|state| state.wake());
     }
 
     /// Waits until none is left.
     pub(crate) async fn gone(&self) {
         loop {
             let empty = self.empty.notified();
-            if self.open().places.is_empty() {
+            if self.open().states.is_empty() {
                 return;
             }
             empty.await;
@@ -178,49 +178,49 @@ impl Connections {
 }
 
 impl Open {
-    /// Closes the one that is missed least, unless all are being answered.
+    /// Closes the connection that comes first in the order. False if all are being answered.
     fn close_one(&mut self) -> bool {
         if self.order.decided.is_none_or(|decided| decided.elapsed() > DECIDED) {
             self.order.next.clear();
         }
-        let Some(place) = self.next_to_go().or_else(|| {
+        let Some(state) = self.next_to_go().or_else(|| {
             self.decide();
             self.next_to_go()
         }) else {
             return false;
         };
         if self.crowded.replace(Instant::now()).is_none() {
-            self.tell();
+            self.warn();
         }
-        place.close();
+        state.close();
         true
     }
 
-    /// The next that stands no better than it did when that was decided.
-    fn next_to_go(&mut self) -> Option<Arc<Place>> {
-        while let Some((key, standing)) = self.order.next.pop_front() {
-            let now = self.places.get(&key).and_then(|place| place.seen().standing());
-            if now.is_some_and(|now| now <= standing) {
-                return self.places.remove(&key);
+    /// The next connection whose priority has not risen since the decision.
+    fn next_to_go(&mut self) -> Option<Arc<ConnectionState>> {
+        while let Some((key, priority)) = self.order.next.pop_front() {
+            let now = self.states.get(&key).and_then(|state| state.snapshot().priority());
+            if now.is_some_and(|now| now <= priority) {
+                return self.states.remove(&key);
             }
         }
         None
     }
 
     fn decide(&mut self) {
-        let may_go = self.places.iter().filter(|(_, place)| !place.is_closing());
-        let mut order = eviction::order(may_go.map(|(key, place)| (*key, place.seen())));
-        order.truncate(self.places.len().div_ceil(ONE_OF));
+        let may_go = self.states.iter().filter(|(_, state)| !state.is_closing());
+        let mut order = eviction::order(may_go.map(|(key, state)| (*key, state.snapshot())));
+        order.truncate(self.states.len().div_ceil(ONE_OF));
         self.order = Order { next: order.into(), decided: Some(Instant::now()) };
     }
 
-    fn tell(&self) {
+    fn warn(&self) {
         let mut sources = HashMap::<_, usize>::new();
-        for place in self.places.values() {
-            *sources.entry(place.source()).or_default() += 1;
+        for state in self.states.values() {
+            *sources.entry(state.source()).or_default() += 1;
         }
         if let Some((source, count)) = sources.iter().max_by_key(|(_, count)| **count) {
-            let (open, sources) = (self.places.len(), sources.len());
+            let (open, sources) = (self.states.len(), sources.len());
             tracing::warn!(
                 open, sources, most_from = %source, of_these = count,
                 "too many connections; those that send slowly or nothing are closed to make room"
@@ -245,11 +245,11 @@ impl Known {
 }
 
 impl Listed {
-    /// A request is answered; `is_review` says whether it was one, and not something that anybody can send.
+    /// Notes that a request is answered; `is_review` if it was a review of a known policy, which not every client can send.
     pub(crate) fn answered(&self, is_review: bool) {
-        self.place.idle();
-        if is_review && self.place.proven() {
-            self.connections.open().known.add(self.place.source(), Instant::now());
+        self.state.idle();
+        if is_review && self.state.proven() {
+            self.connections.open().known.add(self.state.source(), Instant::now());
         }
     }
 }
@@ -257,8 +257,8 @@ impl Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         let mut open = self.connections.open();
-        open.places.remove(&self.key);
-        if open.places.is_empty() {
+        open.states.remove(&self.key);
+        if open.states.is_empty() {
             self.connections.empty.notify_waiters();
         }
         self.connections.gauge.dec();
@@ -281,24 +281,24 @@ mod tests {
     }
 
     fn closing(listed: &[Listed]) -> Vec<bool> {
-        listed.iter().map(|one| one.place.is_closing()).collect()
+        listed.iter().map(|one| one.state.is_closing()).collect()
     }
 
     #[test]
     fn the_oldest_idle_one_makes_room() {
         let all = connections(3);
         let listed: Vec<_> = (0..3).map(|_| enter(&all, NEAR)).collect();
-        listed[0].place.asking();
-        listed[1].place.state_at(Doing::Idle, 3);
-        listed[2].place.state_at(Doing::Opening, 2);
+        listed[0].state.asking();
+        listed[1].state.state_at(Activity::Idle, 3);
+        listed[2].state.state_at(Activity::Opening, 2);
         std::thread::sleep(Duration::from_millis(5));
         let newest = enter(&all, NEAR);
-        newest.place.state_at(Doing::Opening, 9);
+        newest.state.state_at(Activity::Opening, 9);
         assert_eq!(closing(&listed), [false, false, true]);
         let next = enter(&all, NEAR);
         assert_eq!(closing(&listed), [false, true, true]);
-        newest.place.asking();
-        next.place.asking();
+        newest.state.asking();
+        next.state.asking();
         assert!(all.enter(NEAR.into()).is_none(), "all are being answered");
     }
 
@@ -316,13 +316,13 @@ mod tests {
     fn a_source_that_has_asked_is_known_to_those_who_come_after() {
         let all = connections(9);
         let first = enter(&all, NEAR);
-        assert!(!enter(&all, NEAR).place.is_known());
+        assert!(!enter(&all, NEAR).state.is_known());
         first.answered(false);
-        assert!(!enter(&all, NEAR).place.is_known());
+        assert!(!enter(&all, NEAR).state.is_known());
         first.answered(true);
         drop(first);
-        assert!(enter(&all, NEAR).place.is_known());
-        assert!(!enter(&all, FAR).place.is_known());
+        assert!(enter(&all, NEAR).state.is_known());
+        assert!(!enter(&all, FAR).state.is_known());
     }
 
     #[test]
@@ -342,11 +342,11 @@ mod tests {
     fn who_has_said_something_since_it_was_decided_stays() {
         let all = connections(16);
         let listed: Vec<_> = (0..16).map(|_| enter(&all, NEAR)).collect();
-        listed.iter().zip(0..).for_each(|(one, millis)| one.place.state_at(Doing::Opening, millis));
+        listed.iter().zip(0..).for_each(|(one, millis)| one.state.state_at(Activity::Opening, millis));
         std::thread::sleep(Duration::from_millis(20));
         let _first = enter(&all, NEAR);
         // Two were decided on, of which one has gone.
-        listed[1].place.asking();
+        listed[1].state.asking();
         let _second = enter(&all, NEAR);
         assert_eq!(closing(&listed)[..4], [true, false, true, false]);
     }

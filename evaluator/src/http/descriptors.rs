@@ -1,20 +1,20 @@
-//! Descriptors: as many as connections need, and no more connections than there are descriptors for.
+//! File descriptors: as many as the connections need, and no more connections than there are descriptors for.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For files, and for the probe and state ports, which must answer when the admission port is full.
+/// Descriptors for files, and for the probe and state ports, which must answer when the admission port is full.
 const RESERVE: u64 = 320;
-/// Connections that are tried in any case.
+/// The fewest connections, however few descriptors there are.
 const LEAST: u64 = 16;
 
-/// Has the kernel give this process as many descriptors as `connections` need, as far as it may have them, and says how
-/// many connections there can be. Container runtimes begin with a limit of 1024 that every process may raise.
+/// Raises this process's limit of descriptors to what `connections` need, as far as it may, and returns how many connections there
+/// can be. Container runtimes begin with a limit of 1024 that every process may raise.
 pub(crate) fn make_room_for(connections: u32) -> u32 {
     let wanted = u64::from(connections) + RESERVE;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // Where this is refused the limit is what it was, which is asked next.
+        // If this is refused, the limit stays what it was, and it is read again below.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     }
     let descriptors = getrlimit(Resource::Nofile).current;
@@ -30,7 +30,7 @@ pub(crate) fn make_room_for(connections: u32) -> u32 {
     possible
 }
 
-/// How many connections there can be with so many descriptors; nothing is without a limit.
+/// How many connections there can be with so many descriptors; none means that there is no limit.
 fn possible(connections: u32, descriptors: Option<u64>) -> u32 {
     let room = descriptors.map_or(u64::MAX, |descriptors| descriptors.saturating_sub(RESERVE).max(LEAST));
     connections.min(u32::try_from(room).unwrap_or(u32::MAX))

@@ -1,6 +1,6 @@
-//! Which connections of the admission port go first when there is no room. Pure.
+//! Which connections of the admission port are closed first when there is no room. Pure.
 //!
-//! What a connection is worth is what it has done: one on which a review was answered is of an API server, or of somebody who knows as much.
+//! A connection is judged by what it has done: if a review was answered on it, it is an API server's, or that of a client which knows as much.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,99 +9,99 @@ use portcullis_process::crowd::{Candidate, Source, first_to_go};
 
 use crate::http::pace::Progress;
 
-/// How long a stranger may say nothing and count as one that is just about to say something.
+/// How long a connection from an unknown source may be silent and still count as about to send.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same for who comes from a source that has asked before: when this program is short of CPU, what he says is read late.
+/// The same for a known source, whose bytes may only be read late where this program is short of CPU.
 const FRESH_KNOWN: Duration = Duration::from_secs(2);
 
-/// What a connection does.
+/// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doing {
-    /// Shakes hands or sends a head.
+pub(crate) enum Activity {
+    /// Shaking hands or sending a request's head.
     Opening,
-    /// Nothing, between two requests.
+    /// Nothing: it is between two requests.
     Idle,
-    /// Waits for its turn in the handshake, or until there is memory for the body of its request.
+    /// Waiting for a permit to shake hands, or for memory for a request's body.
     Waiting,
-    /// Sends the body of its request.
+    /// Sending the body of a request.
     Sending,
-    /// Is being answered.
+    /// Waiting for this program's answer.
     Asking,
 }
 
-/// What is known of a connection.
+/// What is known about a connection at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct Snapshot {
     /// Where it comes from.
     pub source: Source,
-    /// What it does.
-    pub doing: Doing,
-    /// Since when.
+    /// What it is doing.
+    pub activity: Activity,
+    /// For how long.
     pub elapsed: Duration,
-    /// Bytes of the body that it announced.
+    /// The announced size of the body, in bytes.
     pub announced: u64,
-    /// Bytes of the body that came.
+    /// The part of the body that has come, in bytes.
     pub received: u64,
     /// Whether a review was answered on it.
     pub is_proven: bool,
-    /// Whether one was answered lately on another connection from the same source.
+    /// Whether its source is known: a review from there was answered lately.
     pub is_known: bool,
 }
 
-/// What keeps a connection: those with the lower one go first.
+/// How long a connection is kept: those with the lowest priority are closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// Says nothing, or too slowly, for longer than it takes to say something.
+pub(crate) enum Priority {
+    /// Silent or too slow for longer than a working client would be.
     Stalled,
-    /// Has only just come, or sends in good time.
+    /// New or sending in good time, from an unknown source.
     Stranger,
-    /// The same, from a source that has asked before.
+    /// New or sending in good time, from a known source.
     Newcomer,
-    /// Has asked before and is idle, or sends in good time.
+    /// Idle or sending in good time, after a review was answered on it.
     Proven,
 }
 
-/// Of one source and standing, those with less go first: the slower, then the older.
+/// The order within one source and priority: the slowest is closed first, then the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Merit {
     rate: u64,
     age: Reverse<Duration>,
 }
 
-/// Those that may be closed, and why, with the first to go first. Who is being answered has sent all and waits for us, so it
-/// stays.
-pub(super) fn order(connections: impl Iterator<Item = (u64, Seen)>) -> Vec<(u64, Standing)> {
-    let candidate = |(key, seen): (u64, Seen)| {
-        let (standing, merit) = seen.judged()?;
-        Some(Candidate { key: (key, standing), source: seen.source, standing, merit })
+/// The connections that may be closed, each with its priority, in the order in which they are closed. One that is being answered has
+/// done its part and stays.
+pub(super) fn order(connections: impl Iterator<Item = (u64, Snapshot)>) -> Vec<(u64, Priority)> {
+    let candidate = |(key, seen): (u64, Snapshot)| {
+        let (priority, merit) = seen.judged()?;
+        Some(Candidate { key: (key, priority), source: seen.source, standing: priority, merit })
     };
     first_to_go(connections.filter_map(candidate).collect())
 }
 
-impl Seen {
-    /// What keeps it, if it may be closed at all.
-    pub(crate) fn standing(&self) -> Option<Standing> {
-        self.judged().map(|(standing, _)| standing)
+impl Snapshot {
+    /// The priority of the connection; none if it may not be closed at all.
+    pub(crate) fn priority(&self) -> Option<Priority> {
+        self.judged().map(|(priority, _)| priority)
     }
 
-    fn judged(&self) -> Option<(Standing, Merit)> {
+    fn judged(&self) -> Option<(Priority, Merit)> {
         let Self { announced, received, elapsed, .. } = *self;
         let progress = Progress { announced, received, elapsed };
         let fresh = if self.is_known || self.is_proven { FRESH_KNOWN } else { FRESH };
-        let (is_stalled, rate) = match self.doing {
-            Doing::Asking => return None,
-            Doing::Sending => (progress.lags(), progress.rate()),
-            Doing::Waiting => (false, 0),
-            Doing::Opening => (elapsed > fresh, 0),
-            Doing::Idle => (elapsed > fresh && !self.is_proven, 0),
+        let (is_stalled, rate) = match self.activity {
+            Activity::Asking => return None,
+            Activity::Sending => (progress.lags(), progress.rate()),
+            Activity::Waiting => (false, 0),
+            Activity::Opening => (elapsed > fresh, 0),
+            Activity::Idle => (elapsed > fresh && !self.is_proven, 0),
         };
-        let standing = match (is_stalled, self.is_proven, self.is_known) {
-            (true, _, _) => Standing::Stalled,
-            (false, true, _) => Standing::Proven,
-            (false, false, true) => Standing::Newcomer,
-            (false, false, false) => Standing::Stranger,
+        let priority = match (is_stalled, self.is_proven, self.is_known) {
+            (true, _, _) => Priority::Stalled,
+            (false, true, _) => Priority::Proven,
+            (false, false, true) => Priority::Newcomer,
+            (false, false, false) => Priority::Stranger,
         };
-        Some((standing, Merit { rate, age: Reverse(elapsed) }))
+        Some((priority, Merit { rate, age: Reverse(elapsed) }))
     }
 }
 
@@ -110,10 +110,10 @@ mod tests {
     use super::*;
 
     /// A silent connection from `10.0.0.<last>`.
-    fn seen(last: u8, doing: Doing, millis: u64) -> Seen {
-        Seen {
+    fn seen(last: u8, activity: Activity, millis: u64) -> Snapshot {
+        Snapshot {
             source: Source::of([10, 0, 0, last].into()),
-            doing,
+            activity,
             elapsed: Duration::from_millis(millis),
             announced: 0,
             received: 0,
@@ -122,32 +122,32 @@ mod tests {
         }
     }
 
-    fn sending(last: u8, millis: u64, announced: u64, received: u64) -> Seen {
-        Seen { announced, received, ..seen(last, Doing::Sending, millis) }
+    fn sending(last: u8, millis: u64, announced: u64, received: u64) -> Snapshot {
+        Snapshot { announced, received, ..seen(last, Activity::Sending, millis) }
     }
 
-    fn proven(seen: Seen) -> Seen {
-        Seen { is_proven: true, is_known: true, ..seen }
+    fn proven(seen: Snapshot) -> Snapshot {
+        Snapshot { is_proven: true, is_known: true, ..seen }
     }
 
-    fn order_of(connections: &[Seen]) -> Vec<u64> {
+    fn order_of(connections: &[Snapshot]) -> Vec<u64> {
         order((0..).zip(connections.iter().copied())).into_iter().map(|(key, _)| key).collect()
     }
 
     #[test]
     fn who_is_being_answered_stays() {
-        assert_eq!(order_of(&[seen(1, Doing::Asking, 99_000), proven(seen(1, Doing::Asking, 1))]), [0_u64; 0]);
+        assert_eq!(order_of(&[seen(1, Activity::Asking, 99_000), proven(seen(1, Activity::Asking, 1))]), [0_u64; 0]);
     }
 
     #[test]
     fn idle_ones_that_have_asked_are_the_last_to_go() {
-        let idle = proven(seen(1, Doing::Idle, 200_000));
-        let known = Seen { is_known: true, ..seen(1, Doing::Opening, 10) };
-        let stranger = seen(2, Doing::Opening, 10);
-        let silent = seen(2, Doing::Opening, 2000);
+        let idle = proven(seen(1, Activity::Idle, 200_000));
+        let known = Snapshot { is_known: true, ..seen(1, Activity::Opening, 10) };
+        let stranger = seen(2, Activity::Opening, 10);
+        let silent = seen(2, Activity::Opening, 2000);
         assert_eq!(order_of(&[idle, known, stranger, silent]), [3, 2, 1, 0]);
-        let late = Seen { elapsed: Duration::from_millis(1900), ..known };
-        assert_eq!(order_of(&[late, stranger]), [1, 0], "he may only have been read late");
+        let late = Snapshot { elapsed: Duration::from_millis(1900), ..known };
+        assert_eq!(order_of(&[late, stranger]), [1, 0], "it may only have been read late");
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn having_asked_before_does_not_help_who_trickles() {
         let trickles = proven(sending(1, 2000, 4000, 10));
-        let stranger = seen(2, Doing::Opening, 500);
+        let stranger = seen(2, Activity::Opening, 500);
         assert_eq!(order_of(&[trickles, stranger]), [0, 1]);
         let in_good_time = proven(sending(1, 2000, 4 << 20, 3 << 20));
         assert_eq!(order_of(&[in_good_time, stranger]), [1, 0]);
@@ -167,21 +167,21 @@ mod tests {
 
     #[test]
     fn who_waits_for_us_is_not_slow() {
-        let waiting = seen(1, Doing::Waiting, 5000);
-        let silent = seen(2, Doing::Opening, 2000);
+        let waiting = seen(1, Activity::Waiting, 5000);
+        let silent = seen(2, Activity::Opening, 2000);
         assert_eq!(order_of(&[waiting, silent]), [1, 0]);
     }
 
     #[test]
     fn idle_without_an_answer_is_silent() {
-        // Somebody who asked for what is not there, and somebody who has just connected.
-        assert_eq!(order_of(&[seen(1, Doing::Opening, 10), seen(2, Doing::Idle, 2000)]), [1, 0]);
+        // A client that asked for what does not exist, and one that has just connected.
+        assert_eq!(order_of(&[seen(1, Activity::Opening, 10), seen(2, Activity::Idle, 2000)]), [1, 0]);
     }
 
     #[test]
     fn a_flood_from_one_source_leaves_the_newcomer_of_another() {
-        let mut all: Vec<_> = (0..50).map(|age| seen(1, Doing::Opening, age)).collect();
-        all.push(seen(2, Doing::Opening, 900));
+        let mut all: Vec<_> = (0..50).map(|age| seen(1, Activity::Opening, age)).collect();
+        all.push(seen(2, Activity::Opening, 900));
         let found = order_of(&all);
         assert_eq!(found[0], 49, "the oldest of the flood");
         assert_eq!(found.iter().position(|key| *key == 50), Some(49), "after all of the flood but the newest");

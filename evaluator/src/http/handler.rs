@@ -15,30 +15,32 @@ use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use portcullis_contract::{GroupId, Reason};
 use portcullis_process::Readiness;
+use tracing::field::{DisplayValue, display};
+use tracing::{Instrument as _, debug_span};
 
-use crate::admission::{Asker, Call, Purpose, Target};
+use crate::admission::{Admission, Purpose, Target, answer_by};
 use crate::http::body::{BodyError, BodyLimits};
-use crate::http::connection::Place;
+use crate::http::connection::ConnectionState;
 use crate::http::path_keys::AcceptedKeys;
 use crate::http::route::{self, OpenPaths, Route, quoted};
 use crate::review::{RawReview, Review, ReviewError};
-use crate::table::{Record, SharedTable, Table};
+use crate::table::{Group, Record, SharedTable, Table};
 use crate::verdict::EvaluationError;
 use crate::verdict::answer::{Answer, Envelope};
 
 /// Answers the requests of the admission port.
 pub(crate) struct Handler {
     /// What is served.
-    pub table: SharedTable,
+    pub(crate) table: SharedTable,
     /// Asks the policies.
-    pub asker: Asker,
-    /// For bodies.
+    pub(crate) admission: Admission,
+    /// Limits on bodies.
     pub bodies: BodyLimits,
-    /// Tells each client to come back on another connection while the process drains.
+    /// Whether the process drains: then each client is told to come back on another connection.
     pub readiness: Readiness,
-    /// The paths of policies that answer.
+    /// Which paths that name a policy answer.
     pub open: OpenPaths,
-    /// The keys by which paths of match groups are made; nothing where whoever knows a group may ask it.
+    /// The keys of the paths of match groups; none where any client that knows a group's id may ask it.
     pub keys: Option<Arc<AcceptedKeys>>,
     /// Requests under way.
     pub under_way: UnderWay,
@@ -50,12 +52,32 @@ pub(crate) struct UnderWay {
     limit: usize,
 }
 
-/// One of them, until it is dropped.
+/// One of these requests, until it is dropped.
 struct Entered<'a>(&'a UnderWay);
+
+/// What a request is for, as it is served when its head comes.
+enum Destination {
+    /// A verdict of one policy.
+    Policy(Arc<Record>, Purpose),
+    /// A verdict of one policy on a raw request.
+    ValidateRaw(Arc<Record>),
+    /// The joined verdicts of a match group.
+    Group(GroupId, Arc<Group>),
+    /// The marker of a match group.
+    Marker(GroupId),
+}
+
+/// A request that policies are asked about: what it takes to answer it if that fails.
+struct Asked {
+    target: Target,
+    /// The request's uid as JSON text.
+    uid: String,
+    envelope: Envelope,
+}
 
 /// TRANSPORT of docs/design/faults.md, section 1: a plain HTTP error, for what could not be understood.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal {
+struct HttpError {
     status: StatusCode,
     message: Cow<'static, str>,
     /// Whether what follows on the connection cannot be trusted or is not read.
@@ -80,7 +102,23 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Refusal {
+impl From<BodyError> for HttpError {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge => {
+                Self::closing(StatusCode::PAYLOAD_TOO_LARGE, "the body is above the limit of this server")
+            }
+            BodyError::TooSlow => Self::closing(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
+            BodyError::NoRoom => {
+                let text = format!("{}: too many large bodies are under way; try again later", Reason::Overloaded);
+                Self::closing(StatusCode::SERVICE_UNAVAILABLE, text)
+            }
+            BodyError::Broken => Self::closing(StatusCode::BAD_REQUEST, "the body ends early"),
+        }
+    }
+}
+
+impl HttpError {
     fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self { status, message: message.into(), close: false }
     }
@@ -90,24 +128,30 @@ impl Refusal {
     }
 }
 
-impl From<ReviewError> for Refusal {
+impl From<ReviewError> for HttpError {
     fn from(error: ReviewError) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error.to_string())
     }
 }
 
 impl Handler {
-    /// Answers one request. Never fails and never panics: a panic below becomes an answer.
-    pub(crate) async fn handle(&self, request: Request<Incoming>, place: &Place) -> Response<Full<Bytes>> {
+    /// Answers one request. Never fails and never panics: this is the barrier around a request.
+    pub(crate) async fn handle(
+        &self,
+        request: Request<Incoming>,
+        connection: &ConnectionState,
+    ) -> Response<Full<Bytes>> {
         let arrived = Instant::now();
         let (parts, body) = request.into_parts();
-        let mut response = match AssertUnwindSafe(self.answer(&parts, body, arrived, place)).catch_unwind().await {
-            Ok(Ok(json)) => response(StatusCode::OK, json),
-            Ok(Err(refusal)) => refused(&refusal),
-            Err(_) => {
-                self.asker.metrics.panics.inc();
-                refused(&Refusal::closing(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong"))
-            }
+        let mut asked = None;
+        let answering = AssertUnwindSafe(self.answer(&parts, body, arrived, connection, &mut asked)).catch_unwind();
+        let answer = answering.await.unwrap_or_else(|_| {
+            self.admission.metrics.panics.inc();
+            self.after_panic(asked)
+        });
+        let mut response = match answer {
+            Ok(json) => response(StatusCode::OK, json),
+            Err(error) => refused(&error),
         };
         if self.readiness.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -115,137 +159,152 @@ impl Handler {
         response
     }
 
-    async fn answer(&self, parts: &Parts, body: Incoming, arrived: Instant, place: &Place) -> Result<Bytes, Refusal> {
+    async fn answer(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+        arrived: Instant,
+        connection: &ConnectionState,
+        asked: &mut Option<Asked>,
+    ) -> Result<Bytes, HttpError> {
         let Some(route) = self.open.route(parts.uri.path(), self.keys.as_deref()) else {
-            // The head is enough, and nothing of a body is read. What is not read cannot be told from a next request.
+            // The head is enough, and no body is read. What is not read cannot be told from a next request.
             let close = !body.is_end_stream();
-            return Err(Refusal { close, ..Refusal::new(StatusCode::NOT_FOUND, "not found") });
+            return Err(HttpError { close, ..HttpError::new(StatusCode::NOT_FOUND, "not found") });
         };
-        let timeout = match self.understood(parts, &body, &route) {
-            Ok(timeout) => timeout,
-            Err(refusal) => {
-                // Who waits for "100 Continue" has sent nothing that could be thrown away.
+        let (destination, timeout) = match self.understood(parts, &body, &route) {
+            Ok(understood) => understood,
+            Err(error) => {
+                // A client that waits for "100 Continue" has sent no body that could be thrown away.
                 if !body.is_end_stream() && !parts.headers.contains_key(EXPECT) {
                     self.bodies.discard(body).await;
                 }
-                return Err(refusal);
+                return Err(error);
             }
         };
-        let body = self.bodies.read(body, place, timeout).await.map_err(|error| match error {
-            BodyError::TooLarge => too_large(),
-            BodyError::TooSlow => Refusal::closing(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
-            BodyError::NoRoom => {
-                let text = format!("{}: too many large bodies are under way; try again later", Reason::Overloaded);
-                Refusal::closing(StatusCode::SERVICE_UNAVAILABLE, text)
+        let body = self.bodies.read(body, connection, timeout).await?;
+        connection.asking();
+        let until = answer_by(arrived, timeout);
+        match destination {
+            Destination::Policy(record, purpose) => {
+                let review = Review::parse(&body.bytes)?;
+                let span =
+                    debug_span!("admission", policy = %record.id, uid = %review.uid(), namespace = namespace(&review));
+                let asking = self.admission.review(&record, &review, until, purpose).instrument(span);
+                let target = Target::Policy(Arc::clone(&record));
+                Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Review)), asking).await)
             }
-            BodyError::Broken => Refusal::closing(StatusCode::BAD_REQUEST, "the body ends early"),
-        })?;
-        place.asking();
-        // Taken once, now: the answer is wholly of this table.
-        let table = self.table.load_full();
-        let call = Call { arrived, timeout };
-        match &route {
-            Route::Validate(id) => self.policy(policy(&table, id)?, &body.bytes, call, Purpose::Admission).await,
-            Route::Audit(id) => self.policy(policy(&table, id)?, &body.bytes, call, Purpose::Audit).await,
-            Route::ValidateRaw(id) => {
-                let record = policy(&table, id)?;
+            Destination::ValidateRaw(record) => {
                 let review = RawReview::parse(&body.bytes)?;
-                let target = Target::Policy(record);
-                let answer = self.bounded(target, self.asker.raw(record, &review, call)).await;
-                Ok(answer.body(review.uid(), Envelope::Raw))
+                let span = debug_span!("admission", policy = %record.id, uid = %review.uid());
+                let asking = self.admission.raw(&record, &review, until).instrument(span);
+                let target = Target::Policy(Arc::clone(&record));
+                Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Raw)), asking).await)
             }
-            Route::Admit(id) => {
-                let group = table.groups.get(id.as_ref()).ok_or_else(|| unknown("group", id))?;
+            Destination::Group(id, group) => {
                 let review = Review::parse(&body.bytes)?;
-                let target = Target::Group(&group.members);
-                let answer = self.bounded(target, self.asker.group(group, &review, call)).await;
-                Ok(answer.body(review.uid(), Envelope::Review))
+                let span = debug_span!("admission", group = %id, uid = %review.uid(), namespace = namespace(&review));
+                let asking = self.admission.group(&group, &review, until).instrument(span);
+                let target = Target::Group(Arc::clone(&group));
+                Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Review)), asking).await)
             }
-            Route::Marker(id) => {
-                let group = marked(&table, id)?;
+            Destination::Marker(group) => {
                 let review = Review::parse(&body.bytes)?;
-                self.asker.metrics.markers.inc();
-                // No policy runs, so nothing is waited for and no bound is needed.
-                Ok(Answer::marker(group).body(review.uid(), Envelope::Review))
+                self.admission.metrics.markers.inc();
+                // No policy runs, so nothing is waited for and no limit is needed.
+                Ok(Answer::marker(&group).body(review.uid(), Envelope::Review))
             }
         }
     }
 
-    async fn policy(&self, record: &Arc<Record>, body: &[u8], call: Call, purpose: Purpose) -> Result<Bytes, Refusal> {
-        let review = Review::parse(body)?;
-        let target = Target::Policy(record);
-        let answer = self.bounded(target, self.asker.review(record, &review, call, purpose)).await;
-        Ok(answer.body(review.uid(), Envelope::Review))
-    }
-
-    /// Asks, unless too many requests are under way: then the policies' answer for that comes early.
-    async fn bounded(&self, target: Target<'_>, asking: impl Future<Output = Answer>) -> Answer {
+    /// Runs `asking`, unless too many requests are under way: then the policies' answer to that comes early.
+    async fn bounded(&self, asked: &Asked, asking: impl Future<Output = Answer>) -> Bytes {
         let Some(_entered) = self.under_way.enter() else {
-            self.asker.metrics.overloaded.inc();
+            self.admission.metrics.overloaded.inc();
             let limit = self.under_way.limit;
             let text = format!("{limit} requests, the limit of this replica, are under way already");
-            return self.asker.refused(target, &EvaluationError::new(Reason::Overloaded, text));
+            return self.refused(asked, &EvaluationError::new(Reason::Overloaded, text));
         };
-        self.asker.guarded(target, asking).await
+        asking.await.body(&asked.uid, asked.envelope)
     }
 
-    /// What can be said before the body is read. Gives the caller's own time limit.
-    fn understood(&self, parts: &Parts, body: &Incoming, route: &Route<'_>) -> Result<Option<Duration>, Refusal> {
-        // Length and chunks together are how requests are smuggled, and hyper hides the length when there are chunks. The
-        // API server always sends a length, so no chunks are taken at all.
+    /// The answer to a request that ended with a panic: that of its policies, where they are known.
+    fn after_panic(&self, asked: Option<Asked>) -> Result<Bytes, HttpError> {
+        let error = EvaluationError::new(Reason::InternalError, "internal server error: a panic");
+        let closed = || HttpError::closing(StatusCode::INTERNAL_SERVER_ERROR, "Something went wrong");
+        asked.map(|asked| self.refused(&asked, &error)).ok_or_else(closed)
+    }
+
+    fn refused(&self, asked: &Asked, error: &EvaluationError) -> Bytes {
+        self.admission.refused(&asked.target, error).body(&asked.uid, asked.envelope)
+    }
+
+    /// What can be said before the body is read: what the request is for, and how long its sender waits.
+    fn understood(
+        &self,
+        parts: &Parts,
+        body: &Incoming,
+        route: &Route<'_>,
+    ) -> Result<(Destination, Option<Duration>), HttpError> {
+        // Length and chunks together are how requests are smuggled, and hyper hides the length when there are chunks. API
+        // servers always send a length, so chunks are refused altogether.
         if parts.headers.contains_key(TRANSFER_ENCODING) {
             let text = "Transfer-Encoding is not taken; send the body with Content-Length";
-            return Err(Refusal::closing(StatusCode::BAD_REQUEST, text));
+            return Err(HttpError::closing(StatusCode::BAD_REQUEST, text));
         }
         if parts.method != Method::POST {
-            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is taken here"));
+            return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is taken here"));
         }
-        self.known(route)?;
+        let destination = destination(&self.table.load(), route)?;
         media_type(&parts.headers)?;
         let timeout = route::timeout(parts.uri.query().unwrap_or_default())
-            .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))?;
+            .map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error))?;
         if self.bodies.is_too_large(body) {
-            return Err(too_large());
+            return Err(BodyError::TooLarge.into());
         }
-        Ok(timeout)
-    }
-
-    fn known(&self, route: &Route<'_>) -> Result<(), Refusal> {
-        let table = self.table.load();
-        if table.manifest_number == 0 {
-            let text = format!("{}: the loader has not said yet what to serve", Reason::AwaitingManifest);
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
-        }
-        match route {
-            Route::Validate(id) | Route::Audit(id) | Route::ValidateRaw(id) => policy(&table, id).map(|_| ()),
-            Route::Admit(id) if table.groups.contains_key(id.as_ref()) => Ok(()),
-            Route::Admit(id) => Err(unknown("group", id)),
-            Route::Marker(id) => marked(&table, id).map(|_| ()),
-        }
+        Ok((destination, timeout))
     }
 }
 
-fn policy<'t>(table: &'t Table, id: &str) -> Result<&'t Arc<Record>, Refusal> {
-    table.policies.get(id).ok_or_else(|| unknown("policy", id))
+impl Asked {
+    fn new(target: Target, uid: &str, envelope: Envelope) -> Self {
+        Self { target, uid: uid.to_owned(), envelope }
+    }
 }
 
-/// The group of a marker. One without members is on its way out, and nothing about it is to be proven.
-fn marked<'t>(table: &'t Table, id: &str) -> Result<&'t GroupId, Refusal> {
-    let known = table.groups.get_key_value(id).filter(|(_, group)| !group.members.is_empty());
-    known.map(|(id, _)| id).ok_or_else(|| unknown("group", id))
+/// Looks a route up, once for a request: the answer is wholly of this table.
+fn destination(table: &Table, route: &Route<'_>) -> Result<Destination, HttpError> {
+    if table.manifest_number == 0 {
+        let text = format!("{}: the loader has not said yet what to serve", Reason::AwaitingManifest);
+        return Err(HttpError::new(StatusCode::SERVICE_UNAVAILABLE, text));
+    }
+    let policy = |id: &str| table.policies.get(id).cloned().ok_or_else(|| unknown("policy", id));
+    let group = |id: &str| table.groups.get_key_value(id).ok_or_else(|| unknown("group", id));
+    Ok(match route {
+        Route::Validate(id) => Destination::Policy(policy(id)?, Purpose::Admission),
+        Route::Audit(id) => Destination::Policy(policy(id)?, Purpose::Audit),
+        Route::ValidateRaw(id) => Destination::ValidateRaw(policy(id)?),
+        Route::Admit(id) => group(id).map(|(id, group)| Destination::Group(id.clone(), Arc::clone(group)))?,
+        // A group without members is about to be forgotten, and its webhook needs no proof.
+        Route::Marker(id) => match group(id)? {
+            (id, group) if !group.members.is_empty() => Destination::Marker(id.clone()),
+            _ => return Err(unknown("group", id)),
+        },
+    })
 }
 
-fn unknown(what: &str, id: &str) -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, format!("unknown {what}: {}", quoted(id)))
+/// The namespace of a request for its span; none for objects without one.
+fn namespace<'a>(review: &Review<'a>) -> Option<DisplayValue<&'a str>> {
+    review.namespace().map(display)
 }
 
-fn too_large() -> Refusal {
-    Refusal::closing(StatusCode::PAYLOAD_TOO_LARGE, "the body is above the limit of this server")
+fn unknown(what: &str, id: &str) -> HttpError {
+    HttpError::new(StatusCode::NOT_FOUND, format!("unknown {what}: {}", quoted(id)))
 }
 
 /// JSON and nothing else, not compressed.
-fn media_type(headers: &HeaderMap) -> Result<(), Refusal> {
-    let unsupported = |text| Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+fn media_type(headers: &HeaderMap) -> Result<(), HttpError> {
+    let unsupported = |text| Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     if headers.get_all(CONTENT_ENCODING).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return unsupported("compressed bodies are not taken");
     }
@@ -263,16 +322,16 @@ fn response(status: StatusCode, json: impl Into<Bytes>) -> Response<Full<Bytes>>
     response
 }
 
-fn refused(refusal: &Refusal) -> Response<Full<Bytes>> {
-    let json = serde_json::json!({"message": refusal.message, "status": refusal.status.as_u16()});
-    let mut response = response(refusal.status, json.to_string());
+fn refused(error: &HttpError) -> Response<Full<Bytes>> {
+    let json = serde_json::json!({"message": error.message, "status": error.status.as_u16()});
+    let mut response = response(error.status, json.to_string());
     let headers = response.headers_mut();
-    match refusal.status {
+    match error.status {
         StatusCode::METHOD_NOT_ALLOWED => headers.insert(ALLOW, HeaderValue::from_static("POST")),
         StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, HeaderValue::from_static("1")),
         _ => None,
     };
-    if refusal.close {
+    if error.close {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -284,7 +343,7 @@ mod tests {
 
     fn media(headers: &[(http::HeaderName, &str)]) -> Option<u16> {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().expect("a value"))).collect();
-        media_type(&headers).err().map(|refusal| refusal.status.as_u16())
+        media_type(&headers).err().map(|error| error.status.as_u16())
     }
 
     #[test]

@@ -1,36 +1,36 @@
-//! How fast a request's body has to come. Pure.
+//! How fast the body of a request has to come. Pure.
 
 use std::time::Duration;
 
-/// Longest time for a body.
+/// The longest time for a body.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
-/// How long a body may take however little comes of it: lost packets are sent again within that time.
+/// How long a body may take before its rate counts: lost packets are sent again within that time.
 const GRACE: Duration = Duration::from_secs(3);
-/// Bytes a second, at least, after that. API servers send a thousand times as fast.
+/// The minimum rate after that, in bytes a second. API servers send a thousand times as fast.
 const LEAST: u64 = 16 << 10;
-/// Longest time for a body where others wait for its place or its memory.
+/// The longest time for a body where other requests wait for its connection or its memory.
 const IN_TIME: Duration = Duration::from_secs(8);
-/// After this a body that lags may be given up, if somebody else needs its place or its memory.
+/// How long a body may lag before it is given up for other requests.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How much of a body has come.
+/// How far a body has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Bytes that were announced.
+    /// The announced size, in bytes.
     pub announced: u64,
-    /// Bytes that came.
+    /// The part that has come, in bytes.
     pub received: u64,
-    /// Since the body was begun to be read.
+    /// The time since the first read.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    /// Whether it is so slow that it is given up in any case.
+    /// Whether the body is so slow that it is given up in any case.
     pub(super) fn is_too_slow(self) -> bool {
         self.elapsed > LONGEST.min(GRACE + Duration::from_millis(self.received.saturating_mul(1000) / LEAST))
     }
 
-    /// Whether it is given up where others wait: at its pace it is not whole soon enough for them, or it is below the least pace.
+    /// Whether the body is given up where other requests wait: it will not be complete in time for them, or is below the minimum rate.
     pub(super) fn lags(self) -> bool {
         let elapsed = millis(self.elapsed);
         // Times in place of rates, so that nothing is divided by a time of zero.
@@ -39,7 +39,7 @@ impl Progress {
         self.elapsed > PATIENCE && self.received < on_time.max(least)
     }
 
-    /// Bytes a second.
+    /// The rate in bytes a second.
     pub(super) fn rate(self) -> u64 {
         self.received.saturating_mul(1000) / millis(self.elapsed).max(1)
     }

@@ -1,7 +1,7 @@
-//! The keys of webhook paths, taken anew when their file changes.
+//! The keys of webhook paths, read again when their file changes.
 //!
-//! They are in one file, so that a change is seen as a whole: two files that are read one after the other could be of two changes, and
-//! a key that is accepted before and after would be missing between them.
+//! They are in one file, so that a change is seen as a whole: two files read one after the other could belong to two changes, and a key
+//! that is accepted before and after could be missing in between.
 
 use std::fs;
 use std::io;
@@ -17,21 +17,21 @@ use portcullis_process::files::{FileError, read_regular};
 
 /// The name of the file.
 const FILE: &str = "keys";
-/// Told in place of ids: this program waits for keys, unlike one of an earlier release, which knows of none.
+/// Reported in place of ids while this program waits for keys. A program of an earlier release, which knows no keys, reports an empty list.
 const NONE: &str = "none";
-/// How often it is looked at.
+/// How often the file is checked.
 const POLL: Duration = Duration::from_secs(1);
-/// Largest file, in bytes; three keys are a quarter of that.
+/// The largest file, in bytes; three keys take a quarter of that.
 const LARGEST: u64 = 1024;
 
-/// The keys that are accepted now.
+/// The keys that are accepted.
 pub struct AcceptedKeys {
     folder: PathBuf,
-    /// Nothing until they have been read once: then no path is accepted.
+    /// None until they have been read once: until then no path is accepted.
     current: ArcSwapOption<PathKeys>,
 }
 
-/// Why there are no keys.
+/// Why the keys could not be read.
 #[derive(Debug, thiserror::Error)]
 enum KeysError {
     #[error(transparent)]
@@ -41,17 +41,17 @@ enum KeysError {
 }
 
 impl AcceptedKeys {
-    /// Those of this folder, which is not looked at yet.
+    /// The keys in `folder`, which is not read yet.
     pub fn new(folder: PathBuf) -> Arc<Self> {
         Arc::new(Self { folder, current: ArcSwapOption::empty() })
     }
 
-    /// First segment and group of a path that one of the keys has made.
+    /// The first segment and the group of a path that one of the keys made; none for other paths.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         self.current.load().as_ref()?.opened(path)
     }
 
-    /// The ids of the keys, which tell nothing of the keys, in a fixed order; one that is no key's before there are keys.
+    /// The ids of the keys in a fixed order, which reveal nothing about the keys; [`NONE`] before there are keys.
     pub fn ids(&self) -> Vec<String> {
         let Some(keys) = self.current.load_full() else { return vec![NONE.to_owned()] };
         let mut ids: Vec<_> = keys.all().map(|key| key.id()).collect();
@@ -78,7 +78,7 @@ impl AcceptedKeys {
         Ok(())
     }
 
-    /// Looks once. Whether there are keys now; `told` is the failure that was logged last.
+    /// Checks the file once. True if there are keys now; `told` is the failure that was logged last.
     fn turn(&self, told: &mut Option<String>) -> bool {
         let before = self.current.load_full();
         match self.read() {
@@ -111,7 +111,7 @@ impl AcceptedKeys {
     }
 }
 
-/// One key for tests of other modules.
+/// Keys for tests of other modules.
 #[cfg(test)]
 pub(crate) fn with(key: portcullis_contract::PathKey) -> Arc<AcceptedKeys> {
     let keys = AcceptedKeys::new(PathBuf::new());

@@ -1,4 +1,4 @@
-//! What a path and a query ask for. Pure.
+//! What the path and the query of a request ask for. Pure.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use portcullis_contract::{ADMIT_PATH, MARKER_PATH};
 
 use crate::http::path_keys::AcceptedKeys;
 
-/// Longest part of a path that is quoted in an answer, in bytes.
+/// The longest part of a path that an answer quotes, in bytes.
 const QUOTED: usize = 200;
 
-/// What a path asks for; ids are decoded and not looked up yet.
+/// What a path asks for; its id is decoded and not looked up yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
     /// `/validate/<id>`
@@ -25,7 +25,7 @@ pub(crate) enum Route<'a> {
     Marker(Cow<'a, str>),
 }
 
-/// The paths that name a policy and answer. Those of match groups always do.
+/// Which paths that name a policy are open. Those of match groups always are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OpenPaths {
     /// `/validate/<id>`
@@ -37,8 +37,8 @@ pub(crate) struct OpenPaths {
 }
 
 impl OpenPaths {
-    /// The route of a path that answers. A closed one is as good as none: no policy is looked up for it, and no group. Those of match
-    /// groups need a code of one of `keys`, where there are to be some.
+    /// The route of an open path. A closed path has none: no policy and no group is looked up for it. With `keys`, the path of a match
+    /// group needs a code made by one of them.
     pub(crate) fn route<'a>(&self, path: &'a str, keys: Option<&AcceptedKeys>) -> Option<Route<'a>> {
         let opened = keys.map(|keys| keys.opened(path));
         if let Some(Some((root, group))) = opened {
@@ -54,8 +54,8 @@ impl OpenPaths {
 }
 
 impl<'a> Route<'a> {
-    /// Finds the route of a path. Nothing for paths that lead nowhere, and for any attempt to lead elsewhere: an encoded
-    /// slash, dots, or what is not UTF-8.
+    /// The route of a path; none for unknown paths, and for any attempt to lead elsewhere: an encoded slash, dots, or bytes that are not
+    /// UTF-8.
     pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let (root, id) = path.strip_prefix('/')?.split_once('/')?;
         let route = match root {
@@ -72,7 +72,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// A path with its percent signs decoded, where none of them hides a slash.
+/// A path with its percent signs decoded; none where one of them hides a slash.
 pub(crate) fn decoded(path: &str) -> Option<Cow<'_, str>> {
     if !path.contains('%') {
         return Some(Cow::Borrowed(path));
@@ -94,15 +94,15 @@ pub(crate) fn decoded(path: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(out).ok().map(Cow::Owned)
 }
 
-/// A stranger's id for an answer or a log line.
+/// An id from outside, cleaned and cut for an answer or a log line.
 pub(crate) fn quoted(id: &str) -> String {
     portcullis_contract::clean(id, QUOTED)
 }
 
-/// The `timeout` of a query, as Go writes durations; nothing where there is none, or where it is zero.
+/// The `timeout` of a query, as Go writes durations; none where it is absent or zero.
 ///
 /// # Errors
-/// When it is no duration.
+/// When the value is no duration.
 pub(crate) fn timeout(query: &str) -> Result<Option<Duration>, &'static str> {
     const ERROR: &str = "`timeout` is not a duration like 10s or 500ms";
     let Some(text) = query.split('&').find_map(|pair| pair.strip_prefix("timeout=")) else { return Ok(None) };
@@ -110,7 +110,7 @@ pub(crate) fn timeout(query: &str) -> Result<Option<Duration>, &'static str> {
     Ok(Some(duration).filter(|duration| !duration.is_zero()))
 }
 
-/// A duration as Go writes it: `1m30s`, `1.5s`, `500ms`, `0`.
+/// Parses a duration as Go writes it: `1m30s`, `1.5s`, `500ms`, `0`.
 fn go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! The admission port: accepts connections, speaks HTTP/1.1 on them, and ends them in good order.
+//! The server of the admission port: accepts connections, speaks HTTP/1.1 on them, and closes them in good order.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 
-use crate::http::connection::{Asked, Place};
+use crate::http::connection::{ConnectionState, Signal};
 use crate::http::connections::{Connections, Listed};
 use crate::http::handler::Handler;
 use crate::http::stream::Stream;
@@ -26,43 +26,43 @@ use crate::http::tls::Certificates;
 use crate::http::turns::Turns;
 use crate::metrics::Metrics;
 
-/// Room for a request's head, and for reading a body; more would be memory for whoever opens connections.
+/// The buffer for a request's head and for reading its body, in bytes. Each connection has one, so it is small.
 const BUFFER: usize = 64 << 10;
-/// Wait after a failed accept: descriptors come back when connections end.
+/// The pause after a failed accept: descriptors come back when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections that are accepted and were not looked at yet: where this program is short of CPU the rest waits in the kernel, or those would be
-/// taken for silent of which nobody has read.
+/// The most connections that are accepted and whose task has not run yet. Where this program is short of CPU the others wait in the
+/// kernel: a connection that nobody has read from would count as silent.
 const UNSEEN: usize = 128;
-/// Time without a failed accept after which all is well again.
+/// The time without a failed accept after which the failure counts as over.
 const ACCEPT_CALM: Duration = Duration::from_secs(5);
 
-/// How the end goes.
+/// The times of a graceful end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DrainTimes {
-    /// How long new connections are still accepted: until everybody has heard that this replica is not ready.
+    /// How long new connections are still accepted: until all clients know that this replica is not ready.
     pub delay: Duration,
     /// How long running requests may take after that.
     pub grace: Duration,
 }
 
-/// The admission port's parts.
+/// The server of the admission port.
 pub(crate) struct Server {
     /// Answers requests.
     pub handler: Arc<Handler>,
     /// The open connections.
     pub connections: Arc<Connections>,
-    /// Certificate and key; nothing for plain HTTP.
+    /// Certificate and key; none for plain HTTP.
     pub certificates: Option<Arc<Certificates>>,
     /// Counters.
     pub metrics: Metrics,
-    /// Told when the end begins.
+    /// Reports the replica as not ready when the end begins.
     pub readiness: Readiness,
-    /// How the end goes.
+    /// The times of a graceful end.
     pub drain: DrainTimes,
 }
 
 impl Server {
-    /// Serves until the end: after `shutdown` begins it answers for the drain delay, then ends what runs.
+    /// Serves until `shutdown` begins and for the drain delay after that, then ends what still runs.
     ///
     /// # Errors
     /// When the listener cannot be used.
@@ -89,7 +89,7 @@ impl Server {
     }
 
     async fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        // Half of the threads may be busy with the arithmetic of handshakes; the rest is for who got through already.
+        // Half of the threads may be busy with the arithmetic of handshakes; the rest is for established connections.
         let workers = tokio::runtime::Handle::current().metrics().num_workers();
         let turns = u32::try_from(workers / 2).unwrap_or(u32::MAX).max(1);
         let handshakes = Turns::new(turns, turns);
@@ -110,7 +110,7 @@ impl Server {
                         async move { server.connection(stream, listed, &handshakes).await },
                     ));
                 }
-                // The client's doing.
+                // The client broke it off.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
                 Err(error) => {
@@ -125,14 +125,14 @@ impl Server {
         }
     }
 
-    /// What still runs gets its answer: its own in time, or that there is no more time.
+    /// Lets requests under way end in the time that is left, and answers the others that their time is over.
     async fn finish(&self) {
         let last_words = (self.drain.grace / 4).min(Duration::from_secs(1));
         self.connections.finish();
         if timeout(self.drain.grace - last_words, self.connections.gone()).await.is_ok() {
             return;
         }
-        self.handler.asker.last_call.announce();
+        self.handler.admission.last_call.announce();
         self.connections.wake();
         if timeout(last_words, self.connections.gone()).await.is_err() {
             tracing::warn!("some connections were still open at the end");
@@ -142,40 +142,40 @@ impl Server {
     async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Arc<Turns>) {
         // Answers are single writes; waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
-        let place = &listed.place;
+        let state = &listed.state;
         let stream = match &self.certificates {
-            None => Stream::plain(stream, Arc::clone(place)),
+            None => Stream::plain(stream, Arc::clone(state)),
             Some(certificates) => {
-                match until_asked(place, self.handshake(certificates, stream, place, handshakes)).await {
-                    Some(Some(stream)) => Stream::tls(stream, Arc::clone(place)),
+                match until_signal(state, self.handshake(certificates, stream, state, handshakes)).await {
+                    Some(Some(stream)) => Stream::tls(stream, Arc::clone(state)),
                     Some(None) | None => return,
                 }
             }
         };
         let service = service_fn(|request: Request<Incoming>| {
-            place.sending(0);
+            state.sending(0);
             async {
-                let response = self.handler.handle(request, place).await;
+                let response = self.handler.handle(request, state).await;
                 listed.answered(response.status() == StatusCode::OK);
                 Ok::<_, std::convert::Infallible>(response)
             }
         });
         let connection = http1::Builder::new()
-            // Times are the list's affair: hyper's own limit would also close connections that are idle.
+            // The list of connections has its own time limits: hyper's would also close connections that are idle.
             .header_read_timeout(None)
             .max_buf_size(BUFFER)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         let mut is_finishing = false;
         poll_fn(|cx| {
-            let asked = place.asked(cx);
-            if asked != Asked::Nothing && !std::mem::replace(&mut is_finishing, true) {
+            let signal = state.signal(cx);
+            if signal != Signal::GoOn && !std::mem::replace(&mut is_finishing, true) {
                 connection.as_mut().graceful_shutdown();
             }
-            // Errors are the client's: it hung up or sent noise.
+            // An error is the client's fault: it hung up or sent no HTTP.
             match connection.as_mut().poll(cx) {
                 Poll::Ready(_) => Poll::Ready(()),
-                Poll::Pending if asked == Asked::Close => Poll::Ready(()),
+                Poll::Pending if signal == Signal::Close => Poll::Ready(()),
                 Poll::Pending => Poll::Pending,
             }
         })
@@ -186,20 +186,20 @@ impl Server {
         &self,
         certificates: &Certificates,
         stream: TcpStream,
-        place: &Place,
+        state: &ConnectionState,
         handshakes: &Arc<Turns>,
     ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
         let config = certificates.current()?;
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
         let shaken = async {
             let mut rest = pin!(acceptor.await?.into_stream(config));
-            // The hello is answered in a turn. Nobody has a turn who waits for the client, or those who say hello and no
-            // more would keep out everybody else.
-            place.waiting();
-            let turn = handshakes.acquire(place.source(), place.is_known(), 1).await;
+            // The client's hello is answered with a permit, which does not wait for the client after that: or clients that send a hello
+            // and no more would keep out all others.
+            state.waiting();
+            let turn = handshakes.acquire(state.source(), state.is_known(), 1).await;
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
             drop(turn);
-            place.opening();
+            state.opening();
             match answered {
                 Poll::Ready(stream) => stream,
                 Poll::Pending => rest.await,
@@ -207,7 +207,7 @@ impl Server {
         };
         match shaken.await {
             Ok(stream) => {
-                place.idle();
+                state.idle();
                 Some(stream)
             }
             Err(error) => {
@@ -219,7 +219,7 @@ impl Server {
     }
 }
 
-/// Runs `future`, and drops the permit when it has run for the first time, as far as it went.
+/// Runs `future`, and drops the permit once it has been polled for the first time.
 async fn seen_once(permit: OwnedSemaphorePermit, future: impl Future<Output = ()>) {
     let (mut permit, mut future) = (Some(permit), pin!(future));
     poll_fn(|cx| {
@@ -230,13 +230,13 @@ async fn seen_once(permit: OwnedSemaphorePermit, future: impl Future<Output = ()
     .await;
 }
 
-/// Runs `future` until the connection is asked to end; there is no request yet that could be cut off.
-async fn until_asked<F: Future>(place: &Place, future: F) -> Option<F::Output> {
+/// Runs `future` until the connection should end; no request is under way yet that could be cut off.
+async fn until_signal<F: Future>(state: &ConnectionState, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    poll_fn(|cx| match (place.asked(cx), Pin::as_mut(&mut future).poll(cx)) {
+    poll_fn(|cx| match (state.signal(cx), Pin::as_mut(&mut future).poll(cx)) {
         (_, Poll::Ready(output)) => Poll::Ready(Some(output)),
-        (Asked::Nothing, Poll::Pending) => Poll::Pending,
-        (Asked::Finish | Asked::Close, Poll::Pending) => Poll::Ready(None),
+        (Signal::GoOn, Poll::Pending) => Poll::Pending,
+        (Signal::Finish | Signal::Close, Poll::Pending) => Poll::Ready(None),
     })
     .await
 }

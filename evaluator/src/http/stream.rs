@@ -1,4 +1,4 @@
-//! One connection's bytes, with or without TLS.
+//! The bytes of one connection, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use crate::http::connection::Place;
+use crate::http::connection::ConnectionState;
 
-/// A stream that tells the connection's place when bytes come.
+/// A stream that notes in the connection's state when bytes come.
 pub(crate) struct Stream {
     bytes: Bytes,
-    place: Arc<Place>,
+    state: Arc<ConnectionState>,
 }
 
 enum Bytes {
@@ -39,12 +39,12 @@ macro_rules! inner {
 }
 
 impl Stream {
-    pub(crate) fn plain(stream: TcpStream, place: Arc<Place>) -> Self {
-        Self { bytes: Bytes::Plain(stream), place }
+    pub(crate) fn plain(stream: TcpStream, state: Arc<ConnectionState>) -> Self {
+        Self { bytes: Bytes::Plain(stream), state }
     }
 
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, place: Arc<Place>) -> Self {
-        Self { bytes: Bytes::Tls(Box::new(stream)), place }
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, state: Arc<ConnectionState>) -> Self {
+        Self { bytes: Bytes::Tls(Box::new(stream)), state }
     }
 }
 
@@ -53,7 +53,7 @@ impl AsyncRead for Stream {
         let before = buf.filled().len();
         let poll = inner!(self, stream => stream.poll_read(cx, buf));
         if buf.filled().len() > before {
-            self.place.heard();
+            self.state.heard();
         }
         poll
     }

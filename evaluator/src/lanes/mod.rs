@@ -36,7 +36,7 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::error::{Refusal, TIMED_OUT};
+pub(crate) use self::error::LaneError;
 pub(crate) use self::share::Share;
 use self::slow_lane::{InTurns, Order};
 use crate::fair::claimant::Claimant;
@@ -150,7 +150,7 @@ impl Lanes {
         who: &Arc<Claimant>,
         timeout: Duration,
         start: impl FnOnce(Instant) -> F,
-    ) -> Result<F::Output, Refusal>
+    ) -> Result<F::Output, LaneError>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -181,14 +181,14 @@ impl Lanes {
         &self,
         deadline: Instant,
         turns: impl Future<Output = std::thread::Result<T>> + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, LaneError> {
         let task = AbortOnDropHandle::new(self.slow().spawn(turns));
         // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
         match timeout_at(deadline.into(), task).await {
             Ok(Ok(output)) => output.map_err(panicked),
             // The task ends early only by a panic outside the future or with the slow lane itself.
-            Ok(Err(_)) => Err(Refusal::Panicked),
-            Err(_) => Err(Refusal::TimedOut),
+            Ok(Err(_)) => Err(LaneError::Panicked),
+            Err(_) => Err(LaneError::TimedOut),
         }
     }
 
@@ -197,9 +197,9 @@ impl Lanes {
         InstancePermit { in_use: self.in_use.clone(), _permit: permit }
     }
 
-    fn overloaded(&self, text: String) -> Refusal {
+    fn overloaded(&self, text: String) -> LaneError {
         self.refused.inc();
-        Refusal::Overloaded { text }
+        LaneError::Overloaded { text }
     }
 
     fn slow(&self) -> &Runtime {
@@ -233,6 +233,6 @@ async fn first_turn<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-fn panicked(_: Box<dyn Any + Send>) -> Refusal {
-    Refusal::Panicked
+fn panicked(_: Box<dyn Any + Send>) -> LaneError {
+    LaneError::Panicked
 }

@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use super::{InTurns, InstancePermit, Lanes, Refusal, first_turn, panicked};
+use super::{InTurns, InstancePermit, LaneError, Lanes, first_turn, panicked};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::metrics::PolicyMetrics;
@@ -49,7 +49,7 @@ impl Share {
     ///
     /// # Errors
     /// When there is no room until `deadline`, when the deadline passes meanwhile, or when `future` panics.
-    pub fn run<F>(&self, deadline: Instant, future: F) -> impl Future<Output = Result<F::Output, Refusal>>
+    pub fn run<F>(&self, deadline: Instant, future: F) -> impl Future<Output = Result<F::Output, LaneError>>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -72,7 +72,7 @@ impl Share {
         deadline: Instant,
         permits: Permits,
         mut future: Pin<Box<F>>,
-    ) -> Result<T, Refusal>
+    ) -> Result<T, LaneError>
     where
         F: Future<Output = std::thread::Result<T>> + Send + 'static,
         T: Send + 'static,
@@ -99,7 +99,7 @@ impl Share {
         self.lanes.slow_turns(deadline, turns).await
     }
 
-    async fn admit(&self, deadline: Instant) -> Result<Permits, Refusal> {
+    async fn admit(&self, deadline: Instant) -> Result<Permits, LaneError> {
         let running = match Arc::clone(&self.running).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => self.queue(deadline).await?,
@@ -118,7 +118,7 @@ impl Share {
     }
 
     /// Waits for a place among the running, if the queue is not full.
-    async fn queue(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, Refusal> {
+    async fn queue(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LaneError> {
         let limit = self.lanes.limits.running;
         // Behind long evaluations hardly anybody gets a turn in time, so few may wait there.
         let room = if self.is_long.load(Ordering::Relaxed) { limit } else { limit * QUEUE_FACTOR };
@@ -202,13 +202,13 @@ mod tests {
     async fn the_deadline_holds_whatever_the_evaluation_does() {
         let deadline = Instant::now() + Duration::from_millis(20);
         let result = share(LaneLimits::new(4, 1)).run(deadline, std::future::pending::<()>()).await;
-        assert_eq!(result, Err(Refusal::TimedOut));
+        assert_eq!(result, Err(LaneError::TimedOut));
     }
 
     #[tokio::test]
     async fn a_panic_ends_one_evaluation() {
         let share = share(LaneLimits::new(4, 1));
-        assert_eq!(share.run(soon(), async { panic!("on purpose") }).await, Err::<(), _>(Refusal::Panicked));
+        assert_eq!(share.run(soon(), async { panic!("on purpose") }).await, Err::<(), _>(LaneError::Panicked));
         assert_eq!(share.run(soon(), async { 1 }).await, Ok(1));
     }
 
@@ -223,7 +223,7 @@ mod tests {
         }
         let before = Instant::now();
         let refusal = share.run(soon(), async {}).await.expect_err("refused");
-        assert!(matches!(refusal, Refusal::Overloaded { .. }));
+        assert!(matches!(refusal, LaneError::Overloaded { .. }));
         assert!(before.elapsed() < Duration::from_secs(1));
         running.iter().for_each(|task| task.abort());
     }

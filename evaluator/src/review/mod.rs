@@ -228,7 +228,12 @@ impl<'a> Review<'a> {
         plain == Some(namespace) || serde_json::from_str::<String>(text).is_ok_and(|text| text == namespace)
     }
 
-    /// The object; nothing on DELETE.
+    /// The namespace as JSON text; none for objects without one.
+    pub(crate) fn namespace(&self) -> Option<&'a str> {
+        self.wire.namespace.map(RawValue::get)
+    }
+
+    /// The object; none on DELETE.
     pub(crate) fn object(&self) -> Option<&'a RawValue> {
         self.wire.object
     }

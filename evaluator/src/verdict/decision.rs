@@ -1,8 +1,9 @@
-//! What becomes of a verdict, or of none (docs/design/policy-abi.md, section 9; docs/design/faults.md, section 1). Pure: no clock, no guest, no socket.
+//! What a verdict means for the request, and what the lack of one means (docs/design/policy-abi.md, section 9; docs/design/faults.md,
+//! section 1). Pure: no clock, no guest, no socket.
 //!
 //! ```text
 //!  verdict ──► judged ──► mode, mutation, custom message ──┐
-//!  evaluation failed ───► failed ──► failurePolicy, mode ──┼──► Opinion ──► alone, or joined with a group's others
+//!  evaluation failed ───► failed ──► failurePolicy, mode ──┼──► Decision ──► alone, or joined with the rest of a group
 //!  nothing serves ──────► unserved ► failurePolicy, mode ──┤
 //!  … and nothing ever did, in a group ──► passed_over ─────┘
 //! ```
@@ -13,16 +14,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 use portcullis_contract::{Class, Failure, FailurePolicy, Mode, PolicyId, Reason};
 
-use crate::table::Record;
 use crate::verdict::answer::{Answer, Cause, Details, Status};
 use crate::verdict::text;
 use crate::verdict::warnings::{self, Note, Words};
 use crate::verdict::{EvaluationError, Verdict};
 
-/// A client that is told to come back waits and repeats the call by itself, up to ten times. So it is told only when the
+/// A client that gets `retryAfterSeconds` waits and repeats the call by itself, up to ten times. So it gets it only when the
 /// next try is this near.
 const SOON: Duration = Duration::from_secs(2);
-/// Most audit annotations of one policy that are passed on.
+/// The most audit annotations of one policy that are passed on.
 const ANNOTATIONS: usize = 64;
 /// Longest value of an audit annotation, in bytes.
 const ANNOTATION: usize = 8 << 10;
@@ -30,17 +30,17 @@ const ANNOTATION: usize = 8 << 10;
 pub(crate) const GENERATION: &str = "generation";
 /// Key of the annotation that names a policy which let a request pass without judging it.
 pub(crate) const NOT_EVALUATED: &str = "policy-not-evaluated";
-/// Key of the annotation that names a policy which its group passed over, as it was never enforced and is not loaded here.
+/// Key of the annotation that names a policy which its group passed over, because it was never enforced and is not loaded here.
 pub(crate) const NOT_YET_ENFORCED: &str = "policy-not-yet-enforced";
-/// Key of the annotation that names a Policy which was not asked, as the request is not of its namespace.
+/// Key of the annotation that names a Policy which was not asked, because the request is in another namespace.
 pub(crate) const OUTSIDE_NAMESPACE: &str = "policy-outside-its-namespace";
 
-/// What docs/design/policy-abi.md, section 4, fixes for a mutation where there is nothing to mutate.
+/// The text for a mutation where there is nothing to mutate; docs/design/policy-abi.md, section 4, fixes it.
 const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only with DELETE operations, but the policy is attempting a mutation. This is not allowed";
 
-/// Whose verdict it is, and how it counts.
+/// The part of the newest spec that decides how a verdict counts, whichever generation gave it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct NewestSpec<'a> {
     /// The policy.
     pub id: &'a PolicyId,
     /// Of the newest generation.
@@ -49,84 +49,78 @@ pub(crate) struct Asked<'a> {
     pub failure_policy: FailurePolicy,
 }
 
-/// What the generation that serves adds to its verdicts.
+/// The part of the serving generation's spec that belongs to its verdicts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms<'a> {
+pub(crate) struct ServingSpec<'a> {
     /// The generation.
     pub generation: i64,
-    /// Whether its patches may be sent.
+    /// Whether its changes of the object may be sent.
     pub mutating: bool,
-    /// Replaces the text of its denials.
+    /// The text in place of its own denials; none to keep them.
     pub message: Option<&'a str>,
 }
 
 /// What a guest did to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mutation {
-    /// Nothing, or what was there before.
+    /// No change, or one that leaves the object as it was.
     None,
-    /// It mutates, and there is no object.
+    /// A change where the request has no object.
     OfNothing,
-    /// It gave another one.
+    /// A different object.
     Changed,
 }
 
-/// What one policy makes of one request, before it stands alone or beside others.
+/// What one policy decides about one request: its verdict after mode, mutation rules, custom message and `failurePolicy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Opinion {
-    /// Admitted or denied.
+pub(crate) struct Decision {
+    /// Whether the request may pass.
     pub outcome: Outcome,
     /// Whether the policy's change of the object stands.
     pub mutates: bool,
-    /// The generation that answered; nothing where none did.
+    /// The generation that answered; none if no generation did.
     pub generation: Option<i64>,
-    /// Warnings of this program, which name the policy.
+    /// Warnings by this program; each names the policy.
     pub notes: Vec<Note>,
-    /// The policy's warnings.
+    /// Warnings by the policy itself.
     pub warnings: Vec<String>,
-    /// Audit annotations.
+    /// Audit annotations, by the policy and by this program.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// Whether the request may pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It may. What the policy says all the same is passed on where it stands alone.
+    /// It may. Message and code are passed on only where the policy was asked alone.
     Admitted {
-        /// In words.
+        /// The policy's message.
         message: Option<String>,
-        /// In a number.
+        /// The policy's HTTP code.
         code: Option<u16>,
     },
     /// It may not.
     Denied(Denial),
 }
 
-/// Why not.
+/// Why a request may not pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Denial {
-    /// In words.
+    /// The message for the user; none if the policy gave none.
     pub text: Option<String>,
-    /// Whether the words need the policy's name before them also where it stands alone.
+    /// Whether the policy's name stands before the message even where it was asked alone.
     pub is_named: bool,
-    /// An HTTP code.
+    /// The HTTP code; the API server makes 403 of none.
     pub code: Option<u16>,
-    /// The policy's own words, where a custom message replaced them.
+    /// The policy's own message, if a custom one replaced it.
     pub replaced: Option<String>,
-    /// Why there is no verdict, where there is none.
+    /// Why there is no verdict; none if there is one.
     pub reason: Option<Reason>,
     /// Whether the client should try again in a second.
     pub retry_soon: bool,
 }
 
-impl<'a> From<&'a Record> for Asked<'a> {
-    fn from(record: &'a Record) -> Self {
-        Self { id: &record.id, mode: record.mode, failure_policy: record.failure_policy }
-    }
-}
-
 /// The verdict as it is, for audits: no mode, no custom message.
-pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Opinion {
+pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Decision {
     let outcome = if !verdict.accepted {
         Outcome::Denied(Denial { text: said(verdict.message), code: verdict.code, ..Denial::default() })
     } else if mutation == Mutation::OfNothing {
@@ -135,7 +129,7 @@ pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Op
         Outcome::Admitted { message: said(verdict.message), code: verdict.code }
     };
     let annotations = verdict.audit_annotations.unwrap_or_default().into_iter();
-    Opinion {
+    Decision {
         mutates: matches!(outcome, Outcome::Admitted { .. }) && mutation == Mutation::Changed,
         outcome,
         generation: Some(generation),
@@ -150,36 +144,41 @@ pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Op
 }
 
 /// The verdict as it counts: mode, mutation and custom message, in the order of docs/design/policy-abi.md, section 9.
-pub(crate) fn judged(asked: Asked<'_>, terms: Terms<'_>, verdict: Verdict, mutation: Mutation) -> Opinion {
-    let mut opinion = plain(terms.generation, verdict, mutation);
-    if asked.mode == Mode::Monitor {
-        opinion.mutates = false;
-        opinion.outcome = Outcome::Admitted { message: None, code: None };
-        return opinion;
+pub(crate) fn judged(
+    newest: NewestSpec<'_>,
+    serving: ServingSpec<'_>,
+    verdict: Verdict,
+    mutation: Mutation,
+) -> Decision {
+    let mut decision = plain(serving.generation, verdict, mutation);
+    if newest.mode == Mode::Monitor {
+        decision.mutates = false;
+        decision.outcome = Outcome::Admitted { message: None, code: None };
+        return decision;
     }
-    if opinion.mutates && !terms.mutating {
-        opinion.mutates = false;
+    if decision.mutates && !serving.mutating {
+        decision.mutates = false;
         let text = format!(
             "Request rejected by policy {}. The policy attempted to mutate the request, but it is currently configured to not allow mutations.",
-            asked.id
+            newest.id
         );
-        opinion.outcome = Outcome::Denied(Denial { text: Some(text), ..Denial::default() });
+        decision.outcome = Outcome::Denied(Denial { text: Some(text), ..Denial::default() });
     }
-    let Outcome::Denied(denial) = &mut opinion.outcome else { return opinion };
-    if let Some(message) = terms.message {
+    let Outcome::Denied(denial) = &mut decision.outcome else { return decision };
+    if let Some(message) = serving.message {
         denial.replaced = denial.text.replace(text::denial(message));
     }
-    if asked.mode == Mode::Warn {
+    if newest.mode == Mode::Warn {
         let text = denial.text.as_deref().unwrap_or("the policy denies this request");
-        opinion.notes.push(Note::Denies(format!("policy {}: {text}", asked.id)));
-        opinion.outcome = Outcome::Admitted { message: None, code: None };
+        decision.notes.push(Note::Denies(format!("policy {}: {text}", newest.id)));
+        decision.outcome = Outcome::Admitted { message: None, code: None };
     }
-    opinion
+    decision
 }
 
-/// The answer of a policy that is loaded and not asked.
-pub(crate) fn suspended(generation: i64) -> Opinion {
-    Opinion {
+/// The answer of a policy that is loaded and not newest.
+pub(crate) fn suspended(generation: i64) -> Decision {
+    Decision {
         outcome: Outcome::Admitted { message: None, code: None },
         mutates: false,
         generation: Some(generation),
@@ -189,19 +188,19 @@ pub(crate) fn suspended(generation: i64) -> Opinion {
     }
 }
 
-/// What a match group counts for a member that was never enforced and is not loaded here: nothing. The audit log says so.
-pub(crate) fn passed_over(id: &PolicyId) -> Opinion {
+/// The decision for a member of a match group that was never enforced and is not loaded here: it has no say. The audit log says so.
+pub(crate) fn passed_over(id: &PolicyId) -> Decision {
     not_asked(id, NOT_YET_ENFORCED)
 }
 
-/// What a match group counts for a Policy where the request is of another namespace, or of none: nothing. Webhooks of the group call it
-/// for its own namespace only, so somebody has registered another, and a tenant has no say in what others do.
-pub(crate) fn outside_its_namespace(id: &PolicyId) -> Opinion {
+/// The decision for a Policy where the request is in another namespace or in none: it has no say. The group's webhooks call for the
+/// Policy's own namespace only; this one was registered by hand, and no tenant decides about the objects of others.
+pub(crate) fn outside_its_namespace(id: &PolicyId) -> Decision {
     not_asked(id, OUTSIDE_NAMESPACE)
 }
 
-fn not_asked(id: &PolicyId, annotation: &str) -> Opinion {
-    Opinion {
+fn not_asked(id: &PolicyId, annotation: &str) -> Decision {
+    Decision {
         outcome: Outcome::Admitted { message: None, code: None },
         mutates: false,
         generation: None,
@@ -211,19 +210,19 @@ fn not_asked(id: &PolicyId, annotation: &str) -> Opinion {
     }
 }
 
-/// Whether this program alone writes the annotation.
+/// Whether the key is one that only this program may write.
 pub(crate) fn is_ours(key: &str) -> bool {
     matches!(key, NOT_EVALUATED | NOT_YET_ENFORCED | OUTSIDE_NAMESPACE)
 }
 
-/// UNSERVED: the answer of a policy of which nothing can be used here.
-pub(crate) fn unserved(asked: Asked<'_>, failure: &Failure, now: Timestamp) -> Opinion {
+/// UNSERVED: the decision of a policy that has nothing loaded here.
+pub(crate) fn unserved(newest: NewestSpec<'_>, failure: &Failure, now: Timestamp) -> Decision {
     let wait = failure
         .next_retry_time
         .filter(|_| failure.class() == Class::Retry)
         .map(|next| Duration::try_from(next.duration_since(now)).unwrap_or(Duration::ZERO));
     let mut text = match failure.reason {
-        // The guest's own words may quote settings, which whoever makes a request must not read.
+        // The guest's own message may quote settings, which the author of a request must not read.
         Reason::SettingsInvalid => "the policy refuses its settings; its status tells why".to_owned(),
         Reason::SettingsCheckFailed => "the policy's check of its settings failed; its status tells how".to_owned(),
         _ => text::denial(&failure.message),
@@ -239,14 +238,14 @@ pub(crate) fn unserved(asked: Asked<'_>, failure: &Failure, now: Timestamp) -> O
         retry_soon: wait.is_some_and(|wait| wait <= SOON),
         ..Denial::default()
     };
-    unjudged(asked, denial, failure.reason, &text, None)
+    unjudged(newest, denial, failure.reason, &text, None)
 }
 
-/// EVALERR: the answer when one evaluation of a loaded policy failed.
-pub(crate) fn failed(asked: Asked<'_>, generation: i64, error: &EvaluationError) -> Opinion {
+/// EVALERR: the decision when one evaluation of a loaded policy failed.
+pub(crate) fn failed(newest: NewestSpec<'_>, generation: i64, error: &EvaluationError) -> Decision {
     let EvaluationError { reason, text } = error;
-    // Who moved here from a `policies.yml` may look for the very text.
-    let bare = asked.id.is_bare();
+    // Users who moved here with their `policies.yml` may search logs for exactly this text.
+    let bare = newest.id.is_bare();
     let denial = Denial {
         text: Some(if bare { text.clone() } else { format!("{reason}: {text}") }),
         is_named: !bare,
@@ -254,12 +253,12 @@ pub(crate) fn failed(asked: Asked<'_>, generation: i64, error: &EvaluationError)
         reason: Some(*reason),
         ..Denial::default()
     };
-    unjudged(asked, denial, *reason, text, Some(generation))
+    unjudged(newest, denial, *reason, text, Some(generation))
 }
 
-/// No verdict: `failurePolicy` decides, and a policy that never denies does not begin with this.
-fn unjudged(asked: Asked<'_>, denial: Denial, reason: Reason, text: &str, generation: Option<i64>) -> Opinion {
-    let mut opinion = Opinion {
+/// Without a verdict, `failurePolicy` decides; a policy in a mode that never denies does not start denying here.
+fn unjudged(newest: NewestSpec<'_>, denial: Denial, reason: Reason, text: &str, generation: Option<i64>) -> Decision {
+    let mut decision = Decision {
         outcome: Outcome::Denied(denial),
         mutates: false,
         generation,
@@ -267,16 +266,16 @@ fn unjudged(asked: Asked<'_>, denial: Denial, reason: Reason, text: &str, genera
         warnings: Vec::new(),
         annotations: BTreeMap::new(),
     };
-    if asked.mode != Mode::Protect || asked.failure_policy == FailurePolicy::Ignore {
-        opinion.outcome = Outcome::Admitted { message: None, code: None };
-        opinion.notes.push(Note::NotEvaluated(format!("policy {} was not evaluated: {reason}: {text}", asked.id)));
-        opinion.annotations.insert(NOT_EVALUATED.to_owned(), format!("{}/{reason}", asked.id));
+    if newest.mode != Mode::Protect || newest.failure_policy == FailurePolicy::Ignore {
+        decision.outcome = Outcome::Admitted { message: None, code: None };
+        decision.notes.push(Note::NotEvaluated(format!("policy {} was not evaluated: {reason}: {text}", newest.id)));
+        decision.annotations.insert(NOT_EVALUATED.to_owned(), format!("{}/{reason}", newest.id));
     }
-    opinion
+    decision
 }
 
-impl Opinion {
-    /// The answer of policy `id` where it is asked alone. `patch` is sent when the policy's change stands.
+impl Decision {
+    /// The answer where only policy `id` was asked. `patch` is sent if the policy's change stands.
     pub(crate) fn alone(self, id: &PolicyId, patch: Option<String>) -> Answer {
         let patch = patch.filter(|_| self.mutates);
         let (allowed, status) = match self.outcome {
@@ -309,7 +308,7 @@ impl Denial {
     }
 }
 
-/// A guest's text; an empty one is none.
+/// A guest's message, cleaned; an empty one counts as none.
 fn said(message: Option<String>) -> Option<String> {
     message.map(|message| text::denial(&message)).filter(|message| !message.is_empty())
 }

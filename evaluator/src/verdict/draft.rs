@@ -1,4 +1,4 @@
-//! The request's object on its way through the policies that may change it.
+//! The object of a request on its way through the policies that may change it.
 
 use std::time::Instant;
 
@@ -7,24 +7,23 @@ use portcullis_contract::Reason;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::lanes::Refusal;
 use crate::verdict::decision::Mutation;
 use crate::verdict::offload;
 use crate::verdict::patch::{self, Change, PatchError, Subject};
 use crate::verdict::{EvaluationError, Verdict};
 
-/// The object as it came, as the policies so far left it, and the patch between the two. Nothing is decoded before a
-/// policy offers a change.
+/// The object as it came, as the policies so far left it, and the patch from the one to the other. Nothing is decoded before a
+/// policy changes it.
 pub(crate) struct Draft<'a> {
     raw: Option<&'a RawValue>,
     subject: Subject,
-    /// What the first policy saw that made a change: the object as it came is in there.
+    /// What the first policy that made a change saw: it contains the object as it came.
     first: Option<Bytes>,
     current: Option<Box<RawValue>>,
     patch: Option<String>,
 }
 
-/// What an evaluation needs to judge a mutation by itself, in its own time and on its own thread.
+/// What an evaluation needs to judge its policy's change, in its own time and on its own thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Edit {
     subject: Subject,
@@ -32,18 +31,21 @@ pub(crate) struct Edit {
     is_left_out: bool,
 }
 
-/// What came of asking a policy.
+/// A verdict whose change of the object has been judged.
 #[derive(Debug)]
 pub(crate) struct Judged {
-    /// What it said, without the object.
+    /// The verdict, without the changed object.
     pub verdict: Verdict,
-    /// What it did to the object.
+    /// How the policy changed the object.
     pub mutation: Mutation,
-    /// The object with its change, where there is one, and what the policy saw.
-    pub change: Option<(Change, Bytes)>,
+    /// The change; none where there is none.
+    pub change: Option<Kept>,
 }
 
-/// The one field of what a guest sees that can be mutated.
+/// A change, and what the policy that made it saw.
+pub(crate) type Kept = (Change, Bytes);
+
+/// The one field of a guest's request that can be mutated.
 #[derive(Deserialize)]
 struct Seen<'a> {
     #[serde(borrow)]
@@ -51,23 +53,23 @@ struct Seen<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// The object of a review; nothing on DELETE.
+    /// A draft of a review's object; none on DELETE.
     pub(crate) fn object(raw: Option<&'a RawValue>) -> Self {
         Self { raw, subject: Subject::Object, first: None, current: None, patch: None }
     }
 
-    /// A raw request, which is its own object.
+    /// A draft of a raw request, which is its own object.
     pub(crate) fn raw(raw: &'a RawValue) -> Self {
         Self { raw: Some(raw), subject: Subject::Raw, first: None, current: None, patch: None }
     }
 
-    /// For the evaluation of the next policy.
+    /// What the evaluation of the next policy needs.
     pub(crate) fn edit(&self) -> Edit {
         Edit { subject: self.subject, first: self.first.clone(), is_left_out: false }
     }
 
     /// Takes a change: it is what the next policy sees.
-    pub(crate) fn keep(&mut self, (change, seen): (Change, Bytes)) {
+    pub(crate) fn keep(&mut self, (change, seen): Kept) {
         self.first.get_or_insert(seen);
         self.patch = change.patch;
         self.current = Some(change.object);
@@ -78,14 +80,14 @@ impl<'a> Draft<'a> {
         self.current.as_deref().or(self.raw).map(RawValue::get)
     }
 
-    /// The patch from the first object to the current one, in base64; nothing where they are the same.
+    /// The patch from the first object to the current one, in base64; none if they are the same.
     pub(crate) fn into_patch(self) -> Option<String> {
         self.patch
     }
 }
 
 impl Edit {
-    /// For a member of a validating group. A change of the object by a generation that `may_mutate` is left out: it is a member
+    /// The same for a member of a validating group. A change of the object by a generation that `may_mutate` is left out: it is a member
     /// there only while `spec.mutating` is being changed, because its kind of webhook is not the one that the newest generation or
     /// the serving one is made for.
     ///
@@ -99,7 +101,7 @@ impl Edit {
         Self { is_left_out: may_mutate, ..self }
     }
 
-    /// Judges what a policy made of the object that it saw in `seen`.
+    /// Judges how a policy changed the object that it saw in `seen`.
     ///
     /// # Errors
     /// When the mutation may not be applied, or `deadline` passes.
@@ -116,12 +118,10 @@ impl Edit {
         let result =
             offload::work(size, move || self.change(mutated, &seen, deadline).map(|found| (found, seen))).await;
         match result {
-            Ok((Ok(Some(change)), seen)) => {
-                Ok(Judged { verdict, mutation: Mutation::Changed, change: Some((change, seen)) })
+            Ok(((mutation, change), seen)) => {
+                Ok(Judged { verdict, mutation, change: change.map(|change| (change, seen)) })
             }
-            Ok((Ok(None), _)) => Ok(Judged { verdict, mutation: Mutation::None, change: None }),
-            Ok((Err(Nothing), _)) => Ok(Judged { verdict, mutation: Mutation::OfNothing, change: None }),
-            Err(PatchError::TooLate) => Err(Refusal::TimedOut.into()),
+            Err(PatchError::TooLate) => Err(EvaluationError::timed_out()),
             Err(error) => Err(EvaluationError::new(Reason::PatchInvalid, error.to_string())),
         }
     }
@@ -131,13 +131,14 @@ impl Edit {
         mutated: Box<RawValue>,
         seen: &[u8],
         deadline: Instant,
-    ) -> Result<Result<Option<Change>, Nothing>, PatchError> {
-        let Some(current) = self.object(seen)? else { return Ok(Err(Nothing)) };
+    ) -> Result<(Mutation, Option<Change>), PatchError> {
+        let Some(current) = self.object(seen)? else { return Ok((Mutation::OfNothing, None)) };
         let first = match &self.first {
             Some(first) => self.object(first)?.unwrap_or(current),
             None => current,
         };
-        patch::change(first, current, mutated, self.subject, deadline).map(Ok)
+        let change = patch::change(first, current, mutated, self.subject, deadline)?;
+        Ok((if change.is_some() { Mutation::Changed } else { Mutation::None }, change))
     }
 
     /// The object in what a guest saw.
@@ -149,9 +150,6 @@ impl Edit {
         found.map_err(|_| PatchError::Original)
     }
 }
-
-/// There is nothing to mutate.
-struct Nothing;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use portcullis_contract::PolicyId;
 
 use crate::verdict::answer::{Answer, Cause, Details, Status};
-use crate::verdict::decision::{Denial, GENERATION, Opinion, Outcome, is_ours};
+use crate::verdict::decision::{Decision, Denial, GENERATION, Outcome, is_ours};
 use crate::verdict::text;
 use crate::verdict::warnings::{self, Words};
 
@@ -14,21 +14,21 @@ const MESSAGE: usize = 16 << 10;
 /// The code of a denial by several, or by one that gave none.
 const FORBIDDEN: u16 = 403;
 
-/// Joins the opinions of a group's members, in their order. A denial stands alone, with no patch; `patch` leads from the
+/// Joins the decisions of a group's members, in their order. A denial stands alone, with no patch; `patch` leads from the
 /// first object to the last and is sent when nobody denies.
-pub(crate) fn join(members: Vec<(PolicyId, Opinion)>, patch: Option<String>) -> Answer {
-    let (ids, opinions): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+pub(crate) fn join(members: Vec<(PolicyId, Decision)>, patch: Option<String>) -> Answer {
+    let (ids, decisions): (Vec<_>, Vec<_>) = members.into_iter().unzip();
     let (mut denials, mut words) = (Vec::new(), Vec::new());
     let (mut annotations, mut ours) = (BTreeMap::new(), BTreeMap::new());
-    for (id, opinion) in ids.iter().zip(opinions) {
+    for (id, decision) in ids.iter().zip(decisions) {
         let key = |name: &str| text::annotation_key(&format!("{id}.{name}"));
-        ours.extend(opinion.generation.map(|generation| (key(GENERATION), generation.to_string())));
-        for (name, value) in opinion.annotations {
+        ours.extend(decision.generation.map(|generation| (key(GENERATION), generation.to_string())));
+        for (name, value) in decision.annotations {
             let map = if is_ours(&name) { &mut ours } else { &mut annotations };
             map.insert(key(&name), value);
         }
-        words.push((id, Words { prefix: format!("{id}: "), notes: opinion.notes, warnings: opinion.warnings }));
-        if let Outcome::Denied(denial) = opinion.outcome {
+        words.push((id, Words { prefix: format!("{id}: "), notes: decision.notes, warnings: decision.warnings }));
+        if let Outcome::Denied(denial) = decision.outcome {
             denials.push((id, denial));
         }
     }
@@ -71,8 +71,8 @@ mod tests {
 
     use super::*;
 
-    fn admitted(id: &str) -> (PolicyId, Opinion) {
-        let opinion = Opinion {
+    fn admitted(id: &str) -> (PolicyId, Decision) {
+        let decision = Decision {
             outcome: Outcome::Admitted { message: Some("fine".into()), code: Some(200) },
             mutates: false,
             generation: Some(4),
@@ -80,24 +80,24 @@ mod tests {
             warnings: vec!["careful".into()],
             annotations: [("key".into(), "value".into())].into(),
         };
-        (id.parse().expect("an id"), opinion)
+        (id.parse().expect("an id"), decision)
     }
 
-    fn denied(id: &str, denial: Denial) -> (PolicyId, Opinion) {
-        let (id, opinion) = admitted(id);
+    fn denied(id: &str, denial: Denial) -> (PolicyId, Decision) {
+        let (id, decision) = admitted(id);
         let outcome = Outcome::Denied(denial);
-        (id, Opinion { outcome, warnings: Vec::new(), annotations: BTreeMap::new(), ..opinion })
+        (id, Decision { outcome, warnings: Vec::new(), annotations: BTreeMap::new(), ..decision })
     }
 
     fn no() -> Denial {
         Denial { text: Some("no".into()), code: Some(418), ..Denial::default() }
     }
 
-    fn answer(members: Vec<(PolicyId, Opinion)>) -> serde_json::Value {
+    fn answer(members: Vec<(PolicyId, Decision)>) -> serde_json::Value {
         serde_json::to_value(join(members, Some("patch".into()))).expect("serialises")
     }
 
-    fn answer_without_patch(members: Vec<(PolicyId, Opinion)>) -> serde_json::Value {
+    fn answer_without_patch(members: Vec<(PolicyId, Decision)>) -> serde_json::Value {
         serde_json::to_value(join(members, None)).expect("serialises")
     }
 

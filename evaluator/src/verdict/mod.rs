@@ -1,4 +1,11 @@
-//! What a guest answers, and how an evaluation fails.
+//! From the bytes that a guest replies to the answer for the API server.
+//!
+//! ```text
+//!  reply ──► Verdict ──► draft: what changed ──► Decision ──► group: joined with others ──► Answer
+//!  EvaluationError ────────────────────────────────┘
+//! ```
+//!
+//! Everything here is bounded: a guest may reply anything, as often as it is asked.
 
 pub(crate) mod answer;
 mod bounded;
@@ -22,30 +29,33 @@ use serde_json::value::RawValue;
 pub struct Verdict {
     /// Whether the request may pass.
     pub accepted: bool,
-    /// Why not.
+    /// The message for the user.
     #[serde(default)]
     pub message: Option<String>,
-    /// The HTTP code of a denial.
+    /// The HTTP code, which counts for a denial.
     #[serde(default)]
     pub code: Option<u16>,
-    /// The object as the guest wants it; raw, so that nothing is decoded that nobody looks at.
+    /// The object as the guest wants it; its JSON text, decoded only where it is looked at.
     #[serde(default)]
     pub mutated_object: Option<Box<RawValue>>,
-    /// For the audit log; of a flood, the first ones.
+    /// Annotations for the audit log; the first 64 at most.
     #[serde(default, deserialize_with = "bounded::annotations")]
     pub audit_annotations: Option<BTreeMap<String, String>>,
-    /// For the user; of a flood, the first ones.
+    /// Warnings for the user; the first 64 at most.
     #[serde(default, deserialize_with = "bounded::texts")]
     pub warnings: Option<Vec<String>>,
 }
 
-/// One evaluation failed; the policy itself stays as it is.
+/// The text for an evaluation beyond its time limit; docs/design/policy-abi.md, section 11, fixes it.
+pub(crate) const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
+
+/// Why one evaluation gave no verdict. The policy itself stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {text}")]
 pub struct EvaluationError {
-    /// Why, in one word.
+    /// The cause in one word.
     pub reason: Reason,
-    /// Why, in words: what docs/design/policy-abi.md fixes for the case. Safe to show, 1 KiB at most.
+    /// The cause as docs/design/policy-abi.md words it. Safe to show, 1 KiB at most.
     pub text: String,
 }
 
@@ -56,5 +66,10 @@ impl EvaluationError {
     /// An error with its text cleaned and cut.
     pub fn new(reason: Reason, text: impl AsRef<str>) -> Self {
         Self { reason, text: portcullis_contract::clean(text.as_ref(), Self::MAX_TEXT) }
+    }
+
+    /// The error of an evaluation that is beyond its time limit.
+    pub(crate) fn timed_out() -> Self {
+        Self::new(Reason::EvaluationTimedOut, TIMED_OUT)
     }
 }

@@ -9,7 +9,7 @@ use portcullis_contract::{Candidate, ExecutionMode, PolicyId, Reason, clean};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::Loaded;
 use crate::guest::{CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
-use crate::lanes::{Lanes, Refusal};
+use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
 use crate::verdict::reply;
@@ -118,11 +118,11 @@ impl Loading {
             let (lease, _hold) = host.lease(deadline);
             guest.call(&host, Operation::ValidateSettings, payload, deadline, lease).await
         });
-        let reply = call.await.unwrap_or_else(|refusal| {
-            Err(match refusal {
-                Refusal::TimedOut => CallError::TimedOut,
-                Refusal::Overloaded { text } => CallError::Overloaded(text),
-                Refusal::Panicked => CallError::Host("it ended with a panic".to_owned()),
+        let reply = call.await.unwrap_or_else(|error| {
+            Err(match error {
+                LaneError::TimedOut => CallError::TimedOut,
+                LaneError::Overloaded { text } => CallError::Overloaded(text),
+                LaneError::Panicked => CallError::Host("it ended with a panic".to_owned()),
             })
         });
         judge(reply, mode)

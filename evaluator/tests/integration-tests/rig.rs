@@ -14,8 +14,8 @@ use portcullis_contract::{
 };
 use portcullis_engine::{Compiler, RunLimits, RunningEngine};
 use portcullis_evaluator::{
-    CallLimits, EvaluationError, Follow, LaneLimits, Lanes, Loaded, MemoryPlan, Metrics, Payload, Record, Serving,
-    SharedTable, Table, Verdict, numbered,
+    EvaluationError, Follow, LaneLimits, Lanes, Loaded, MemoryPlan, Metrics, Record, Serving, SharedTable, Table,
+    Verdict, numbered,
 };
 use portcullis_process::{Latch, Liveness, Shutdown, StateFeed, files};
 use serde_json::value::RawValue;
@@ -177,8 +177,8 @@ impl Rig {
         let record = self.record(id);
         let loaded = self.loaded(id);
         let deadline = Instant::now() + time.min(loaded.timeout());
-        let payload = Payload { request: Bytes::copy_from_slice(request.as_bytes()) };
-        let evaluation = async move { loaded.validate(payload, CallLimits { deadline }).await };
+        let request = Bytes::copy_from_slice(request.as_bytes());
+        let evaluation = async move { loaded.validate(request, deadline).await };
         record.share.run(deadline, evaluation).await.map_err(EvaluationError::from)?
     }
 

@@ -4,11 +4,11 @@ fn id() -> PolicyId {
     "cluster/a".parse().expect("an id")
 }
 
-fn asked(id: &PolicyId) -> Asked<'_> {
-    Asked { id, mode: Mode::Protect, failure_policy: FailurePolicy::Fail }
+fn newest(id: &PolicyId) -> NewestSpec<'_> {
+    NewestSpec { id, mode: Mode::Protect, failure_policy: FailurePolicy::Fail }
 }
 
-const TERMS: Terms<'static> = Terms { generation: 7, mutating: false, message: None };
+const SERVING: ServingSpec<'static> = ServingSpec { generation: 7, mutating: false, message: None };
 
 fn verdict(accepted: bool) -> Verdict {
     Verdict {
@@ -25,13 +25,13 @@ fn denied() -> Verdict {
     Verdict { message: Some("no".to_owned()), code: Some(418), ..verdict(false) }
 }
 
-/// The answer of `opinion`, as JSON.
-fn json(opinion: Opinion) -> serde_json::Value {
-    serde_json::to_value(opinion.alone(&id(), Some("patch".to_owned()))).expect("serialises")
+/// The answer of `decision`, as JSON.
+fn json(decision: Decision) -> serde_json::Value {
+    serde_json::to_value(decision.alone(&id(), Some("patch".to_owned()))).expect("serialises")
 }
 
-fn judged_as(mode: Mode, terms: Terms<'_>, verdict: Verdict, mutation: Mutation) -> serde_json::Value {
-    json(judged(Asked { mode, ..asked(&id()) }, terms, verdict, mutation))
+fn judged_as(mode: Mode, serving: ServingSpec<'_>, verdict: Verdict, mutation: Mutation) -> serde_json::Value {
+    json(judged(NewestSpec { mode, ..newest(&id()) }, serving, verdict, mutation))
 }
 
 fn expected(mut answer: serde_json::Value) -> serde_json::Value {
@@ -53,18 +53,18 @@ const REFUSES_MUTATION: &str = "Request rejected by policy cluster/a. The policy
 #[test]
 fn protect_passes_the_verdict_on() {
     answers! {
-        judged_as(Mode::Protect, TERMS, verdict(true), Mutation::None) => {"allowed": true};
-        judged_as(Mode::Protect, TERMS, verdict(false), Mutation::None) => {"allowed": false};
-        judged_as(Mode::Protect, TERMS, denied(), Mutation::None) =>
+        judged_as(Mode::Protect, SERVING, verdict(true), Mutation::None) => {"allowed": true};
+        judged_as(Mode::Protect, SERVING, verdict(false), Mutation::None) => {"allowed": false};
+        judged_as(Mode::Protect, SERVING, denied(), Mutation::None) =>
             {"allowed": false, "status": {"message": "no", "code": 418}};
-        judged_as(Mode::Protect, TERMS, Verdict { accepted: true, ..denied() }, Mutation::None) =>
+        judged_as(Mode::Protect, SERVING, Verdict { accepted: true, ..denied() }, Mutation::None) =>
             {"allowed": true, "status": {"message": "no", "code": 418}};
     }
 }
 
 #[test]
 fn a_patch_is_sent_by_a_policy_that_may_mutate() {
-    let mutating = Terms { mutating: true, ..TERMS };
+    let mutating = ServingSpec { mutating: true, ..SERVING };
     answers! {
         judged_as(Mode::Protect, mutating, verdict(true), Mutation::Changed) =>
             {"allowed": true, "patch": "patch", "patchType": "JSONPatch"};
@@ -72,7 +72,7 @@ fn a_patch_is_sent_by_a_policy_that_may_mutate() {
             {"allowed": true, "patch": "patch", "patchType": "JSONPatch"};
         judged_as(Mode::Protect, mutating, denied(), Mutation::Changed) =>
             {"allowed": false, "status": {"message": "no", "code": 418}};
-        judged_as(Mode::Protect, TERMS, verdict(true), Mutation::Changed) =>
+        judged_as(Mode::Protect, SERVING, verdict(true), Mutation::Changed) =>
             {"allowed": false, "status": {"message": REFUSES_MUTATION}};
         judged_as(Mode::Protect, mutating, verdict(true), Mutation::OfNothing) =>
             {"allowed": false, "status": {"message": NOTHING_TO_MUTATE}};
@@ -87,29 +87,29 @@ fn monitor_admits_without_patch_and_status() {
         (verdict(true), Mutation::OfNothing),
         (Verdict { accepted: true, ..denied() }, Mutation::None),
     ] {
-        let terms = Terms { mutating: true, message: Some("custom"), ..TERMS };
-        answers! { judged_as(Mode::Monitor, terms, verdict, mutation) => {"allowed": true}; }
+        let serving = ServingSpec { mutating: true, message: Some("custom"), ..SERVING };
+        answers! { judged_as(Mode::Monitor, serving, verdict, mutation) => {"allowed": true}; }
     }
 }
 
 #[test]
 fn warn_turns_a_rejection_into_a_warning() {
-    let custom = Terms { message: Some("ask the platform team"), ..TERMS };
+    let custom = ServingSpec { message: Some("ask the platform team"), ..SERVING };
     answers! {
-        judged_as(Mode::Warn, TERMS, denied(), Mutation::None) =>
+        judged_as(Mode::Warn, SERVING, denied(), Mutation::None) =>
             {"allowed": true, "warnings": ["policy cluster/a: no", "careful"]};
         judged_as(Mode::Warn, custom, denied(), Mutation::None) =>
             {"allowed": true, "warnings": ["policy cluster/a: ask the platform team", "careful"]};
-        judged_as(Mode::Warn, TERMS, verdict(false), Mutation::None) =>
+        judged_as(Mode::Warn, SERVING, verdict(false), Mutation::None) =>
             {"allowed": true, "warnings": ["policy cluster/a: the policy denies this request", "careful"]};
-        judged_as(Mode::Warn, TERMS, verdict(true), Mutation::Changed) =>
+        judged_as(Mode::Warn, SERVING, verdict(true), Mutation::Changed) =>
             {"allowed": true, "warnings": [format!("policy cluster/a: {REFUSES_MUTATION}"), "careful"]};
     }
 }
 
 #[test]
 fn a_custom_message_keeps_the_old_text_as_a_cause() {
-    let custom = Terms { message: Some("ask the platform team"), ..TERMS };
+    let custom = ServingSpec { message: Some("ask the platform team"), ..SERVING };
     answers! {
         judged_as(Mode::Protect, custom, denied(), Mutation::None) =>
             {"allowed": false, "status": {"message": "ask the platform team", "code": 418,
@@ -140,7 +140,7 @@ fn texts_of_a_guest_are_cut_and_cleaned() {
         audit_annotations: Some((0..1000).map(|i| (format!("k{i}"), "v".repeat(1 << 16))).collect()),
         ..verdict(false)
     };
-    let answer = judged(asked(&id()), TERMS, verdict, Mutation::None).alone(&id(), None);
+    let answer = judged(newest(&id()), SERVING, verdict, Mutation::None).alone(&id(), None);
     let message = answer.status.and_then(|status| status.message).expect("a message");
     assert!(message.len() <= 1024 && message.starts_with("a [31m x"), "{message}");
     assert!((2..=16).contains(&answer.warnings.len()), "{:?}", answer.warnings);
@@ -156,7 +156,7 @@ fn a_guest_cannot_write_the_annotations_of_this_program() {
         audit_annotations: Some(forged.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
         ..verdict(true)
     };
-    let answer = judged(asked(&id()), TERMS, verdict, Mutation::None).alone(&id(), None);
+    let answer = judged(newest(&id()), SERVING, verdict, Mutation::None).alone(&id(), None);
     assert_eq!(answer.audit_annotations, [(GENERATION.to_owned(), "7".to_owned())].into());
 }
 
@@ -173,7 +173,7 @@ fn failure(reason: Reason, next: Option<&str>) -> Failure {
 
 fn unserved_answer(mode: Mode, failure_policy: FailurePolicy, failure: &Failure) -> serde_json::Value {
     let now = "2026-01-01T00:00:00Z".parse().expect("a time");
-    json(unserved(Asked { id: &id(), mode, failure_policy }, failure, now))
+    json(unserved(NewestSpec { id: &id(), mode, failure_policy }, failure, now))
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_failed_evaluation_has_the_same_shape() {
         [(Reason::EvaluationTrapped, 500), (Reason::EvaluationTimedOut, 500), (Reason::Overloaded, 503)]
     {
         assert_eq!(
-            json(failed(asked(&id()), 7, &error(reason))),
+            json(failed(newest(&id()), 7, &error(reason))),
             serde_json::json!({
                 "allowed": false,
                 "status": {"message": format!("policy cluster/a: {reason}: guest code interrupted"), "code": code},
@@ -265,7 +265,7 @@ fn a_failed_evaluation_has_the_same_shape() {
         );
     }
     let id = id();
-    let ignored = Asked { failure_policy: FailurePolicy::Ignore, ..asked(&id) };
+    let ignored = NewestSpec { failure_policy: FailurePolicy::Ignore, ..newest(&id) };
     assert_eq!(
         json(failed(ignored, 7, &error(Reason::PatchInvalid))),
         serde_json::json!({
@@ -280,7 +280,7 @@ fn a_failed_evaluation_has_the_same_shape() {
 fn under_a_bare_id_a_failed_evaluation_says_the_text_alone() {
     let bare: PolicyId = "clusterwide-a".parse().expect("an id");
     let error = EvaluationError::new(Reason::EvaluationTrapped, "internal server error: Guest call failure: x");
-    let answer = failed(Asked { id: &bare, ..asked(&id()) }, 7, &error).alone(&bare, None);
+    let answer = failed(NewestSpec { id: &bare, ..newest(&id()) }, 7, &error).alone(&bare, None);
     assert_eq!(
         answer.status.and_then(|status| status.message).as_deref(),
         Some("internal server error: Guest call failure: x")

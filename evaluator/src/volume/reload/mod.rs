@@ -183,7 +183,7 @@ impl Reload {
         self.metrics.failed.set(i64::try_from(self.policies.len() - served).unwrap_or(i64::MAX));
         let groups = self.groups.iter().map(|group| {
             let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
-            (group.id.clone(), Group { kind: group.kind, members })
+            (group.id.clone(), Arc::new(Group { kind: group.kind, members }))
         });
         Table { manifest_number: self.number, groups: groups.collect(), policies }
     }
