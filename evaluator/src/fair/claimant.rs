@@ -1,4 +1,4 @@
-//! Who asks for a share: a policy, and the tenant that it belongs to.
+//! The one that asks for a share: a policy, and the tenant that it belongs to.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use portcullis_contract::{PolicyId, Tenant};
 /// A policy as one who asks for a share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claimant {
-    /// Whom it shares with first.
+    /// The tenant, whose policies share among themselves first.
     pub(crate) tenant: Tenant,
     /// The policy.
     pub(crate) policy: PolicyId,

@@ -1,6 +1,56 @@
-//! Sharing what is scarce among those who ask for it.
+//! Sharing what is scarce among those who ask for it: one pool to wait at, with one of two rules.
+//!
+//! - [`policies`]: instances, long evaluations, loads and memory, among policies and their tenants. What each may hold depends on what
+//!   stays free, so that the next tenant always finds room, and the one that holds the least is served first.
+//! - [`sources`]: handshakes and memory for bodies, among the addresses of clients. Nothing is known about them beforehand, so they
+//!   simply take turns, known and unknown ones in separate queues, and each may hold a fixed part.
+//!
+//! The rules are pure; [`pool`] has what they share: whoever waits is a task, leaves the queue when it is dropped, and gives back what
+//! it got when that is dropped. Processor time is shared by [`crate::lanes`], since it is used up and does not come back.
 
 pub(crate) mod claimant;
 pub(crate) mod policies;
 pub(crate) mod pool;
 pub(crate) mod sources;
+
+/// Decides what each one gets of a stock, and keeps the queue of those who wait.
+pub(crate) trait Rule {
+    /// To whom something is given.
+    type Owner;
+    /// A request for some of the stock.
+    type Claim;
+    /// The place of a claim in the queue.
+    type Ticket: Copy;
+    /// How one who waits gets it.
+    type Waiter;
+
+    /// Gives what is asked for at once, where that passes over no one in the queue.
+    fn take(&mut self, claim: &Self::Claim) -> Option<Grant<Self::Owner>>;
+
+    /// Puts a claim into the queue.
+    ///
+    /// # Errors
+    /// When the queue is full.
+    fn wait(&mut self, claim: &Self::Claim, waiter: Self::Waiter) -> Result<Self::Ticket, Self::Waiter>;
+
+    /// Takes a claim out of the queue, if it still waits.
+    fn leave(&mut self, claim: &Self::Claim, ticket: Self::Ticket);
+
+    /// Takes back what was held.
+    fn give_back(&mut self, owner: &Self::Owner, amount: u64);
+
+    /// The next claim in the queue that is met now. To be called until there is none.
+    fn next(&mut self) -> Option<(Grant<Self::Owner>, Self::Waiter)>;
+
+    /// Where all that hold something wait for more: the one that must give way, out of the queue now.
+    fn give_up(&mut self) -> Option<Self::Waiter>;
+}
+
+/// A part of a stock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Grant<O> {
+    /// To whom it is given.
+    pub(crate) owner: O,
+    /// How much it is.
+    pub(crate) amount: u64,
+}

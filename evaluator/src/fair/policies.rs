@@ -1,17 +1,17 @@
-//! Who gets how much of what is scarce, permits or bytes. Pure: no clock, no task, no lock.
+//! How policies and tenants share what is scarce, permits or bytes. Pure: no clock, no task, no lock.
 //!
-//! **The rule.** A policy, and all policies of one tenant together, may hold as much as stays free. So whoever comes first
-//! gets half at most, and `n` tenants that take all they can leave one part in `n + 1` to the next one, whose request then
-//! goes on at once. Nothing is reserved for those who ask for nothing, and there is no number to configure. (Switches share
-//! their buffers so; the name there is "dynamic thresholds".) ClusterPolicies together count as two tenants.
+//! **The rule.** A policy, and all policies of one tenant together, may hold as much as stays free. So the first one gets half at most,
+//! and `n` tenants that take all they can leave one part in `n + 1` to the next one, whose request then goes on at once. Nothing is
+//! reserved for tenants that ask for nothing, and there is no number to configure. (Network switches share their buffers in this way
+//! and call it "dynamic thresholds".) ClusterPolicies together count as two tenants.
 //!
-//! **Who waits** gets what comes back in this order: whose tenant would hold the least, then whose tenant's last turn is longest
-//! ago, then whose policy would hold the least, then who came first. So a tenant with hundreds of requests in the queue is one of
-//! several that take turns. A request that does not fit yet is passed over: the one that wants the most is the one that waits.
+//! **The queue** is served in this order: the tenant that would hold the least, then the one whose last turn is longest ago, then the
+//! policy that would hold the least, then the oldest claim. So a tenant with hundreds of claims in the queue is one of several that
+//! take turns. A claim that does not fit yet is passed over: the largest one is the one that waits.
 //!
-//! **Nobody waits for ever.** Each waits until a deadline of its own. And where all that hold something wait for more, none
-//! of them could go on before that: then the one that holds the most, of the tenant and the policy that hold the most, is
-//! refused, and what it holds comes back.
+//! **No claim waits for ever.** Each has a deadline of its own. And where all that hold something wait for more, none of them could go
+//! on before that: then the claim that holds the most, of the policy and the tenant that hold the most, is refused, and what it holds
+//! comes back.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -20,17 +20,18 @@ use std::sync::Arc;
 use portcullis_contract::{PolicyId, Tenant};
 
 use crate::fair::claimant::Claimant;
+use crate::fair::{Grant, Rule};
 
-/// A stock of permits or bytes, and those who hold it or wait for it. `W` is how one who waits is told.
-pub(crate) struct Fair<W> {
+/// A stock of permits or bytes, and the policies that hold it or wait for it. `W` is how a claim that waits is met.
+pub(crate) struct ByPolicy<W> {
     capacity: u64,
-    /// Who holds nothing gets so much also where the rule would leave it out.
+    /// What a policy that holds nothing gets even where the rule would give it less.
     quantum: u64,
-    /// Most who may wait.
+    /// The most claims that may wait.
     queue: usize,
     held: u64,
     waiting: usize,
-    /// What those who wait hold already.
+    /// What the evaluations behind the waiting claims hold already.
     waiting_hold: u64,
     next_ticket: u64,
     /// How often something was taken.
@@ -38,12 +39,12 @@ pub(crate) struct Fair<W> {
     tenants: HashMap<Tenant, TenantAccount<W>>,
 }
 
-/// A request.
+/// A claim of one evaluation.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// Whose it is.
+    /// The policy that it is for.
     pub(crate) who: Arc<Claimant>,
-    /// How much.
+    /// How much is asked for.
     pub(crate) amount: u64,
     /// How much the same evaluation holds already.
     pub(crate) has: u64,
@@ -67,13 +68,13 @@ struct Waiter<W> {
     waiter: W,
 }
 
-/// Who is served first: the least of what the tenant would hold by its weight, of its turns, of what the policy would hold, and of
-/// tickets.
+/// The order of the queue, lowest first: what the tenant would hold by its weight, its last turn, what the policy would hold, and the
+/// ticket.
 type Rank = (u64, u64, u64, u64);
 
-impl<W> Fair<W> {
-    /// A stock of `capacity`, with at most `queue` who wait.
-    pub(crate) fn new(capacity: u64, quantum: u64, queue: usize) -> Self {
+impl<W> ByPolicy<W> {
+    /// A stock of `capacity`, where at most `queue` claims may wait.
+    pub(super) fn new(capacity: u64, quantum: u64, queue: usize) -> Self {
         Self {
             capacity,
             quantum,
@@ -88,7 +89,7 @@ impl<W> Fair<W> {
     }
 
     /// Takes what is asked for, if the rule allows it now.
-    pub(crate) fn take(&mut self, claim: &Claim) -> bool {
+    pub(super) fn take(&mut self, claim: &Claim) -> bool {
         let allowed = self.allows(claim);
         if allowed {
             let (tenant, policy) = self.account(&claim.who);
@@ -106,7 +107,7 @@ impl<W> Fair<W> {
     ///
     /// # Errors
     /// When the queue is full.
-    pub(crate) fn wait(&mut self, claim: &Claim, waiter: W) -> Result<u64, W> {
+    pub(super) fn wait(&mut self, claim: &Claim, waiter: W) -> Result<u64, W> {
         if self.waiting >= self.queue {
             return Err(waiter);
         }
@@ -121,14 +122,14 @@ impl<W> Fair<W> {
     }
 
     /// Takes a claim out of the queue, if it still waits.
-    pub(crate) fn leave(&mut self, who: &Claimant, ticket: u64) -> Option<W> {
+    pub(super) fn leave(&mut self, who: &Claimant, ticket: u64) -> Option<W> {
         let policy = self.tenants.get_mut(&who.tenant)?.policies.get_mut(&who.policy)?;
         let place = policy.queue.iter().position(|waiter| waiter.ticket == ticket)?;
         self.remove(who, place).map(|waiter| waiter.waiter)
     }
 
     /// Takes back what was held.
-    pub(crate) fn give_back(&mut self, who: &Claimant, amount: u64) {
+    pub(super) fn give_back(&mut self, who: &Claimant, amount: u64) {
         let (tenant, policy) = self.account(who);
         *policy -= amount;
         *tenant -= amount;
@@ -136,8 +137,8 @@ impl<W> Fair<W> {
         self.tidy(who);
     }
 
-    /// The next who waits and now gets what it asked for. To be called until there is none.
-    pub(crate) fn next(&mut self) -> Option<(Claim, W)> {
+    /// The next claim in the queue that is met now. To be called until there is none.
+    pub(super) fn next(&mut self) -> Option<(Claim, W)> {
         if self.waiting == 0 {
             return None;
         }
@@ -171,9 +172,9 @@ impl<W> Fair<W> {
         Some((waiter.claim, waiter.waiter))
     }
 
-    /// Where nobody who waits can ever go on before another gives up: who that is. It is out of the queue then.
-    pub(crate) fn give_up(&mut self) -> Option<W> {
-        // Who holds something and does not wait will give it back.
+    /// Where no claim in the queue can be met before another gives up: that one, out of the queue now.
+    pub(super) fn give_up(&mut self) -> Option<W> {
+        // An evaluation that holds something and does not wait will give it back.
         if self.waiting == 0 || self.waiting_hold < self.held {
             return None;
         }
@@ -195,7 +196,7 @@ impl<W> Fair<W> {
     fn allows(&self, claim: &Claim) -> bool {
         let Claim { who, amount, has } = claim;
         let Some(free) = (self.capacity - self.held).checked_sub(*amount) else { return false };
-        // Alone with it: there is nobody to leave room for yet, and there must be a largest that can be had.
+        // It is alone: there is no other yet to leave room for, and all of the stock must be available to one.
         if self.held == *has {
             return true;
         }
@@ -238,6 +239,43 @@ impl<W> Fair<W> {
     }
 }
 
+impl<W> Rule for ByPolicy<W> {
+    type Owner = Arc<Claimant>;
+    type Claim = Claim;
+    type Ticket = u64;
+    type Waiter = W;
+
+    fn take(&mut self, claim: &Claim) -> Option<Grant<Arc<Claimant>>> {
+        Self::take(self, claim).then(|| claim.grant())
+    }
+
+    fn wait(&mut self, claim: &Claim, waiter: W) -> Result<u64, W> {
+        Self::wait(self, claim, waiter)
+    }
+
+    fn leave(&mut self, claim: &Claim, ticket: u64) {
+        Self::leave(self, &claim.who, ticket);
+    }
+
+    fn give_back(&mut self, owner: &Arc<Claimant>, amount: u64) {
+        Self::give_back(self, owner, amount);
+    }
+
+    fn next(&mut self) -> Option<(Grant<Arc<Claimant>>, W)> {
+        Self::next(self).map(|(claim, waiter)| (claim.grant(), waiter))
+    }
+
+    fn give_up(&mut self) -> Option<W> {
+        Self::give_up(self)
+    }
+}
+
+impl Claim {
+    fn grant(&self) -> Grant<Arc<Claimant>> {
+        Grant { owner: Arc::clone(&self.who), amount: self.amount }
+    }
+}
+
 impl<W> Default for TenantAccount<W> {
     fn default() -> Self {
         Self { held: 0, turn: 0, policies: HashMap::new() }
@@ -263,7 +301,7 @@ mod tests {
     }
 
     /// Takes one after the other until there is no more.
-    fn fill(fair: &mut Fair<&str>, ids: &[&str]) -> Vec<u64> {
+    fn fill(fair: &mut ByPolicy<&str>, ids: &[&str]) -> Vec<u64> {
         let mut taken = vec![0; ids.len()];
         loop {
             let mut any = false;
@@ -290,13 +328,13 @@ mod tests {
             // All ClusterPolicies together get twice what a namespace gets.
             (&["cluster/x", "cluster/y", "cluster/z"], vec![14, 14, 14]),
         ] {
-            assert_eq!(fill(&mut Fair::new(64, 1, 0), ids), expected, "{ids:?}");
+            assert_eq!(fill(&mut ByPolicy::new(64, 1, 0), ids), expected, "{ids:?}");
         }
     }
 
     #[test]
     fn a_newcomer_begins_at_once_however_many_are_greedy() {
-        let mut fair = Fair::new(64, 1, 0);
+        let mut fair = ByPolicy::new(64, 1, 0);
         let ids: Vec<_> = (0..30).map(|namespace| format!("namespaced/n{namespace}/x")).collect();
         fill(&mut fair, &ids.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(fair.take(&claim("namespaced/new/x", 1)));
@@ -305,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_single_permit_can_be_had() {
-        let mut fair = Fair::<&str>::new(1, 1, 0);
+        let mut fair = ByPolicy::<&str>::new(1, 1, 0);
         assert!(fair.take(&claim("cluster/a", 1)));
         assert!(!fair.take(&claim("cluster/b", 1)));
         fair.give_back(&claim("cluster/a", 1).who, 1);
@@ -314,7 +352,7 @@ mod tests {
 
     #[test]
     fn all_of_it_can_be_had_by_who_is_alone() {
-        let mut fair = Fair::<&str>::new(100, 1, 0);
+        let mut fair = ByPolicy::<&str>::new(100, 1, 0);
         assert!(fair.take(&claim("cluster/a", 60)));
         assert!(!fair.take(&claim("cluster/a", 41)));
         assert!(fair.take(&more("cluster/a", 40, 60)), "the same evaluation");
@@ -322,7 +360,7 @@ mod tests {
 
     #[test]
     fn who_holds_least_goes_first() {
-        let mut fair = Fair::new(8, 1, 10);
+        let mut fair = ByPolicy::new(8, 1, 10);
         // Four of one namespace, two of another, and the last two of a third.
         for (id, n) in [("namespaced/a/x", 4), ("namespaced/b/x", 2), ("namespaced/c/x", 1), ("namespaced/d/x", 1)] {
             for _ in 0..n {
@@ -348,7 +386,7 @@ mod tests {
 
     #[test]
     fn z09_tenants_with_many_who_wait_take_turns() {
-        let mut fair = Fair::new(1, 1, 10);
+        let mut fair = ByPolicy::new(1, 1, 10);
         let ids =
             ["namespaced/a/1", "namespaced/a/2", "namespaced/b/1", "namespaced/b/2", "namespaced/c/1", "cluster/x"];
         let mut holder = claim("namespaced/a/0", 1);
@@ -371,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_queue_has_an_end() {
-        let mut fair = Fair::new(1, 1, 1);
+        let mut fair = ByPolicy::new(1, 1, 1);
         assert!(fair.take(&claim("cluster/a", 1)));
         let ticket = fair.wait(&claim("cluster/a", 1), "first").expect("there is room");
         assert_eq!(fair.wait(&claim("cluster/a", 1), "second"), Err("second"));
@@ -382,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_large_claim_does_not_hold_up_small_ones() {
-        let mut fair = Fair::new(100, 4, 10);
+        let mut fair = ByPolicy::new(100, 4, 10);
         assert!(fair.take(&claim("namespaced/a/x", 40)));
         fair.wait(&claim("namespaced/a/x", 50), "large").expect("there is room");
         fair.wait(&claim("namespaced/a/x", 5), "small").expect("there is room");
@@ -393,7 +431,7 @@ mod tests {
 
     #[test]
     fn those_who_wait_for_each_other_are_parted() {
-        let mut fair = Fair::new(100, 1, 10);
+        let mut fair = ByPolicy::new(100, 1, 10);
         assert!(fair.take(&claim("namespaced/a/x", 40)));
         assert!(fair.take(&claim("namespaced/b/x", 30)));
         let (one, other) = (more("namespaced/a/x", 40, 40), more("namespaced/b/x", 40, 30));
@@ -408,7 +446,7 @@ mod tests {
 
     #[test]
     fn what_nobody_could_ever_have_is_refused() {
-        let mut fair = Fair::new(10, 1, 10);
+        let mut fair = ByPolicy::new(10, 1, 10);
         assert!(!fair.take(&claim("cluster/a", 11)));
         fair.wait(&claim("cluster/a", 11), "too much").expect("there is room");
         assert_eq!(fair.give_up(), Some("too much"));
@@ -416,7 +454,7 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_of_who_is_gone() {
-        let mut fair = Fair::new(10, 1, 10);
+        let mut fair = ByPolicy::new(10, 1, 10);
         assert!(fair.take(&claim("namespaced/a/x", 3)));
         let ticket = fair.wait(&claim("namespaced/b/x", 9), "b").expect("there is room");
         fair.give_back(&claim("namespaced/a/x", 0).who, 3);

@@ -1,74 +1,117 @@
-//! A [`Fair`] stock that tasks can wait for.
+//! A stock that tasks can wait for, shared by a [`Rule`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use portcullis_process::crowd::Source;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use super::policies::{Claim, Fair};
 use crate::fair::claimant::Claimant;
+use crate::fair::policies::ByPolicy;
+use crate::fair::sources::BySource;
+use crate::fair::{Grant, Rule};
 
-/// A stock of permits or bytes that policies share.
-pub(crate) struct Pool {
-    fair: Mutex<Fair<oneshot::Sender<Permit>>>,
+/// A stock of permits or bytes.
+pub(crate) struct Pool<R> {
+    rule: Mutex<R>,
 }
 
+/// A stock that policies share.
+pub(crate) type PolicyPool = Pool<ByPolicy<oneshot::Sender<PolicyPermit>>>;
+/// A part of it.
+pub(crate) type PolicyPermit = Permit<Arc<Claimant>>;
+/// A stock that the addresses of clients share.
+pub(crate) type SourcePool = Pool<BySource<oneshot::Sender<SourcePermit>>>;
+/// A part of it.
+pub(crate) type SourcePermit = Permit<Source>;
+
 /// A part of a stock; it goes back when this is dropped.
-pub(crate) struct Permit {
-    pool: Arc<Pool>,
-    who: Arc<Claimant>,
+pub(crate) struct Permit<O> {
+    pool: Arc<dyn GiveBack<O>>,
+    owner: O,
     amount: u64,
 }
 
-/// Nothing was to be had.
+/// Why a claim was not met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NothingLeft {
-    /// Too many wait already.
+    /// Too many claims wait already.
     QueueFull,
-    /// Not until the deadline.
+    /// Its deadline passed.
     TooLate,
     /// All that hold some wait for more, and this one had to give way.
     GivenUp,
 }
 
-/// A place in the queue; left when dropped.
-struct Place<'a> {
-    pool: &'a Pool,
-    who: &'a Claimant,
-    ticket: u64,
+/// A pool as its permits see it.
+trait GiveBack<O>: Send + Sync {
+    fn give_back(self: Arc<Self>, owner: &O, amount: u64);
 }
 
-impl Pool {
-    /// A stock of `capacity`; who holds nothing always gets `quantum` where that is free. At most `queue` wait.
+/// A claim in the queue; dropping it takes it out.
+struct Queued<'a, R: Rule> {
+    pool: &'a Pool<R>,
+    claim: &'a R::Claim,
+    ticket: R::Ticket,
+}
+
+impl PolicyPool {
+    /// A stock of `capacity`, where a policy that holds nothing gets `quantum` if that is free. At most `queue` claims wait.
     pub(crate) fn new(capacity: u64, quantum: u64, queue: usize) -> Arc<Self> {
-        Arc::new(Self { fair: Mutex::new(Fair::new(capacity, quantum, queue)) })
+        Arc::new(Self { rule: Mutex::new(ByPolicy::new(capacity, quantum, queue)) })
+    }
+}
+
+impl SourcePool {
+    /// A stock of `total`, of which one source may hold `most`.
+    pub(crate) fn new(total: u64, most: u64) -> Arc<Self> {
+        Arc::new(Self { rule: Mutex::new(BySource::new(total, most)) })
     }
 
+    /// Whether any claim waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.lock().is_waited_for()
+    }
+}
+
+impl<R: Rule> Pool<R> {
+    fn lock(&self) -> MutexGuard<'_, R> {
+        self.rule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<O, R> Pool<R>
+where
+    O: Send + Sync + 'static,
+    R: Rule<Owner = O, Waiter = oneshot::Sender<Permit<O>>> + Send + 'static,
+{
     /// Takes what is asked for, if it can be had at once.
-    pub(crate) fn try_take(self: &Arc<Self>, claim: &Claim) -> Option<Permit> {
-        self.lock().take(claim).then(|| self.permit(claim))
+    pub(crate) fn try_take(self: &Arc<Self>, claim: &R::Claim) -> Option<Permit<O>> {
+        let grant = self.lock().take(claim);
+        grant.map(|grant| self.permit(grant))
     }
 
-    /// Takes what is asked for, or waits for it.
+    /// Takes what is asked for, or waits for it; without a deadline, for as long as it takes.
     ///
     /// # Errors
     /// When it cannot be had until `deadline`.
     pub(crate) async fn take(
         self: &Arc<Self>,
-        claim: &Claim,
+        claim: &R::Claim,
         deadline: Option<Instant>,
-    ) -> Result<Permit, NothingLeft> {
+    ) -> Result<Permit<O>, NothingLeft> {
         let (waiter, permit) = oneshot::channel();
         let ticket = {
-            let mut fair = self.lock();
-            if fair.take(claim) {
-                return Ok(self.permit(claim));
+            let mut rule = self.lock();
+            if let Some(grant) = rule.take(claim) {
+                drop(rule);
+                return Ok(self.permit(grant));
             }
-            fair.wait(claim, waiter).map_err(|_| NothingLeft::QueueFull)?
+            rule.wait(claim, waiter).map_err(|_| NothingLeft::QueueFull)?
         };
-        let _place = Place { pool: self, who: &claim.who, ticket };
-        // With this one, nobody may be left who could give anything back.
+        let _queued = Queued { pool: self, claim, ticket };
+        // It may be met at once; or it is the one by which all that hold something wait.
         self.serve();
         let permit = match deadline {
             Some(deadline) => timeout_at(deadline.into(), permit).await.map_err(|_| NothingLeft::TooLate)?,
@@ -77,57 +120,65 @@ impl Pool {
         permit.map_err(|_| NothingLeft::GivenUp)
     }
 
-    /// Gives what there is to those who wait.
+    /// Meets as many claims in the queue as it can.
     fn serve(self: &Arc<Self>) {
         loop {
-            let mut fair = self.lock();
-            let Some((claim, waiter)) = fair.next() else {
-                let given_up = fair.give_up();
-                drop(fair);
-                // Its receiver learns it by the end of the channel. What it holds comes back later, and then this begins anew.
+            let mut rule = self.lock();
+            let Some((grant, waiter)) = rule.next() else {
+                let given_up = rule.give_up();
+                drop(rule);
+                // Its task learns it by the end of the channel. What it holds comes back later, and then this begins anew.
                 drop(given_up);
                 return;
             };
-            drop(fair);
-            // Whoever has hung up meanwhile gives it back by that, which must not happen under the lock.
-            drop(waiter.send(self.permit(&claim)));
+            drop(rule);
+            if let Err(mut permit) = waiter.send(self.permit(grant)) {
+                // The task has gone. Its part is given back here, since dropping the permit would call this function again.
+                self.lock().give_back(&permit.owner, std::mem::take(&mut permit.amount));
+            }
         }
     }
 
-    fn permit(self: &Arc<Self>, claim: &Claim) -> Permit {
-        Permit { pool: Arc::clone(self), who: Arc::clone(&claim.who), amount: claim.amount }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Fair<oneshot::Sender<Permit>>> {
-        self.fair.lock().unwrap_or_else(PoisonError::into_inner)
+    fn permit(self: &Arc<Self>, Grant { owner, amount }: Grant<O>) -> Permit<O> {
+        let pool: Arc<dyn GiveBack<O>> = Arc::<Self>::clone(self);
+        Permit { pool, owner, amount }
     }
 }
 
-impl Permit {
+impl<O, R> GiveBack<O> for Pool<R>
+where
+    O: Send + Sync + 'static,
+    R: Rule<Owner = O, Waiter = oneshot::Sender<Permit<O>>> + Send + 'static,
+{
+    fn give_back(self: Arc<Self>, owner: &O, amount: u64) {
+        self.lock().give_back(owner, amount);
+        self.serve();
+    }
+}
+
+impl<O> Permit<O> {
     /// How much it is.
     pub(crate) fn amount(&self) -> u64 {
         self.amount
     }
 
-    /// Makes one of two of the same policy.
+    /// Adds another permit of the same owner and pool.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.amount += std::mem::take(&mut other.amount);
     }
 }
 
-impl Drop for Permit {
+impl<O> Drop for Permit<O> {
     fn drop(&mut self) {
         if self.amount > 0 {
-            self.pool.lock().give_back(&self.who, self.amount);
-            self.pool.serve();
+            Arc::clone(&self.pool).give_back(&self.owner, self.amount);
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl<R: Rule> Drop for Queued<'_, R> {
     fn drop(&mut self) {
-        let left = self.pool.lock().leave(self.who, self.ticket);
-        drop(left);
+        self.pool.lock().leave(self.claim, self.ticket);
     }
 }
 
@@ -138,6 +189,8 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
+    use crate::fair::policies::Claim;
+    use crate::fair::sources::SourceClaim;
 
     fn claim(id: &str, amount: u64, has: u64) -> Claim {
         Claim { who: Claimant::new(&id.parse().expect("an id")), amount, has }
@@ -149,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_back_goes_to_who_waits() {
-        let pool = Pool::new(1, 1, 8);
+        let pool = PolicyPool::new(1, 1, 8);
         let held = pool.try_take(&claim("cluster/a", 1, 0)).expect("free");
         let waiting = tokio::spawn({
             let pool = Arc::clone(&pool);
@@ -163,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_deadline_ends_the_wait_and_the_place() {
-        let pool = Pool::new(1, 1, 1);
+        let pool = PolicyPool::new(1, 1, 1);
         let _held = pool.try_take(&claim("cluster/a", 1, 0)).expect("free");
         for _ in 0..3 {
             let deadline = Some(Instant::now() + Duration::from_millis(5));
@@ -174,7 +227,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_hangs_up_while_it_is_served_loses_nothing_of_others() {
-        let pool = Pool::new(1, 1, 8);
+        let pool = PolicyPool::new(1, 1, 8);
         let held = pool.try_take(&claim("cluster/a", 1, 0)).expect("free");
         let claim_b = claim("cluster/b", 1, 0);
         let mut waiting = Box::pin(pool.take(&claim_b, soon()));
@@ -187,7 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn evaluations_that_wait_for_each_other_are_parted_at_once() {
-        let pool = Pool::new(100, 1, 8);
+        let pool = PolicyPool::new(100, 1, 8);
         let grow = |id: &'static str| {
             let pool = Arc::clone(&pool);
             async move {
@@ -203,5 +256,35 @@ mod tests {
         results.sort_by_key(Result::is_err);
         assert_eq!(results, [Ok(75), Err(NothingLeft::GivenUp)]);
         assert!(before.elapsed() < Duration::from_secs(3));
+    }
+
+    #[tokio::test]
+    async fn a_turn_goes_on_to_the_next_who_still_waits() {
+        let pool = SourcePool::new(1, 1);
+        let claim = SourceClaim { source: Source::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
+        let first = pool.take(&claim, None).await;
+        let mut gone = Box::pin(pool.take(&claim, None));
+        let mut next = Box::pin(pool.take(&claim, None));
+        assert!((&mut gone).now_or_never().is_none() && (&mut next).now_or_never().is_none());
+        assert!(pool.is_waited_for());
+        drop(gone);
+        drop(first);
+        let turn = next.now_or_never().expect("it is its turn");
+        assert!(!pool.is_waited_for());
+        drop(turn);
+        assert!(pool.take(&claim, None).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_nobody_took_is_not_lost() {
+        let pool = SourcePool::new(1, 1);
+        let claim = SourceClaim { source: Source::of([10, 0, 0, 1].into()), is_known: false, amount: 1 };
+        let first = pool.take(&claim, None).await;
+        let mut given = Box::pin(pool.take(&claim, None));
+        assert!((&mut given).now_or_never().is_none());
+        drop(first);
+        // It has its turn, and goes before it learns that.
+        drop(given);
+        assert!(pool.take(&claim, None).now_or_never().is_some());
     }
 }

@@ -1,37 +1,40 @@
-//! Whose turn it is, where several sources want more of something than there is. Pure; [`crate::http::turns`] has the effects.
+//! How the addresses of clients share what is scarce. Pure: no clock, no task, no lock.
 //!
-//! Sources have their turns one after the other, and within a source who came first. Sources that are known and those that
-//! are not take turns as well, so that neither waits behind a crowd of the others.
+//! **The rule.** Sources take turns, and the claims of one source are met in the order in which they came. Known and unknown sources
+//! have queues of their own that take turns as well, so that neither waits behind a crowd of the other. A source that holds as much as
+//! it may is passed over; a large claim is not, so that small ones never keep it waiting.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use portcullis_process::crowd::Source;
 
-/// Something that is shared out in whole numbers.
-pub(crate) struct Shares<T> {
-    free: u32,
-    /// The most that one source has at the same time, so that there is always something for others.
-    most: u32,
-    held: HashMap<Source, u32>,
-    /// Those who are not known, and those who are.
+use crate::fair::{Grant, Rule};
+
+/// A stock, and the sources that hold it or wait for it. `T` is how a claim that waits is met.
+pub(crate) struct BySource<T> {
+    free: u64,
+    /// The most that one source may hold, so that others always find some.
+    most: u64,
+    held: HashMap<Source, u64>,
+    /// The queues of unknown sources and of known ones.
     lanes: [Lane<T>; 2],
-    /// The lane that is asked first.
+    /// The queue that is served first.
     turn: usize,
     tickets: u64,
 }
 
-/// Those who wait, by source and in the order of their coming.
+/// Claims that wait, by source and in the order in which they came.
 struct Lane<T> {
     sources: VecDeque<Source>,
     waiting: HashMap<Source, BTreeMap<u64, Wish<T>>>,
 }
 
 struct Wish<T> {
-    amount: u32,
+    amount: u64,
     waiter: T,
 }
 
-/// Who waits, for taking it back.
+/// The place of a claim in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket {
     source: Source,
@@ -39,27 +42,27 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
-/// What somebody gets.
+/// A claim that is met.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Given<T> {
-    /// Who.
+    /// How the claim is met.
     pub waiter: T,
-    /// From where.
+    /// Its source.
     pub source: Source,
-    /// How much.
-    pub amount: u32,
+    /// How much it gets.
+    pub amount: u64,
 }
 
-impl<T> Shares<T> {
-    /// `total`, of which one source has `most` at the same time.
-    pub(crate) fn new(total: u32, most: u32) -> Self {
+impl<T> BySource<T> {
+    /// A stock of `total`, of which one source may hold `most`.
+    pub(super) fn new(total: u64, most: u64) -> Self {
         let lane = || Lane { sources: VecDeque::new(), waiting: HashMap::new() };
         let lanes = [lane(), lane()];
         Self { free: total, most, held: HashMap::new(), lanes, turn: 1, tickets: 0 }
     }
 
-    /// Somebody wants something; [`Shares::give_next`] says when he gets it. Who wants more than one source may have gets that.
-    pub(crate) fn ask(&mut self, source: Source, is_known: bool, amount: u32, waiter: T) -> Ticket {
+    /// Puts a claim into its queue; [`BySource::give_next`] says when it is met. A claim for more than one source may hold gets that.
+    pub(super) fn ask(&mut self, source: Source, is_known: bool, amount: u64, waiter: T) -> Ticket {
         let number = self.tickets;
         self.tickets += 1;
         let lane = &mut self.lanes[usize::from(is_known)];
@@ -71,16 +74,16 @@ impl<T> Shares<T> {
         Ticket { source, is_known, number }
     }
 
-    /// He does not want it any more. Nothing happens when he has got it meanwhile.
-    pub(crate) fn take_back(&mut self, ticket: Ticket) {
-        // A source without anybody who waits is forgotten when its turn comes.
+    /// Takes a claim out of its queue, if it still waits.
+    pub(super) fn take_back(&mut self, ticket: Ticket) {
+        // A source without claims is forgotten when its turn comes.
         if let Some(waiting) = self.lanes[usize::from(ticket.is_known)].waiting.get_mut(&ticket.source) {
             waiting.remove(&ticket.number);
         }
     }
 
-    /// Something is free again.
-    pub(crate) fn give_back(&mut self, source: Source, amount: u32) {
+    /// Takes back what a source held.
+    pub(super) fn give_back(&mut self, source: Source, amount: u64) {
         self.free += amount;
         if let Some(held) = self.held.get_mut(&source) {
             *held = held.saturating_sub(amount);
@@ -90,8 +93,8 @@ impl<T> Shares<T> {
         }
     }
 
-    /// The next who gets something, if there is enough for him.
-    pub(crate) fn give_next(&mut self) -> Option<Given<T>> {
+    /// The next claim that is met, if there is enough for it.
+    pub(super) fn give_next(&mut self) -> Option<Given<T>> {
         for lane in [self.turn, 1 - self.turn] {
             for _ in 0..self.lanes[lane].sources.len() {
                 let Some((source, amount)) = self.lanes[lane].front() else { continue };
@@ -100,7 +103,7 @@ impl<T> Shares<T> {
                     continue;
                 }
                 if amount > self.free {
-                    // Nobody overtakes him, or who wants much would wait for ever.
+                    // No other claim overtakes it, or a large one would wait for ever.
                     return None;
                 }
                 let waiter = self.lanes[lane].pop()?;
@@ -113,16 +116,15 @@ impl<T> Shares<T> {
         None
     }
 
-    /// Whether anybody waits.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    /// Whether any claim waits.
+    pub(super) fn is_waited_for(&self) -> bool {
         self.lanes.iter().flat_map(|lane| lane.waiting.values()).any(|waiting| !waiting.is_empty())
     }
 }
 
 impl<T> Lane<T> {
-    /// What the first of the source whose turn it is wants. Nothing where nobody of that source waits, which is then
-    /// forgotten.
-    fn front(&mut self) -> Option<(Source, u32)> {
+    /// The first claim of the source whose turn it is. A source without claims is forgotten, and there is none.
+    fn front(&mut self) -> Option<(Source, u64)> {
         let source = *self.sources.front()?;
         let first = self.waiting.get(&source).and_then(|waiting| waiting.first_key_value());
         if let Some((_, wish)) = first {
@@ -133,12 +135,57 @@ impl<T> Lane<T> {
         None
     }
 
-    /// Takes him out; his source comes last now.
+    /// Takes that claim out; its source comes last now.
     fn pop(&mut self) -> Option<T> {
         let source = *self.sources.front()?;
         let (_, wish) = self.waiting.get_mut(&source)?.pop_first()?;
         self.sources.rotate_left(1);
         Some(wish.waiter)
+    }
+}
+
+/// A claim of one connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SourceClaim {
+    /// Where the connection comes from.
+    pub(crate) source: Source,
+    /// Whether reviews from there were answered before.
+    pub(crate) is_known: bool,
+    /// How much is asked for.
+    pub(crate) amount: u64,
+}
+
+impl<T> Rule for BySource<T> {
+    type Owner = Source;
+    type Claim = SourceClaim;
+    type Ticket = Ticket;
+    type Waiter = T;
+
+    /// Every claim has its turn in the queue, however short that is.
+    fn take(&mut self, _: &SourceClaim) -> Option<Grant<Source>> {
+        None
+    }
+
+    fn wait(&mut self, claim: &SourceClaim, waiter: T) -> Result<Ticket, T> {
+        Ok(self.ask(claim.source, claim.is_known, claim.amount, waiter))
+    }
+
+    fn leave(&mut self, _: &SourceClaim, ticket: Ticket) {
+        self.take_back(ticket);
+    }
+
+    fn give_back(&mut self, owner: &Source, amount: u64) {
+        Self::give_back(self, *owner, amount);
+    }
+
+    fn next(&mut self) -> Option<(Grant<Source>, T)> {
+        let Given { waiter, source, amount } = self.give_next()?;
+        Some((Grant { owner: source, amount }, waiter))
+    }
+
+    /// No claim is for more of what its connection holds already, so none waits for another.
+    fn give_up(&mut self) -> Option<T> {
+        None
     }
 }
 
@@ -150,14 +197,14 @@ mod tests {
         Source::of([10, 0, 0, last].into())
     }
 
-    /// Everybody who gets something now.
-    fn given(shares: &mut Shares<&'static str>) -> Vec<&'static str> {
+    /// All that is given now.
+    fn given(shares: &mut BySource<&'static str>) -> Vec<&'static str> {
         std::iter::from_fn(|| shares.give_next().map(|given| given.waiter)).collect()
     }
 
     #[test]
     fn sources_take_turns() {
-        let mut shares = Shares::new(1, 1);
+        let mut shares = BySource::new(1, 1);
         for waiter in ["a1", "a2", "a3"] {
             shares.ask(source(1), false, 1, waiter);
         }
@@ -173,7 +220,7 @@ mod tests {
 
     #[test]
     fn known_sources_do_not_wait_behind_a_crowd_of_others() {
-        let mut shares = Shares::new(1, 1);
+        let mut shares = BySource::new(1, 1);
         for (last, waiter) in (10..).zip(["s1", "s2", "s3", "s4"]) {
             shares.ask(source(last), false, 1, waiter);
         }
@@ -189,7 +236,7 @@ mod tests {
 
     #[test]
     fn one_source_never_has_everything() {
-        let mut shares = Shares::new(4, 3);
+        let mut shares = BySource::new(4, 3);
         for waiter in ["a1", "a2", "a3", "a4"] {
             shares.ask(source(1), false, 1, waiter);
         }
@@ -202,7 +249,7 @@ mod tests {
 
     #[test]
     fn who_wants_much_is_not_overtaken() {
-        let mut shares = Shares::new(4, 4);
+        let mut shares = BySource::new(4, 4);
         shares.ask(source(1), false, 2, "a");
         shares.ask(source(2), false, 3, "large");
         shares.ask(source(3), false, 1, "small");
@@ -214,14 +261,14 @@ mod tests {
 
     #[test]
     fn who_wants_more_than_there_is_gets_the_most_there_is() {
-        let mut shares = Shares::new(4, 3);
+        let mut shares = BySource::new(4, 3);
         shares.ask(source(1), false, 9, "a");
         assert_eq!(shares.give_next(), Some(Given { waiter: "a", source: source(1), amount: 3 }));
     }
 
     #[test]
     fn who_has_gone_is_passed_over() {
-        let mut shares = Shares::new(1, 1);
+        let mut shares = BySource::new(1, 1);
         let gone = shares.ask(source(1), false, 1, "gone");
         shares.ask(source(2), false, 1, "b");
         shares.take_back(gone);

@@ -11,9 +11,10 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::fair::pool::{SourcePermit, SourcePool};
+use crate::fair::sources::SourceClaim;
 use crate::http::connection::ConnectionState;
 use crate::http::pace::{LONGEST, Progress};
-use crate::http::turns::{Turn, Turns};
 use crate::metrics::Metrics;
 
 /// Bodies up to this size are bounded by the number of connections alone, and never wait.
@@ -36,7 +37,7 @@ pub(crate) struct BodyLimits {
     largest: usize,
     /// The memory for all large bodies together, in steps. A body takes what it announces before any of it is read; one that finds too
     /// little waits, and so does its sender.
-    memory: Arc<Turns>,
+    memory: Arc<SourcePool>,
     metrics: Metrics,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct BodyLimits {
 pub(crate) struct Body {
     /// The content.
     pub bytes: Bytes,
-    _memory: Option<Turn>,
+    _memory: Option<SourcePermit>,
 }
 
 /// Why a body is not taken.
@@ -68,16 +69,16 @@ struct Reading<'a> {
     received: usize,
     begun: Instant,
     /// Where its memory comes from; none if it is small.
-    memory: Option<&'a Turns>,
+    memory: Option<&'a SourcePool>,
 }
 
 impl BodyLimits {
     /// Limits of `largest` bytes for each body, and of `memory` bytes for all large ones together.
     pub(crate) fn new(largest: usize, memory: u64, metrics: &Metrics) -> Self {
-        let steps = |bytes: usize| u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX).max(1);
+        let steps = |bytes: usize| u64::try_from(bytes.div_ceil(STEP)).unwrap_or(u64::MAX).max(1);
         let one = largest.saturating_mul(COPIES);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).max(one);
-        let memory = Turns::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
+        let memory = SourcePool::new(steps(memory), steps((memory / 4 * QUARTERS_OF_ONE).max(one)));
         Self { largest, memory, metrics: metrics.clone() }
     }
 
@@ -101,15 +102,15 @@ impl BodyLimits {
         }
         // Chunked bodies are refused before, so this is exactly what comes.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let turn = if announced > SMALL { Some(self.room(announced, state, patience).await?) } else { None };
+        let permit = if announced > SMALL { Some(self.room(announced, state, patience).await?) } else { None };
         state.sending(u64::try_from(announced).unwrap_or(u64::MAX));
-        let memory = turn.as_ref().map(|_| &*self.memory);
+        let memory = permit.as_ref().map(|_| &*self.memory);
         let reading = Reading { body, state, announced, received: 0, begun: Instant::now(), memory };
         let read = reading.whole().await;
         if read == Err(BodyError::TooSlow) {
             self.metrics.bodies_too_slow.inc();
         }
-        Ok(Body { bytes: read?, _memory: turn })
+        Ok(Body { bytes: read?, _memory: permit })
     }
 
     /// Waits until there is memory for a body.
@@ -118,12 +119,13 @@ impl BodyLimits {
         announced: usize,
         state: &ConnectionState,
         patience: Option<Duration>,
-    ) -> Result<Turn, BodyError> {
+    ) -> Result<SourcePermit, BodyError> {
         state.waiting();
-        let steps = u32::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u32::MAX);
-        let room = self.memory.acquire(state.source(), state.is_known() || state.is_proven(), steps);
+        let amount = u64::try_from(announced.saturating_mul(COPIES).div_ceil(STEP)).unwrap_or(u64::MAX);
+        let is_known = state.is_known() || state.is_proven();
+        let claim = SourceClaim { source: state.source(), is_known, amount };
         let longest = patience.map_or(LONGEST, |patience| patience.saturating_sub(LAST_MOMENT).min(LONGEST));
-        timeout(longest, room).await.map_err(|_| {
+        self.memory.take(&claim, Some(Instant::now() + longest)).await.map_err(|_| {
             self.metrics.bodies_without_room.inc();
             BodyError::NoRoom
         })
@@ -181,7 +183,7 @@ impl Reading<'_> {
         }
         loop {
             let progress = self.progress();
-            let is_in_the_way = || self.memory.is_some_and(Turns::is_waited_for);
+            let is_in_the_way = || self.memory.is_some_and(SourcePool::is_waited_for);
             if progress.is_too_slow() || (progress.lags() && is_in_the_way()) {
                 return Poll::Ready(Err(BodyError::TooSlow));
             }

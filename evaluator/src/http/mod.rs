@@ -15,4 +15,3 @@ pub(crate) mod route;
 pub(crate) mod server;
 mod stream;
 pub(crate) mod tls;
-mod turns;

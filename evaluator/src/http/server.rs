@@ -18,12 +18,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 
+use crate::fair::pool::SourcePool;
+use crate::fair::sources::SourceClaim;
 use crate::http::connection::{ConnectionState, Signal};
 use crate::http::connections::{Connections, Listed};
 use crate::http::handler::Handler;
 use crate::http::stream::Stream;
 use crate::http::tls::Certificates;
-use crate::http::turns::Turns;
 use crate::metrics::Metrics;
 
 /// The buffer for a request's head and for reading its body, in bytes. Each connection has one, so it is small.
@@ -91,8 +92,8 @@ impl Server {
     async fn accept(self: &Arc<Self>, listener: &TcpListener) {
         // Half of the threads may be busy with the arithmetic of handshakes; the rest is for established connections.
         let workers = tokio::runtime::Handle::current().metrics().num_workers();
-        let turns = u32::try_from(workers / 2).unwrap_or(u32::MAX).max(1);
-        let handshakes = Turns::new(turns, turns);
+        let permits = u64::try_from(workers / 2).unwrap_or(u64::MAX).max(1);
+        let handshakes = SourcePool::new(permits, permits);
         let unseen = Arc::new(Semaphore::new(UNSEEN));
         let mut failed: Option<Instant> = None;
         loop {
@@ -139,7 +140,7 @@ impl Server {
         }
     }
 
-    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Arc<Turns>) {
+    async fn connection(&self, stream: TcpStream, listed: Listed, handshakes: &Arc<SourcePool>) {
         // Answers are single writes; waiting for more to send only delays them.
         let _ = stream.set_nodelay(true);
         let state = &listed.state;
@@ -187,7 +188,7 @@ impl Server {
         certificates: &Certificates,
         stream: TcpStream,
         state: &ConnectionState,
-        handshakes: &Arc<Turns>,
+        handshakes: &Arc<SourcePool>,
     ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
         let config = certificates.current()?;
         let acceptor = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
@@ -196,9 +197,10 @@ impl Server {
             // The client's hello is answered with a permit, which does not wait for the client after that: or clients that send a hello
             // and no more would keep out all others.
             state.waiting();
-            let turn = handshakes.acquire(state.source(), state.is_known(), 1).await;
+            let claim = SourceClaim { source: state.source(), is_known: state.is_known(), amount: 1 };
+            let permit = handshakes.take(&claim, None).await.expect("every claim is met in its turn");
             let answered = poll_fn(|cx| Poll::Ready(Pin::as_mut(&mut rest).poll(cx))).await;
-            drop(turn);
+            drop(permit);
             state.opening();
             match answered {
                 Poll::Ready(stream) => stream,

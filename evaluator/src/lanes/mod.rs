@@ -41,7 +41,7 @@ pub(crate) use self::share::Share;
 use self::slow_lane::{InTurns, Order};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
-use crate::fair::pool::{Permit, Pool};
+use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::memory::{GuestMemory, MemoryPlan};
 use crate::metrics::{Metrics, PolicyMetrics};
 
@@ -86,9 +86,9 @@ impl LaneLimits {
 /// The slow lane, and the instances that all policies share.
 pub struct Lanes {
     limits: LaneLimits,
-    instances: Arc<Pool>,
-    long: Arc<Pool>,
-    loading: Arc<Pool>,
+    instances: Arc<PolicyPool>,
+    long: Arc<PolicyPool>,
+    loading: Arc<PolicyPool>,
     memory: Arc<GuestMemory>,
     order: Arc<Order>,
     in_use: IntGauge,
@@ -115,7 +115,7 @@ impl Lanes {
             })
             .build()?;
         metrics.instance_limit.set(i64::try_from(limits.instances).unwrap_or(i64::MAX));
-        let permits = |n: usize| Pool::new(u64::try_from(n).unwrap_or(u64::MAX), 1, QUEUE);
+        let permits = |n: usize| PolicyPool::new(u64::try_from(n).unwrap_or(u64::MAX), 1, QUEUE);
         Ok(Arc::new(Self {
             limits,
             instances: permits(limits.instances),
@@ -192,7 +192,7 @@ impl Lanes {
         }
     }
 
-    fn in_use(&self, permit: Permit) -> InstancePermit {
+    fn in_use(&self, permit: PolicyPermit) -> InstancePermit {
         self.in_use.inc();
         InstancePermit { in_use: self.in_use.clone(), _permit: permit }
     }
@@ -219,7 +219,7 @@ impl Drop for Lanes {
 /// The right to one instance.
 struct InstancePermit {
     in_use: IntGauge,
-    _permit: Permit,
+    _permit: PolicyPermit,
 }
 
 impl Drop for InstancePermit {

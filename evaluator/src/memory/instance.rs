@@ -8,7 +8,7 @@ use prometheus::{IntCounter, IntGauge};
 use super::MemoryPlan;
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
-use crate::fair::pool::{Permit, Pool};
+use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::metrics::Metrics;
 
 /// What is taken at a time, so that a guest which grows page by page asks seldom.
@@ -20,7 +20,7 @@ const LAST_MOMENT: Duration = Duration::from_millis(100);
 /// The memory of all instances.
 pub(crate) struct GuestMemory {
     floor: u64,
-    shared: Arc<Pool>,
+    shared: Arc<PolicyPool>,
     used: IntGauge,
     waits: IntCounter,
     refused: IntCounter,
@@ -40,7 +40,7 @@ pub(crate) struct Lease {
 pub(crate) struct Hold {
     memory: Arc<GuestMemory>,
     /// Above the floor.
-    permit: Mutex<Option<Permit>>,
+    permit: Mutex<Option<PolicyPermit>>,
 }
 
 /// There is no memory left for an instance now.
@@ -56,7 +56,7 @@ impl GuestMemory {
         Arc::new(Self {
             floor: plan.floor,
             // Each instance waits once at a time, so there are never more than that.
-            shared: Pool::new(plan.shared, plan.shared / 32, usize::MAX),
+            shared: PolicyPool::new(plan.shared, plan.shared / 32, usize::MAX),
             used: metrics.guest_memory.clone(),
             waits: metrics.guest_memory_waits.clone(),
             refused: metrics.guest_memory_refused.clone(),
@@ -105,7 +105,8 @@ impl Lease {
         if above == 0 {
             return None;
         }
-        let has = self.hold.permit.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Permit::amount);
+        let has =
+            self.hold.permit.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, PolicyPermit::amount);
         let amount = above.saturating_sub(has).div_ceil(STEP).saturating_mul(STEP);
         (amount > 0).then(|| Claim { who: Arc::clone(&self.who), amount, has })
     }
@@ -120,7 +121,7 @@ impl GuestMemory {
 }
 
 impl Hold {
-    fn add(&self, more: Permit) {
+    fn add(&self, more: PolicyPermit) {
         self.memory.used.add(gauge(more.amount()));
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *permit {
@@ -133,7 +134,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let permit = self.permit.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let shared = permit.as_ref().map_or(0, Permit::amount);
+        let shared = permit.as_ref().map_or(0, PolicyPermit::amount);
         self.memory.used.sub(gauge(self.memory.floor.saturating_add(shared)));
     }
 }

@@ -17,7 +17,7 @@ use wasmtime::{Engine, Module};
 
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
-use crate::fair::pool::Pool;
+use crate::fair::pool::PolicyPool;
 use crate::volume::private_copy::PrivateCopies;
 use crate::volume::private_room::{NoRoom, Wish};
 
@@ -109,7 +109,7 @@ pub(crate) struct Artifacts {
     slots: Mutex<HashMap<Digest, Slot>>,
     /// Hashing and copying keep a core busy each, so more at once would only share it. There are twice as many turns, of which a
     /// tenant gets half: whoever comes next need not wait for the hundreds of somebody else.
-    workers: Arc<Pool>,
+    workers: Arc<PolicyPool>,
     /// What the newest manifest names: the copies that stay where room is needed.
     needed: Mutex<HashSet<Digest>>,
 }
@@ -145,7 +145,7 @@ impl Artifacts {
             copies: PrivateCopies::new(volume, private, size)?,
             engine,
             slots: Mutex::default(),
-            workers: Pool::new(u64::try_from(workers).unwrap_or(u64::MAX).saturating_mul(2), 1, usize::MAX),
+            workers: PolicyPool::new(u64::try_from(workers).unwrap_or(u64::MAX).saturating_mul(2), 1, usize::MAX),
             needed: Mutex::default(),
         })
     }
