@@ -9,8 +9,6 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
 };
 
-use crate::volume::error_share::Counts;
-
 /// Buckets of durations, in seconds: from 50 µs to 30 s.
 const SECONDS: &[f64] = &[
     0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.05, 0.1, 0.25, 0.5,
@@ -99,6 +97,15 @@ pub struct PolicyMetrics {
     failures: Mutex<BTreeMap<Reason, u64>>,
     policy: PolicyId,
     is_forgotten: AtomicBool,
+}
+
+/// The counters of a policy at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Evaluations with a verdict, whatever it was.
+    pub(crate) verdicts: u64,
+    /// Evaluations without a verdict.
+    pub(crate) failures: BTreeMap<Reason, u64>,
 }
 
 /// What a verdict counts as.

@@ -1,4 +1,4 @@
-//! What the host knows of one call.
+//! What the host keeps for one call, beside the instance.
 
 use std::future::ready;
 use std::pin::Pin;
@@ -8,8 +8,7 @@ use std::time::Instant;
 use wasmtime::{Memory, ResourceLimiterAsync};
 
 use super::preview1::Streams;
-use super::wapc::Exchange;
-use super::{CallError, Host};
+use super::{CallError, Host, Parts};
 use crate::memory::Lease;
 
 /// Bytes of one element of a table.
@@ -17,17 +16,17 @@ const ELEMENT: u64 = 8;
 
 /// The host's side of one instance.
 pub(crate) struct Context {
-    /// When the answer must be there.
+    /// When the reply must be there.
     pub(super) deadline: Instant,
-    /// What the instance may use, and has of it.
+    /// What the instance may use of memory and tables, and what it has taken.
     pub(super) growth: Growth,
-    /// The exported memory, once the instance is there.
+    /// The exported memory; none before the instance is made.
     pub(super) memory: Option<Memory>,
     /// The policy's rights and log.
     pub(super) host: Arc<Host>,
-    /// Whether the guest was refused a capability.
+    /// Whether the guest was denied a capability.
     pub(super) denied: bool,
-    /// waPC: what goes back and forth.
+    /// waPC: what guest and host hand to each other.
     pub(super) wapc: Exchange,
     /// WASI: arguments and streams.
     pub(super) wasi: Streams,
@@ -48,6 +47,19 @@ impl Context {
     }
 }
 
+/// What a waPC guest and its host hand to each other in one call.
+#[derive(Default)]
+pub(super) struct Exchange {
+    pub(super) operation: &'static str,
+    pub(super) payload: Parts,
+    /// The guest's reply, and its error text; none as long as it has given none.
+    pub(super) reply: Option<Vec<u8>>,
+    pub(super) error: Option<Vec<u8>>,
+    /// The reply of the last host call, or its error text.
+    pub(super) host_reply: Option<Vec<u8>>,
+    pub(super) host_error: Option<String>,
+}
+
 /// Bounds on what an instance may grow to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -57,7 +69,7 @@ pub(crate) struct Limits {
     pub(crate) table_elements: usize,
 }
 
-/// An instance's growth: within its limits, and when there is memory.
+/// The growth of an instance: within its limits, and when memory is available.
 pub(crate) struct Growth {
     limits: Limits,
     lease: Lease,
@@ -67,7 +79,7 @@ pub(crate) struct Growth {
 type Decision<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send + 'a>>;
 
 impl Growth {
-    /// Lets the instance have `more` bytes, now or when there are some.
+    /// Gives the instance `more` bytes, now or when they become available.
     fn grow<'a>(&'a mut self, more: u64) -> Decision<'a> {
         Box::pin(async move {
             let grown = self.lease.grow(more).await;
@@ -76,9 +88,8 @@ impl Growth {
     }
 }
 
-/// Growth beyond a limit ends the call. WebAssembly could also be told "no" (a growth of -1), but a guest that does not
-/// look at the result would then ask for ever, and one that does ends with a trap that hides the cause: so the trap comes
-/// from here and names the limit.
+/// Growth beyond a limit ends the call. `memory.grow` could also return -1, but a guest that ignores the result would then ask for ever,
+/// and one that checks it ends with a trap that hides the cause: so the trap comes from here and names the limit.
 impl ResourceLimiterAsync for Growth {
     fn memory_growing<'a, 'r>(&'a mut self, current: usize, desired: usize, _: Option<usize>) -> Decision<'r>
     where

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use portcullis_contract::{Candidate, Digest, ExecutionMode};
+use wasmtime::Module;
 
 use crate::guest::{CallError, Guest, Host, Operation, Parts};
 use crate::verdict::offload;
 use crate::verdict::reply;
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
-use crate::volume::artifact::Code;
 
 /// A generation that passed all its checks.
 pub struct Loaded {
@@ -24,7 +24,7 @@ pub struct Loaded {
     guest: Arc<Guest>,
     host: Arc<Host>,
     /// Keeps the mapping alive, and with it the entry by which other policies find the same code.
-    code: Arc<Code>,
+    module: Arc<Module>,
 }
 
 impl Loaded {
@@ -33,7 +33,7 @@ impl Loaded {
         timeout: Duration,
         guest: Arc<Guest>,
         host: Arc<Host>,
-        code: Arc<Code>,
+        module: Arc<Module>,
     ) -> Self {
         Self {
             generation: candidate.generation,
@@ -45,7 +45,7 @@ impl Loaded {
             settings: Bytes::copy_from_slice(candidate.settings.get().as_bytes()),
             guest,
             host,
-            code,
+            module,
         }
     }
 
@@ -61,7 +61,7 @@ impl Loaded {
             settings: self.settings.clone(),
             guest: Arc::clone(&self.guest),
             host: Arc::new(self.host.renumbered(generation)),
-            code: Arc::clone(&self.code),
+            module: Arc::clone(&self.module),
         }
     }
 

@@ -14,17 +14,6 @@ use crate::memory::Lease;
 /// Largest error text of a guest that is kept, in bytes; the rest is dropped. Of what is kept, a kilobyte is quoted.
 const MAX_ERROR: usize = 64 << 10;
 
-/// What goes back and forth in one call.
-#[derive(Default)]
-pub(super) struct Exchange {
-    operation: &'static str,
-    payload: Parts,
-    reply: Option<Vec<u8>>,
-    error: Option<Vec<u8>>,
-    host_reply: Option<Vec<u8>>,
-    host_error: Option<String>,
-}
-
 /// A module of this convention, linked.
 pub(crate) struct WapcGuest {
     pub(super) pre: InstancePre<Context>,

@@ -30,11 +30,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use portcullis_contract::PolicyId;
 use prometheus::{IntCounter, IntGauge};
 use tokio::runtime::Runtime;
 use tokio::time::timeout_at;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 pub(crate) use self::error::LaneError;
 pub(crate) use self::share::Share;
@@ -43,7 +43,7 @@ use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::memory::{GuestMemory, MemoryPlan};
-use crate::metrics::{Metrics, PolicyMetrics};
+use crate::metrics::Metrics;
 
 /// How nice the slow lane's threads are. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
 /// one that wakes up takes its place at once; yet on a busy machine it still gets on.
@@ -134,11 +134,6 @@ impl Lanes {
         self.limits
     }
 
-    /// The share of a policy.
-    pub fn share(self: &Arc<Self>, policy: &PolicyId, metrics: Arc<PolicyMetrics>) -> Arc<Share> {
-        Arc::new(Share::new(Arc::clone(self), Claimant::new(policy), metrics))
-    }
-
     /// What the instances of all policies may use of memory.
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
         &self.memory
@@ -182,7 +177,7 @@ impl Lanes {
         deadline: Instant,
         turns: impl Future<Output = std::thread::Result<T>> + Send + 'static,
     ) -> Result<T, LaneError> {
-        let task = AbortOnDropHandle::new(self.slow().spawn(turns));
+        let task = AbortOnDropHandle::new(self.slow().spawn(turns.in_current_span()));
         // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
         match timeout_at(deadline.into(), task).await {
             Ok(Ok(output)) => output.map_err(panicked),

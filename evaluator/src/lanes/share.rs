@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use futures::FutureExt as _;
+use portcullis_contract::PolicyId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
@@ -38,7 +39,9 @@ struct Permits {
 }
 
 impl Share {
-    pub(super) fn new(lanes: Arc<Lanes>, who: Arc<Claimant>, metrics: Arc<PolicyMetrics>) -> Self {
+    /// The share of a policy in `lanes`.
+    pub(crate) fn new(lanes: Arc<Lanes>, policy: &PolicyId, metrics: Arc<PolicyMetrics>) -> Self {
+        let who = Claimant::new(policy);
         let running = Arc::new(Semaphore::new(lanes.limits.running));
         Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long: Arc::default(), metrics }
     }
@@ -167,7 +170,7 @@ mod tests {
         let lanes = Lanes::new(limits, MemoryPlan::unlimited(), &metrics).expect("starts");
         move |id| {
             let id = id.parse().expect("an id");
-            lanes.share(&id, metrics.policy(&id))
+            Arc::new(Share::new(Arc::clone(&lanes), &id, metrics.policy(&id)))
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use prometheus::{IntCounter, IntGauge};
 
-use super::MemoryPlan;
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::{PolicyPermit, PolicyPool};
+use crate::memory::plan::MemoryPlan;
 use crate::metrics::Metrics;
 
 /// What is taken at a time, so that a guest which grows page by page asks seldom.

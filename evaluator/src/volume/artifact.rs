@@ -6,11 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use portcullis_contract::{Artifact, Digest, Reason};
+use portcullis_contract::{Artifact, Digest};
 use portcullis_engine::RunningEngine;
 use portcullis_process::files::FileError;
 use wasmtime::{Engine, Module};
@@ -18,87 +17,9 @@ use wasmtime::{Engine, Module};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::PolicyPool;
+use crate::volume::artifact_error::ArtifactError;
 use crate::volume::private_copy::PrivateCopies;
-use crate::volume::private_room::{NoRoom, Wish};
-
-/// Why an artifact cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ArtifactError {
-    /// It is not there: the loader is about to make it again.
-    #[error("the artifact {file} is not on the volume; the loader makes it again")]
-    Missing {
-        /// Its name.
-        file: String,
-    },
-    /// It is no regular file or may not be read.
-    #[error("{0}; the evaluator's user must be able to read the volume")]
-    Unreadable(FileError),
-    /// Its bytes are not those that the manifest promises.
-    #[error(
-        "the artifact {file} has digest {found} and not {expected}, as its manifest says; the loader makes it again"
-    )]
-    Corrupt {
-        /// Its name.
-        file: String,
-        /// What the manifest says.
-        expected: Digest,
-        /// What the bytes have.
-        found: Digest,
-    },
-    /// Its size is not the one that the manifest promises.
-    #[error("the artifact {file} has not the {expected} bytes that its manifest says; the loader makes it again")]
-    Length {
-        /// Its name.
-        file: String,
-        /// What the manifest says.
-        expected: u64,
-    },
-    /// It was made for another engine, other settings of it, or another processor.
-    #[error("the artifact {file} was made for another engine: {cause}; the loader makes it again")]
-    Incompatible {
-        /// Its name.
-        file: String,
-        /// What the engine says.
-        cause: String,
-    },
-    /// The module wants more at its start than an instance may have.
-    #[error("{0}")]
-    Limit(String),
-    /// There is no room for the private copy.
-    #[error(
-        "there is no room for a private copy of the artifact {file} of {bytes} bytes: {why}; use smaller or fewer modules, or enlarge the folder"
-    )]
-    NoRoom {
-        /// Its name.
-        file: String,
-        /// Its size.
-        bytes: u64,
-        /// For whom.
-        why: NoRoom,
-    },
-    /// The private copy cannot be written.
-    #[error("failed to make the private copy of an artifact: {0}")]
-    Copy(FileError),
-}
-
-impl ArtifactError {
-    /// The reason of the failure.
-    pub(crate) fn reason(&self) -> Reason {
-        match self {
-            Self::Missing { .. } => Reason::ArtifactMissing,
-            Self::NoRoom { .. } => Reason::VolumeFull,
-            Self::Copy(error) if is_full(error) => Reason::VolumeFull,
-            Self::Unreadable(_) | Self::Copy(_) => Reason::ArtifactUnreadable,
-            Self::Corrupt { .. } | Self::Length { .. } => Reason::ArtifactCorrupt,
-            Self::Incompatible { .. } => Reason::ArtifactIncompatible,
-            Self::Limit(_) => Reason::MemoryLimit,
-        }
-    }
-}
-
-fn is_full(error: &FileError) -> bool {
-    matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
+use crate::volume::private_room::Wish;
 
 /// The artifacts in use, each mapped once however many policies name it.
 pub(crate) struct Artifacts {
@@ -114,19 +35,7 @@ pub(crate) struct Artifacts {
     needed: Mutex<HashSet<Digest>>,
 }
 
-type Slot = Arc<tokio::sync::Mutex<Weak<Code>>>;
-
-/// Mapped code.
-pub(crate) struct Code {
-    module: Module,
-}
-
-impl Code {
-    /// The module.
-    pub(crate) fn module(&self) -> &Module {
-        &self.module
-    }
-}
+type Slot = Arc<tokio::sync::Mutex<Weak<Module>>>;
 
 impl Artifacts {
     /// Artifacts of the volume at `volume`, with private copies in `private`, which may have `size` bytes. A tenant has `workers` of
@@ -165,7 +74,7 @@ impl Artifacts {
         who: &Arc<Claimant>,
         enforced: bool,
         artifact: &Artifact,
-    ) -> Result<Arc<Code>, ArtifactError> {
+    ) -> Result<Arc<Module>, ArtifactError> {
         let slot = Arc::clone(self.lock().entry(artifact.sha256).or_default());
         if let Some(code) = slot.try_lock().ok().and_then(|code| code.upgrade()) {
             return Ok(code);
@@ -204,7 +113,7 @@ impl Artifacts {
     }
 
     /// Copies where needed, checks and maps. Blocks.
-    fn map(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<Code, ArtifactError> {
+    fn map(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<Module, ArtifactError> {
         let copy = match self.copies.get(artifact, wish) {
             Err(ArtifactError::NoRoom { .. }) => {
                 // Copies of earlier manifests may be there still.
@@ -218,7 +127,7 @@ impl Artifacts {
             ArtifactError::Copy(FileError { action: "open", path: self.copies.path(artifact.sha256), source })
         })?;
         let error = match map(self.engine.engine(), copy) {
-            Ok(module) => return Ok(Code { module }),
+            Ok(module) => return Ok(module),
             Err(error) => error,
         };
         // The pool refuses what is too large for it in the same breath as what was made for another engine. An engine
@@ -270,6 +179,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
+    use portcullis_contract::Reason;
     use portcullis_engine::RunLimits;
 
     use super::*;

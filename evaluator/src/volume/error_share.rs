@@ -7,19 +7,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use portcullis_contract::Reason;
 
+use crate::metrics::Counts;
+
 /// Above this share of failed evaluations, in percent, an interval is bad.
 const PERCENT: u64 = 5;
 /// So many intervals make the time for which it must last; and where nobody asks for so many, it is over.
 pub(crate) const INTERVALS: u32 = 5;
-
-/// What a policy's counters say.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Verdicts, whatever they were.
-    pub(crate) verdicts: u64,
-    /// Evaluations without a verdict.
-    pub(crate) failures: BTreeMap<Reason, u64>,
-}
 
 /// What is known of one policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

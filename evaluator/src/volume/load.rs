@@ -13,7 +13,8 @@ use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
 use crate::verdict::reply;
-use crate::volume::artifact::{ArtifactError, Artifacts};
+use crate::volume::artifact::Artifacts;
+use crate::volume::artifact_error::ArtifactError;
 
 /// From this size on settings are refused, in bytes.
 const MAX_SETTINGS: usize = 1 << 20;
@@ -90,8 +91,8 @@ impl Loading {
         let settings = candidate.settings.get();
         check_size(settings)?;
         let who = Claimant::new(id);
-        let code = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
-        let guest = Arc::new(self.guests.link(code.module(), candidate.execution_mode)?);
+        let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
+        let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
         let host = Arc::new(Host {
             grants: Grants::new(&candidate.host_capabilities),
             log: GuestLog::new(id.clone(), candidate.generation, metrics),
@@ -101,7 +102,7 @@ impl Loading {
         let seconds = candidate.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let timeout = seconds.unwrap_or(self.policy_timeout);
         self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
-        Ok(Arc::new(Loaded::new(candidate, timeout, guest, host, code)))
+        Ok(Arc::new(Loaded::new(candidate, timeout, guest, host, module)))
     }
 
     async fn check_settings(

@@ -3,8 +3,9 @@
 //! [`follow`] is the loop; [`plan`] decides what to load, and is pure; [`load`] makes one candidate ready; [`artifact`] is the way
 //! from a file to code that may run.
 
-pub(crate) mod artifact;
-pub(crate) mod error_share;
+mod artifact;
+mod artifact_error;
+mod error_share;
 pub(crate) mod follow;
 mod load;
 mod plan;

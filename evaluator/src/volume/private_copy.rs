@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use portcullis_contract::{Artifact, Digest, Hasher};
 use portcullis_process::files::{self, FileError};
 
-use crate::volume::artifact::ArtifactError;
+use crate::volume::artifact_error::ArtifactError;
 use crate::volume::private_room::{PrivateRoom, Wish};
 
 /// The folder of artifacts in the volume.

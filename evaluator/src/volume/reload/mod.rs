@@ -14,9 +14,11 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use portcullis_contract::{Digest, GroupEntry, Manifest, PolicyId};
 use tokio::task::JoinSet;
+use tracing::{Instrument as _, debug_span};
 
 pub(crate) use self::policy::Policy;
 use crate::guest::loaded::Loaded;
+use crate::lanes::Share;
 use crate::metrics::Metrics;
 use crate::table::{Group, Table};
 use crate::volume::load::{LoadError, Loading};
@@ -86,7 +88,7 @@ impl Reload {
                 }
                 None => {
                     let metrics = self.metrics.policy(&entry.id);
-                    let share = self.loading.lanes.share(&entry.id, Arc::clone(&metrics));
+                    let share = Arc::new(Share::new(Arc::clone(&self.loading.lanes), &entry.id, Arc::clone(&metrics)));
                     Policy::new(entry, share, metrics)
                 }
             };
@@ -124,7 +126,9 @@ impl Reload {
             let (loading, candidate) = (Arc::clone(&self.loading), policy.entry.candidates[i].clone());
             let (id, enforced, metrics) = (id.clone(), policy.entry.enforced, Arc::clone(&policy.metrics));
             let task = self.tasks.spawn(async move {
-                let load = AssertUnwindSafe(loading.load(&id, &candidate, enforced, metrics)).catch_unwind();
+                let span = debug_span!("load", policy = %id, generation = candidate.generation);
+                let load = loading.load(&id, &candidate, enforced, metrics).instrument(span);
+                let load = AssertUnwindSafe(load).catch_unwind();
                 let result = load.await.unwrap_or_else(|_| {
                     Err(LoadError::Start("Initialization failed: a panic of the evaluator".to_owned()))
                 });
