@@ -1,6 +1,8 @@
 //! Arguments.
 
 mod policies;
+mod registry;
+mod signer;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,11 +11,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use portcullis_registry::Allowed;
 
-use crate::registry::args::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
-
 pub use policies::{
     DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
 };
+pub use registry::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
 
 /// WebAssembly policies for Kubernetes admission: run them, ask them, see how they do, go back to what worked.
 #[derive(Debug, Clone, Parser)]

@@ -2,6 +2,7 @@
 
 mod input;
 mod registry;
+mod siblings;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,10 +16,10 @@ use portcullis_registry::{PeerKeys, WebSettings};
 
 pub(crate) use self::input::{Input, InputArgs};
 pub(crate) use self::registry::RegistryArgs;
+pub(crate) use self::siblings::SiblingArgs;
 use crate::compile::CompileLimits;
 use crate::plan::PlanSettings;
 use crate::retry::Retry;
-use crate::siblings::SiblingArgs;
 use crate::source::Fetching;
 
 /// Smallest volume, in bytes. The chart knows it too.

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use portcullis_contract::{
-    Artifact, Candidate, ContextAwareResource, Digest, ExecutionMode, FailurePolicy, GroupId, Mode, PolicyId, Reason,
+    Artifact, Candidate, ContextAwareResource, Digest, ExecutionMode, FailurePolicy, GroupId, Mode, PolicyId,
     WebhookKind,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::problem::Problem;
 use crate::source::Reference;
 
 /// The namespace of policies' uids in a folder, for UUID version 5. It must never change: the uid of a policy is the same at
@@ -111,16 +112,6 @@ pub(crate) struct Body {
     pub context_aware_resources: Vec<ContextAwareResource>,
 }
 
-/// Why a policy's content cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Problem {
-    /// In one word.
-    pub reason: Reason,
-    /// In words; never with values of settings.
-    pub message: String,
-}
-
 /// In the place of settings, which are never `null` themselves.
 fn left_out() -> Box<RawValue> {
     RawValue::NULL.to_owned()
@@ -216,14 +207,6 @@ impl Body {
             return Some(self);
         }
         Some(Self { settings: candidate?.settings.clone(), ..self })
-    }
-}
-
-impl Problem {
-    /// The message is cleaned and cut.
-    pub(crate) fn new(reason: Reason, message: impl AsRef<str>) -> Self {
-        let message = portcullis_contract::clean(message.as_ref(), portcullis_contract::Failure::MAX_MESSAGE);
-        Self { reason, message }
     }
 }
 

@@ -15,11 +15,13 @@ use portcullis_contract::{Digest, Manifest, Reason, Stage};
 
 use self::pace::{Hosts, Turns};
 use self::slots::Slots;
+use crate::claims::Claims;
 use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
-use crate::plan::{Claims, Job, Outcome, Prepared, Setback};
+use crate::plan::{Job, Outcome, Prepared, Setback};
 use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
-use crate::store::{ArtifactRecord, Keep, Temporary, Volume, VolumeError};
+use crate::store::{ArtifactRecord, Keep, Temporary, Volume};
+use crate::volume_error::VolumeError;
 
 /// What jobs work with.
 pub(crate) struct Workshop {
@@ -333,7 +335,7 @@ impl Workshop {
 
 fn cannot_write(error: &std::io::Error) -> Setback {
     Setback {
-        reason: crate::store::volume_reason(error),
+        reason: crate::volume_error::volume_reason(error),
         message: format!("failed to write to the volume: {error}"),
         retry_after: None,
     }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod claims;
 pub mod compile;
 mod content;
 mod health;
@@ -22,11 +23,13 @@ mod jobs;
 mod metrics;
 mod patience;
 mod plan;
+mod problem;
 mod retry;
 mod siblings;
 mod source;
 mod store;
 mod supervise;
+mod volume_error;
 mod work;
 
 use std::io;
@@ -52,7 +55,8 @@ use crate::input::{Directory, Installation};
 use crate::jobs::Workshop;
 use crate::metrics::Metrics;
 use crate::source::Sources;
-use crate::store::{Volume, VolumeError};
+use crate::store::Volume;
+use crate::volume_error::VolumeError;
 use crate::work::{Outside, work};
 
 /// Longest time between two turns of a loop that is alive.

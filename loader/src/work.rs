@@ -12,10 +12,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{Gauge, Workshop, blocking, mistake};
 use crate::patience::Patience;
-use crate::plan::{self, Claims, Job, Now, Outcome, Plan, PlanSettings, Setback};
+use crate::plan::{self, Job, Now, Outcome, Plan, PlanSettings, Setback};
 
 /// Longest time between two turns.
 const TICK: Duration = Duration::from_secs(1);

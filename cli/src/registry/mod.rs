@@ -4,12 +4,10 @@
 //! is the user's own business here, so that no address is refused.
 
 mod archive;
-pub mod args;
 mod inspect;
 mod metadata;
+mod output;
 mod policy;
-mod signer;
-mod told;
 mod transfer;
 
 use std::path::{Path, PathBuf};
@@ -25,11 +23,10 @@ use portcullis_registry::{Allowed, FetchError, Guard, Web, WebSettings, Whole, h
 use serde_json::json;
 use url::Url;
 
-use self::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, VerifyArgs};
 use self::inspect::Inspected;
-use self::told::Artifact;
+use self::output::Artifact;
 pub(crate) use self::transfer::{load, save};
-use crate::args::ResultForm;
+use crate::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, ResultForm, VerifyArgs};
 
 /// Largest module, in bytes.
 const MAX_MODULE: u64 = 256 << 20;
@@ -54,7 +51,7 @@ pub(crate) async fn pull(args: &PullArgs) -> anyhow::Result<String> {
     let json = json!({
         "file": path.display().to_string(), "bytes": bytes, "digest": digest, "manifestDigest": module.manifest,
     });
-    told::either(args.output, format!("{}: {bytes} bytes, {digest}", path.display()), json)
+    output::either(args.output, format!("{}: {bytes} bytes, {digest}", path.display()), json)
 }
 
 /// Pushes a module with its metadata, and gives its name with its digest.
@@ -75,7 +72,7 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
     let metadata = inspected.metadata.with_context(no_metadata)?;
     let (manifest, module) = (Manifest::of_module(&bytes, metadata.annotations), Digest::of(&bytes));
     let digest = registry(&args.access)?.push(&image, bytes, &manifest).await.map_err(explain)?;
-    told::one(args.output, &Artifact::new(&image, digest), "", json!({"digest": module}))
+    output::one(args.output, &Artifact::new(&image, digest), "", json!({"digest": module}))
 }
 
 /// Tells what a module is.
@@ -107,8 +104,8 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<String> {
     let proofs =
         signature::verify(&registry, &image, &manifest.digest, &requirement, trust_root).await.map_err(explain)?;
     let artifact = Artifact::new(&image, manifest.digest);
-    let (words, fields) = signer::told(&proofs);
-    told::one(args.output, &artifact, &words, fields)
+    let (words, fields) = output::proved(&proofs);
+    output::one(args.output, &artifact, &words, fields)
 }
 
 async fn fetch(access: &AccessArgs, module: &str) -> anyhow::Result<Module> {

@@ -15,9 +15,9 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::archive::Archive;
-use super::args::{LoadArgs, SaveArgs};
-use super::told::{self, Artifact};
+use super::output::{self, Artifact};
 use super::{MAX_MODULE, explain, image, registry};
+use crate::args::{LoadArgs, SaveArgs};
 
 /// Largest file of policies, in bytes.
 const MAX_POLICIES: u64 = 16 << 20;
@@ -55,7 +55,7 @@ pub(crate) async fn save(args: &SaveArgs) -> anyhow::Result<String> {
         // Half an archive is of no use.
         let _ = fs::remove_file(&temporary);
     })?;
-    told::list(args.output, &saved)
+    output::list(args.output, &saved)
 }
 
 /// Pushes the artifacts of an archive to a registry, each below the prefix under its own repository and tag.
@@ -75,7 +75,7 @@ pub(crate) async fn load(args: &LoadArgs) -> anyhow::Result<String> {
         registry.list_referrer(to, manifest).await.map_err(explain)?;
         loaded.push(Artifact::new(to, manifest.digest).from(name));
     }
-    told::list(args.output, &loaded)
+    output::list(args.output, &loaded)
 }
 
 /// Where each artifact of an archive goes: below the prefix, under its own repository and tag.

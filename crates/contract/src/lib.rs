@@ -15,6 +15,7 @@ mod hex;
 mod id;
 mod manifest;
 mod marker;
+mod mode;
 mod path_key;
 mod reason;
 mod room;
@@ -27,10 +28,11 @@ pub use failure::Failure;
 pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};
 pub use id::{PolicyId, PolicyIdError};
 pub use manifest::{
-    Artifact, Candidate, ContextAwareResource, ExecutionMode, FailurePolicy, GroupEntry, LastGood, MANIFEST_FILE,
-    MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError, Mode, PolicyEntry,
+    Artifact, Candidate, ContextAwareResource, ExecutionMode, GroupEntry, LastGood, MANIFEST_FILE, MANIFEST_FORMAT,
+    MANIFEST_MAX_BYTES, Manifest, ManifestError, PolicyEntry,
 };
 pub use marker::{MARKER_PATH, marker_message};
+pub use mode::{FailurePolicy, Mode};
 pub use path_key::{ADMIT_PATH, PathKey, PathKeyError, PathKeys};
 pub use reason::{Class, Reason, Stage};
 pub use room::{allowance, part};

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{Digest, Failure, GroupId, PolicyId, WebhookKind};
+use crate::{Digest, Failure, FailurePolicy, GroupId, Mode, PolicyId, WebhookKind};
 
 /// Name of the manifest's file in the volume.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -155,42 +155,6 @@ impl ExecutionMode {
             Self::Gatekeeper => "gatekeeper",
         }
     }
-}
-
-/// What a denial does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Rejects.
-    #[default]
-    Protect,
-    /// Admits, with the denial as a warning.
-    Warn,
-    /// Admits, and only tells.
-    Monitor,
-}
-
-impl Mode {
-    /// The name in specs and columns.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Protect => "protect",
-            Self::Warn => "warn",
-            Self::Monitor => "monitor",
-        }
-    }
-}
-
-/// What a policy without a usable generation answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum FailurePolicy {
-    /// Rejects.
-    #[default]
-    Fail,
-    /// Admits with a warning.
-    Ignore,
 }
 
 /// A kind that a policy may read.

@@ -13,7 +13,8 @@ use portcullis_engine::CompileError;
 use portcullis_process::{Confinement, failpoint};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::{CompileFailure, Compiled, inspect};
+use super::{CompileFailure, inspect};
+use crate::store::Compiled;
 
 /// What the parent says.
 #[derive(Debug, Parser)]
@@ -89,7 +90,7 @@ fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
         return Err(CompileFailure::new(Reason::CompileFailed, "fail point"));
     }
     let io = |error: io::Error| {
-        CompileFailure::new(crate::store::volume_reason(&error), format!("failed to compile: {error}"))
+        CompileFailure::new(crate::volume_error::volume_reason(&error), format!("failed to compile: {error}"))
     };
     let mut module = Vec::new();
     io::stdin().lock().take(args.max_module_size.saturating_add(1)).read_to_end(&mut module).map_err(io)?;

@@ -5,7 +5,7 @@ mod inspect;
 mod metadata;
 mod parent;
 
-use portcullis_contract::{Digest, ExecutionMode, Reason};
+use portcullis_contract::Reason;
 use serde::{Deserialize, Serialize};
 
 pub use self::child::{ChildArgs, compile_stdin};
@@ -14,18 +14,6 @@ pub use self::parent::{CompileLimits, Compilers};
 
 /// The hidden subcommand of the child.
 pub const SUBCOMMAND: &str = "compile";
-
-/// An artifact that a child has written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Compiled {
-    /// SHA-256 of the artifact.
-    pub sha256: Digest,
-    /// Its size, in bytes.
-    pub size: u64,
-    /// The guest ABI, from the module's metadata.
-    pub execution_mode: ExecutionMode,
-}
 
 /// Why a module was not compiled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

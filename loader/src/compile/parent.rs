@@ -12,9 +12,9 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{ChildStdout, Command};
 
 use super::child::{JUDGED, OUT_OF_MEMORY};
-use super::{CompileFailure, Compiled, SUBCOMMAND};
+use super::{CompileFailure, SUBCOMMAND};
 use crate::source::{Sink, SourceError};
-use crate::store::Taken;
+use crate::store::{Compiled, Taken};
 
 /// How much of an artifact is read at once, in bytes.
 const PIECE: usize = 256 << 10;
@@ -66,7 +66,7 @@ impl Compilers {
         loop {
             let io = |error: std::io::Error| {
                 CompileFailure::new(
-                    crate::store::volume_reason(&error),
+                    crate::volume_error::volume_reason(&error),
                     format!("failed to hand over the module: {error}"),
                 )
             };

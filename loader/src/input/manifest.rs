@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::settings::settings;
 use super::tree::{Document, MAX_DEPTH};
-use crate::content::{Body, DesiredPolicy, Head, Problem, hash};
+use crate::content::{Body, DesiredPolicy, Head, hash};
+use crate::problem::Problem;
 use crate::source::Reference;
 
 /// What a document is.

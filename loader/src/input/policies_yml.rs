@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::manifest::{Entry, decode};
 use super::settings::settings;
 use super::tree::Document;
-use crate::content::{Body, DesiredPolicy, Head, Problem, hash};
+use crate::content::{Body, DesiredPolicy, Head, hash};
+use crate::problem::Problem;
 use crate::source::Reference;
 
 /// An entry, without its settings. Unknown fields are allowed: the upstream controller adds some.

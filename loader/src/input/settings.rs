@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::tree::MAX_DEPTH;
-use crate::content::Problem;
+use crate::problem::Problem;
 
 /// Largest settings object, in bytes of JSON.
 const MAX_BYTES: usize = 512 << 10;

@@ -125,7 +125,10 @@ impl Workshop {
 
     fn sink(&self, temporary: &Temporary, gauge: &Gauge) -> Result<Sink, SourceError> {
         let file = temporary.open().map_err(|error| {
-            SourceError::new(crate::store::volume_reason(&error), format!("failed to write to the volume: {error}"))
+            SourceError::new(
+                crate::volume_error::volume_reason(&error),
+                format!("failed to write to the volume: {error}"),
+            )
         })?;
         let taken = self.volume.room().take(gauge.claims());
         Ok(Sink::new(Some((file, taken)), self.max_module_size, Arc::clone(&gauge.bytes)))

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use portcullis_contract::Tenant;
 
-use crate::plan::{Claims, Need};
+use crate::claims::{Claims, Need};
 
 /// Each so many slots, one is given regardless of what is wanted.
 const ROUND: u64 = 4;

@@ -89,7 +89,7 @@ mod tests {
     use portcullis_contract::Tenant;
 
     use super::*;
-    use crate::plan::{Claims, Need};
+    use crate::claims::{Claims, Need};
 
     fn cluster() -> Arc<Gauge> {
         let mut claims = Claims::default();

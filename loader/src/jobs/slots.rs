@@ -82,7 +82,7 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::plan::{Claims, Need};
+    use crate::claims::{Claims, Need};
 
     fn gauge(tenant: Tenant) -> Arc<Gauge> {
         let mut claims = Claims::default();

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use portcullis_contract::{Digest, Failure, Reason};
 
-use super::claims::Claims;
 use super::effort::{Effort, Now, Setback};
 use super::policy::Policy;
 use super::{Job, Plan};
+use crate::claims::Claims;
 use crate::content::Body;
 use crate::retry::Retry;
 use crate::source::Reference;

@@ -8,10 +8,10 @@ use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, Poli
 use serde::Serialize;
 
 use super::budget::{self, Choice, Demand};
-use super::claims::Need;
 use super::effort::{Effort, Now, Setback};
 use super::policy::{Generation, Policy};
 use super::{Plan, Reference};
+use crate::claims::Need;
 
 /// How long changes gather before a manifest is written.
 const GATHER: Duration = Duration::from_millis(10);

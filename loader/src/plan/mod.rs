@@ -6,7 +6,6 @@
 
 mod admission;
 mod budget;
-mod claims;
 mod effort;
 mod groups;
 mod job;
@@ -27,13 +26,13 @@ use jiff::Timestamp;
 use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
-pub(crate) use self::claims::{Claims, Need};
 use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
 use self::groups::Groups;
 pub(crate) use self::job::{Job, Outcome, Prepared};
 use self::policy::Policy;
 use self::want::Wanted;
+use crate::claims::Claims;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::retry::Retry;

@@ -9,11 +9,12 @@ use portcullis_contract::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::claims::Need;
 use super::effort::Now;
 use super::groups::Membership;
-use crate::content::{Body, DesiredPolicy, Head, Object, Problem, uid};
+use crate::claims::Need;
+use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
+use crate::problem::Problem;
 use crate::source::Reference;
 
 /// How many generations that were published are remembered until an evaluator says which of them it loaded.

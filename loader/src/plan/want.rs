@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::Digest;
 
-use super::claims::{Claims, Need};
 use super::policy::Policy;
 use super::{Effort, Plan, admission};
+use crate::claims::{Claims, Need};
 use crate::source::Reference;
 
 /// What somebody names, and who needs it now.

@@ -9,7 +9,7 @@ use portcullis_registry::signature::Requirement;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::content::Problem;
+use crate::problem::Problem;
 
 /// Where a module is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,7 +10,8 @@ use tokio::io::AsyncWriteExt as _;
 use portcullis_registry::Receive;
 
 use super::SourceError;
-use crate::store::{Taken, VolumeError};
+use crate::store::Taken;
+use crate::volume_error::VolumeError;
 
 /// Takes a module or an artifact.
 pub(crate) struct Sink {
@@ -122,7 +123,7 @@ fn no_room(error: VolumeError) -> SourceError {
 }
 
 fn volume(error: &std::io::Error) -> SourceError {
-    SourceError::new(crate::store::volume_reason(error), format!("failed to write to the volume: {error}"))
+    SourceError::new(crate::volume_error::volume_reason(error), format!("failed to write to the volume: {error}"))
 }
 
 impl Progress {

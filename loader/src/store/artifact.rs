@@ -8,8 +8,8 @@ use portcullis_contract::{Artifact, Candidate, Digest, ExecutionMode, Hasher};
 use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
-use super::{Taken, Temporary, Volume, VolumeError};
-use crate::compile::Compiled;
+use super::{Taken, Temporary, Volume};
+use crate::volume_error::VolumeError;
 
 /// Largest record that is read, in bytes.
 const MAX_RECORD: u64 = 64 << 10;
@@ -23,13 +23,16 @@ pub(crate) struct ArtifactRecord {
     pub execution_mode: ExecutionMode,
 }
 
-/// The record's file.
-#[derive(Serialize, Deserialize)]
+/// A compiled module: what a compile child reports of the file that it wrote, and the content of the record beside an artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct OnVolume {
-    sha256: Digest,
-    size: u64,
-    execution_mode: ExecutionMode,
+pub(crate) struct Compiled {
+    /// SHA-256 of the machine code.
+    pub sha256: Digest,
+    /// Size of the machine code, in bytes.
+    pub size: u64,
+    /// The guest ABI, from the module's metadata.
+    pub execution_mode: ExecutionMode,
 }
 
 impl Volume {
@@ -45,7 +48,7 @@ impl Volume {
     /// The artifact of a module, if it is on the volume and its bytes are those of its record.
     pub(crate) fn artifact(&self, digest: &Digest) -> Option<ArtifactRecord> {
         let record = files::read_regular(&self.artifact_path(&self.artifact_name(digest, "json")), MAX_RECORD).ok()?;
-        let OnVolume { sha256, size, execution_mode } = serde_json::from_slice(&record).ok()?;
+        let Compiled { sha256, size, execution_mode } = serde_json::from_slice(&record).ok()?;
         let file = self.artifact_name(digest, "cwasm");
         let found = hash(files::open_regular(&self.artifact_path(&file)).ok()?, size)?;
         let artifact = Artifact { file, sha256, size };
@@ -74,7 +77,7 @@ impl Volume {
         failpoint::hit("loader.after_artifact_write");
         let Compiled { sha256, size, execution_mode } = *compiled;
         let file = self.artifact_name(digest, "cwasm");
-        let record = serde_json::to_vec(&OnVolume { sha256, size, execution_mode }).expect("has text keys only");
+        let record = serde_json::to_vec(compiled).expect("has text keys only");
         // The record first: a loader that dies in between leaves a record whose file does not fit, which is none.
         files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
         temporary.publish(&self.artifact_path(&file))?;

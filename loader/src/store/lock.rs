@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use portcullis_process::files::FileError;
 use rustix::fs::{FlockOperation, flock};
 
-use super::VolumeError;
+use crate::volume_error::VolumeError;
 
 /// The lock; it goes with the process, however that ends.
 pub(crate) struct Lock {

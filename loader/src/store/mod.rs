@@ -29,11 +29,12 @@ use jiff::Timestamp;
 use portcullis_contract::{Digest, MANIFEST_FILE, MANIFEST_MAX_BYTES, Manifest, Reason};
 use portcullis_process::{failpoint, files};
 
-pub(crate) use self::artifact::ArtifactRecord;
+pub(crate) use self::artifact::{ArtifactRecord, Compiled};
 pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::prune::Keep;
 pub(crate) use self::room::{Owners, Room, Taken};
 pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
+use crate::volume_error::VolumeError;
 
 /// The volume. All its functions block.
 pub(crate) struct Volume {
@@ -53,30 +54,6 @@ struct Written {
     inode: u64,
     size: u64,
     modified: (i64, i64),
-}
-
-/// A volume that does not do what it should.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}: {message}")]
-pub(crate) struct VolumeError {
-    /// In one word.
-    pub reason: Reason,
-    /// In words.
-    pub message: String,
-}
-
-/// The reason for an error of the volume's file system.
-pub(crate) fn volume_reason(error: &io::Error) -> Reason {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Reason::VolumeFull,
-        _ => Reason::VolumeReadOnly,
-    }
-}
-
-impl From<files::FileError> for VolumeError {
-    fn from(error: files::FileError) -> Self {
-        Self { reason: volume_reason(&error.source), message: portcullis_contract::clean(&error.to_string(), 500) }
-    }
 }
 
 /// A temporary file, gone when it is dropped without having been given its name.

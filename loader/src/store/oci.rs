@@ -9,7 +9,8 @@ use portcullis_contract::Digest;
 use portcullis_process::files;
 use portcullis_registry::oci::{MAX_MANIFEST, Manifest};
 
-use super::{Volume, VolumeError};
+use super::Volume;
+use crate::volume_error::VolumeError;
 
 impl Volume {
     /// The manifest with this digest, if it is kept whole.

@@ -8,7 +8,8 @@ use std::time::SystemTime;
 use portcullis_contract::Digest;
 use portcullis_process::files::FileError;
 
-use super::{Owners, Volume, VolumeError};
+use super::{Owners, Volume};
+use crate::volume_error::VolumeError;
 
 /// What stays.
 #[derive(Debug, Clone, Default)]

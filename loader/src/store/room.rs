@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_contract::{Digest, Reason, Tenant, allowance, part};
 
-use super::VolumeError;
-use crate::plan::{Claims, Need};
+use crate::claims::{Claims, Need};
+use crate::volume_error::VolumeError;
 
 /// Bytes that are taken at once, where there are as many.
 const STEP: u64 = 1 << 20;

@@ -11,7 +11,8 @@ use portcullis_registry::oci::Manifest;
 use portcullis_registry::signature::Material;
 use serde::{Deserialize, Serialize};
 
-use super::{Volume, VolumeError};
+use super::Volume;
+use crate::volume_error::VolumeError;
 
 /// Largest file of signatures, and most of what is given to another loader at once, in bytes.
 pub(crate) const MAX_SIGNATURES: u64 = 16 << 20;

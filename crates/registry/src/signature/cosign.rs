@@ -12,7 +12,6 @@ use super::legacy;
 use super::material::Layer;
 use super::signed::{Certificate, Signed};
 use super::trust::{Logged, TrustRoot};
-use super::verify::unavailable;
 use crate::oci::{Descriptor, Image, Registry};
 use crate::{FetchError, Whole};
 
@@ -63,11 +62,11 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
                 format!("the signatures of {image}: {}", error.message),
             ));
         }
-        Err(error) => return Err(unavailable(image, error)),
+        Err(error) => return Err(super::unavailable(image, error)),
     };
     let mut layers = Vec::new();
     for layer in list.content.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES) {
-        layers.extend(statement(registry, &place, layer).await.map_err(|error| unavailable(image, error))?);
+        layers.extend(statement(registry, &place, layer).await.map_err(|error| super::unavailable(image, error))?);
     }
     Ok(layers)
 }

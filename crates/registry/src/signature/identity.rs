@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use url::Url;
 
-use super::{Signer, Subject};
+use super::requirement::{Signer, Subject, with_slash};
 
 /// The issuer of the identities of GitHub's workflows.
 const GITHUB: &str = "https://token.actions.githubusercontent.com";
@@ -70,16 +70,6 @@ pub(super) fn repository(workflow: Option<&str>, source: Option<&str>) -> Option
         parts.next().is_none() && two.iter().all(|part| part.is_some_and(|part| !part.is_empty()))
     };
     name.filter(is_name).map(str::to_owned)
-}
-
-/// What a prefix means: everything below it, with a slash between. Nothing where the prefix is no address.
-pub(super) fn with_slash(prefix: &str) -> Option<String> {
-    let url = Url::parse(prefix).ok()?;
-    let has_more = url.query().is_some() || url.fragment().is_some();
-    if url.host_str().is_none_or(str::is_empty) || has_more || !url.username().is_empty() {
-        return None;
-    }
-    Some(if prefix.ends_with('/') { prefix.to_owned() } else { format!("{prefix}/") })
 }
 
 /// Whether an address is below a prefix: as it is written, and also after `..` and the like are resolved.

@@ -39,3 +39,15 @@ pub use requirement::{AnyOf, Requirement, RequirementError, Signer, Subject};
 pub use signed::{Evidence, Proof};
 pub use trust::{TrustRoot, TrustRootError};
 pub use verify::{fetch, verify};
+
+use portcullis_contract::Reason;
+
+use crate::FetchError;
+use crate::oci::Image;
+
+/// The error where signatures cannot be fetched. Only a failure that may pass becomes `SignatureUnavailable`.
+fn unavailable(image: &Image, error: FetchError) -> FetchError {
+    let reason = if error.reason.class().is_retryable() { Reason::SignatureUnavailable } else { error.reason };
+    let text = format!("the signatures of {image} cannot be had: {}", error.message);
+    FetchError { retry_after: error.retry_after, ..FetchError::new(reason, text) }
+}

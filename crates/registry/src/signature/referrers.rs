@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use portcullis_contract::{Digest, Reason};
 
 use super::material::Layer;
-use super::verify::unavailable;
 use crate::oci::{Descriptor, Image, Manifest, Registry};
 use crate::{FetchError, Whole};
 
@@ -27,11 +26,11 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
             let text = format!("the signatures of {image}: {}", error.message);
             return Err(FetchError::new(Reason::SignatureInvalid, text));
         }
-        Err(error) => return Err(unavailable(image, error)),
+        Err(error) => return Err(super::unavailable(image, error)),
     };
     let mut layers = Vec::new();
     for artifact in artifacts {
-        layers.extend(bundle(registry, image, &artifact).await.map_err(|error| unavailable(image, error))?);
+        layers.extend(bundle(registry, image, &artifact).await.map_err(|error| super::unavailable(image, error))?);
     }
     Ok(layers)
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use portcullis_process::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use url::Url;
 
-use super::identity::with_slash;
 use super::{KeyError, PublicKey};
 
 /// Largest file, in bytes.
@@ -304,6 +304,16 @@ impl fmt::Display for Signer {
             Self::GithubAction { owner, repo: None, .. } => write!(f, "githubAction of {owner}"),
         }
     }
+}
+
+/// What a prefix means: everything below it, with a slash between. Nothing where the prefix is no address.
+pub(super) fn with_slash(prefix: &str) -> Option<String> {
+    let url = Url::parse(prefix).ok()?;
+    let has_more = url.query().is_some() || url.fragment().is_some();
+    if url.host_str().is_none_or(str::is_empty) || has_more || !url.username().is_empty() {
+        return None;
+    }
+    Some(if prefix.ends_with('/') { prefix.to_owned() } else { format!("{prefix}/") })
 }
 
 #[cfg(test)]

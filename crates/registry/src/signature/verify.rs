@@ -132,10 +132,3 @@ fn decide(
         }
     }
 }
-
-/// What may pass is the signatures' being away; the rest says itself what is wrong.
-pub(super) fn unavailable(image: &Image, error: FetchError) -> FetchError {
-    let reason = if error.reason.class().is_retryable() { Reason::SignatureUnavailable } else { error.reason };
-    let text = format!("the signatures of {image} cannot be had: {}", error.message);
-    FetchError { retry_after: error.retry_after, ..FetchError::new(reason, text) }
-}

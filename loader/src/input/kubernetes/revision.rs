@@ -11,10 +11,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::object::Object;
-use crate::content::{Body, Head, Problem, hash};
+use crate::content::{Body, Head, hash};
 use crate::input::json;
 use crate::input::manifest::{Place, judge};
 use crate::input::tree::{Document, MAX_DEPTH};
+use crate::problem::Problem;
 
 /// A revision, read.
 #[derive(Debug, Clone)]

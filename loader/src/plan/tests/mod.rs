@@ -16,8 +16,10 @@ use portcullis_contract::{
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::content::{DesiredPolicy, Head, Problem, hash, uid};
+use crate::claims::Need;
+use crate::content::{DesiredPolicy, Head, hash, uid};
 use crate::input::Unreadable;
+use crate::problem::Problem;
 
 const SETTINGS: PlanSettings = PlanSettings {
     retry: Retry { initial: Duration::from_secs(1), cap: Duration::from_secs(300), outside: Duration::from_secs(600) },

@@ -1,4 +1,4 @@
-//! Who must have signed, as arguments; and who has, in words.
+//! The arguments that name the signers of a module.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use portcullis_process::SettingError;
-use portcullis_registry::signature::{Evidence, Proof, Requirement, Signer, Subject, TrustRoot};
-use serde_json::{Value, json};
+use portcullis_registry::signature::{Requirement, Signer, Subject, TrustRoot};
 
 /// Who must have signed.
 #[derive(Debug, Clone, Args)]
@@ -96,26 +95,6 @@ fn annotation(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What was proved, in words behind the name of the artifact and as fields.
-pub(super) fn told(proofs: &[Proof]) -> (String, Value) {
-    let mut words = " is signed as wanted".to_owned();
-    for Proof { signer, evidence } in proofs {
-        words.push_str(&format!("\n  {signer}: {evidence}"));
-    }
-    let field = |Proof { signer, evidence }: &Proof| match evidence {
-        Evidence::Key => json!({"signer": signer, "by": "key"}),
-        Evidence::Certificate(identity) => json!({
-            "signer": signer,
-            "by": "certificate",
-            "subject": identity.subject,
-            "issuer": identity.issuer,
-            "repository": identity.repository,
-            "signedAt": identity.signed_at.to_string(),
-        }),
-    };
-    (words, json!({"signed": true, "proofs": proofs.iter().map(field).collect::<Vec<_>>()}))
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -155,13 +134,5 @@ mod tests {
             let error = ask(line).expect_err(line);
             assert!(error.contains(words), "{line}: {error}");
         }
-    }
-
-    #[test]
-    fn what_was_proved_is_told() {
-        let proof = Proof { signer: "pubKey of us".to_owned(), evidence: Evidence::Key };
-        let (words, fields) = told(&[proof]);
-        assert_eq!(words, " is signed as wanted\n  pubKey of us: with this key");
-        assert_eq!(fields, json!({"signed": true, "proofs": [{"signer": "pubKey of us", "by": "key"}]}));
     }
 }

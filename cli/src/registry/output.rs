@@ -1,7 +1,8 @@
-//! What a command did, in words or as JSON.
+//! The results of the commands, as text or as JSON.
 
 use portcullis_contract::Digest;
 use portcullis_registry::oci::Image;
+use portcullis_registry::signature::{Evidence, Proof};
 use serde_json::{Value, json};
 
 use crate::args::ResultForm;
@@ -67,6 +68,26 @@ pub(super) fn either(form: ResultForm, words: String, json: Value) -> anyhow::Re
     }
 }
 
+/// The signers that were proved: as text to follow the name of the artifact, and as fields.
+pub(super) fn proved(proofs: &[Proof]) -> (String, Value) {
+    let mut words = " is signed as wanted".to_owned();
+    for Proof { signer, evidence } in proofs {
+        words.push_str(&format!("\n  {signer}: {evidence}"));
+    }
+    let field = |Proof { signer, evidence }: &Proof| match evidence {
+        Evidence::Key => json!({"signer": signer, "by": "key"}),
+        Evidence::Certificate(identity) => json!({
+            "signer": signer,
+            "by": "certificate",
+            "subject": identity.subject,
+            "issuer": identity.issuer,
+            "repository": identity.repository,
+            "signedAt": identity.signed_at.to_string(),
+        }),
+    };
+    (words, json!({"signed": true, "proofs": proofs.iter().map(field).collect::<Vec<_>>()}))
+}
+
 fn object(mut json: Value, fields: Value) -> anyhow::Result<String> {
     for (name, value) in fields.as_object().into_iter().flatten() {
         json[name] = value.clone();
@@ -93,5 +114,13 @@ mod tests {
         let moved = artifact.from("c.example/b:v1");
         let json: Value = serde_json::from_str(&list(ResultForm::Json, &[moved]).expect("JSON")).expect("JSON");
         assert_eq!(json["artifacts"][0]["from"], "registry://c.example/b:v1");
+    }
+
+    #[test]
+    fn what_was_proved_is_told() {
+        let proof = Proof { signer: "pubKey of us".to_owned(), evidence: Evidence::Key };
+        let (words, fields) = proved(&[proof]);
+        assert_eq!(words, " is signed as wanted\n  pubKey of us: with this key");
+        assert_eq!(fields, json!({"signed": true, "proofs": [{"signer": "pubKey of us", "by": "key"}]}));
     }
 }

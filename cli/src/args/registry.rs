@@ -7,8 +7,8 @@ use clap::Args;
 use portcullis_process::SettingError;
 use portcullis_registry::{Allowed, DockerConfig, Sources};
 
+use super::ResultForm;
 use super::signer::SignerArgs;
-use crate::args::ResultForm;
 use crate::program::allowed_addresses;
 
 /// How registries are asked.

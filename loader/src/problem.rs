@@ -1,0 +1,22 @@
+//! Why a policy's content cannot be used.
+
+use portcullis_contract::Reason;
+use serde::{Deserialize, Serialize};
+
+/// Why a policy's content cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Problem {
+    /// In one word.
+    pub reason: Reason,
+    /// In words; never with values of settings.
+    pub message: String,
+}
+
+impl Problem {
+    /// The message is cleaned and cut.
+    pub(crate) fn new(reason: Reason, message: impl AsRef<str>) -> Self {
+        let message = portcullis_contract::clean(message.as_ref(), portcullis_contract::Failure::MAX_MESSAGE);
+        Self { reason, message }
+    }
+}
