@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use portcullis_contract::MANIFEST_MAX_BYTES;
-use portcullis_process::{LogArgs, SettingError, Switch, parse_duration};
+use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 use portcullis_registry::{PeerKeys, WebSettings};
 
 pub(crate) use self::input::{Input, InputArgs};
@@ -315,21 +315,6 @@ fn canonical(setting: &str, folder: &Path) -> Result<PathBuf, SettingError> {
 
 fn at_least_one(setting: &str, value: u64) -> Result<(), SettingError> {
     if value == 0 { Err(SettingError::new(setting, "want at least 1")) } else { Ok(()) }
-}
-
-/// A number of bytes: `4096`, `512KiB`, `128MiB`, `1GiB`.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size: write it like 4096, 512KiB, 128MiB or 1GiB");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "Ki" | "KiB" => 10,
-        "Mi" | "MiB" => 20,
-        "Gi" | "GiB" => 30,
-        _ => return Err(wrong()),
-    };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(wrong)
 }
 
 #[cfg(test)]

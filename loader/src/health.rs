@@ -116,10 +116,10 @@ async fn source(State(feed): State<StateFeed<LoaderState>>, Path(host): Path<Str
 /// All checks but the excluded ones: the worst code, 500 before 503 before 200.
 fn all(mut checks: Vec<Check>, query: &str) -> Response {
     let (mut verbose, mut excluded) = (false, Vec::new());
-    for part in query.split('&') {
-        match part.split_once('=').unwrap_or((part, "")) {
-            ("verbose", _) => verbose = true,
-            ("exclude", name) => excluded.push(name.replace("%2F", "/").replace("%2f", "/").replace("%3A", ":")),
+    for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        match &*key {
+            "verbose" => verbose = true,
+            "exclude" => excluded.push(value.into_owned()),
             _ => {}
         }
     }

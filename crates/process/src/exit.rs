@@ -67,11 +67,28 @@ impl Switch {
     }
 }
 
+/// A value of a setting that cannot be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ParseError {
+    /// No unit that is known follows the number.
+    #[error("{0:?} is no number of bytes (write it like 65536, 512KiB, 128MiB or 1GiB)")]
+    NotBytes(String),
+    /// The text does not begin with a number.
+    #[error("{0:?} does not begin with a number of bytes")]
+    NoNumber(String),
+    /// The number does not fit into 64 bits.
+    #[error("{0:?} is too many bytes")]
+    TooManyBytes(String),
+    /// The text is no duration.
+    #[error("{0} (write it like 500ms, 2s or 1m)")]
+    NotDuration(humantime::DurationError),
+}
+
 /// A number of bytes as users write it: `1024`, `64KiB`, `128MiB`, `1GiB`. For clap's `value_parser`.
 ///
 /// # Errors
 /// When the text is no such number, or too large.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, ParseError> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     let shift = match unit.trim() {
@@ -79,18 +96,18 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "KiB" | "Ki" => 10,
         "MiB" | "Mi" => 20,
         "GiB" | "Gi" => 30,
-        _ => return Err(format!("{text:?} is no number of bytes (write it like 65536, 512KiB, 128MiB or 1GiB)")),
+        _ => return Err(ParseError::NotBytes(text.to_owned())),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} does not begin with a number of bytes"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too many bytes"))
+    let number: u64 = digits.parse().map_err(|_| ParseError::NoNumber(text.to_owned()))?;
+    number.checked_mul(1 << shift).ok_or_else(|| ParseError::TooManyBytes(text.to_owned()))
 }
 
 /// A duration as users write it: `500ms`, `2s`, `1m 30s`. For clap's `value_parser`.
 ///
 /// # Errors
 /// When the text is no duration.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error} (write it like 500ms, 2s or 1m)"))
+pub fn parse_duration(text: &str) -> Result<Duration, ParseError> {
+    humantime::parse_duration(text).map_err(ParseError::NotDuration)
 }
 
 #[cfg(test)]

@@ -22,11 +22,12 @@ mod metrics;
 mod permits;
 mod probe;
 mod random;
+mod root_cause;
 mod shutdown;
 
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;
-pub use exit::{EXIT_WITH_PARENT, SettingError, Switch, parse_args, parse_bytes, parse_duration, run};
+pub use exit::{EXIT_WITH_PARENT, ParseError, SettingError, Switch, parse_args, parse_bytes, parse_duration, run};
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};
@@ -36,6 +37,7 @@ pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
 pub use probe::{ProbeServer, ProbeSources};
 pub use random::random;
+pub use root_cause::root_cause;
 pub use shutdown::Shutdown;
 
 /// The product's version.

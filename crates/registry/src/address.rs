@@ -17,6 +17,11 @@ pub enum Range {
     Special,
 }
 
+/// A text that names neither addresses nor a host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither a network like 10.0.0.0/8, nor an address, nor a host name")]
+pub struct AllowedError(String);
+
 /// What the installation allows beside public addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
@@ -53,10 +58,10 @@ impl fmt::Display for Allowed {
 }
 
 impl FromStr for Allowed {
-    type Err = String;
+    type Err = AllowedError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is neither a network like 10.0.0.0/8, nor an address, nor a host name");
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        let wrong = || AllowedError(text.to_owned());
         if let Some((ip, bits)) = text.split_once('/') {
             let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
             let bits: u8 = bits.parse().map_err(|_| wrong())?;

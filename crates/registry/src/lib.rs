@@ -22,10 +22,10 @@ pub mod signature;
 mod sources;
 mod tls;
 
-pub use address::{Allowed, Guard, Range};
+pub use address::{Allowed, AllowedError, Guard, Range};
 pub use client::{Hop, Redirects, Web, WebSettings, address_of, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
-pub use peers::{PEER_NAME, PeerKeys, PeerTls, Peers, Place, PlaceError};
+pub use peers::{PEER_NAME, PeerKeys, PeerNameError, PeerTls, Peers, Place, PlaceError};
 pub use receive::{Receive, Whole};
 pub use sources::{Sources, SourcesError};

@@ -22,6 +22,11 @@ pub struct Proxies {
 }
 
 /// Without addresses, which may hold a password.
+/// A field with an address that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("proxies: {0} is no address: want for instance http://proxy.example:3128")]
+pub(crate) struct ProxyError(&'static str);
+
 impl fmt::Debug for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proxies(…)")
@@ -33,10 +38,10 @@ impl Proxies {
     ///
     /// # Errors
     /// The field that cannot, without its content.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), ProxyError> {
         for (name, address) in [("http_proxy", &self.http_proxy), ("https_proxy", &self.https_proxy)] {
             if filled(address).is_some_and(|address| parse(address).is_none()) {
-                return Err(format!("proxies: {name} is no address: want for instance http://proxy.example:3128"));
+                return Err(ProxyError(name));
             }
         }
         Ok(())
@@ -108,7 +113,8 @@ mod tests {
     fn i4_what_is_no_address_is_named_and_not_quoted() {
         for address in ["ftp://u:sekret@proxy", "http://", "http://u:sekret@", "socks5://u:sekret@proxy"] {
             let error = https(address).check().expect_err(address);
-            assert!(error.contains("https_proxy") && !error.contains("sekret"), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("https_proxy") && !text.contains("sekret"), "{text}");
         }
         assert!(!format!("{:?}", https("http://u:sekret@proxy")).contains("sekret"));
     }

@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 
-use crate::proxies::Proxies;
+use crate::proxies::{Proxies, ProxyError};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -32,7 +32,28 @@ pub struct Sources {
 #[error("{path}: {problem}", path = path.display())]
 pub struct SourcesError {
     path: PathBuf,
-    problem: String,
+    problem: Problem,
+}
+
+/// What is wrong with a file of sources.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    /// The file, or one that it names, cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("it is not UTF-8")]
+    NotText,
+    /// Not YAML, or not of this form; what the parser says.
+    #[error("{0}")]
+    Form(String),
+    #[error("{host}: {problem}")]
+    Authority { host: String, problem: Box<Problem> },
+    #[error("Raw certificate is not in PEM nor in DER encoding")]
+    NotCertificate,
+    #[error("allowed_sources: {0:?} names no whole host: want for instance https://example.com/*")]
+    Pattern(String),
+    #[error(transparent)]
+    Proxies(#[from] ProxyError),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -57,32 +78,29 @@ impl Sources {
     /// # Errors
     /// When one of them cannot be read or makes no sense.
     pub fn read(path: &Path) -> Result<Self, SourcesError> {
-        let failed = |problem: String| SourcesError { path: path.to_owned(), problem };
+        let failed = |problem: Problem| SourcesError { path: path.to_owned(), problem };
         let bytes = read(path).map_err(failed)?;
-        let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))?;
+        let text = String::from_utf8(bytes).map_err(|_| failed(Problem::NotText))?;
         let written: Option<Written> = serde_yaml_ng::from_str(&text)
-            .map_err(|error| failed(portcullis_contract::clean(&error.to_string(), 300)))?;
+            .map_err(|error| failed(Problem::Form(portcullis_contract::clean(&error.to_string(), 300))))?;
         let written = written.unwrap_or_default();
         let mut authorities = BTreeMap::new();
         for (host, list) in written.source_authorities {
+            let of_host = |problem| failed(Problem::Authority { host: host.clone(), problem: Box::new(problem) });
             let mut certificates = Vec::new();
             for authority in list {
                 let bytes = match authority {
-                    WrittenAuthority::Path { path } => {
-                        read(&path).map_err(|problem| failed(format!("{host}: {problem}")))?
-                    }
+                    WrittenAuthority::Path { path } => read(&path).map_err(of_host)?,
                     WrittenAuthority::Data { data } => data.into_bytes(),
                 };
-                certificates.extend(certificates_of(&bytes).map_err(|problem| failed(format!("{host}: {problem}")))?);
+                certificates.extend(certificates_of(&bytes).map_err(of_host)?);
             }
             authorities.insert(host, certificates);
         }
         if let Some(pattern) = written.allowed_sources.iter().find(|pattern| !is_pattern(pattern)) {
-            return Err(failed(format!(
-                "allowed_sources: {pattern:?} names no whole host: want for instance https://example.com/*"
-            )));
+            return Err(failed(Problem::Pattern(pattern.clone())));
         }
-        written.proxies.as_ref().map_or(Ok(()), Proxies::check).map_err(failed)?;
+        written.proxies.as_ref().map_or(Ok(()), Proxies::check).map_err(|error| failed(error.into()))?;
         Ok(Self {
             insecure: written.insecure_sources,
             authorities,
@@ -97,20 +115,20 @@ fn is_pattern(pattern: &str) -> bool {
     pattern.split_once("://").is_some_and(|(_, rest)| rest.contains('/'))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     // Mounted files are symbolic links.
-    let real = path.canonicalize().map_err(|error| format!("failed to find {}: {error}", path.display()))?;
-    files::read_regular(&real, LARGEST).map_err(|error| error.to_string())
+    let failed = |error| Problem::Unreadable(format!("failed to find {}: {error}", path.display()));
+    let real = path.canonicalize().map_err(failed)?;
+    files::read_regular(&real, LARGEST).map_err(|error| Problem::Unreadable(error.to_string()))
 }
 
 /// PEM, one certificate or more, or one of DER.
-fn certificates_of(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates_of(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, Problem> {
     let pem: Vec<_> = CertificateDer::pem_slice_iter(bytes).filter_map(Result::ok).collect();
     let certificates = if pem.is_empty() { vec![CertificateDer::from(bytes.to_vec())] } else { pem };
     let mut roots = rustls::RootCertStore::empty();
     for certificate in &certificates {
-        let wrong = |_| "Raw certificate is not in PEM nor in DER encoding".to_owned();
-        roots.add(certificate.clone()).map_err(wrong)?;
+        roots.add(certificate.clone()).map_err(|_| Problem::NotCertificate)?;
     }
     Ok(certificates)
 }
@@ -125,7 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sources.yml");
         fs::write(&path, text).expect("writes");
-        Sources::read(&path).map_err(|error| error.problem)
+        Sources::read(&path).map_err(|error| error.problem.to_string())
     }
 
     #[test]

@@ -63,7 +63,8 @@ impl SiblingArgs {
             }
             (None, Input::Folder(_)) => PEER_NAME.to_owned(),
         };
-        let keys = PeerKeys::new(folder.clone(), &name).map_err(|error| SettingError::new("--siblings-name", error))?;
+        let keys = PeerKeys::new(folder.clone(), &name)
+            .map_err(|error| SettingError::new("--siblings-name", error.to_string()))?;
         let peers = (!self.siblings.is_empty())
             .then(|| Peers::new(self.siblings.clone(), self.own(), keys.clone(), name_server));
         Ok(Siblings { peers, port: self.siblings_address.map(|address| (address, keys)) })

@@ -16,15 +16,22 @@ const KNOWN: &[&str] = &[
     "tracing/log",
 ];
 
-/// Checks that each pattern is `*`, a known prefix with `/*`, or a known path. Gives the first that is not, in words.
-pub(crate) fn check(patterns: &[String]) -> Result<(), String> {
+/// A pattern that names no capability.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "hostCapabilities: {0:?} is none of `*`, a prefix like `oci/*` or `oci/v1/*`, and a whole path like `{example}`",
+    example = KNOWN[0]
+)]
+pub(crate) struct UnknownCapability(String);
+
+/// Checks that each pattern is `*`, a known prefix with `/*`, or a known path.
+///
+/// # Errors
+/// The first that is none of them.
+pub(crate) fn check(patterns: &[String]) -> Result<(), UnknownCapability> {
     match patterns.iter().find(|pattern| !is_known(pattern)) {
         None => Ok(()),
-        Some(pattern) => Err(format!(
-            "hostCapabilities: {:?} is none of `*`, a prefix like `oci/*` or `oci/v1/*`, and a whole path like `{}`",
-            portcullis_contract::clean(pattern, 100),
-            KNOWN[0]
-        )),
+        Some(pattern) => Err(UnknownCapability(portcullis_contract::clean(pattern, 100))),
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
         let text = format!("{host} leads to {refused}: the installation can allow it with --allow-private");
         return FetchError::new(reason, text);
     }
-    let cause = innermost(&error);
+    let cause = portcullis_process::root_cause(&error);
     if error.is_timeout() {
         return FetchError::new(Reason::RegistryTimeout, format!("{host}: no connection in time"));
     }
@@ -50,14 +50,6 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
         false => FetchError::new(Reason::RegistryUnreachable, format!("failed to reach {host}: {cause}")),
         true => FetchError::new(Reason::BlobTruncated, format!("{host}: the body ended early: {cause}")),
     }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 /// An answer that is no module.

@@ -1,6 +1,7 @@
 //! The certificates by which loaders know each other, read again whenever their files change.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,6 +29,31 @@ pub struct PeerKeys {
     known: Arc<Mutex<Known>>,
 }
 
+/// A name that no certificate can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no DNS name: want for instance {example}", example = super::PEER_NAME)]
+pub struct PeerNameError(String);
+
+/// Files that make no certificates to use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum KeysError {
+    #[error("{}: {kind}", path.display())]
+    Unreadable { path: PathBuf, kind: io::ErrorKind },
+    #[error("{0}: it holds no certificate")]
+    NoCertificate(&'static str),
+    #[error("tls.key: it holds no key")]
+    NoKey,
+    /// The files are read, and TLS cannot use what is in them; `files` are their names.
+    #[error("{files}: {problem}")]
+    Unusable { files: &'static str, problem: String },
+}
+
+impl KeysError {
+    fn unusable<E: fmt::Display>(files: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::Unusable { files, problem: error.to_string() }
+    }
+}
+
 /// Both sides of a connection.
 #[derive(Clone)]
 pub struct PeerTls {
@@ -44,7 +70,7 @@ struct Known {
     print: Option<Digest>,
     tls: Option<PeerTls>,
     /// The problem that was logged last.
-    told: Option<String>,
+    told: Option<KeysError>,
 }
 
 impl PeerKeys {
@@ -52,11 +78,11 @@ impl PeerKeys {
     ///
     /// # Errors
     /// When that is no DNS name.
-    pub fn new(folder: PathBuf, name: &str) -> Result<Self, String> {
+    pub fn new(folder: PathBuf, name: &str) -> Result<Self, PeerNameError> {
         let server = ServerName::try_from(name.to_ascii_lowercase());
         match server {
             Ok(server @ ServerName::DnsName(_)) => Ok(Self { folder, name: server, known: Arc::default() }),
-            _ => Err(format!("{name:?} is no DNS name: want for instance {}", super::PEER_NAME)),
+            _ => Err(PeerNameError(name.to_owned())),
         }
     }
 
@@ -83,9 +109,9 @@ impl PeerKeys {
             Err(problem) => Some(problem),
         };
         if known.told != problem {
-            if let Some(error) = &problem {
+            if let Some(problem) = &problem {
                 let keeps = known.tls.is_some();
-                tracing::warn!(error, keeps, "the certificates for other loaders cannot be used (--siblings-tls-dir)");
+                tracing::warn!(error = %problem, keeps, "the certificates for other loaders cannot be used (--siblings-tls-dir)");
             }
             known.told = problem;
         }
@@ -100,53 +126,53 @@ impl fmt::Debug for PeerKeys {
 }
 
 /// The bytes of the files and a digest of them all.
-fn read(folder: &Path) -> Result<(Digest, [Vec<u8>; 3]), String> {
+fn read(folder: &Path) -> Result<(Digest, [Vec<u8>; 3]), KeysError> {
     // A mounted Secret is a folder of links through `..data`, which is swapped as a whole: all are read behind it.
     let data = folder.join("..data");
     let folder = data.canonicalize().or_else(|_| folder.canonicalize());
-    let folder = folder.map_err(|error| format!("{}: {}", data.with_file_name("").display(), error.kind()))?;
+    let folder = folder.map_err(|error| KeysError::Unreadable { path: data.with_file_name(""), kind: error.kind() })?;
     let mut hasher = Hasher::default();
     let mut files = FILES.map(|_| Vec::new());
     for (name, bytes) in FILES.iter().zip(&mut files) {
         let path = folder.join(name);
-        let failed = |problem: String| format!("{}: {problem}", path.display());
-        let real = path.canonicalize().map_err(|error| failed(error.kind().to_string()))?;
-        *bytes = files::read_regular(&real, LARGEST).map_err(|error| failed(error.source.kind().to_string()))?;
+        let failed = |error: &io::Error| KeysError::Unreadable { path: path.clone(), kind: error.kind() };
+        let real = path.canonicalize().map_err(|error| failed(&error))?;
+        *bytes = files::read_regular(&real, LARGEST).map_err(|error| failed(&error.source))?;
         hasher.update(&bytes.len().to_le_bytes());
         hasher.update(bytes);
     }
     Ok((hasher.finish(), files))
 }
 
-fn make([certificate, key, authorities]: &[Vec<u8>; 3], name: &ServerName<'static>) -> Result<PeerTls, String> {
+fn make([certificate, key, authorities]: &[Vec<u8>; 3], name: &ServerName<'static>) -> Result<PeerTls, KeysError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     for authority in certificates("ca.crt", authorities)? {
-        roots.add(authority).map_err(|error| format!("ca.crt: {error}"))?;
+        roots.add(authority).map_err(KeysError::unusable("ca.crt"))?;
     }
     let roots = Arc::new(roots);
     let chain = certificates("tls.crt", certificate)?;
-    let key = || PrivateKeyDer::from_pem_slice(key).map_err(|_| "tls.key: it holds no key".to_owned());
-    let unusable = |error: rustls::Error| format!("tls.crt and tls.key: {error}");
+    let key = || PrivateKeyDer::from_pem_slice(key).map_err(|_| KeysError::NoKey);
+    let pair = "tls.crt and tls.key";
 
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
-    let inner = verifier.map_err(|error| format!("ca.crt: {error}"))?;
+    let inner = verifier.map_err(KeysError::unusable("ca.crt"))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| error.to_string())?;
+    let builder = builder.map_err(KeysError::unusable(pair))?;
     let builder = builder.with_client_cert_verifier(Arc::new(Named { inner, name: name.clone() }));
-    let server = builder.with_single_cert(chain.clone(), key()?).map_err(unusable)?;
+    let server = builder.with_single_cert(chain.clone(), key()?).map_err(KeysError::unusable(pair))?;
 
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| error.to_string())?.with_root_certificates(roots);
-    let client = builder.with_client_auth_cert(chain, key()?).map_err(unusable)?;
+    let builder = builder.map_err(KeysError::unusable(pair))?.with_root_certificates(roots);
+    let client = builder.with_client_auth_cert(chain, key()?).map_err(KeysError::unusable(pair))?;
     Ok(PeerTls { server: Arc::new(server), client: Arc::new(client) })
 }
 
-fn certificates(file: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(file: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, KeysError> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(format!("{file}: it holds no certificate")),
+        _ => Err(KeysError::NoCertificate(file)),
     }
 }
 

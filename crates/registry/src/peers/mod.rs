@@ -12,7 +12,7 @@ use std::time::Duration;
 use portcullis_contract::{Digest, Reason};
 use url::Url;
 
-pub use self::keys::{PeerKeys, PeerTls};
+pub use self::keys::{PeerKeys, PeerNameError, PeerTls};
 pub use self::place::{Place, PlaceError};
 use crate::resolve::GuardedResolver;
 use crate::{FetchError, Receive, Web, client};

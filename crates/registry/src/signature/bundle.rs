@@ -10,6 +10,7 @@ use sigstore_verify::types::{Bundle, Sha256Hash, SignatureContent, VerificationM
 use super::identity::Identity;
 use super::material::Layer;
 use super::referrers::{BUNDLE, MAX_BUNDLE};
+use super::refusal::Refusal;
 use super::signed::{Certificate, Signed};
 use super::trust::{Logged, TrustRoot};
 
@@ -48,7 +49,7 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
     let certificate = match (&bundle.verification_material.content, trust) {
         (VerificationMaterialContent::PublicKey(_), _) | (_, None) => Certificate::None,
         (VerificationMaterialContent::X509CertificateChain { certificates }, _) if certificates.len() > MOST => {
-            Certificate::Refused(format!("its chain has more than {MOST} certificates"))
+            Certificate::Refused(Refusal::LongChain(MOST))
         }
         (_, Some(trust)) => Certificate::of(check(&bundle, manifest, trust)),
     };
@@ -60,8 +61,8 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
     })
 }
 
-fn check(bundle: &Bundle, manifest: &Digest, trust: &TrustRoot) -> Result<Identity, String> {
-    let digest = Sha256Hash::from_hex(&manifest.hex()).map_err(|error| error.to_string())?;
+fn check(bundle: &Bundle, manifest: &Digest, trust: &TrustRoot) -> Result<Identity, Refusal> {
+    let digest = Sha256Hash::from_hex(&manifest.hex()).map_err(|error| Refusal::Verifier(error.to_string()))?;
     trust.check(digest, bundle, Logged::Included)
 }
 

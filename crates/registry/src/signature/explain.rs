@@ -1,12 +1,14 @@
-//! Why a signature by a certificate does not count, in plain words.
+//! The errors of the verifier in plain words.
 
 use sigstore_verify::{CertificateError, Error, TimestampError, TransparencyLogError};
+
+use super::refusal::Refusal;
 
 /// Longest cause that is quoted, in bytes. It may hold what a stranger wrote.
 const LONGEST: usize = 200;
 
 /// The words for an error of the verifier.
-pub(super) fn refusal(error: &Error) -> String {
+pub(super) fn refusal(error: &Error) -> Refusal {
     let (text, cause) = match error {
         Error::Certificate(error) => certificate(error),
         Error::TransparencyLog(error) => log(error),
@@ -21,10 +23,10 @@ pub(super) fn refusal(error: &Error) -> String {
         Error::Bundle(error) => ("what came with it is not whole", Some(error.to_string())),
         other => ("it cannot be checked", Some(other.to_string())),
     };
-    match cause {
+    Refusal::Verifier(match cause {
         Some(cause) => format!("{text} ({})", portcullis_contract::clean(&cause, LONGEST)),
         None => text.to_owned(),
-    }
+    })
 }
 
 fn certificate(error: &CertificateError) -> (&'static str, Option<String>) {

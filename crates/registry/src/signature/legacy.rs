@@ -11,6 +11,8 @@ use serde::Deserialize;
 use serde_json::json;
 use sigstore_verify::types::Bundle;
 
+use super::refusal::Refusal;
+
 /// The certificate, in PEM.
 pub(super) const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
 /// Those between it and the root, and perhaps the root.
@@ -50,32 +52,32 @@ struct Kind {
 /// The bundle of a signature over a statement with this digest. Nothing where there is no certificate.
 ///
 /// # Errors
-/// What is wrong with the annotations, in words.
+/// What is wrong with the annotations.
 pub(super) fn bundle(
     annotations: &BTreeMap<String, String>,
     statement: &Digest,
     signature: &[u8],
-) -> Result<Option<Bundle>, String> {
+) -> Result<Option<Bundle>, Refusal> {
     let Some(certificate) = text(annotations, CERTIFICATE)? else { return Ok(None) };
     let mut certificates = certificates(certificate)?;
     if certificates.len() != 1 {
-        return Err("its certificate is not one".to_owned());
+        return Err(Refusal::NotOneCertificate);
     }
     if let Some(chain) = text(annotations, CHAIN)? {
         certificates.extend(self::certificates(chain)?);
     }
     if certificates.len() > MOST {
-        return Err(format!("its chain has more than {MOST} certificates"));
+        return Err(Refusal::LongChain(MOST));
     }
     let Some(entry) = text(annotations, LOG_ENTRY)? else {
-        return Err("no entry of a transparency log comes with it, so that nothing says when it was signed".to_owned());
+        return Err(Refusal::NotLogged);
     };
-    let unreadable = || "its entry of the transparency log cannot be read".to_owned();
-    let LogEntry { signed_entry_timestamp, payload } = serde_json::from_str(entry).map_err(|_| unreadable())?;
-    let body = STANDARD.decode(&payload.body).map_err(|_| unreadable())?;
-    let Kind { kind, api_version } = serde_json::from_slice(&body).map_err(|_| unreadable())?;
-    let log_id = unhex(&payload.log_id).ok_or_else(unreadable)?;
-    let statement = unhex(&statement.hex()).ok_or_else(unreadable)?;
+    let LogEntry { signed_entry_timestamp, payload } =
+        serde_json::from_str(entry).map_err(|_| Refusal::UnreadableEntry)?;
+    let body = STANDARD.decode(&payload.body).map_err(|_| Refusal::UnreadableEntry)?;
+    let Kind { kind, api_version } = serde_json::from_slice(&body).map_err(|_| Refusal::UnreadableEntry)?;
+    let log_id = unhex(&payload.log_id).ok_or(Refusal::UnreadableEntry)?;
+    let statement = unhex(&statement.hex()).ok_or(Refusal::UnreadableEntry)?;
     let bundle = json!({
         "mediaType": "application/vnd.dev.sigstore.bundle+json;version=0.1",
         "verificationMaterial": {
@@ -94,21 +96,21 @@ pub(super) fn bundle(
             "signature": STANDARD.encode(signature),
         },
     });
-    serde_json::from_value(bundle).map(Some).map_err(|_| unreadable())
+    serde_json::from_value(bundle).map(Some).map_err(|_| Refusal::UnreadableEntry)
 }
 
-fn text<'a>(annotations: &'a BTreeMap<String, String>, name: &str) -> Result<Option<&'a str>, String> {
+fn text<'a>(annotations: &'a BTreeMap<String, String>, name: &str) -> Result<Option<&'a str>, Refusal> {
     let text = annotations.get(name).map(String::as_str).filter(|text| !text.is_empty());
     match text {
-        Some(text) if text.len() > LONGEST => Err(format!("its {name} is longer than {LONGEST} bytes")),
+        Some(text) if text.len() > LONGEST => Err(Refusal::TooLong { name: name.to_owned(), limit: LONGEST }),
         text => Ok(text),
     }
 }
 
-fn certificates(pem: &str) -> Result<Vec<serde_json::Value>, String> {
+fn certificates(pem: &str) -> Result<Vec<serde_json::Value>, Refusal> {
     let mut certificates = Vec::new();
     for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let der = der.map_err(|_| "its certificate is no PEM".to_owned())?;
+        let der = der.map_err(|_| Refusal::NotPem)?;
         certificates.push(json!({"rawBytes": STANDARD.encode(&der)}));
     }
     Ok(certificates)

@@ -19,6 +19,7 @@ mod key;
 mod legacy;
 mod material;
 mod referrers;
+mod refusal;
 mod requirement;
 mod signed;
 mod trust;

@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::identity::Identity;
+use super::refusal::Refusal;
 use super::{PublicKey, Signer};
 
 /// A statement about the manifest in question, with its signature.
@@ -27,7 +28,7 @@ pub(super) enum Certificate {
     /// There is none, or nothing to check it with.
     None,
     /// Nothing, for this reason.
-    Refused(String),
+    Refused(Refusal),
     /// That this is who signed.
     Proved(Identity),
 }
@@ -52,7 +53,7 @@ pub struct Proof {
 
 impl Certificate {
     /// From the outcome of a check.
-    pub(super) fn of(checked: Result<Identity, String>) -> Self {
+    pub(super) fn of(checked: Result<Identity, Refusal>) -> Self {
         checked.map_or_else(Self::Refused, Self::Proved)
     }
 }

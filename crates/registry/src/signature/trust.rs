@@ -12,6 +12,7 @@ use sigstore_verify::types::{Artifact, Bundle};
 use sigstore_verify::{VerificationPolicy, Verifier};
 
 use super::identity::{Identity, repository};
+use super::refusal::Refusal;
 use super::{crypto, explain};
 
 /// Largest file, in bytes.
@@ -88,11 +89,11 @@ impl TrustRoot {
         artifact: impl Into<Artifact<'a>>,
         bundle: &Bundle,
         logged: Logged,
-    ) -> Result<Identity, String> {
+    ) -> Result<Identity, Refusal> {
         let material = &bundle.verification_material;
         let timestamps = material.timestamp_verification_data.rfc3161_timestamps.len();
         if material.tlog_entries.len() > MOST || timestamps > MOST {
-            return Err(format!("it comes with more than {MOST} log entries or timestamps"));
+            return Err(Refusal::ManyEntries(MOST));
         }
         // Who it is decides the caller, for each signer of a requirement.
         let policy = VerificationPolicy::any_identity();
@@ -105,14 +106,19 @@ impl TrustRoot {
         let result = self.verifier.verify(artifact, bundle, &policy).map_err(|error| explain::refusal(&error))?;
         // The policy above promises both; a verifier that forgot one must not open the door.
         if !result.certificate_verified() || !result.sct_verified() {
-            return Err("its certificate was not checked".to_owned());
+            return Err(Refusal::Unchecked);
         }
-        let certificate = result.certificate().ok_or("it has no certificate")?;
-        let subject = result.identity().ok_or("its certificate names neither a mail address nor a URI")?;
+        let certificate = result.certificate().ok_or(Refusal::Lacks("it has no certificate"))?;
+        let subject =
+            result.identity().ok_or(Refusal::Lacks("its certificate names neither a mail address nor a URI"))?;
         let claims = &certificate.ci_claims;
-        let signed_at = result.verified_timestamps().iter().min().ok_or("nothing says when it was signed")?;
+        let signed_at =
+            result.verified_timestamps().iter().min().ok_or(Refusal::Lacks("nothing says when it was signed"))?;
         Ok(Identity {
-            issuer: result.issuer().ok_or("its certificate does not say who issued the identity")?.to_owned(),
+            issuer: result
+                .issuer()
+                .ok_or(Refusal::Lacks("its certificate does not say who issued the identity"))?
+                .to_owned(),
             subject: subject.as_str().to_owned(),
             is_uri: matches!(subject, SubjectAltName::Uri(_)),
             repository: repository(

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use portcullis_api::kubernetes::{decode_match, decode_spec};
 use portcullis_api::revision::{PolicyReference, RevisionData, RevisionMarks, identity, labelled_group};
 use portcullis_api::{API_VERSION, Metadata, Policy};
-use portcullis_contract::{Digest, Failure, GroupId, PolicyId, Reason, WebhookKind, clean, shard_id};
+use portcullis_contract::{Digest, Failure, GroupId, PolicyId, PolicyIdError, Reason, WebhookKind, clean, shard_id};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -44,11 +44,20 @@ pub(super) struct Revision {
     pub(super) hash: Digest,
 }
 
-/// Reads a revision. Whose it is must be told; anything else that is wrong is the policy's own problem.
+/// Why it is not known which policy a revision belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnknownOwner {
+    #[error("neither its data nor its labels tell whose revision it is")]
+    NotNamed,
+    #[error("its policy's name cannot be used: {0}")]
+    BadName(PolicyIdError),
+}
+
+/// Reads a revision. It must name its policy; anything else that is wrong is that policy's own problem.
 ///
 /// # Errors
-/// In words, when content and labels do not tell whose revision it is.
-pub(super) fn read(object: &Object) -> Result<Revision, String> {
+/// When neither content nor labels name the policy.
+pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let text = object.data.as_ref().map_or("null", |data| data.get());
     let document = json::documents(text).map_err(|error| error.to_string()).and_then(|mut documents| {
         if documents.is_empty() { Err("data: it is empty".to_owned()) } else { Ok(documents.remove(0)) }
@@ -57,9 +66,9 @@ pub(super) fn read(object: &Object) -> Result<Revision, String> {
     let labels = metadata.labels.as_ref().unwrap_or(&nothing);
     let value = document.as_ref().map_or(&Value::Null, |document| &document.value);
     let Some((policy, generation)) = identity(value, labels, object.revision) else {
-        return Err("neither its data nor its labels tell whose revision it is".to_owned());
+        return Err(UnknownOwner::NotNamed);
     };
-    let id = policy.id().map_err(|error| format!("its policy's name cannot be used: {error}"))?;
+    let id = policy.id().map_err(UnknownOwner::BadName)?;
     let name = metadata.name.clone().unwrap_or_default();
     let problem = value["problem"].as_str().map(|text| clean(text, Failure::MAX_MESSAGE));
     let own = group(&policy, value);

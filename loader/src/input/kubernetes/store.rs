@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 
 use super::object::Object;
-use super::revision::{Revision, read};
+use super::revision::{Revision, UnknownOwner, read};
 use super::snapshot::snapshot;
 use crate::input::Snapshot;
 
@@ -16,7 +16,7 @@ use crate::input::Snapshot;
 const MISSED: Duration = Duration::from_secs(600);
 
 /// What one object is: a revision, or why it is none.
-type Entry = Result<Revision, String>;
+type Entry = Result<Revision, UnknownOwner>;
 
 /// The revisions of one installation.
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Store {
             let there = self.entries.values().filter_map(|entry| entry.as_ref().ok());
             let mut snapshot = snapshot(there.chain(self.missed.values().map(|(revision, _)| revision)));
             let odd =
-                self.entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.as_ref().err()?.clone())));
+                self.entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.as_ref().err()?.to_string())));
             snapshot.problems.extend(odd);
             snapshot.problems.sort();
             snapshot

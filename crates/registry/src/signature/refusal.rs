@@ -1,0 +1,41 @@
+//! Why a signature by a certificate does not count.
+
+/// Why a signature by a certificate does not count. Messages list these beside what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    /// There is no certificate, or there are several, where one belongs.
+    #[error("its certificate is not one")]
+    NotOneCertificate,
+    /// The text is no PEM.
+    #[error("its certificate is no PEM")]
+    NotPem,
+    /// An annotation, by its name, is too long to be read.
+    #[error("its {name} is longer than {limit} bytes")]
+    TooLong {
+        /// The annotation.
+        name: String,
+        /// Its limit, in bytes.
+        limit: usize,
+    },
+    /// The chain is longer than this many certificates.
+    #[error("its chain has more than {0} certificates")]
+    LongChain(usize),
+    /// There are more log entries or timestamps than this.
+    #[error("it comes with more than {0} log entries or timestamps")]
+    ManyEntries(usize),
+    /// There is no entry of a transparency log.
+    #[error("no entry of a transparency log comes with it, so that nothing says when it was signed")]
+    NotLogged,
+    /// The entry of the transparency log has another form.
+    #[error("its entry of the transparency log cannot be read")]
+    UnreadableEntry,
+    /// The verifier said yes without having looked at the certificate.
+    #[error("its certificate was not checked")]
+    Unchecked,
+    /// The signature lacks something that says who signed, or when.
+    #[error("{0}")]
+    Lacks(&'static str),
+    /// The verifier refused it.
+    #[error("{0}")]
+    Verifier(String),
+}
