@@ -16,7 +16,7 @@ pub use policies::{
 };
 pub use registry::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveArgs, VerifyArgs};
 
-/// WebAssembly policies for Kubernetes admission: run them, ask them, see how they do, go back to what worked.
+/// WebAssembly policies for Kubernetes admission: run them, try them, see their state, roll them back.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "portcullis",
@@ -41,7 +41,7 @@ pub enum Command {
     /// Serve a folder of policies, with no cluster.
     ///
     /// Starts loader, evaluator and reporter. The folder holds Policy and ClusterPolicy manifests (YAML or JSON). It is
-    /// watched: an edit counts at once, as does a module file that is built again, and a policy that breaks goes on answering as
+    /// watched: an edit counts at once, as does a module file that is built again, and a policy that breaks keeps answering as
     /// it last worked. Ctrl-C stops everything.
     ///
     /// Volume, certificates, status and logs are kept in DIR/.portcullis. Other settings of the three programs can be given as
@@ -54,8 +54,8 @@ pub enum Command {
     Get(GetArgs),
     /// Show one policy, or all, with conditions, replicas, history and events.
     ///
-    /// In the manner of `kubectl describe`. The right to read the policy is enough; events need a right of their own, and it is
-    /// said where they cannot be read.
+    /// In the manner of `kubectl describe`. The right to read the policy is enough. Events need a right of their own; the output
+    /// says so where they cannot be read.
     Describe(DescribeArgs),
     /// List the newest generations of a policy: their bytes, and whether they served.
     ///
@@ -67,13 +67,13 @@ pub enum Command {
     Diff(DiffArgs),
     /// Serve an earlier generation of a policy again.
     ///
-    /// Sets spec.rollbackTo, waits until the policy is Ready, and tells what goes on meanwhile. The spec stays as it is and
+    /// Sets spec.rollbackTo, waits until the policy is Ready, and shows the progress meanwhile. The spec stays as it is and
     /// counts again after `--undo`.
     Rollback(RollbackArgs),
     /// Judge one request by one policy, offline.
     ///
-    /// Starts the real loader and evaluator for this one question, without a pod and without a cluster. Manifest and module are
-    /// read anew each time. Compiled modules, and nothing else, are kept in the user's cache folder: 64 of them in
+    /// Starts the real loader and evaluator for this one request, without a pod and without a cluster. Manifest and module are
+    /// read again each time. Compiled modules, and nothing else, are kept in the user's cache folder: 64 of them in
     /// XDG_CACHE_HOME/portcullis/artifacts or ~/.cache/portcullis/artifacts, 256 MiB at most.
     ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
@@ -108,7 +108,7 @@ pub enum Command {
         /// The shell; or kubectl, for `kubectl portcullis`.
         shell: CompletionFor,
     },
-    /// Print what could stand where the last of these words is.
+    /// Print the possible completions of the last of these words.
     #[command(name = "__complete", hide = true)]
     Complete {
         /// The words behind the name of the program.

@@ -1,6 +1,6 @@
 //! A certificate authority and a server certificate of our own, for TLS without a cluster.
 //!
-//! Both are kept and used again in later runs, so that a client has to be told of the authority once. What was made is
+//! Both are kept and used again in later runs, so that a client needs to trust the authority only once. What was made is
 //! remembered in `made.json`, so that no certificate has to be parsed.
 
 use std::fs;
@@ -24,7 +24,7 @@ use crate::layout::Layout;
 const VALID: SignedDuration = SignedDuration::from_hours(24 * 365);
 /// How long an authority is valid.
 const AUTHORITY_VALID: SignedDuration = SignedDuration::from_hours(24 * 3650);
-/// A certificate that ends within this time is made anew.
+/// A certificate that ends within this time is replaced.
 const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(24 * 30);
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 64 << 10;

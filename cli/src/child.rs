@@ -32,7 +32,7 @@ pub struct Recipe {
     pub arguments: Vec<OsString>,
     /// Variables of the environment that it does not get.
     pub unset: &'static [&'static str],
-    /// The ports it opens; it has started when it has told them all.
+    /// The ports that it opens; it has started when it has logged them all.
     pub ports: &'static [&'static str],
     /// Where its log goes; nowhere if absent.
     pub log: Option<PathBuf>,
@@ -156,7 +156,7 @@ impl Running {
                 return Err(StartError::Ended { program: recipe.program, status, tail: words() });
             }
         }
-        // Later ports are not waited for, but somebody must take the words.
+        // Later ports are not waited for, but the lines must still be read.
         tokio::spawn(async move { while listening.recv().await.is_some() {} });
         Ok(Self { child, tail, addresses, input })
     }
@@ -214,7 +214,7 @@ async fn read(
         }
         tail.lock().unwrap_or_else(PoisonError::into_inner).add(&line);
         if let Line::Listening(port, address) = line {
-            // Nobody waits for ports any more once the program runs.
+            // Once the program runs, nothing waits for ports any more.
             let _ = listening.send((port, address)).await;
         }
     }

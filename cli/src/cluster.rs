@@ -82,7 +82,7 @@ impl Cluster {
             bytes
         });
         let request = request.body(bytes).map_err(|error| ClusterError::other(&self.server, &error))?;
-        // Settings may be nested as deep as anybody likes; one such policy must not hide the others.
+        // Settings may be nested to any depth; one such policy must not hide the others.
         let answer: Result<BoundedValue, _> = self.client.request(request).await;
         answer.map(|value| value.0).map_err(|error| ClusterError::of(&self.server, action, error))
     }

@@ -7,7 +7,7 @@ use clap::{Command, CommandFactory as _};
 use crate::args::{Args, SourceArgs};
 use crate::source::Source;
 
-/// Longest time for the names of policies: somebody waits at a prompt.
+/// Longest time for the names of policies: a user waits at a prompt.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// No files, please.
 const NO_FILES: &str = ":4";

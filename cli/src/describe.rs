@@ -175,7 +175,7 @@ fn content(lines: &mut Vec<Line>, level: usize, fields: &Map<String, Value>) {
 
 fn text(value: &Value) -> String {
     match value {
-        // Whoever wrote it: no codes for the terminal, and a line stays a line.
+        // The text may be untrusted: no terminal codes, and a line stays a line.
         Value::String(text) => portcullis_contract::clean(text, usize::MAX),
         Value::Null => "<nil>".to_owned(),
         other => other.to_string(),

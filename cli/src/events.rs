@@ -16,7 +16,7 @@ pub struct EventView {
     pub reason: String,
     /// What happened, in words.
     pub note: String,
-    /// Who says so.
+    /// The component that reports it.
     pub from: String,
     /// How often.
     pub count: i64,

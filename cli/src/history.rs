@@ -1,4 +1,4 @@
-//! `portcullis history`: what became of the newest generations of a policy.
+//! `portcullis history`: the newest generations of a policy, and whether they served.
 
 use jiff::Timestamp;
 use portcullis_api::column::align;
@@ -8,7 +8,7 @@ use crate::args::OutputForm;
 use crate::item::{HistoryView, Item};
 use crate::moment::moment_or_dash;
 
-/// How much of a digest tells generations apart, in bytes: `sha256:` and 12 digits.
+/// How much of a digest is shown to distinguish generations, in bytes: `sha256:` and 12 digits.
 const SHORT_DIGEST: usize = 19;
 
 /// Titles, then a row for each generation, newest first.

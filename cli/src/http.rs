@@ -41,7 +41,7 @@ impl Http {
         read(request.body(body)).await
     }
 
-    /// The state that a program tells.
+    /// The state that a program serves.
     ///
     /// # Errors
     /// When there is no answer, or it is no such state.

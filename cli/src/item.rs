@@ -1,7 +1,7 @@
 //! A policy as it was read, from a cluster or a folder, and what its status says.
 //!
-//! It is read field by field and not into the types of this release: a cluster may be newer, and who looks must accept reasons,
-//! conditions and fields that he does not know.
+//! It is read field by field and not into the types of this release: a cluster may be newer, and the tool must accept reasons,
+//! conditions and fields that it does not know.
 
 use jiff::Timestamp;
 use portcullis_api::ObservedPolicy;
@@ -63,7 +63,7 @@ impl Item {
             _ => return None,
         };
         if let Some(metadata) = object["metadata"].as_object_mut() {
-            // Who wrote which field is longer than everything else, and kubectl leaves it out as well.
+            // `managedFields` is longer than everything else, and kubectl leaves it out as well.
             metadata.remove("managedFields");
         }
         Some(Self { id, object })
@@ -125,7 +125,7 @@ impl Item {
         self.list("/status/conditions").iter().map(view).collect()
     }
 
-    /// The condition of a type, if it speaks of the newest generation: what one says of an older one counts no more.
+    /// The condition of a type, if it speaks of the newest generation: one about an older generation no longer counts.
     pub fn condition(&self, r#type: &str) -> Option<ConditionView> {
         let generation = self.generation();
         self.conditions().into_iter().find(|condition| condition.r#type == r#type && condition.generation >= generation)
@@ -158,7 +158,7 @@ impl Item {
     }
 }
 
-/// A text of somebody else, made safe to show.
+/// An untrusted text, made safe to show.
 pub fn text(value: &Value) -> Option<String> {
     value.as_str().map(|text| clean(text, LONGEST))
 }

@@ -102,7 +102,7 @@ impl Layout {
 }
 
 impl Lock {
-    /// Writes who holds the lock; the file's time tells when the pod was last known to run.
+    /// Writes the process that holds the lock; the file's time tells when the pod was last known to run.
     fn note(&self) -> io::Result<()> {
         self.0.set_len(0)?;
         (&self.0).write_all(format!("{}\n", std::process::id()).as_bytes())

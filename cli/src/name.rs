@@ -50,7 +50,7 @@ pub enum NameError {
         name: String,
         /// Where.
         place: String,
-        /// What there is, in words.
+        /// The candidates, as a text.
         known: String,
     },
     /// Several policies have this name.

@@ -16,7 +16,7 @@ const PLUGIN: &str = "kubectl-portcullis";
 /// What it asks for completion.
 const COMPLETION: &str = "kubectl_complete-portcullis";
 
-/// The script that kubectl asks, for who has no link.
+/// The script that kubectl runs for completion, where there is no link.
 pub const COMPLETION_SCRIPT: &str = "\
 #!/bin/sh
 # kubectl asks this script, as kubectl_complete-portcullis on PATH, what could stand where the last word is.
@@ -39,7 +39,7 @@ pub fn parse_args() -> Args {
     let words = if is(COMPLETION) { completion_words(words) } else { words };
     let parsed = command.try_get_matches_from_mut(words).and_then(|matches| Args::from_arg_matches(&matches));
     parsed.unwrap_or_else(|error| {
-        // Help and version are no errors; if they cannot be printed, nobody reads them.
+        // Help and version are not errors, and output that cannot be printed has no reader.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { 64 } else { 0 })
     })

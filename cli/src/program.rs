@@ -13,7 +13,7 @@ pub enum Program {
     Loader,
     /// Answers.
     Evaluator,
-    /// Tells status.
+    /// Reports the status.
     Reporter,
 }
 
@@ -83,7 +83,7 @@ fn is_executable(path: &Path) -> bool {
 }
 
 /// The addresses that modules may come from although they are not public, as the loader takes them: this machine, as for a
-/// registry that somebody tries, and what the user allows besides.
+/// registry on this machine, and what the user allows besides.
 pub fn allowed_addresses(more: &[Allowed]) -> String {
     let own = ["127.0.0.0/8", "::1"].map(str::to_owned);
     own.into_iter().chain(more.iter().map(Allowed::to_string)).collect::<Vec<_>>().join(",")

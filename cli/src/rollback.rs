@@ -22,10 +22,10 @@ use progress::{Progress, judge};
 pub use target::RollbackError;
 use target::{Change, choose, warning};
 
-/// How often the status is read. Reading is the right that everybody who rolls back has.
+/// How often the status is read. All users who roll back have the right to read it.
 const ASK: Duration = Duration::from_millis(500);
 
-/// What became of a rollback.
+/// The result of a rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// For standard output.
@@ -34,7 +34,7 @@ pub struct Outcome {
     pub is_good: bool,
 }
 
-/// Changes the policy, and waits for it. What goes on meanwhile is told on standard error.
+/// Changes the policy, and waits for it. Progress is shown on standard error.
 ///
 /// # Errors
 /// When the rollback is refused, or the cluster does not answer.

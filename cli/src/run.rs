@@ -31,7 +31,7 @@ use voice::Voice;
 
 /// How often readiness is asked.
 const ASK: Duration = Duration::from_millis(20);
-/// After this long it is told what readiness waits for.
+/// After this long the terminal shows what readiness waits for.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 /// Longest time for the evaluator to drain, and for the others to end.
 const PATIENCE: Duration = Duration::from_secs(30);

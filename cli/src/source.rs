@@ -172,7 +172,7 @@ fn tell(text: &str, notes: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without any place to look at, both kinds of places are named.
+/// Where there is no place to look at, the error names both kinds.
 fn explain(error: anyhow::Error, args: &SourceArgs) -> anyhow::Error {
     let nothing_named = args.context.is_none() && args.namespace.is_none() && !plugin::is_plugin();
     match error.downcast_ref::<ClusterError>() {

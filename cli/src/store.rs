@@ -82,7 +82,7 @@ impl Store {
         Ok(Self { policies, events, stopped, dir: dir.to_owned() })
     }
 
-    /// What to say beside the policies: that there are none, or that they are not of now.
+    /// A note beside the policies: that there are none, or that the state is old.
     pub fn notes(&self) -> Vec<String> {
         let dir = self.dir.display();
         let empty = self.policies.is_empty().then(|| format!("No policies in {dir}."));

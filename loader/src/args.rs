@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", default_value = "[::]:8082")]
     pub probe_address: SocketAddr,
 
-    /// Whether /healthz/policies and /healthz/sources are served at --probe-address too. Whoever reaches it can then read which
+    /// Whether /healthz/policies and /healthz/sources are served at --probe-address too. Anyone who can reach it can then read which
     /// policies and sources there are, and what fails.
     #[arg(long, env = "PORTCULLIS_POLICY_PATHS", value_enum, default_value = "off")]
     pub policy_paths: Switch,
@@ -158,9 +158,9 @@ pub struct Settings {
     pub room: Option<u64>,
     /// What a compilation may take.
     pub compile: CompileLimits,
-    /// What a download may take, and from whom.
+    /// Limits of a download, and the hosts that it may use.
     pub fetching: Fetching,
-    /// Where other loaders may ask, and the certificates for it.
+    /// The address at which other loaders may ask, and the certificates for it.
     pub siblings_port: Option<(SocketAddr, PeerKeys)>,
     /// When things are done.
     pub plan: PlanSettings,

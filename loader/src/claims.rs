@@ -1,35 +1,35 @@
-//! For whom a job is done, and how much depends on it.
+//! The tenants that need a job, and how urgently.
 
 use std::collections::BTreeMap;
 
 use portcullis_contract::Tenant;
 
-/// How much depends on a job; the more, the earlier it comes.
+/// How urgently a job is needed; the most urgent comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
-    /// What served before, which a fresh pod must have before it is asked.
+    /// It served before, so a fresh pod must have it before requests arrive.
     Served,
-    /// What has not served anywhere yet, as far as is known.
+    /// It is not known to have served anywhere.
     New,
 }
 
-/// Everybody who wants a job done, each with the greatest of their needs. Nobody wants what has none.
+/// The tenants that need a job, each with its most urgent need. A job without tenants is not needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claims(BTreeMap<Tenant, Need>);
 
 impl Claims {
-    /// One more wants it.
+    /// Adds a tenant's need.
     pub(crate) fn add(&mut self, tenant: &Tenant, need: Need) {
         let known = self.0.entry(tenant.clone()).or_insert(need);
         *known = need.min(*known);
     }
 
-    /// Whether nobody wants it now.
+    /// Whether no tenant needs the job.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Who wants it, and how much.
+    /// The tenants and their needs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Tenant, Need)> {
         self.0.iter().map(|(tenant, need)| (tenant, *need))
     }

@@ -44,7 +44,7 @@ pub(crate) struct Object {
     pub uid: String,
     /// The object's generation.
     pub generation: i64,
-    /// The digest that the newest generation's module must have, once somebody recorded it.
+    /// The digest that the newest generation's module must have, once it was recorded.
     pub pin: Option<Digest>,
     /// The match groups of older generations that may still be called.
     pub older_groups: BTreeSet<(GroupId, WebhookKind)>,
@@ -88,7 +88,7 @@ pub(crate) struct Head {
 pub(crate) struct Body {
     /// The module as the user wrote it.
     pub module: String,
-    /// Where it is; absent where only the artifact is remembered.
+    /// The module's address; absent where only the artifact is remembered.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reference: Option<Reference>,
     /// A JSON object, with the keys in the user's order.
@@ -112,7 +112,7 @@ pub(crate) struct Body {
     pub context_aware_resources: Vec<ContextAwareResource>,
 }
 
-/// In the place of settings, which are never `null` themselves.
+/// Stands for settings that were left out. Settings themselves are never `null`.
 fn left_out() -> Box<RawValue> {
     RawValue::NULL.to_owned()
 }
@@ -173,7 +173,7 @@ impl Body {
         }
     }
 
-    /// What a candidate of an earlier manifest tells of its body: all but where the module came from.
+    /// The body as far as a candidate of an earlier manifest records it: everything but the module's address.
     pub(crate) fn of_candidate(candidate: &Candidate) -> Self {
         Self {
             module: String::new(),

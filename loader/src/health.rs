@@ -22,7 +22,7 @@ pub(crate) fn routes(feed: StateFeed<LoaderState>) -> Router {
         .with_state(feed)
 }
 
-/// One check: its name, its code, and what there is to say.
+/// One check: its name, its code, and its text.
 #[derive(Debug, PartialEq, Eq)]
 struct Check {
     name: String,

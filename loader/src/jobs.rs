@@ -1,4 +1,4 @@
-//! The work itself: bring a module, make an artifact.
+//! Running jobs: fetching modules, checking who may have them, and compiling them.
 
 mod admit;
 mod artifact;
@@ -23,7 +23,7 @@ use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Temporary, Volume};
 use crate::volume_error::VolumeError;
 
-/// What jobs work with.
+/// What all jobs share.
 pub(crate) struct Workshop {
     pub(crate) volume: Arc<Volume>,
     pub(crate) sources: Sources,
@@ -39,28 +39,28 @@ pub(crate) struct Workshop {
     readers: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,
-    /// How large artifacts are that there was no room for, as far as is known: they are not made again for nothing.
+    /// Known sizes of artifacts that did not fit, so that they are not compiled again in vain.
     too_large: Mutex<HashMap<Digest, u64>>,
 }
 
-/// What a job and those who started it tell each other.
+/// What a running job and the loop share: progress in one direction, claims in the other.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
-    /// Whether it is past its queue.
+    /// Whether the job is past its queue.
     pub(crate) runs: AtomicBool,
-    /// Of a download.
+    /// Progress of a download.
     pub(crate) bytes: Arc<Progress>,
-    /// Who wants it by now.
+    /// The tenants that need it at present.
     claims: Mutex<Arc<Claims>>,
 }
 
 impl Gauge {
-    /// Of a job that these want.
+    /// The gauge of a job that these tenants need.
     pub(crate) fn new(claims: Claims) -> Self {
         Self { claims: Mutex::new(Arc::new(claims)), ..Self::default() }
     }
 
-    /// Who wants it by now. True when that are others than before: then [`Workshop::renew`] finds its new place.
+    /// Takes in the tenants that need it at present. True when they have changed: [`Workshop::renew`] then finds its new place.
     pub(crate) fn claim(&self, claims: &Claims) -> bool {
         let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = **known != *claims;
@@ -100,7 +100,7 @@ impl Setback {
     }
 }
 
-/// A mistake of this program.
+/// The setback that stands for a bug in this program.
 pub(crate) fn mistake(reason: Reason, what: &str) -> Setback {
     Setback {
         reason,
@@ -141,7 +141,7 @@ impl Workshop {
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
     }
 
-    /// Jobs are wanted by others than before: those that wait get other places.
+    /// Gives waiting jobs new places, after other tenants came to need them.
     pub(crate) fn renew(&self) {
         self.hosts.renew();
         self.children.renew();
@@ -252,7 +252,7 @@ impl Workshop {
             result => result,
         };
         if !anew && result.as_ref().is_err_and(|setback| setback.reason == Reason::VolumeFull) {
-            // Modules alone would fill what there is room for, and nothing could ever serve from it.
+            // Modules without artifacts would fill the volume, and no policy could serve from them.
             let volume = Arc::clone(&self.volume);
             blocking(move || volume.remove_module(&digest)).await?;
         }
@@ -341,7 +341,7 @@ fn cannot_write(error: &std::io::Error) -> Setback {
     }
 }
 
-/// Runs what blocks on a thread where it may.
+/// Runs blocking work on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<T, Setback> {
     tokio::task::spawn_blocking(body).await.map_err(|_| mistake(Reason::VolumeReadOnly, "work on the volume"))
 }

@@ -99,7 +99,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let mut ports = ProbeServer::new();
     let sources =
         ProbeSources { readiness: readiness.clone(), liveness: liveness.clone(), metrics: metrics.registry.clone() };
-    // Whoever may forward ports of the pod reads the health of policies and sources on the loopback, where it always is.
+    // Those who may forward ports of the pod can read the health of policies and sources on the loopback, where it is always served.
     let health = health::routes(feed.clone());
     let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
     let probes = ports.probes(args.probe_address, sources, shown)?;
@@ -229,7 +229,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Follows the evaluator's state.
 fn follow(address: SocketAddr, shutdown: &Shutdown) -> anyhow::Result<watch::Receiver<Option<Arc<EvaluatorState>>>> {
-    // Made once here, so that a setting that cannot work is told at the start.
+    // Made once here, so that a setting that cannot work is reported at the start.
     Follower::<EvaluatorState>::new(address).context("failed to set up the evaluator's follower")?;
     let (sender, receiver) = watch::channel(None);
     let sender = Arc::new(sender);

@@ -1,11 +1,11 @@
-//! When a download that goes on is told of in the log.
+//! When a long download is logged.
 
 use std::time::{Duration, Instant};
 
-/// After this long it is told first.
+/// Time until the first line.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// The time of one job that runs.
+/// The time that one job has been running.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     since: Instant,
@@ -23,7 +23,7 @@ impl Patience {
         now.saturating_duration_since(self.since)
     }
 
-    /// How long the job runs, where that is to be told now: after ten seconds, and then each time it took twice as long.
+    /// How long the job has run, where a line is due: after ten seconds, and then each time that time has doubled.
     pub(crate) fn ends(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = self.elapsed(now);
         if elapsed < self.next {

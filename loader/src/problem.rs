@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Problem {
-    /// In one word.
+    /// The reason.
     pub reason: Reason,
-    /// In words; never with values of settings.
+    /// The message for users; never with values of settings.
     pub message: String,
 }
 

@@ -1,6 +1,6 @@
 //! Serving the loaders beside this one: modules, manifests and signatures by digest, over mutual TLS.
 //!
-//! Nothing else is there to be had: no list, no artifact, no policy. Who asks checks what he gets like any other source's.
+//! Nothing else is served: no list, no artifact, no policy. The loader that asks checks the answer like that of any other source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Longest time of a connection.
 const LONGEST: Duration = Duration::from_secs(300);
 
-struct Shelf {
+struct Served {
     volume: Arc<Volume>,
     limit: u64,
     readers: Semaphore,
@@ -39,12 +39,12 @@ struct Shelf {
 
 /// Serves until the shutdown.
 pub(crate) async fn serve(listener: TcpListener, keys: PeerKeys, volume: Arc<Volume>, limit: u64, shutdown: Shutdown) {
-    let shelf = Arc::new(Shelf { volume, limit, readers: Semaphore::new(MOST_READERS) });
+    let served = Arc::new(Served { volume, limit, readers: Semaphore::new(MOST_READERS) });
     let router = Router::new()
         .route("/v1/modules/{digest}", get(module))
         .route("/v1/manifests/{digest}", get(manifest))
         .route("/v1/signatures/{digest}", get(signatures))
-        .with_state(shelf);
+        .with_state(served);
     let places = Arc::new(Semaphore::new(MOST));
     loop {
         let accepted = tokio::select! {
@@ -56,7 +56,7 @@ pub(crate) async fn serve(listener: TcpListener, keys: PeerKeys, volume: Arc<Vol
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        // Who finds no place is told by the connection's end, and asks elsewhere.
+        // A caller without a place sees its connection end, and asks elsewhere.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let (keys, router) = (keys.clone(), router.clone());
         tokio::spawn(async move {
@@ -69,7 +69,7 @@ pub(crate) async fn serve(listener: TcpListener, keys: PeerKeys, volume: Arc<Vol
 }
 
 async fn talk(stream: TcpStream, keys: PeerKeys, router: Router) {
-    // Without certificates there is nobody to talk to; the log says so already.
+    // Without certificates no caller can be trusted; the log says so already.
     let Ok(Some(tls)) = blocking(move || keys.tls()).await else { return };
     let handshake = TlsAcceptor::from(tls.server).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE, handshake).await {
@@ -82,35 +82,35 @@ async fn talk(stream: TcpStream, keys: PeerKeys, router: Router) {
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn module(State(shelf): State<Arc<Shelf>>, Path(digest): Path<String>) -> Response {
-    give(shelf, &digest, |shelf, digest| {
-        let bytes = portcullis_process::files::read_regular(&shelf.volume.module(digest), shelf.limit).ok()?;
+async fn module(State(served): State<Arc<Served>>, Path(digest): Path<String>) -> Response {
+    give(served, &digest, |served, digest| {
+        let bytes = portcullis_process::files::read_regular(&served.volume.module(digest), served.limit).ok()?;
         (Digest::of(&bytes) == *digest).then_some(bytes)
     })
     .await
 }
 
-async fn manifest(State(shelf): State<Arc<Shelf>>, Path(digest): Path<String>) -> Response {
-    give(shelf, &digest, |shelf, digest| Some(shelf.volume.oci_manifest(digest)?.bytes)).await
+async fn manifest(State(served): State<Arc<Served>>, Path(digest): Path<String>) -> Response {
+    give(served, &digest, |served, digest| Some(served.volume.oci_manifest(digest)?.bytes)).await
 }
 
-/// What proves who signed a module, by the digest of the module.
-async fn signatures(State(shelf): State<Arc<Shelf>>, Path(digest): Path<String>) -> Response {
-    give(shelf, &digest, |shelf, digest| {
-        let kept = shelf.volume.signed_manifests(digest);
+/// The manifests and signatures that prove who signed a module, by the module's digest.
+async fn signatures(State(served): State<Arc<Served>>, Path(digest): Path<String>) -> Response {
+    give(served, &digest, |served, digest| {
+        let kept = served.volume.signed_manifests(digest);
         if kept.is_empty() { None } else { serde_json::to_vec(&kept).ok() }
     })
     .await
 }
 
 async fn give(
-    shelf: Arc<Shelf>,
+    served: Arc<Served>,
     digest: &str,
-    read: impl FnOnce(&Shelf, &Digest) -> Option<Vec<u8>> + Send + 'static,
+    read: impl FnOnce(&Served, &Digest) -> Option<Vec<u8>> + Send + 'static,
 ) -> Response {
     let Ok(digest) = digest.parse::<Digest>() else { return StatusCode::NOT_FOUND.into_response() };
-    let _reader = shelf.readers.acquire().await.expect("the semaphore is never closed");
-    let own = Arc::clone(&shelf);
+    let _reader = served.readers.acquire().await.expect("the semaphore is never closed");
+    let own = Arc::clone(&served);
     match blocking(move || read(&own, &digest)).await {
         Ok(Some(bytes)) => bytes.into_response(),
         _ => StatusCode::NOT_FOUND.into_response(),

@@ -5,13 +5,13 @@ use std::io;
 use portcullis_contract::Reason;
 use portcullis_process::files;
 
-/// A volume that does not do what it should.
+/// A failure of the volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub(crate) struct VolumeError {
-    /// In one word.
+    /// The reason.
     pub reason: Reason,
-    /// In words.
+    /// The message for users.
     pub message: String,
 }
 

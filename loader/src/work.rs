@@ -1,4 +1,4 @@
-//! The loop: asks the plan, runs what it says, tells it what became of it.
+//! The loop: asks the plan what to do, does it, and reports the results to the plan.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::jobs::{Gauge, Workshop, blocking, mistake};
 use crate::patience::Patience;
 use crate::plan::{self, Job, Now, Outcome, Plan, PlanSettings, Setback};
 
-/// Longest time between two turns.
+/// Longest time between two turns of the loop.
 const TICK: Duration = Duration::from_secs(1);
 /// The same while downloads run, whose progress is shown.
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
@@ -88,7 +88,7 @@ impl Running {
         }
     }
 
-    /// Logs what came, for who looks closely.
+    /// Logs what a job gave, at debug level.
     fn tell_end(&self, outcome: &Outcome, now: Instant) {
         let milliseconds = self.patience.map_or(0, |patience| patience.elapsed(now).as_millis());
         let (bytes, _) = self.gauge.bytes.read();
@@ -273,7 +273,7 @@ impl Work {
 
     fn evaluator(&mut self, state: Arc<EvaluatorState>) {
         if state.manifest_failure.is_some() {
-            // Perhaps somebody else wrote it; looking at the volume tells.
+            // Another program may have written it: look at the volume.
             self.look_due = true;
         }
         if self.workshop.volume.count_from(state.manifest_number) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-/// Whose policies.
+/// The place and namespace of policies.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SourceArgs {
     /// A folder that `portcullis run` serves, instead of a cluster. Without it and without one of the next three, the current
@@ -29,7 +29,7 @@ pub struct SourceArgs {
 /// Whose policies, and from which namespaces.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ScopeArgs {
-    /// Whose.
+    /// The place of the policies.
     #[command(flatten)]
     pub source: SourceArgs,
 
@@ -184,7 +184,7 @@ pub struct RollbackArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// The namespace of the installation, where revisions are kept. Whoever may read them there is told before the change when
+    /// The namespace of the installation, where revisions are kept. Users who may read them there are told before the change when
     /// a revision is gone.
     #[arg(long, value_name = "NAMESPACE", default_value = "portcullis", env = "PORTCULLIS_INSTALLATION_NAMESPACE")]
     pub installation_namespace: String,

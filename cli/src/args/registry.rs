@@ -11,7 +11,7 @@ use super::ResultForm;
 use super::signer::SignerArgs;
 use crate::program::allowed_addresses;
 
-/// How registries are asked.
+/// How registries are reached.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Registries")]
 pub struct AccessArgs {
@@ -155,7 +155,7 @@ pub struct VerifyArgs {
     #[arg(value_name = "IMAGE")]
     pub image: String,
 
-    /// Who must have signed it.
+    /// The required signer.
     #[command(flatten)]
     pub signer: SignerArgs,
 

@@ -8,7 +8,7 @@ use clap::Args;
 use portcullis_process::SettingError;
 use portcullis_registry::signature::{Requirement, Signer, Subject, TrustRoot};
 
-/// Who must have signed.
+/// The required signers.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Signers")]
 #[group(skip)]
@@ -18,11 +18,11 @@ pub struct SignerArgs {
     #[arg(conflicts_with_all = ["verification", "issuer", "github_owner"])]
     pub key: Option<PathBuf>,
 
-    /// A verification.yml that says who must have signed it.
+    /// A verification.yml that names the required signers.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["issuer", "github_owner"])]
     pub verification: Option<PathBuf>,
 
-    /// Who issued the identity of the signer, for instance https://accounts.google.com. Needs --subject or --subject-prefix,
+    /// The issuer of the signer's identity, for instance https://accounts.google.com. Needs --subject or --subject-prefix,
     /// and --trust-root.
     #[arg(long, value_name = "URL", conflicts_with = "github_owner")]
     pub issuer: Option<String>,

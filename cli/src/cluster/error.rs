@@ -25,7 +25,7 @@ pub struct Action {
 /// Why a cluster gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Nothing says where a cluster is.
+    /// No kubeconfig names a cluster.
     #[error("there is no kubeconfig: name one with --kubeconfig or the variable KUBECONFIG, or a folder with --dir")]
     NoKubeconfig,
     /// The kubeconfig cannot be used.
@@ -135,7 +135,7 @@ impl ClusterError {
     }
 }
 
-/// An error and its causes, each told once.
+/// An error and its causes, each once.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -8,7 +8,7 @@ use crate::item::Item;
 const CLUSTER_WIDE: &str = "default";
 
 impl Cluster {
-    /// The events on a policy, oldest first. Reading them is a right of its own, which many who may read the policy lack.
+    /// The events on a policy, oldest first. Reading them needs a right of its own, which many users who may read the policy lack.
     pub async fn events(&self, item: &Item) -> Events {
         let namespace = item.id.namespace().unwrap_or(CLUSTER_WIDE);
         let list = |version: &str| Action {

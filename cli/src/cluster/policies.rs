@@ -9,13 +9,13 @@ use super::{Action, Cluster, ClusterError};
 use crate::item::Item;
 use crate::name::Wanted;
 
-/// Who writes, in the record of who owns which field.
+/// The field manager of these writes.
 const FIELD_MANAGER: &str = "portcullis-cli";
 
 /// Policies, and why some that may be there are not among them.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// By id.
+    /// The policies, by id.
     pub items: Vec<Item>,
     /// What could not be read.
     pub hidden: Vec<ClusterError>,
@@ -54,7 +54,7 @@ impl Cluster {
     /// The policy that the user means.
     ///
     /// # Errors
-    /// When there is none, or several, or the cluster does not answer.
+    /// When there is no such policy, or several, or the cluster does not answer.
     pub async fn find(&self, wanted: &Wanted) -> anyhow::Result<Item> {
         let mut found = Vec::new();
         let mut forbidden = None;
@@ -63,7 +63,7 @@ impl Cluster {
             match self.policy(id).await {
                 Ok(item) => found.push(item),
                 Err(ClusterError::Absent { .. }) => {}
-                // Somebody who may read one kind only means that one.
+                // A user who may read only one kind means that one.
                 Err(error) if error.is_forbidden() => forbidden = Some(error),
                 Err(error) => return Err(error.into()),
             }
@@ -84,7 +84,7 @@ impl Cluster {
     /// One policy.
     ///
     /// # Errors
-    /// When there is none, or the cluster does not answer.
+    /// When there is no such policy, or the cluster does not answer.
     pub async fn policy(&self, id: &PolicyId) -> Result<Item, ClusterError> {
         let action = of(id, "get");
         let object = self.get(&action, &[]).await?;

@@ -4,7 +4,7 @@
 //! policies, no settings and no addresses, so whatever it holds cannot decide which policy is asked. The loader compares an
 //! artifact with its record before it uses it, and makes another where it does not fit.
 //!
-//! Nobody waits for anybody here. Files come by rename and go whole, and who finds half of a pair compiles.
+//! Processes do not wait for each other here. Files come by rename and go whole, and a process that finds half of a pair compiles.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};
@@ -24,12 +24,12 @@ pub(super) const MOST: usize = 64;
 const MOST_BYTES: u64 = 256 << 20;
 /// Bytes after which no more artifacts are copied for one question, where the volume is on another file system.
 const MOST_COPIED: u64 = 64 << 20;
-/// Age of a file that nobody writes any more, in seconds.
+/// Age at which a temporary file counts as abandoned, in seconds.
 const FORGOTTEN: i64 = 3600;
 /// An artifact is a record and machine code. The record first, as the loader has it.
 const PARTS: [&str; 2] = ["json", "cwasm"];
 
-/// The folder. It is this user's and nobody else may write to it, as the evaluator runs what is in it.
+/// The folder. It is this user's, and no other may write to it, as the evaluator runs what is in it.
 pub(super) struct Cache(OwnedFd);
 
 /// What a volume was given: the inode of each artifact's machine code there.
@@ -58,7 +58,7 @@ impl Cache {
 
     fn at(folder: &Path) -> Option<Self> {
         let us = geteuid().as_raw();
-        // A root who still has somebody's HOME neither runs what is there nor leaves folders that are not his.
+        // Under sudo with the user's HOME, root neither runs what is there nor leaves folders of its own.
         let nearest = folder.ancestors().find_map(|folder| fs::symlink_metadata(folder).ok())?;
         if ![us, 0].contains(&nearest.uid()) {
             return None;

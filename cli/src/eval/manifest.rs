@@ -18,7 +18,7 @@ const MOST: usize = 1000;
 pub(super) struct Chosen {
     pub(super) id: PolicyId,
     /// The manifest to load: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
-    /// word when it cannot judge, which tells that apart from a denial.
+    /// word when it cannot judge, which distinguishes that from a denial.
     pub(super) yaml: String,
     pub(super) mode: Mode,
     suspended: bool,

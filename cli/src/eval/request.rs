@@ -30,7 +30,7 @@ pub(super) struct Review {
     pub(super) bytes: Vec<u8>,
     /// How it was made, where it was not there already.
     pub(super) notes: Vec<String>,
-    /// What rules look at, where the request tells it.
+    /// What rules look at, where the request has it.
     pub(super) asked: Option<Asked>,
 }
 

@@ -45,7 +45,7 @@ impl Outcome {
 }
 
 impl Verdict {
-    /// Of a policy that does not load.
+    /// The verdict of a policy that does not load.
     pub(super) fn unserved(id: &PolicyId, failure: &Failure, notes: Vec<String>) -> Self {
         Self {
             outcome: Outcome::Unjudged,
@@ -59,7 +59,7 @@ impl Verdict {
         }
     }
 
-    /// Of an AdmissionReview's response. `alone` is what the policy says whatever its mode.
+    /// The verdict in an AdmissionReview's response. `alone` is what the policy says whatever its mode.
     pub(super) fn of(id: &PolicyId, body: &[u8], alone: Option<&[u8]>, mut notes: Vec<String>) -> anyhow::Result<Self> {
         let response = response(body)?;
         let text = |value: &Value| value.as_str().map(str::to_owned);

@@ -1,7 +1,7 @@
 //! Modules and where they are kept: `pull`, `push`, `inspect`, `verify`, `save` and `load`.
 //!
-//! They ask registries as the loader does, with the same checks of sizes, digests and redirects. Whom to trust and where to go
-//! is the user's own business here, so that no address is refused.
+//! They ask registries as the loader does, with the same checks of sizes, digests and redirects. Which hosts to trust is up to the
+//! user here, so no address is refused.
 
 mod archive;
 mod inspect;
@@ -75,7 +75,7 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
     output::one(args.output, &Artifact::new(&image, digest), "", json!({"digest": module}))
 }
 
-/// Tells what a module is.
+/// Shows what a module is.
 pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
     let module = fetch(&args.access, &args.module).await?;
     let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is no module", args.module))?;
@@ -179,7 +179,7 @@ fn registry(access: &AccessArgs) -> anyhow::Result<Registry> {
     Ok(Registry::new(Web::new(web), access.docker()))
 }
 
-/// The reason is a word for machines; who types a command reads the sentence.
+/// The message first: people read that, and the reason is for machines.
 fn explain(error: FetchError) -> anyhow::Error {
     anyhow::anyhow!("{} ({})", error.message, error.reason)
 }

@@ -12,7 +12,7 @@ use crate::args::ResultForm;
 pub(super) struct Artifact {
     /// Its name, without a digest.
     name: String,
-    /// Of its manifest.
+    /// The digest of its manifest.
     manifest: Digest,
     /// What it was called before, where that is another name.
     from: Option<String>,

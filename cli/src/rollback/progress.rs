@@ -32,7 +32,7 @@ pub(super) fn judge(item: &Item, uid: &str, generation: i64) -> Progress {
         return Progress::Ready(words.clone());
     }
     let is = |found: Option<(String, String)>, wanted: &str| found.filter(|(status, _)| status == wanted);
-    // The controller tells there that the named generation is gone.
+    // The controller says there that the named generation is gone.
     let refused = item.condition("WebhookConfigured").filter(|condition| condition.reason == "SpecInvalid");
     let refused = refused.and_then(|_| is(words("WebhookConfigured"), "False"));
     if let Some((_, words)) = is(words("Accepted"), "False").or_else(|| is(words("Stalled"), "True")).or(refused) {

@@ -16,7 +16,7 @@ pub(super) enum Change {
 /// Why a rollback is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RollbackError {
-    /// Nothing earlier served.
+    /// No earlier generation served.
     #[error("no generation of {id} before {before} has served; `portcullis history {id}` lists them, --to names one")]
     NothingServed {
         /// The policy.
@@ -31,7 +31,7 @@ pub enum RollbackError {
         id: PolicyId,
         /// What was asked for.
         to: i64,
-        /// What there is, in words.
+        /// The candidates, as a text.
         known: String,
     },
     /// The generation is what counts now.

@@ -12,7 +12,7 @@ use crate::child::Recipe;
 use crate::layout::Layout;
 use crate::program::Program;
 
-/// Nobody has to notice first that this pod leaves, as no endpoint list leads to it.
+/// No endpoint list leads to this pod, so it need not wait until others notice that it leaves.
 const DRAIN_DELAY: &str = "0s";
 
 /// Everything that a program is started with.
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub(super) reporter: PathBuf,
 }
 
-/// The pod's addresses: as asked, then as the programs have told them.
+/// The pod's addresses: as asked, then as the programs have logged them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) admission: SocketAddr,
@@ -67,7 +67,7 @@ fn learn(address: &mut SocketAddr, told: &HashMap<String, SocketAddr>, port: &st
 }
 
 impl Plan {
-    /// Logs begin anew with each run. A program that is started again goes on with its log, as the end of the last start is
+    /// Logs start empty with each run. A program that is started again appends to its log, as the end of the last start is
     /// what one looks for there.
     pub(super) fn begin_logs(&self) -> Result<(), FileError> {
         for program in [Program::Evaluator, Program::Loader, Program::Reporter] {

@@ -72,7 +72,7 @@ impl Settings {
         })
     }
 
-    /// Tries every port that is not 0, so that one in use is told with the flag that chooses another.
+    /// Tries every port that is not 0, so that one in use is reported with the flag that chooses another.
     pub(super) fn check_ports(&self) -> Result<(), SettingError> {
         let probes = "--probe-address";
         let ports = [

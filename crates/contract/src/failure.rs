@@ -1,4 +1,4 @@
-//! One failure, as it is told everywhere.
+//! One failure, as status, events, logs and metrics report it.
 
 use std::fmt;
 

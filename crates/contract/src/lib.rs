@@ -1,7 +1,7 @@
 //! What the containers of a pod say to each other.
 //!
 //! The loader writes a [`Manifest`] to the shared volume, the evaluator answers with an [`EvaluatorState`] on the pod's
-//! loopback, the loader tells its own [`LoaderState`] there, and the reporter reads both. Every failure carries a
+//! loopback, the loader serves its own [`LoaderState`] there, and the reporter reads both. Every failure carries a
 //! [`Reason`], which knows its [`Stage`] and its [`Class`] once for wire, status, event, metric and log.
 //!
 //! This crate has data and pure functions only. It never opens a file or a socket, and it knows neither wasmtime nor

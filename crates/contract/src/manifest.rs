@@ -32,7 +32,7 @@ pub struct Manifest {
 pub struct PolicyEntry {
     /// The id in URL paths, metrics and status.
     pub id: PolicyId,
-    /// The object's uid; tells a policy from a later one of the same name.
+    /// The object's uid; distinguishes a policy from a later one of the same name.
     pub uid: String,
     /// The newest generation, whether or not it can be served.
     pub generation: i64,

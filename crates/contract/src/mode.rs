@@ -12,7 +12,7 @@ pub enum Mode {
     Protect,
     /// Admits, with the denial as a warning.
     Warn,
-    /// Admits, and only tells.
+    /// Admits, and only logs.
     Monitor,
 }
 

@@ -1,7 +1,7 @@
-//! Keys of webhook paths: who does not know the path of a webhook cannot spend an evaluator's time.
+//! Keys of webhook paths: a caller that does not know the path of a webhook cannot spend an evaluator's time.
 //!
 //! The path of a webhook is `/admit/<group>/<code>` or `/marker/<group>/<code>`. The code is the HMAC-SHA256 of `admit/<group>` under a
-//! key that only the controller and the evaluators have; API servers learn the path with the webhook configuration. A path tells nothing
+//! key that only the controller and the evaluators have; API servers learn the path with the webhook configuration. A path reveals nothing
 //! of the key, nor of another group's path, nor of the other path of the same group.
 //!
 //! An installation of an earlier release has paths without a code. That they are accepted is a key too, [`PathKey::Plain`], so that the
@@ -67,7 +67,7 @@ impl PathKey {
         }
     }
 
-    /// First segment and group of a path that this key has made; nothing for any other. How long it takes tells nothing of the code
+    /// First segment and group of a path that this key has made; nothing for any other. How long it takes reveals nothing of the code
     /// that would be right.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         let (root, rest) = path.strip_prefix('/')?.split_once('/')?;
@@ -85,7 +85,7 @@ impl PathKey {
         group.parse::<GroupId>().is_ok().then_some((root, group))
     }
 
-    /// Which key it is, for those who are to know that and not the key: the first 8 hex digits of its SHA-256.
+    /// The key's id, which may be shown: the first 8 hex digits of its SHA-256.
     pub fn id(&self) -> String {
         match self {
             Self::Plain => PLAIN.to_owned(),

@@ -111,7 +111,7 @@ reasons! {
     RedirectRefused: Fetch, Outside;
     /// The bytes are not those of the pinned digest.
     DigestMismatch: Fetch, Outside;
-    /// The signature is absent or not by who must have signed.
+    /// The signature is absent, or not by a required signer.
     SignatureInvalid: Fetch, Outside;
     /// The scheme, host or path is not one the installation allows.
     SourceNotAllowed: Fetch, Final;

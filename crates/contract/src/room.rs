@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Tenant;
 
-/// How many more bytes somebody may have on a disk of `size` bytes, of which `used` are taken.
+/// How many more bytes a tenant may have on a disk of `size` bytes, of which `used` are taken.
 ///
 /// Without `own`, for a tenant that comes first, that is all that is free. Any other tenant has `own` bytes of what is used, and may
 /// take more until it has as much as is left free. So a namespace that floods a disk alone ends at half of it, two of them at a third

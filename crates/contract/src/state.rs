@@ -18,7 +18,7 @@ pub struct Program {
     pub name: String,
     /// The product's version.
     pub version: String,
-    /// The engine, for instance `wasmtime 48.0.8`; empty where there is none.
+    /// The engine, for instance `wasmtime 48.0.8`; empty in a program without one.
     #[serde(default)]
     pub engine: String,
 }
@@ -33,9 +33,9 @@ pub enum ReplicaState {
     Previous,
     /// Works, nothing answers yet, no failure.
     Pending,
-    /// Nothing answers, and there is a failure.
+    /// No generation answers, and there is a failure.
     Failed,
-    /// Nothing is known.
+    /// The state is not known.
     Unknown,
 }
 
@@ -45,7 +45,7 @@ pub enum ReplicaState {
 pub struct EvaluatorState {
     /// Grows with each change.
     pub version: u64,
-    /// Who speaks.
+    /// The program that reports.
     pub program: Program,
     /// Whether the start gate is open.
     pub ready: bool,
@@ -141,7 +141,7 @@ pub struct Refused {
 pub struct LoaderState {
     /// Grows with each change.
     pub version: u64,
-    /// Who speaks.
+    /// The program that reports.
     pub program: Program,
     /// Whether the first list of policies is complete.
     pub complete: bool,
@@ -185,7 +185,7 @@ pub struct LoaderPolicy {
     pub digest: Option<Digest>,
     /// How far the newest generation is.
     pub phase: Phase,
-    /// What goes on right now, for progress bars.
+    /// The work that is in progress, for progress bars.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub activity: Option<Activity>,
     /// Why the newest generation is not published.

@@ -1,10 +1,10 @@
-//! Who shares what a replica has.
+//! The tenants that share a replica's resources.
 
 use std::sync::Arc;
 
 use crate::PolicyId;
 
-/// Those who write policies together, and so share together: whoever may write in a namespace can write as many as they like.
+/// The unit in which a replica's resources are shared: whoever may write in a namespace can write as many policies as they like.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
     /// All ClusterPolicies, and the policies of a `policies.yml`.

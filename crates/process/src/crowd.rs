@@ -1,12 +1,12 @@
-//! Who goes when a port has more connections than there is room for. Pure; ports decide what a standing is.
+//! Which connection is closed when a port has more than it has room for. Pure; ports decide what a standing is.
 //!
 //! One source never takes everything: of those with the lowest standing, the ones of the source that has most of them go first.
-//! Nor is a source limited while nobody else wants the room, since an installation may see all of its callers at one address.
+//! Nor is a source limited while no other needs the room, since an installation may see all of its callers at one address.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The bits of an IPv6 address that somebody is given as a whole: who has one address of such a network has all of them.
+/// The length of the IPv6 prefix that one customer is given: whoever has one address of such a network has all of them.
 const IPV6_NETWORK: u128 = u128::MAX << 64;
 
 /// Where a connection comes from, as far as fairness is concerned: an address of IPv4, or a /64 network of IPv6.
@@ -41,7 +41,7 @@ pub struct Candidate<K, S, M> {
     pub source: Source,
     /// Those with a lower one go first, wherever they come from.
     pub standing: S,
-    /// Of one source and standing, those with less go first.
+    /// Among connections of one source and standing, those with less go first.
     pub merit: M,
 }
 

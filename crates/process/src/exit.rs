@@ -45,7 +45,7 @@ pub fn run(body: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
 /// Reads the command line and the environment. What clap refuses ends the process like any bad setting, with status 64.
 pub fn parse_args<A: clap::Parser>() -> A {
     A::try_parse().unwrap_or_else(|error| {
-        // Help and version are no errors; if they cannot be printed, nobody reads them.
+        // Help and version are not errors, and output that cannot be printed has no reader.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { 64 } else { 0 })
     })

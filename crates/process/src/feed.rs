@@ -24,7 +24,7 @@ impl<T> Clone for StateFeed<T> {
 }
 
 impl<T: PartialEq> StateFeed<T> {
-    /// A feed. Versions begin at the time of the start in milliseconds, so that a reader from before a restart is told at
+    /// A feed. Versions begin at the time of the start in milliseconds, so that a reader from before a restart is answered at
     /// once.
     pub fn new(mut first: T, numbered: impl Fn(&mut T, u64)) -> Self {
         let version = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(1);
@@ -32,7 +32,7 @@ impl<T: PartialEq> StateFeed<T> {
         Self(Arc::new(watch::Sender::new((version, Arc::new(first)))))
     }
 
-    /// Publishes a document. One that equals the last changes nothing and wakes nobody. `numbered` writes the version into
+    /// Publishes a document. One that equals the last changes nothing and wakes no reader. `numbered` writes the version into
     /// the document; documents are compared with the version of the last.
     pub fn publish(&self, mut next: T, numbered: impl Fn(&mut T, u64)) {
         let mut next = Some({
@@ -72,7 +72,7 @@ impl<T: PartialEq> StateFeed<T> {
 struct Since {
     #[serde(default)]
     since: u64,
-    /// In milliseconds.
+    /// Longest wait, in milliseconds.
     wait: Option<u64>,
 }
 

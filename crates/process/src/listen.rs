@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const BACKLOG: i32 = 128;
 
 /// Listens on `address`. `[::]` means all addresses, of IPv4 as well, and of IPv4 alone where there is no IPv6. Waits a
-/// moment for who is just letting go of the port, and blocks the thread meanwhile.
+/// moment for a predecessor to let go of the port, and blocks the thread meanwhile.
 ///
 /// # Errors
 /// When the address cannot be bound, or is still in use after two seconds.

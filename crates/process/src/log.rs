@@ -47,7 +47,7 @@ impl LogArgs {
         // The client of the API server logs each failed call as an error. Its callers tell what matters, and tell it once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
         let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-        // A reader of the log that has gone away must not make whoever logs panic.
+        // A reader of the log that has gone away must not make the program panic.
         let builder = builder.log_internal_errors(false);
         let result = match self.log_format {
             LogFormat::Text => {

@@ -46,7 +46,7 @@ impl CommonMetrics {
     }
 }
 
-/// The text of `/metrics`. With many policies it takes a while to make, on the thread that answers probes: so whoever asks at
+/// The text of `/metrics`. With many policies it takes a while to make, on the thread that answers probes: so a request at
 /// the same time gets the same text, and between two of them there is three times as much time for others.
 #[derive(Default)]
 pub(crate) struct Exposition(Mutex<Option<Made>>);

@@ -45,8 +45,8 @@ pub(crate) struct Permit {
 /// What keeps a connection: those with the lower one go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// Nothing is asked. One that has asked before is no better than one that is about to: a probe of the kubelet is a
-    /// connection of its own, and must not give way to those who ask once and stay.
+    /// No request is in progress. A connection that has asked before is no better than one that is about to: a probe of the kubelet is a
+    /// connection of its own, and must not give way to clients that ask once and stay.
     Silent,
     /// A request is under way, which may be a long poll.
     Answering,
@@ -58,7 +58,7 @@ impl Permits {
         Arc::new(Self { start: Instant::now(), limit, closed, open: Mutex::default() })
     }
 
-    /// A place for a new connection. There always is one: where all are taken, somebody goes.
+    /// A place for a new connection. There always is one: where all are taken, another connection is closed.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Permit {
         let mut open = self.open();
         if open.places.len() >= self.limit

@@ -28,7 +28,7 @@ use crate::metrics::{CommonMetrics, Exposition};
 use crate::permits::{Permit, Permits};
 use crate::{Liveness, Readiness};
 
-/// Connections at the same time on a probe port: of the kubelet, of who reads metrics, and of people.
+/// Connections at the same time on a probe port: the kubelet's, those of scrapers, and those of people.
 const PROBE_CONNECTIONS: usize = 128;
 /// Connections at the same time on another port, which is for the programs of the pod.
 const OTHER_CONNECTIONS: usize = 64;
@@ -66,7 +66,7 @@ pub struct ProbeServer {
 }
 
 struct Port {
-    /// Of its thread.
+    /// The end of its thread.
     name: &'static str,
     listener: TcpListener,
     routes: Router,
@@ -151,7 +151,7 @@ async fn serve(listener: TcpListener, routes: Router, permits: &Arc<Permits>) {
         match listener.accept().await {
             Ok((stream, from)) => {
                 tokio::spawn(connection(stream, routes.clone(), permits.enter(from.ip())));
-                // Who has asked already is answered before many more come in and somebody has to go.
+                // Requests that came are answered before many more connections come in and some must be closed.
                 tokio::task::yield_now().await;
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Tells every part of a program that it should end.
+/// Signals every part of a program to end.
 #[derive(Clone, Default)]
 pub struct Shutdown(CancellationToken);
 

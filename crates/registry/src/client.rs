@@ -1,4 +1,4 @@
-//! One request, hop by hop: who may be asked, by which address, over which TLS, for how long.
+//! One request, hop by hop: which hosts may be asked, at which addresses, over which TLS, for how long.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ const RATE_WINDOW: Duration = Duration::from_secs(10);
 /// Clients that are kept, one for each way to trust.
 const MAX_CLIENTS: usize = 32;
 
-/// What one attempt may take, and whom it may ask.
+/// Limits of one attempt, and the hosts that it may ask.
 #[derive(Debug, Clone)]
 pub struct WebSettings {
     /// Longest time to the head of an answer, each hop by itself.
@@ -49,7 +49,7 @@ pub struct WebSettings {
     pub sources: Option<PathBuf>,
     /// The name server, if not the system's.
     pub name_server: Option<SocketAddr>,
-    /// Who asks.
+    /// The `User-Agent`.
     pub user_agent: &'static str,
 }
 
@@ -76,7 +76,7 @@ pub struct Hop {
     pub method: Method,
     /// Where.
     pub url: Url,
-    /// With which headers. Credentials are not sent on to other hosts.
+    /// Further headers. Credentials are not sent on to other hosts.
     pub headers: HeaderMap,
     /// A body, for pushes.
     pub body: Option<bytes::Bytes>,
@@ -190,7 +190,7 @@ impl Web {
         })
     }
 
-    /// Why the address may not be asked at all, as far as its text tells.
+    /// Why the address may not be asked at all, as far as its text shows.
     ///
     /// # Errors
     /// `SourceNotAllowed`.
@@ -222,7 +222,7 @@ impl Web {
     /// Sends a request and follows redirects. Any other answer is given as it is.
     ///
     /// # Errors
-    /// When nobody may be asked, or nobody answers.
+    /// When no address may be asked, or none answers.
     pub async fn send(&self, hop: &Hop) -> Result<reqwest::Response, FetchError> {
         self.check(&hop.url)?;
         let (mut url, mut headers) = (hop.url.clone(), hop.headers.clone());

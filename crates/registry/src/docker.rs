@@ -99,7 +99,7 @@ impl DockerConfig {
         names.iter().find(|path| path.exists()).unwrap_or(first).clone()
     }
 
-    /// What tells the file from one of another time; nothing where there is none.
+    /// What differs when the file has changed; nothing where there is no file.
     pub(crate) fn stamp(&self) -> Option<(u64, u64, i64, i64)> {
         let metadata = self.path().metadata().ok()?;
         Some((metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()))

@@ -1,16 +1,16 @@
-//! Why something was not brought.
+//! Why a fetch failed.
 
 use std::time::Duration;
 
 use portcullis_contract::Reason;
 
-/// Why something was not brought.
+/// Why a fetch failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct FetchError {
-    /// In one word.
+    /// The reason.
     pub reason: Reason,
-    /// In words; never with credentials.
+    /// The message for users; never with credentials.
     pub message: String,
     /// The source asked not to be asked again before this has passed.
     pub retry_after: Option<Duration>,

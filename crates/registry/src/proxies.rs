@@ -21,7 +21,7 @@ pub struct Proxies {
     pub no_proxy: Option<String>,
 }
 
-/// Without addresses, which may hold a password.
+/// Shows no addresses, which may hold a password.
 /// A field with an address that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("proxies: {0} is no address: want for instance http://proxy.example:3128")]

@@ -1,4 +1,4 @@
-//! Who takes the bytes of a body, as they come.
+//! Receivers of the bytes of a body, as they come.
 
 use std::future::Future;
 

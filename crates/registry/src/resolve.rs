@@ -1,4 +1,4 @@
-//! Names to addresses, each checked before anybody connects to it.
+//! Names to addresses, each checked before a connection is made to it.
 
 use std::collections::BTreeSet;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! Who is trusted, and what is said when somebody is not.
+//! The trusted authorities, and the words for a certificate that is not trusted.
 
 use std::error::Error;
 use std::io;
@@ -29,21 +29,21 @@ pub(crate) fn read_authorities(path: &Path) -> Result<Vec<u8>, FetchError> {
     files::read_regular(&real, MAX_CA_FILE).map_err(|error| failed(error.to_string()))
 }
 
-/// Whose certificates a host may have.
+/// The authorities whose certificates a host may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// Those of the system's authorities and of extra ones, PEM.
     System(Option<Vec<u8>>),
     /// Those of these authorities only.
     Only(Vec<CertificateDer<'static>>),
-    /// Anybody's.
+    /// Any certificate.
     Anybody,
 }
 
 /// The client's side.
 ///
 /// # Errors
-/// When the extra authorities are none.
+/// When the extra authorities cannot be read.
 pub(crate) fn config(trust: &Trust) -> Result<ClientConfig, FetchError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -67,7 +67,7 @@ pub(crate) fn config(trust: &Trust) -> Result<ClientConfig, FetchError> {
 
 fn system_roots(extra: Option<&[u8]>) -> Result<RootCertStore, FetchError> {
     let mut roots = RootCertStore::empty();
-    // A system without authorities is no error as long as nobody relies on them.
+    // A system without authorities is not an error until a host relies on them.
     let (_, ignored) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     tracing::debug!(roots = roots.len(), ignored, "certificate authorities of the system");
     if let Some(extra) = extra {

@@ -19,7 +19,7 @@ pub struct RegistryArgs {
     #[arg(long, env = "PORTCULLIS_SOURCES", value_name = "FILE")]
     pub sources: Option<PathBuf>,
 
-    /// A verification.yml: who must have signed every module. Read again for each module. What cannot be checked is not loaded.
+    /// A verification.yml, which names the required signers of every module. Read again for each module. What cannot be checked is not loaded.
     #[arg(long, env = "PORTCULLIS_VERIFICATION", value_name = "FILE")]
     pub verification: Option<PathBuf>,
 
@@ -49,7 +49,7 @@ impl RegistryArgs {
         Guard::new(self.allow_private.clone())
     }
 
-    /// Where logins are. The folder may come later, as a mounted secret does.
+    /// The folder of the logins. It may come later, as a mounted secret does.
     pub(super) fn docker(&self) -> Option<DockerConfig> {
         self.docker_config.clone().map(DockerConfig::new)
     }

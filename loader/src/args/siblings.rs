@@ -24,7 +24,7 @@ pub struct SiblingArgs {
     )]
     pub siblings: Vec<Place>,
 
-    /// Where other loaders may ask this one for modules; nowhere by default.
+    /// The address at which other loaders may ask this one for modules; none by default.
     #[arg(long, env = "PORTCULLIS_SIBLINGS_ADDRESS", value_name = "ADDRESS", requires = "siblings_tls_dir")]
     pub siblings_address: Option<SocketAddr>,
 
@@ -32,7 +32,7 @@ pub struct SiblingArgs {
     #[arg(long, env = "PORTCULLIS_SIBLINGS_OWN_ADDRESS", value_name = "IP", value_delimiter = ',')]
     pub siblings_own_address: Vec<IpAddr>,
 
-    /// A folder with tls.crt, tls.key and ca.crt, of an authority for loaders and nobody else. Read again for each connection;
+    /// A folder with tls.crt, tls.key and ca.crt, of an authority that issues certificates to loaders only. Read again for each connection;
     /// the files may come later.
     #[arg(long, env = "PORTCULLIS_SIBLINGS_TLS_DIR", value_name = "DIR")]
     pub siblings_tls_dir: Option<PathBuf>,
@@ -43,17 +43,17 @@ pub struct SiblingArgs {
     pub siblings_name: Option<String>,
 }
 
-/// What the settings come to.
+/// The settings after they were checked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Siblings {
-    /// Whom to ask.
+    /// The other loaders; none where there are none to ask.
     pub(crate) peers: Option<Peers>,
-    /// Where to be asked, and with which certificates.
+    /// The address to listen at, and the certificates for it.
     pub(crate) port: Option<(SocketAddr, PeerKeys)>,
 }
 
 impl SiblingArgs {
-    /// Whom to ask and where to be asked. The certificates need not be there yet.
+    /// Checks the settings. The certificates may be missing at first.
     pub(crate) fn siblings(&self, input: &Input, name_server: Option<SocketAddr>) -> Result<Siblings, SettingError> {
         let Some(folder) = &self.siblings_tls_dir else { return Ok(Siblings::default()) };
         let name = match (&self.siblings_name, input) {
@@ -70,7 +70,7 @@ impl SiblingArgs {
         Ok(Siblings { peers, port: self.siblings_address.map(|address| (address, keys)) })
     }
 
-    /// Where this loader itself answers.
+    /// The addresses of this loader.
     fn own(&self) -> BTreeSet<SocketAddr> {
         let Some(address) = self.siblings_address else { return BTreeSet::new() };
         self.siblings_own_address.iter().map(|ip| SocketAddr::new(*ip, address.port())).chain([address]).collect()

@@ -46,7 +46,7 @@ pub fn compile_stdin(args: &ChildArgs) -> ExitCode {
 
 /// Exit status of a child that has judged a module.
 pub(super) const JUDGED: u8 = 3;
-/// Exit status of a child whose compiler panicked because memory was at its end.
+/// Exit status of a child whose compiler panicked because it ran out of memory.
 pub(super) const OUT_OF_MEMORY: u8 = 4;
 /// A child that cannot get this much more, in bytes, has met its limit.
 const LAST_RESERVE: usize = 4 << 20;
@@ -71,7 +71,7 @@ fn shut_in(args: &ChildArgs) -> Result<(), CompileFailure> {
     };
     // Memory that is really the child's own; its address space is mostly the program itself.
     limit(Resource::Data, args.memory, args.memory)?;
-    // At the first limit the signal that tells why, at the second one that tells nothing.
+    // The signal of the soft limit names the cause; that of the hard limit does not.
     limit(Resource::Cpu, args.cpu_seconds.max(1), args.cpu_seconds.max(1) + 2)?;
     limit(Resource::Core, 0, 0)?;
     // Whatever file it might come to hold: what it writes goes through a pipe.

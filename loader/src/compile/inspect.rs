@@ -15,7 +15,7 @@ pub struct Inspected {
 /// Judges a module.
 ///
 /// # Errors
-/// `ModuleInvalid` when it is none, `ModuleUnsupported` when it is one for another host; the text names the cause.
+/// `ModuleInvalid` when the bytes are not a module, `ModuleUnsupported` when the module is for another host. The text names the cause.
 pub fn inspect(module: &[u8]) -> Result<Inspected, CompileFailure> {
     let invalid = |text: String| CompileFailure::new(Reason::ModuleInvalid, text);
     let unsupported = |text: String| CompileFailure::new(Reason::ModuleUnsupported, text);

@@ -19,9 +19,9 @@ pub const SUBCOMMAND: &str = "compile";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct CompileFailure {
-    /// In one word.
+    /// The reason.
     pub reason: Reason,
-    /// In words.
+    /// The message for users.
     pub message: String,
 }
 

@@ -40,18 +40,18 @@ pub struct CompileLimits {
     pub max_artifact_size: u64,
 }
 
-/// Starts compile children. Whoever asks for one sees to it that there are never more than [`CompileLimits::jobs`].
+/// Starts compile children. Callers must not run more than [`CompileLimits::jobs`] at a time.
 pub struct Compilers {
     limits: CompileLimits,
 }
 
 impl Compilers {
-    /// With these limits.
+    /// Compilers with these limits.
     pub fn new(limits: CompileLimits) -> Self {
         Self { limits }
     }
 
-    /// Compiles the module that `module` opens into the sink that `artifact` makes, anew for each try. The child has a pipe and no file,
+    /// Compiles the module that `module` opens into the sink that `artifact` makes, a new one for each try. The child has a pipe and no file,
     /// so that what it writes is counted while it comes.
     /// Dropping the future kills the child.
     ///

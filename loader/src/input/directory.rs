@@ -70,7 +70,7 @@ async fn follow(
                 seen = None;
                 let text = portcullis_contract::clean(&error.to_string(), 500);
                 sender.send_modify(|last| {
-                    // What was there goes on: a folder that is away for a moment is not an empty one.
+                    // The last snapshot stays in force: a folder that is missing for a moment is not an empty one.
                     if let Some(last) = last {
                         let mut snapshot = Snapshot::clone(last);
                         snapshot.problems.retain(|(file, _)| file != ".");
@@ -107,7 +107,7 @@ async fn settle(events: &mut mpsc::Receiver<()>) {
 /// A watcher of folders, as far as the system has one.
 struct Watched {
     watcher: Option<RecommendedWatcher>,
-    /// Device and inode of the main folder, so that one which replaces it is watched anew.
+    /// Device and inode of the main folder, so that a folder which replaces it is watched again.
     main: Option<(u64, u64)>,
     folders: BTreeSet<PathBuf>,
 }

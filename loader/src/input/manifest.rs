@@ -89,12 +89,12 @@ fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Opt
     (Some(head), body)
 }
 
-/// Where a spec was found.
+/// The place of a spec.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place<'a> {
-    /// In a file of this folder.
+    /// A file of this folder.
     Folder(&'a Path),
-    /// In a revision of an API server.
+    /// A revision of an API server.
     Cluster,
 }
 
@@ -154,7 +154,7 @@ pub(super) fn judge(
     (head, body)
 }
 
-/// The address of a module in a cluster, where no folder is anybody's.
+/// The address of a module in a cluster, where users have no folder of their own.
 fn address(module: &str) -> Result<Reference, Problem> {
     match Reference::parse(module, Path::new("/"))? {
         Reference::File(_) => Err(Problem::new(

@@ -1,4 +1,4 @@
-//! What should be served: a stream of full snapshots, whoever makes them.
+//! What should be served: a stream of full snapshots.
 //!
 //! A folder makes them, or a watch of revisions in Kubernetes.
 
@@ -33,11 +33,11 @@ pub(crate) type Desired = watch::Receiver<Option<Arc<Snapshot>>>;
 pub(crate) struct Snapshot {
     /// The policies, each id once.
     pub policies: Vec<DesiredPolicy>,
-    /// Files that cannot be read: what they held before goes on, with this problem.
+    /// Files that cannot be read. Their last content stays in force, with this problem.
     pub unreadable: BTreeMap<String, Unreadable>,
     /// What is no policy and should perhaps be one: file and text.
     pub problems: Vec<(String, String)>,
-    /// The local module files, and what tells one state of a file from the next; nothing where there is no file.
+    /// The local module files, and the stamp of each; nothing where there is no file.
     pub stamps: BTreeMap<PathBuf, Option<Stamp>>,
 }
 

@@ -21,7 +21,7 @@ const MAX_FILES: usize = 20_000;
 /// A file written less than this ago may be written again without a change of its times.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Where policies come from.
+/// The place that policies are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
     /// Policy manifests in this folder.
@@ -94,7 +94,7 @@ impl Scanner {
         Ok(snapshot)
     }
 
-    /// What tells the snapshot from one of another time.
+    /// Whatever must be equal for two snapshots to be the same.
     pub(crate) fn seen(&self, snapshot: &Snapshot) -> Seen {
         let file = |(name, file): (&String, &File)| (name.clone(), file.hash, file.content.is_ok());
         Seen { files: self.files.iter().map(file).collect(), stamps: snapshot.stamps.clone() }
@@ -231,10 +231,10 @@ fn is_below(roots: &[PathBuf], path: &Path) -> bool {
 }
 
 impl Stamp {
-    /// The stamp of the file that `path` leads to; nothing where there is none.
+    /// The stamp of the file that `path` leads to; nothing where there is no file.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        // Who moves an old file to this place leaves it the time that it was written at.
+        // A file that is moved here keeps the time at which it was written.
         let nanos = u32::try_from(metadata.ctime_nsec()).unwrap_or(0);
         let changed = UNIX_EPOCH.checked_add(Duration::new(u64::try_from(metadata.ctime()).unwrap_or(0), nanos));
         let newest = metadata.modified().ok().zip(changed).map(|(modified, changed)| modified.max(changed));

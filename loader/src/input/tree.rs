@@ -79,7 +79,7 @@ struct Anchored {
 }
 
 impl Builder {
-    /// A list begins. `anchor` is 0 where there is none.
+    /// A list begins. `anchor` is 0 for a list without one.
     pub(crate) fn list(&mut self, anchor: usize) -> Result<(), TreeError> {
         self.open(Content::List(Vec::new()), anchor)
     }

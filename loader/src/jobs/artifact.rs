@@ -14,7 +14,7 @@ use crate::store::{MAX_SIGNATURES, Temporary};
 impl Workshop {
     /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
     ///
-    /// Who must have signed it is asked before its bytes are, also when they are on the volume.
+    /// Signatures are checked before the bytes are fetched, also when those are on the volume already.
     pub(super) async fn fetch_artifact(
         &self,
         image: &Image,
@@ -45,7 +45,7 @@ impl Workshop {
         Ok(())
     }
 
-    /// Keeps what the next one who asks for this module would ask the registry for.
+    /// Keeps what the registry said about this module, so that the next policy that names it need not ask again.
     pub(super) async fn keep_signed(
         &self,
         image: &Image,

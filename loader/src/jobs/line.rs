@@ -1,16 +1,16 @@
-//! Who gets the next slot of what is scarce: downloads from one host, compile children, readers of the volume. Pure: no clock, no
-//! task, no lock.
+//! The order in which jobs get slots of what is scarce: downloads from one host, compile children, readers of the volume. Pure: no
+//! clock, no task, no lock.
 //!
 //! **The order.** First what ClusterPolicies want, as they guard the whole cluster and only its administrators write them. Then what
-//! served before, so that a fresh pod opens with the last good state of everybody. Then the rest. Among equals it goes round: the
+//! served before, so that a fresh pod opens with everyone's last good state. Then the rest. Among equals it goes round: the
 //! namespace that holds the least is next, then the one whose last turn is longest ago, and within it what came first. A job that
 //! several want has the best place of theirs.
 //!
-//! **Nobody waits for ever.** Each fourth slot goes round whatever is wanted, or namespaces with enough of what served before and
-//! cannot be had any more would hold up everybody's new policies.
+//! **No job waits for ever.** Every fourth slot goes round regardless of need. Otherwise namespaces with enough that served before and
+//! can no longer be fetched would hold up all new policies.
 //!
 //! **One slot is left.** A job that runs is never given up for another, and a slow one runs for minutes. So a namespace may hold all
-//! slots but one, also while nobody else waits: whoever comes next finds that one free. ClusterPolicies may hold all of them.
+//! slots but one, even while no other waits: the next to come finds that one free. ClusterPolicies may hold all of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use portcullis_contract::Tenant;
 
 use crate::claims::{Claims, Need};
 
-/// Each so many slots, one is given regardless of what is wanted.
+/// One slot in this many is given regardless of need.
 const ROUND: u64 = 4;
 
-/// Slots, and those who wait for one. `W` is how one who waits is told.
+/// Slots, and the jobs that wait for one. `W` is how a waiting job is notified.
 pub(super) struct Line<W> {
     slots: usize,
     running: usize,
     tenants: HashMap<Tenant, Account>,
-    /// By ticket.
+    /// The waiting jobs, by ticket.
     waiting: BTreeMap<u64, Waiter<W>>,
     tickets: u64,
     /// How many slots were given.
@@ -64,7 +64,7 @@ enum Class {
 }
 
 impl<W> Line<W> {
-    /// With so many slots, one at least.
+    /// A line for this many slots, at least one.
     pub(super) fn new(slots: usize) -> Self {
         Self {
             slots: slots.max(1),
@@ -76,28 +76,28 @@ impl<W> Line<W> {
         }
     }
 
-    /// One more waits; gives its ticket.
+    /// Adds a waiting job, and gives its ticket.
     pub(super) fn wait(&mut self, claims: Arc<Claims>, waiter: W) -> u64 {
         self.tickets += 1;
         self.waiting.insert(self.tickets, Waiter { claims, waiter });
         self.tickets
     }
 
-    /// It waits no longer, if it still did.
+    /// Takes out a job that no longer waits. Nothing where it had left already.
     pub(super) fn leave(&mut self, ticket: u64) -> Option<W> {
         let gone = self.waiting.remove(&ticket).map(|waiter| waiter.waiter);
         self.tidy();
         gone
     }
 
-    /// Others may want what is waited for by now.
+    /// Reads again which tenants need the waiting jobs.
     pub(super) fn renew(&mut self, claims: impl Fn(&W) -> Arc<Claims>) {
         for waiter in self.waiting.values_mut() {
             waiter.claims = claims(&waiter.waiter);
         }
     }
 
-    /// The next who gets a slot, and whose it is. To be called until there is none.
+    /// The next job that gets a slot, and the tenant that it counts for. Call it until it gives nothing.
     pub(super) fn next(&mut self) -> Option<(Tenant, W)> {
         if self.running >= self.slots {
             return None;
@@ -118,7 +118,7 @@ impl<W> Line<W> {
         Some((tenant, waiter))
     }
 
-    /// Somebody who got a slot has ended.
+    /// Gives back a slot of this tenant.
     pub(super) fn give_back(&mut self, tenant: &Tenant) {
         if let Some(account) = self.tenants.get_mut(tenant) {
             account.held -= 1;
@@ -127,7 +127,7 @@ impl<W> Line<W> {
         self.tidy();
     }
 
-    /// Whether nobody holds a slot or waits for one.
+    /// Whether no job holds a slot or waits for one.
     fn is_idle(&self) -> bool {
         self.running == 0 && self.waiting.is_empty()
     }

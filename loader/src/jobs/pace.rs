@@ -40,7 +40,7 @@ impl Hosts {
         let slots = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
-            // Only those count that somebody waits for or holds, or asked a moment ago.
+            // Only hosts count that a job waits for, holds, or asked a moment ago.
             known.retain(|_, host| Arc::strong_count(&host.slots) > 1 || host.next > now);
             let host = known.entry(host.clone());
             Arc::clone(&host.or_insert_with(|| Host { slots: Slots::new(FETCHES_A_HOST), next: now }).slots)

@@ -29,7 +29,7 @@ struct Place<'a> {
 }
 
 impl Slots {
-    /// With so many slots, one at least.
+    /// This many slots, at least one.
     pub(super) fn new(slots: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Line::new(slots))))
     }
@@ -49,11 +49,11 @@ impl Slots {
         self.serve();
     }
 
-    /// Gives what there is to those who wait.
+    /// Gives free slots to waiting jobs.
     fn serve(self: &Arc<Self>) {
         loop {
             let Some((tenant, waiting)) = self.lock().next() else { return };
-            // Whoever has gone meanwhile gives it back by that, which must not happen under the lock.
+            // A job that has gone meanwhile gives its slot back by being dropped, which must not happen under the lock.
             drop(waiting.slot.send(Slot { slots: Arc::clone(self), tenant }));
         }
     }

@@ -1,7 +1,7 @@
-//! Whether a policy may have the module that it is pinned to: by the rules for its address, and by who signed it.
+//! Whether a policy may have the module that it is pinned to, by the rules for its address and by its signatures.
 //!
-//! Whoever fetches a module asks that first. A policy that is pinned to a digest may find the bytes on the volume, brought there
-//! for another policy, for which other rules count: then it is asked here, once for each address and digest.
+//! A fetch checks that first. A policy that is pinned to a digest may find the bytes on the volume, brought there
+//! for another policy, for which other rules count: it is then checked here, once for each address and digest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -17,12 +17,12 @@ use crate::retry::Retry;
 use crate::source::Reference;
 use crate::store::ArtifactRecord;
 
-/// What was asked, by address.
+/// The checks, by address.
 #[derive(Debug, Default)]
 pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Effort<()>>>);
 
-/// The address that must be asked about. Files are read again by each loader, and where only a candidate of an earlier manifest
-/// is known, it was asked about before it was published.
+/// The address that must be checked. Each loader reads files again, and a candidate of an earlier manifest was checked before it was
+/// published.
 pub(super) fn asked(body: &Body) -> Option<&Reference> {
     body.reference.as_ref().filter(|reference| !matches!(reference, Reference::File(_)))
 }
@@ -36,17 +36,17 @@ impl Admissions {
         self.0.get_mut(reference)?.get_mut(digest)
     }
 
-    /// Whether nothing is left to be asked.
+    /// Whether nothing is left to be checked.
     pub(super) fn are_done(&self, body: &Body, digest: &Digest) -> bool {
         asked(body).is_none() || self.get(body, digest).is_some_and(|admission| admission.result().is_some())
     }
 
-    /// It was asked, and may be.
+    /// Records that the module is admitted.
     pub(super) fn grant(&mut self, reference: &Reference, digest: Digest) {
         self.0.entry(reference.clone()).or_default().insert(digest, Effort::done(()));
     }
 
-    /// What was served before a restart counts at once, and is asked about again, as rules may be others by now.
+    /// What was served before a restart is admitted at once, and checked again, as the rules may have changed.
     pub(super) fn restore(&mut self, policy: &Policy) {
         let published = policy.target().filter(|(_, digest)| policy.published == Some((policy.generation, *digest)));
         let good = policy.last_good.as_ref().map(|good| (&good.body, good.digest));
@@ -59,7 +59,7 @@ impl Admissions {
         }
     }
 
-    /// A new generation wants it: what failed is tried at once.
+    /// A new generation needs it: a check that failed is repeated at once.
     pub(super) fn hurry(&mut self, reference: &Reference, digest: &Digest) {
         if let Some(admission) = self.get_mut(reference, digest) {
             admission.hurry();
@@ -74,7 +74,7 @@ impl Admissions {
         self.0.values().flat_map(BTreeMap::values).filter_map(Effort::wakes_at).min()
     }
 
-    /// What fails, by address.
+    /// The failing checks, by address.
     pub(super) fn failures(&self) -> impl Iterator<Item = (&Reference, Option<Failure>)> {
         let of = |(reference, digests)| {
             let digests: &BTreeMap<Digest, Effort<()>> = digests;
@@ -83,7 +83,7 @@ impl Admissions {
         self.0.iter().map(of)
     }
 
-    /// Takes in what is wanted, forgets the rest, and gives the jobs that should run.
+    /// Takes in what is needed, forgets the rest, and gives the jobs that should run.
     pub(super) fn turn(
         &mut self,
         wanted: BTreeMap<Reference, BTreeMap<Digest, Claims>>,
@@ -118,14 +118,14 @@ impl Admissions {
         let Some(admission) = self.get_mut(reference, digest) else { return };
         match result {
             Ok(()) => admission.succeed(()),
-            // What served before goes on as long as nobody says no.
+            // What served before continues until a check refuses it.
             Err(setback) if admission.result().is_some() && !is_refusal(setback.reason) => admission.leave(),
             Err(setback) => admission.fail(setback, retry, random, now),
         }
     }
 }
 
-/// Whether it is known that the module may not be had. Everything else is not knowing.
+/// Whether the reason is a refusal. Any other failure leaves it unknown whether the module is allowed.
 fn is_refusal(reason: Reason) -> bool {
     matches!(reason, Reason::SourceNotAllowed | Reason::SignatureInvalid)
 }

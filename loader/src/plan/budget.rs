@@ -1,13 +1,14 @@
-//! Who is in the manifest where not everybody fits. Pure: sizes in, choices out.
+//! Which policies are in the manifest where not all fit. Pure: sizes in, choices out.
 //!
-//! Evaluators read a manifest up to a size, and most of it is settings. Where all of them are more, somebody is left out, and it must
-//! not be whoever edits next. ClusterPolicies come first, as they guard the whole cluster and only its administrators write them. What
-//! they leave is shared between namespaces: whoever wants no more than an even share has all that he wants, and the rest is shared
+//! Evaluators read a manifest up to a size, and most of it is settings. Where they do not all fit, some are left out, and the
+//! choice must not fall on the next one that is edited. ClusterPolicies come first, as they guard the whole cluster and only its administrators write them. What
+//! they leave is shared between namespaces: a namespace that needs no more than an even share gets all that it needs, and the rest is shared
 //! between the others (max-min fairness), so that the namespace that uses most gives way first. Within a namespace what serves comes
 //! before what is new, and older policies before newer ones; what is too large for the room that is left is passed over for what is
 //! smaller.
 //!
-//! Who is in serves, and comes first the next time. So choices stay what they are until somebody wants more or less.
+//! A policy that is in the manifest serves, and so comes first the next time. Choices stay as they are until some policy needs more or
+//! less.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ pub(super) enum Choice {
 pub(super) struct Demand<'a> {
     pub(super) tenant: &'a Tenant,
     pub(super) created: Timestamp,
-    /// Bytes of its entry with [`Choice::Nothing`]; everybody has that.
+    /// Bytes of its entry with [`Choice::Nothing`], which every policy gets.
     pub(super) least: u64,
     /// Other choices, best first, each with the bytes of its entry.
     pub(super) choices: Vec<(Choice, u64)>,
@@ -149,8 +150,8 @@ impl Grant {
     }
 }
 
-/// The most that each may have, so that together they have no more than `room`, and nobody gets less than he wants while another gets
-/// more than he.
+/// The most that each may have (max-min fairness): together they have no more than `room`, and none gets less than it wants while
+/// another gets more.
 fn level(mut room: u64, mut wants: Vec<u64>) -> u64 {
     wants.sort_unstable();
     let mut others = wants.len() as u64;

@@ -31,21 +31,21 @@ impl Now {
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setback {
-    /// In one word.
+    /// The reason.
     pub reason: Reason,
-    /// In words.
+    /// The message for users.
     pub message: String,
     /// The source asked for that much time.
     pub retry_after: Option<Duration>,
 }
 
-/// A piece of work and where it stands.
+/// A piece of work and its state.
 #[derive(Debug, Clone)]
 pub(crate) struct Effort<T> {
     status: Status<T>,
     /// The newest failure, until an attempt works. It stays while the next attempt runs, so that a state does not flap.
     trouble: Option<Trouble>,
-    /// Done, and to be done again; what there is counts meanwhile.
+    /// Done, and to be done again; the result counts meanwhile.
     again: bool,
     /// An attempt was begun and has not ended.
     begun: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Effort<T> {
 
 #[derive(Debug, Clone)]
 enum Status<T> {
-    /// To be done as soon as somebody wants it; with progress once it runs.
+    /// To be done as soon as a policy needs it; with progress once it runs.
     Due(Option<Activity>),
     Done(T),
     Waiting(Instant),
@@ -117,7 +117,7 @@ impl<T> Effort<T> {
         }
     }
 
-    /// The attempt runs, and is so far.
+    /// Records the progress of the attempt that runs.
     pub(crate) fn progress(&mut self, bytes: u64, total: Option<u64>, now: Now) {
         if let Status::Due(activity) = &mut self.status {
             let since = activity.as_ref().map_or(now.wall, |activity| activity.since);

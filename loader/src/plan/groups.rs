@@ -1,7 +1,7 @@
-//! Match groups and their tombstones: who is asked under which group, also while webhooks still say otherwise.
+//! Match groups and their tombstones: which policies each group evaluates while API servers may still call an older webhook.
 //!
-//! In a folder nobody says when a group is called no more, so who changes groups lingers in the old one. In a cluster the
-//! revisions say it (docs/design/overview.md, section 3), and who leaves is out at once.
+//! In a folder nothing says when a group is no longer called, so a policy that changes groups lingers in the old one. In a cluster
+//! the revisions say it (docs/design/overview.md, section 3), and a policy that leaves is out at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(crate) struct Groups(BTreeMap<GroupId, Group>);
 pub(crate) struct Membership {
     /// The groups.
     pub groups: BTreeSet<(GroupId, WebhookKind)>,
-    /// Whether the policy goes on in a group that it left.
+    /// Whether the policy stays in a group that it left.
     pub lingers: bool,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Membership {
 struct Group {
     kind: WebhookKind,
     members: BTreeSet<PolicyId>,
-    /// Policies whose match part is another now; they are asked here until then as well.
+    /// Policies whose match part has changed. They are evaluated here too, until this time.
     lingering: BTreeMap<PolicyId, Instant>,
-    /// Without any member: answers "allowed" until then.
+    /// A group without members answers "allowed" until this time.
     tombstone: Option<Instant>,
 }
 
 impl Groups {
-    /// The groups of an earlier manifest. Who left meanwhile is found at the next [`Groups::turn`].
+    /// The groups of an earlier manifest. Policies that left meanwhile are found at the next [`Groups::turn`].
     pub(crate) fn restore(entries: &[GroupEntry]) -> Self {
         let group = |entry: &GroupEntry| Group {
             kind: entry.kind,
@@ -43,7 +43,7 @@ impl Groups {
         Self(entries.iter().map(|entry| (entry.id.clone(), group(entry))).collect())
     }
 
-    /// Takes in who is a member of what now. Policies that are not named are gone.
+    /// Takes in the present memberships. Policies that are not named are gone.
     pub(crate) fn turn(&mut self, current: &BTreeMap<PolicyId, Membership>, keep: Duration, now: Instant) {
         let until = now + keep;
         for (id, kind) in current.values().flat_map(|membership| &membership.groups) {

@@ -24,7 +24,7 @@ const ENVELOPE: u64 = 1 << 10;
 /// What stands on the volume, and what is on its way there.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
-    /// Of the manifest on the volume.
+    /// Digests of the manifest on the volume.
     print: Option<Print>,
     /// The newest number that was published here.
     number: u64,
@@ -187,7 +187,7 @@ impl Plan {
         Some(Manifest { number: 0, policies, groups })
     }
 
-    /// What became of the manifest that was to be published.
+    /// Takes in the result of publishing a manifest.
     pub(super) fn published(&mut self, result: Result<u64, Setback>, now: Now, random: f64) {
         let Some(in_flight) = self.publication.in_flight.take() else { return };
         match result {
@@ -226,7 +226,7 @@ impl Plan {
         Some(entries)
     }
 
-    /// An entry for everybody, and in `room` bytes as many of their generations as there is room for.
+    /// An entry for each policy, and as many of their generations as fit into `room` bytes.
     fn entries_of_some(&mut self, room: u64, now: Now) -> Vec<PolicyEntry> {
         let demands: Vec<Demand<'_>> = self.policies.iter().map(|(id, policy)| self.demand(id, policy)).collect();
         let grants = budget::share(room, &demands);
@@ -237,7 +237,7 @@ impl Plan {
             let is_left_out = is_ready && matches!(grant.choice, Choice::Older | Choice::Nothing);
             let failure = is_left_out.then(|| {
                 let failure = Failure { since: now.wall, ..grant.failure(policy.generation, &policy.tenant) };
-                // What was told stays as it was: sums are others with each edit of anybody, and each would be a new manifest.
+                // An earlier message stays as it was: the sums in it change with every edit of any policy, and each change would make a new manifest.
                 let is_it = |told: &Failure| (told.generation, told.reason) == (failure.generation, failure.reason);
                 left_out.remove(id).filter(is_it).unwrap_or(failure)
             });
@@ -253,7 +253,7 @@ impl Plan {
         let mut choices = Vec::new();
         if newest.is_some() {
             choices.push(Choice::Both);
-            // What was refused serves nobody by itself.
+            // A generation that was refused cannot serve alone.
             choices.extend((!policy.refused.contains(&policy.generation)).then_some(Choice::Newest));
         }
         choices.extend(older.as_ref().map(|_| Choice::Older));
@@ -292,7 +292,7 @@ impl Plan {
         self.newest(policy).into_iter().chain(older).collect()
     }
 
-    /// The best of what may serve while the newest does not. What nobody has said to be good is not relied upon alone.
+    /// The best of what may serve while the newest does not. A generation that no evaluator has loaded yet is not relied upon alone.
     fn fallbacks(&self, policy: &Policy) -> Vec<Candidate> {
         let mut ready = policy.fallbacks().filter_map(|other| {
             let candidate = self.candidate(&other.body, other.number, other.digest)?;

@@ -39,8 +39,8 @@ use crate::retry::Retry;
 use crate::source::Reference;
 use crate::store::{ArtifactRecord, Keep, Owners};
 
-/// How many policies that are gone are remembered, so that one that comes back does not count its generations from 1.
-const GRAVES: usize = 10_000;
+/// How many deleted policies are remembered, so that one that comes back does not count its generations from 1.
+const MAX_DELETED: usize = 10_000;
 
 /// The times that the plan goes by.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ pub struct PlanSettings {
     pub retry: Retry,
     /// How long a match group answers for policies that left it.
     pub tombstone: Duration,
-    /// How many artifacts stay that nobody names.
+    /// How many artifacts stay that no policy names.
     pub keep_newest: usize,
     /// Largest manifest, in bytes: no more than an evaluator reads.
     pub manifest_size: u64,
@@ -91,7 +91,7 @@ impl Event {
 /// What should be done now.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The jobs that should be running, and for whom.
+    /// The jobs that should be running, and the tenants that need them.
     pub jobs: BTreeMap<Job, Claims>,
     /// What should be published now; its number is not set.
     pub publish: Option<Manifest>,
@@ -108,7 +108,7 @@ pub(crate) struct Plan {
     artifacts: HashMap<Digest, Making>,
     groups: Groups,
     stamps: BTreeMap<std::path::PathBuf, Option<Stamp>>,
-    graves: HashMap<PolicyId, (i64, Digest)>,
+    deleted: HashMap<PolicyId, (i64, Digest)>,
     problems: BTreeMap<(String, String), Timestamp>,
     evaluator: Option<Arc<EvaluatorState>>,
     /// Whether a first snapshot came.
@@ -126,20 +126,20 @@ struct Making {
     effort: Effort<ArtifactRecord>,
     /// The module has to be fetched first.
     no_module: bool,
-    /// What is there is not to be trusted.
+    /// The artifact on the volume is not to be trusted.
     anew: bool,
-    /// How often it was made anew because the evaluator could not use it.
+    /// How often it was compiled again because the evaluator could not use it.
     remakes: u32,
-    /// When it may be made anew again.
+    /// The time before which it is not compiled again.
     remake_at: Option<Instant>,
-    /// Whether it should be, then.
+    /// Whether it should be compiled again at that time.
     remake_wanted: bool,
-    /// The first manifest after it was made anew; nothing until that is published.
+    /// The number of the first manifest after it was compiled again; nothing until that is published.
     told_in: Option<u64>,
 }
 
 impl Plan {
-    /// A plan that goes on from an earlier manifest. `is_there` says whether a candidate's artifact still is.
+    /// A plan that continues from an earlier manifest. `is_there` says whether a candidate's artifact is still on the volume.
     pub(crate) fn restore(
         settings: PlanSettings,
         manifest: Option<&Manifest>,
@@ -154,7 +154,7 @@ impl Plan {
             artifacts: HashMap::new(),
             groups: Groups::default(),
             stamps: BTreeMap::new(),
-            graves: HashMap::new(),
+            deleted: HashMap::new(),
             problems: BTreeMap::new(),
             evaluator: None,
             complete: false,
@@ -219,7 +219,7 @@ impl Plan {
                     // A file may be another than it was then.
                     let is_file =
                         desired.body.as_ref().is_ok_and(|body| matches!(body.reference, Some(Reference::File(_))));
-                    let generation = match self.graves.remove(&desired.id) {
+                    let generation = match self.deleted.remove(&desired.id) {
                         Some((generation, hash)) if hash == desired.hash && !is_file => generation,
                         Some((generation, _)) => generation + 1,
                         None => 1,
@@ -238,8 +238,8 @@ impl Plan {
             if let Some(unreadable) = snapshot.unreadable.get(&policy.file) {
                 policy.lose(unreadable, now);
             } else {
-                if !policy.is_object && self.graves.len() < GRAVES {
-                    self.graves.insert(id.clone(), (policy.generation, policy.hash));
+                if !policy.is_object && self.deleted.len() < MAX_DELETED {
+                    self.deleted.insert(id.clone(), (policy.generation, policy.hash));
                 }
                 self.policies.remove(&id);
             }
@@ -332,7 +332,7 @@ impl Plan {
         match result {
             Ok(digest) => {
                 module.succeed(digest);
-                // Who fetches asks first whether he may.
+                // A fetch checks first whether the module is allowed.
                 self.admissions.grant(reference, digest);
                 for policy in users {
                     match policy.pin {
@@ -348,7 +348,7 @@ impl Plan {
                     making.no_module = false;
                 }
             }
-            // Builds remove a file before they write it; what was read before goes on.
+            // Builds remove a file before they write it; what was read before stays in force.
             Err(setback) if is_file && setback.reason == Reason::NotFound && module.result().is_some() => {
                 module.leave()
             }

@@ -1,4 +1,4 @@
-//! Modules that are wanted by digest: what was pinned stays what it is, wherever its tag went.
+//! Modules that policies are pinned to, by digest, wherever their tags point by now.
 
 use portcullis_contract::Digest;
 
@@ -46,7 +46,7 @@ impl Plan {
             (Err(setback), _) => module.fail(setback, &self.settings.retry, random, now),
             (Ok(()), Some(first)) => {
                 if !is_tag_wanted {
-                    // What the tag is now was not asked: whoever names it next asks.
+                    // The tag was not resolved: the next policy that names it does that.
                     module.succeed(*first);
                     module.repeat();
                 }

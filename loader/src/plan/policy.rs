@@ -1,4 +1,4 @@
-//! One policy: what is wanted of it now, and what served before.
+//! One policy: its newest generation, and those that served before.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const RECENT: usize = 4;
 #[derive(Debug, Clone)]
 pub(super) struct Policy {
     pub(super) uid: String,
-    /// Whose turns it uses.
+    /// The tenant whose turns it uses.
     pub(super) tenant: Tenant,
     pub(super) created: Timestamp,
     pub(super) file: String,
@@ -101,7 +101,7 @@ struct Record {
     reference: Option<Reference>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<Digest>,
-    /// Published after the last good generation and replaced before an evaluator said what became of it.
+    /// Published after the last good generation and replaced before an evaluator reported on it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     unproven: Option<LastGood>,
 }
@@ -225,7 +225,7 @@ impl Policy {
         policy
     }
 
-    /// Takes in what is wanted now. True when that makes a new generation; `has_artifact` tells which modules are ready to
+    /// Takes in the desired policy. True when that makes a new generation; `has_artifact` tells which modules are ready to
     /// be served.
     pub(super) fn adopt(&mut self, desired: DesiredPolicy, has_artifact: impl Fn(&Digest) -> bool, now: Now) -> bool {
         self.file = desired.file;
@@ -248,7 +248,7 @@ impl Policy {
         self.begin(desired.hash, now);
         self.pin = pin;
         if let Some(head) = desired.head {
-            // What cannot be decoded tells no rules, and perhaps no label does: the match group stays what it was.
+            // A spec that cannot be decoded has no rules, and perhaps there is no label: the match group then stays as it was.
             let is_told = desired.body.is_ok();
             let group = if is_told { head.group } else { head.group.or(self.head.group.take()) };
             self.head = Head { group, ..head };
@@ -349,7 +349,7 @@ impl Policy {
         self.last_served.as_ref().and_then(LastServed::ready)
     }
 
-    /// Whether no evaluator has said yet what became of a generation that is newer than the last good one.
+    /// Whether no evaluator has reported yet on a generation that is newer than the last good one.
     pub(super) fn is_unproven(&self, recent: &Generation) -> bool {
         self.last_good.as_ref().is_some_and(|good| recent.number > good.number)
     }

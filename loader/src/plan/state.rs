@@ -1,4 +1,4 @@
-//! What the loader says of itself at `/v1/state`.
+//! The loader's state, as served at `/v1/state`.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// One entry a web host. Of several failing addresses the first in order is told.
+    /// One entry for each host. Of several failing addresses the first in order is shown.
     fn sources(&self) -> Vec<SourceHealth> {
         let mut hosts: BTreeMap<String, SourceHealth> = BTreeMap::new();
         let modules = self.modules.iter().map(|(reference, module)| (reference, module.failure(0, None)));

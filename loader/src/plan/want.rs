@@ -9,7 +9,7 @@ use super::{Effort, Plan, admission};
 use crate::claims::{Claims, Need};
 use crate::source::Reference;
 
-/// What somebody names, and who needs it now.
+/// What policies name, and the tenants that need it now.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     /// Modules, by address.
@@ -21,7 +21,7 @@ pub(super) struct Wanted {
 }
 
 impl Plan {
-    /// The modules and artifacts that somebody names.
+    /// The modules and artifacts that policies name.
     pub(super) fn wanted(&mut self) -> Wanted {
         let mut wanted = Wanted::default();
         for served in self.policies.values_mut().filter_map(|policy| policy.last_served.as_mut()) {

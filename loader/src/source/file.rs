@@ -36,7 +36,7 @@ impl FileSource {
         };
         let real = match path.canonicalize() {
             Ok(real) => real,
-            // Whether a file exists elsewhere is nobody's business.
+            // The answer must not reveal whether a file exists elsewhere.
             Err(_) if !self.roots.iter().any(|root| path.starts_with(root)) => return Err(outside()),
             Err(error) => return Err(unreadable(path, &error)),
         };

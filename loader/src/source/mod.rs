@@ -21,16 +21,16 @@ use crate::store::{MAX_SIGNATURES, SignedManifest};
 /// Why a module was not brought.
 pub(crate) use portcullis_registry::FetchError as SourceError;
 
-/// What a download may take, and from whom.
+/// Limits of a download, and the hosts that it may use.
 #[derive(Debug, Clone)]
 pub struct Fetching {
-    /// Limits of one attempt, and whom it may ask.
+    /// Limits of one attempt, and the hosts that it may use.
     pub web: WebSettings,
     /// Logins.
     pub docker: Option<DockerConfig>,
-    /// `verification.yml`: who must have signed every module. Read again for each module.
+    /// `verification.yml`: the required signers of every module. Read again for each module.
     pub verification: Option<PathBuf>,
-    /// `trusted_root.json`: who vouches for signers without a key of their own. Read again for each module.
+    /// `trusted_root.json`: the authorities that vouch for signers without a key of their own. Read again for each module.
     pub trust_root: Option<PathBuf>,
     /// Other loaders, for what registries cannot give now.
     pub peers: Option<Peers>,
@@ -97,7 +97,7 @@ impl Sources {
     /// The manifest of an artifact.
     ///
     /// # Errors
-    /// When it cannot be had, or is none of a module.
+    /// When it cannot be fetched, or is not the manifest of a module.
     pub(crate) async fn manifest(&self, image: &Image) -> Result<Manifest, SourceError> {
         self.registry.web().in_time(&image.host, self.registry.manifest(image)).await
     }
@@ -158,7 +158,7 @@ impl Sources {
         })
     }
 
-    /// Who must have signed a module for a policy that wants `wanted`: nobody, or all of these.
+    /// The requirements on a module's signers, for a policy that adds `wanted`. All must be met; empty means that none are needed.
     ///
     /// # Errors
     /// `SignatureUnavailable` where the installation's own list cannot be read: what cannot be checked is refused.
@@ -170,7 +170,7 @@ impl Sources {
         Ok(everybody.into_iter().chain(wanted.cloned()).collect())
     }
 
-    /// Checks that signatures say that a manifest is signed by everybody who must have signed it. No network is needed.
+    /// Checks that a manifest has all required signatures. No network is needed.
     ///
     /// # Errors
     /// `SignatureInvalid`, or `SignatureUnavailable` where that cannot be known: what cannot be checked is refused.
@@ -187,7 +187,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Whether the content of an address may be taken, as far as that can be told without asking.
+    /// Whether the content of an address may be fetched, as far as the address alone shows.
     ///
     /// # Errors
     /// `SourceNotAllowed`; `SignatureInvalid` where everything must be signed.

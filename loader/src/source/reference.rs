@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::problem::Problem;
 
-/// Where a module is.
+/// The address of a module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reference {
@@ -21,11 +21,11 @@ pub(crate) enum Reference {
     Web(Url),
     /// An OCI artifact.
     Registry(Image),
-    /// An OCI artifact that somebody must have signed.
+    /// An OCI artifact that must be signed.
     Signed {
         /// The artifact.
         image: Image,
-        /// By whom.
+        /// The required signers.
         signatures: Box<Requirement>,
     },
 }
@@ -91,7 +91,7 @@ impl Reference {
     /// The same, signed as a policy wants it.
     ///
     /// # Errors
-    /// When it is something that nobody can sign.
+    /// When it is a kind of source that cannot be signed.
     pub(crate) fn signed(self, signatures: Requirement) -> Result<Self, Problem> {
         match self {
             Self::Registry(image) => Ok(Self::Signed { image, signatures: Box::new(signatures) }),
@@ -102,7 +102,7 @@ impl Reference {
         }
     }
 
-    /// Who must have signed it, as text.
+    /// The required signers, as JSON.
     pub(crate) fn signatures(&self) -> Option<String> {
         let Self::Signed { signatures, .. } = self else { return None };
         Some(serde_json::to_string(signatures).expect("has text keys only"))

@@ -41,7 +41,7 @@ enum What {
 /// What came whole.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    /// Of its bytes.
+    /// The digest of its bytes.
     pub digest: Digest,
     /// How many.
     pub bytes: u64,
@@ -61,7 +61,7 @@ impl Sink {
         Self { what: What::Artifact, ..Self::new(Some((file, taken)), limit, progress) }
     }
 
-    /// All bytes are there. Those of a module are not synced: whoever compiles them compares them with their digest first.
+    /// All bytes are there. Those of a module are not synced: their digest is checked before they are compiled.
     ///
     /// # Errors
     /// What the volume says.

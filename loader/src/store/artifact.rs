@@ -78,7 +78,7 @@ impl Volume {
         let Compiled { sha256, size, execution_mode } = *compiled;
         let file = self.artifact_name(digest, "cwasm");
         let record = serde_json::to_vec(compiled).expect("has text keys only");
-        // The record first: a loader that dies in between leaves a record whose file does not fit, which is none.
+        // The record first: a loader that dies in between leaves a record whose file does not match, which does not count.
         files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
         temporary.publish(&self.artifact_path(&file))?;
         taken.settle(format!("artifacts/{file}"), *digest, size);

@@ -5,7 +5,7 @@
 //! artifacts/<digest>-<key>.cwasm    precompiled modules, with a .json beside each
 //! modules/<digest>.wasm             what was fetched, so that nothing is fetched twice
 //! manifests/<digest>-<module>.json  of OCI artifacts, so that a digest needs no registry
-//!                     ….signatures  what proved who signed them, where that was asked
+//!                     ….signatures  their signatures, where some were required
 //! tmp/                              what is being written
 //! lock                              held by the one loader; holds the newest manifest's number
 //! ```
@@ -63,7 +63,7 @@ pub(crate) struct Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename there is none.
+        // After a rename the file has another name.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -116,7 +116,7 @@ impl Volume {
         Ok(Ok(volume))
     }
 
-    /// With so much room for modules and artifacts, and what belongs to them.
+    /// Sets the room for modules and artifacts, and the files that belong to them.
     ///
     /// # Errors
     /// When what is there cannot be counted.
@@ -126,7 +126,7 @@ impl Volume {
         Ok(self)
     }
 
-    /// Who has how much.
+    /// The room, and how much of it each tenant has.
     pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
     }
@@ -169,7 +169,7 @@ impl Volume {
         Temporary { path: self.root.join("tmp").join(format!("{}-{number}", std::process::id())) }
     }
 
-    /// Where a module is kept.
+    /// The path of a module.
     pub(crate) fn module(&self, digest: &Digest) -> PathBuf {
         self.root.join(module_name(digest))
     }
@@ -185,7 +185,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives up a module that nothing is compiled of.
+    /// Removes a module that has no artifact.
     pub(crate) fn remove_module(&self, digest: &Digest) {
         let path = self.module(digest);
         // One that cannot be removed stays, and counts.

@@ -54,7 +54,7 @@ impl Volume {
         }
     }
 
-    /// Where something about a manifest is kept.
+    /// The path of something about a manifest.
     pub(super) fn oci_path(&self, manifest: &Digest, module: &Digest, extension: &str) -> PathBuf {
         self.root.join("manifests").join(format!("{}-{}.{extension}", manifest.hex(), module.hex()))
     }

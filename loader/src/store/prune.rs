@@ -1,4 +1,4 @@
-//! Making room: what nobody names goes, the newest few stay.
+//! Making room: files that no policy names are removed, except for the newest few.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) struct Keep {
     pub files: HashSet<String>,
     /// Modules of these that nothing can serve from now, with the file of the artifact where there is one. They go where room is needed.
     pub spare: HashMap<Digest, Option<String>>,
-    /// Whose the modules are.
+    /// The tenants that own each module.
     pub owners: Owners,
     /// How many of the others stay, the newest.
     pub newest: usize,

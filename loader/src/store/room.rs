@@ -1,8 +1,8 @@
-//! The room on the volume: how much there is, who has it, and who may have more.
+//! The room on the volume: how much there is, which tenants have it, and which may have more.
 //!
-//! A pod whose volume grows beyond its limit is evicted, with everybody's policies. So each byte of a module or an artifact is taken
+//! A pod whose volume grows beyond its limit is evicted, with all policies. So each byte of a module or an artifact is taken
 //! from a budget before it is written. It belongs to those whose policies name the module: ClusterPolicies, or else the namespaces
-//! that do in even parts. ClusterPolicies and what served before may have all that is free, anybody else as much as [`allowance`] says.
+//! that do in even parts. ClusterPolicies and what served before may have all that is free, any other as much as [`allowance`] says.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,13 +26,13 @@ type Entry = (Option<Digest>, u64);
 pub(crate) struct Room {
     size: u64,
     ledger: Mutex<Ledger>,
-    /// Held while files are counted. That may take long on a disk that is ill, and nobody who writes waits for it.
+    /// Held while files are counted. That may take long on a slow disk, and writers do not wait for it.
     measuring: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Ledger {
-    /// By folder and name.
+    /// The files, by folder and name.
     files: HashMap<String, Entry>,
     /// Files that came and went since they began to be counted.
     changed: HashMap<String, Option<Entry>>,
@@ -51,12 +51,12 @@ pub(crate) struct Taken {
 }
 
 impl Room {
-    /// Of `size` bytes; without an end where none is known.
+    /// Room of `size` bytes; unlimited where no size is known.
     pub(crate) fn new(size: Option<u64>) -> Arc<Self> {
         Arc::new(Self { size: size.unwrap_or(u64::MAX), ledger: Mutex::default(), measuring: Mutex::default() })
     }
 
-    /// Nothing yet, for a file that these want.
+    /// Begins a file that these tenants need. No room is taken yet.
     pub(crate) fn take(self: &Arc<Self>, claims: Arc<Claims>) -> Taken {
         let mut ledger = self.lock();
         ledger.counter += 1;
@@ -65,7 +65,7 @@ impl Room {
         Taken { room: Arc::clone(self), number, claims }
     }
 
-    /// Takes in whose modules are whose.
+    /// Takes in which tenants own which modules.
     pub(crate) fn own(&self, owners: Owners) {
         self.lock().owners = owners;
     }
@@ -102,7 +102,7 @@ impl Taken {
     /// Sees to it that there is room for `bytes` in all.
     ///
     /// # Errors
-    /// Where there is none for who wants the file.
+    /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<(), VolumeError> {
         let mut ledger = self.room.lock();
         let has = ledger.writing.get(&self.number).map_or(0, |(_, has)| *has);
@@ -122,7 +122,7 @@ impl Taken {
     /// Whether there is room for `bytes` in all now. Nothing is taken.
     ///
     /// # Errors
-    /// Where there is none for who wants the file.
+    /// `VolumeFull` when the tenants that need the file may have no more.
     pub(crate) fn check(&self, bytes: u64) -> Result<(), VolumeError> {
         let ledger = self.room.lock();
         let has = ledger.writing.get(&self.number).map_or(0, |(_, has)| *has);
@@ -163,7 +163,7 @@ impl Ledger {
         files.chain(writing).sum()
     }
 
-    /// How many more bytes those who want a file may have: as many as whoever of them may have most.
+    /// How many more bytes a file may have: as many as the tenant that may have most of those that need it.
     fn allowance(&self, size: u64, claims: &Claims) -> u64 {
         let used = self.used();
         let one = |(tenant, need): (&Tenant, Need)| {

@@ -1,4 +1,4 @@
-//! What proved who signed an artifact, kept beside its module: the next policy that asks needs no network, and other loaders get
+//! The signatures of an artifact, kept beside its module: the next policy that asks needs no network, and other loaders get
 //! it along with the module.
 
 use std::collections::BTreeSet;

@@ -42,7 +42,7 @@ impl ConfinementReport {
 }
 
 impl Confinement {
-    /// Shuts the process in. What the kernel does not know is left out and told.
+    /// Confines the process. What the kernel does not support is left out, and reported.
     pub fn apply(&self) -> ConfinementReport {
         // Landlock first: the filter allows none of its system calls.
         let landlock = self.landlock().unwrap_or_else(|error| format!("none: {error}"));

@@ -20,11 +20,11 @@ pub(crate) fn slow(host: &str, what: &str, after: Duration) -> FetchError {
 
 /// A transport error, by its kind.
 pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_redirect: bool) -> FetchError {
-    // The URL may hold a query that is nobody's business.
+    // The URL may hold a query, which is often a secret.
     let error = error.without_url();
     if let Some(cause) = tls::find::<rustls::Error>(&error) {
         let text = match cause {
-            // What came instead of TLS is no news to anybody.
+            // What came instead of TLS does not help.
             rustls::Error::InvalidMessage(_) => format!("{host}: {}", tls::explain(cause)),
             cause => format!("{host}: {}: {cause}", tls::explain(cause)),
         };

@@ -16,7 +16,7 @@ use super::Credential;
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// Longest answer, in bytes.
 const LARGEST: u64 = 64 << 10;
-/// Settings of our own are none of a helper's business.
+/// The loader's own settings are kept from helpers.
 const OURS: &str = "PORTCULLIS_";
 
 /// Why a helper gave no login. Never with what it wrote.

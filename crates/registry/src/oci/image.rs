@@ -22,7 +22,7 @@ pub struct Image {
     pub repository: String,
     /// Absent where a digest alone names the artifact.
     pub tag: Option<String>,
-    /// Of the manifest; it wins over the tag.
+    /// The manifest's digest; it wins over the tag.
     pub digest: Option<Digest>,
 }
 

@@ -58,7 +58,7 @@ impl Logins {
         (known.until > Instant::now() && known.file == file).then(|| known.header.clone())
     }
 
-    /// The header did not work. Gives what is missing, where it was one that everybody gets.
+    /// The header did not work. Gives what is missing, where it was an anonymous one.
     pub(super) fn forget(&self, image: &Image, push: bool) -> Option<FetchError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(&scope(image, push))?.without_login
@@ -209,7 +209,7 @@ fn missing(image: &Image, docker: Option<&DockerConfig>) -> FetchError {
     FetchError::new(Reason::CredentialsMissing, text)
 }
 
-/// Why the file gave no login, for who did not know that one is wanted.
+/// Why the file gave no login, for users who did not know that one is needed.
 fn wanted_by(image: &Image, error: &FetchError) -> FetchError {
     FetchError::new(error.reason, format!("{} wants a login: {}", image.host, error.message))
 }

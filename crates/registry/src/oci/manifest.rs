@@ -27,7 +27,7 @@ const DOCKER_LIST_TYPE: &str = "application/vnd.docker.distribution.manifest.lis
 pub struct Descriptor {
     /// What it is.
     pub media_type: String,
-    /// Of its bytes.
+    /// The digest of its bytes.
     pub digest: Digest,
     /// How many.
     pub size: u64,
@@ -39,7 +39,7 @@ pub struct Descriptor {
 /// A manifest that was checked against its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    /// Of its bytes.
+    /// The digest of its bytes.
     pub digest: Digest,
     /// As they came.
     pub bytes: Vec<u8>,
@@ -72,7 +72,7 @@ impl Manifest {
     /// Reads the bytes of a manifest.
     ///
     /// # Errors
-    /// `ManifestUnsupported` when it is none, or an index.
+    /// `ManifestUnsupported` when the bytes are not a manifest, or an index.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, FetchError> {
         let refused = |text: String| FetchError::new(Reason::ManifestUnsupported, text);
         #[derive(Deserialize)]

@@ -104,7 +104,7 @@ impl Registry {
             let text = format!("{}; {} redirects there, and a login is never sent on", error.message, image.host);
             return FetchError { message: text, ..error };
         }
-        // Who has no login has been told already what is missing.
+        // Without a login, the message says already what is missing.
         let text = match (status, &self.docker) {
             (StatusCode::UNAUTHORIZED, Some(docker)) => {
                 format!("{host} refuses the login that {} has for it (status 401)", docker.path().display())
@@ -175,7 +175,7 @@ impl Registry {
         }
         let is_refused =
             matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) && is_asked(&answer);
-        // Registries give everybody a token, and say only then that it is good for nothing here.
+        // Registries give anyone a token, and say only then that it is good for nothing here.
         match is_refused.then(|| self.logins.forget(image, push)).flatten() {
             Some(missing) => Err(missing),
             None => Ok(answer),

@@ -69,7 +69,7 @@ impl Registry {
         let mut hop = put(bytes);
         hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         hop.url = url;
-        // The login is for the registry, and for nobody that it names.
+        // The login is for the registry, and not for hosts that it names.
         taken(if same_host { self.ask_at(image, hop, true).await? } else { self.web.send(&hop).await? })
     }
 }

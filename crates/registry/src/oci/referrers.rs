@@ -25,11 +25,11 @@ struct Referrer {
 }
 
 impl Registry {
-    /// The manifests about the one with this digest whose artifact type begins with `kind`, or is not told. A registry that
+    /// The manifests about the one with this digest whose artifact type begins with `kind`, or is absent. A registry that
     /// keeps no such list has it under a tag that clients agreed on.
     ///
     /// # Errors
-    /// When the list cannot be had; that there is none is an empty one.
+    /// When the list cannot be fetched; a registry without a list counts as an empty one.
     pub async fn referrers(&self, image: &Image, digest: &Digest, kind: &str) -> Result<Vec<Digest>, FetchError> {
         let list = match self.list(image, &format!("referrers/{digest}")).await? {
             None => self.list(image, &format!("manifests/{}", tag(digest))).await?,
@@ -79,7 +79,7 @@ fn no_index(image: &Image) -> FetchError {
     FetchError::new(Reason::ManifestUnsupported, text)
 }
 
-/// The list with this artifact on it too. `Some(None)` where it is there already, nothing where the list is none.
+/// The list with this artifact on it too. `Some(None)` where it is there already, nothing where the list cannot be read.
 fn with(list: Option<&[u8]>, artifact: &Manifest) -> Option<Option<Vec<u8>>> {
     let empty = || json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": []});
     let mut list = list.map_or_else(|| Some(empty()), |list| serde_json::from_slice(list).ok())?;

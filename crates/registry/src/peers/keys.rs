@@ -20,8 +20,8 @@ const LARGEST: u64 = 1 << 20;
 /// The files, all in one folder.
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
-/// A folder with `tls.crt`, `tls.key` and `ca.crt`: one authority for loaders and nobody else, and one name in all their
-/// certificates. The files may come later, and change; while they cannot be used, what they said last counts.
+/// A folder with `tls.crt`, `tls.key` and `ca.crt`: one authority that serves loaders only, and one name in all their
+/// certificates. The files may come later, and change; while they cannot be used, their last good content counts.
 #[derive(Clone)]
 pub struct PeerKeys {
     folder: PathBuf,
@@ -57,16 +57,16 @@ impl KeysError {
 /// Both sides of a connection.
 #[derive(Clone)]
 pub struct PeerTls {
-    /// Of who is asked: who asks must have a certificate of the same authority, with the same name.
+    /// The side that is asked: a caller must have a certificate of the same authority, with the same name.
     pub server: Arc<ServerConfig>,
-    /// Of who asks.
+    /// The side that asks.
     pub client: Arc<ClientConfig>,
 }
 
 /// What was read last.
 #[derive(Default)]
 struct Known {
-    /// Of the bytes that `tls` was made of.
+    /// The digest of the bytes that `tls` was made of.
     print: Option<Digest>,
     tls: Option<PeerTls>,
     /// The problem that was logged last.
@@ -91,7 +91,7 @@ impl PeerKeys {
         self.name.to_str().into_owned()
     }
 
-    /// Both sides, as the files are now. Nothing as long as there never were files that can be used; the log says why.
+    /// Both sides, as the files are now. Nothing until there have been files that can be used; the log says why.
     pub fn tls(&self) -> Option<PeerTls> {
         // Files of which one was swapped meanwhile do not fit together; the next look finds them whole.
         let read = read(&self.folder).or_else(|_| read(&self.folder));
@@ -176,7 +176,7 @@ fn certificates(file: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     }
 }
 
-/// Takes clients whose certificate has this name, and is of an authority that `inner` knows.
+/// Accepts clients whose certificate has this name, and is of an authority that `inner` knows.
 #[derive(Debug)]
 struct Named {
     inner: Arc<dyn ClientCertVerifier>,

@@ -45,10 +45,10 @@ impl Peers {
     }
 
     /// Brings what has a digest from the first loader that has it, within the time of one download. `kind` is `modules`,
-    /// `manifests` or `proofs`; `receive` makes a receiver for one attempt. The caller checks the digest, as he would anybody's.
+    /// `manifests` or `proofs`; `receive` makes a receiver for one attempt. The caller checks the digest, as with any other source.
     ///
     /// # Errors
-    /// What the last one said. With nobody to ask, `NotFound`.
+    /// What the last one said. `NotFound` where there is no loader to ask.
     pub async fn fetch<R: Receive>(
         &self,
         web: &Web,
@@ -84,7 +84,7 @@ impl Peers {
         Err(last)
     }
 
-    /// Whom to ask now.
+    /// The loaders to ask now.
     async fn others(&self) -> Vec<SocketAddr> {
         let mut found = Vec::new();
         for place in &self.places {

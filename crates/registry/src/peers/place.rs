@@ -1,4 +1,4 @@
-//! Where other loaders are, and whom of them to ask.
+//! Where other loaders are, and which of them to ask.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ const MOST: usize = 8;
 pub enum Place {
     /// One, at this address.
     Address(SocketAddr),
-    /// All whose addresses this name has at the moment, like a headless Service's.
+    /// All addresses that this name has at the moment, like a headless Service's.
     Name {
         /// The host.
         host: String,
@@ -52,8 +52,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whom to ask, in this order: each once, not oneself, and no more than a few. `start` says with whom to begin, so that not
-/// everybody asks the same one first.
+/// The loaders to ask, in this order: each once, not this one, and no more than a few. `start` says where to begin, so that not
+/// all ask the same one first.
 pub(super) fn choose(found: Vec<SocketAddr>, own: &BTreeSet<SocketAddr>, start: u64) -> Vec<SocketAddr> {
     let unique: BTreeSet<SocketAddr> = found.into_iter().filter(|address| !own.contains(address)).collect();
     let mut others: Vec<SocketAddr> = unique.into_iter().collect();

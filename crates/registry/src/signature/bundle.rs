@@ -1,4 +1,4 @@
-//! Signatures in Sigstore's own bundles: a statement about the manifest, who signed it, and what a log says of it.
+//! Signatures in Sigstore's own bundles: a statement about the manifest, its signer, and the log's entry.
 
 use std::collections::BTreeMap;
 

@@ -46,10 +46,10 @@ struct ImageOf {
     docker_manifest_digest: Digest,
 }
 
-/// The signatures under the tag, as they are; none where nobody signed so.
+/// The signatures under the tag, unchecked; empty where there are none.
 ///
 /// # Errors
-/// `SignatureInvalid` when what lies there is something else, `SignatureUnavailable` when they cannot be had now.
+/// `SignatureInvalid` when the tag names something else, `SignatureUnavailable` when they cannot be fetched now.
 pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Layer>, FetchError> {
     let tag = format!("sha256-{}.sig", manifest.hex());
     let place = Image { tag: Some(tag), digest: None, ..image.clone() };
@@ -71,7 +71,7 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
     Ok(layers)
 }
 
-/// One of them; nothing where it is no signature.
+/// One of the signatures; nothing where the layer is not one.
 async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Result<Option<Layer>, FetchError> {
     if !layer.annotations.contains_key(SIGNATURE) || layer.size > MAX_STATEMENT {
         return Ok(None);
@@ -83,7 +83,7 @@ async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Re
     Ok((digest == layer.digest).then(|| Layer { media_type: layer.media_type.clone(), annotations, body }))
 }
 
-/// A statement and its signature, if it is one about this manifest. Those about another digest, and what is none, do not count.
+/// A statement and its signature, if it is one about this manifest. Statements about another digest, and other documents, do not count.
 pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) -> Option<Signed> {
     let Layer { media_type, annotations, body } = layer;
     if media_type != STATEMENT_TYPE || body.len() as u64 > MAX_STATEMENT {

@@ -16,7 +16,7 @@ use sigstore_verify::types::HashAlgorithm;
 
 /// Makes the verifier use this. Later calls do nothing.
 pub(super) fn install() {
-    // Whoever was first, it was this: nothing else here installs one.
+    // An earlier call installed the same: nothing else here installs one.
     let _ = install_default_provider(&Ring);
 }
 

@@ -1,4 +1,4 @@
-//! Who a certificate says its holder is, and whether a requirement means him.
+//! The identity in a certificate, and whether it is that of a required signer.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ const GITHUB: &str = "https://token.actions.githubusercontent.com";
 /// Where its repositories are.
 const GITHUB_REPOSITORIES: &str = "https://github.com/";
 
-/// Who signed, as a certificate of the trust root says that was checked together with the signature.
+/// The identity of a signer, from a certificate that was checked together with the signature against the trust root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Who issued the identity that the certificate was given for.
+    /// The issuer of the identity, for instance https://accounts.google.com
     pub issuer: String,
     /// A mail address or a URI.
     pub subject: String,
@@ -28,7 +28,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether this is who `signer` names.
+    /// Whether this is the identity that `signer` names.
     pub(super) fn is(&self, signer: &Signer) -> bool {
         match signer {
             Signer::PubKey { .. } => false,
@@ -41,10 +41,10 @@ impl Identity {
             }
             Signer::GithubAction { owner, repo, .. } => {
                 let of = self.repository.as_deref().and_then(|repository| repository.split_once('/'));
-                let is_his = |(found_owner, found_repo): (&str, &str)| {
+                let is_same = |(found_owner, found_repo): (&str, &str)| {
                     found_owner == owner && repo.as_ref().is_none_or(|repo| found_repo == repo)
                 };
-                self.issuer == GITHUB && self.is_uri && of.is_some_and(is_his)
+                self.issuer == GITHUB && self.is_uri && of.is_some_and(is_same)
             }
         }
     }
@@ -56,7 +56,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// `owner/repository` from the two extensions of a certificate that may tell it. When they disagree, nobody knows.
+/// `owner/repository` from the two extensions of a certificate that may hold it. Nothing when they disagree.
 pub(super) fn repository(workflow: Option<&str>, source: Option<&str>) -> Option<String> {
     let from_source = source.and_then(|uri| uri.strip_prefix(GITHUB_REPOSITORIES));
     let name = match (workflow, source) {

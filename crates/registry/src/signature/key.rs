@@ -33,7 +33,7 @@ pub enum KeyError {
     /// It is something else, or damaged.
     #[error("the key is no PEM of a public key")]
     NotPem,
-    /// Nobody here can check with it.
+    /// The kind of key is not supported.
     #[error("the key is none of ECDSA P-256 or P-384, Ed25519 and RSA")]
     Kind,
 }

@@ -1,4 +1,4 @@
-//! What lies beside an artifact and tells who signed it. Kept with the artifact, it is checked again without a network.
+//! The signatures beside an artifact. Kept with the artifact, they can be checked again without a network.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The signatures of one artifact, as they came: nothing of them has been believed yet.
+/// The signatures of one artifact, as they came, unchecked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Material {
-    /// In the order of the registry: statements of cosign, then bundles.
+    /// The layers, in the order of the registry: statements of cosign, then bundles.
     pub(super) layers: Vec<Layer>,
-    /// Why there may be more that could not be had now.
+    /// Why there may be more, which could not be fetched now.
     #[serde(skip)]
     pub(super) incomplete: Option<String>,
 }
@@ -22,7 +22,7 @@ pub struct Material {
 pub(super) struct Layer {
     /// What it is.
     pub(super) media_type: String,
-    /// What is said of it: the signature, and whatever proves whose it is.
+    /// The annotations: the signature, and what proves the signer's identity.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub(super) annotations: BTreeMap<String, String>,
     /// What was signed; base64 in JSON.

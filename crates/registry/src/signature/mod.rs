@@ -1,4 +1,4 @@
-//! Who must have signed a module, and whether he has (docs/design/policy-abi.md, section 14).
+//! The required signers of a module, and whether they have signed it (docs/design/policy-abi.md, section 14).
 //!
 //! ```text
 //!  cosign     artifact with the tag sha256-<digest>.sig ─┐

@@ -15,10 +15,10 @@ pub(super) const MAX_BUNDLE: u64 = 64 << 10;
 /// Most bundles that are looked at.
 pub(super) const MAX_BUNDLES: usize = 32;
 
-/// The bundles about a manifest, as they are; none where there are none.
+/// The bundles about a manifest, unchecked; empty where there are none.
 ///
 /// # Errors
-/// `SignatureInvalid` when the registry's list of them is none, `SignatureUnavailable` when they cannot be had now.
+/// `SignatureInvalid` when the registry's list of them cannot be read, `SignatureUnavailable` when they cannot be fetched now.
 pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Layer>, FetchError> {
     let artifacts = match bundles(registry, image, manifest).await {
         Ok(artifacts) => artifacts,
@@ -38,14 +38,14 @@ pub(super) async fn fetch(registry: &Registry, image: &Image, manifest: &Digest)
 /// The artifacts with bundles about a manifest.
 ///
 /// # Errors
-/// When they cannot be had, or the registry's list of them is none.
+/// When they cannot be fetched, or the registry's list of them cannot be read.
 pub async fn bundles(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Vec<Manifest>, FetchError> {
     let mut artifacts = Vec::new();
     for digest in registry.referrers(image, manifest, BUNDLE).await?.into_iter().take(MAX_BUNDLES) {
         let place = Image { tag: None, digest: Some(digest), ..image.clone() };
         match registry.manifest(&place).await {
             Ok(artifact) => artifacts.extend(layer(&artifact).is_some().then_some(artifact)),
-            // Something else, or what the list tells no more truly.
+            // Another kind of artifact, or one that is gone although the list still names it.
             Err(error) if matches!(error.reason, Reason::ManifestUnsupported | Reason::NotFound) => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! `verification.yml` and a policy's `signatures`: who must have signed.
+//! `verification.yml` and a policy's `signatures`: the required signers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ const LARGEST: u64 = 1 << 20;
 /// Most signers of one requirement.
 const MOST: usize = 100;
 
-/// Who must have signed.
+/// The required signers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requirement {
@@ -35,20 +35,20 @@ pub struct Requirement {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AnyOf {
-    /// How many.
+    /// How many of them must have signed.
     #[serde(default = "one")]
     pub minimum_matches: u32,
-    /// Of whom.
+    /// The signers.
     pub signatures: Vec<Signer>,
 }
 
-/// One who signs.
+/// A signer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum Signer {
     /// The holder of a key.
     PubKey {
-        /// His name, for messages.
+        /// The signer's name, for messages.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         owner: Option<String>,
         /// PEM.
@@ -57,11 +57,11 @@ pub enum Signer {
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         annotations: BTreeMap<String, String>,
     },
-    /// Whoever an issuer of identities vouches for.
+    /// An identity that an issuer vouches for.
     GenericIssuer {
         /// The issuer.
         issuer: String,
-        /// Whom.
+        /// The identity, or its prefix.
         subject: Subject,
         /// What the signature must say besides.
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
@@ -80,13 +80,13 @@ pub enum Signer {
     },
 }
 
-/// Whom an issuer vouches for.
+/// The identities of an issuer that count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Subject {
     /// This one.
     Equal(String),
-    /// All whose address begins so.
+    /// All addresses below this one.
     UrlPrefix(String),
 }
 
@@ -96,7 +96,7 @@ pub enum RequirementError {
     /// Not of the form.
     #[error("{0}")]
     Form(String),
-    /// Nobody is asked for.
+    /// No signer is named.
     #[error("config is missing signatures in both allOf and anyOff list")]
     Nobody,
     /// More signatures than signers.
@@ -110,15 +110,15 @@ pub enum RequirementError {
     /// Too many signers.
     #[error("more than {MOST} signatures")]
     TooMany,
-    /// A key that is none.
+    /// A public key that cannot be read.
     #[error("pubKey {owner}: {error}")]
     Key {
-        /// Whose.
+        /// The name of its signer.
         owner: String,
         /// Why.
         error: KeyError,
     },
-    /// A part of a signer that would match nobody, or everybody.
+    /// A part of a signer that would match no identity, or all of them.
     #[error("{signer}: {problem}")]
     Signer {
         /// Which.
@@ -139,7 +139,7 @@ pub(super) enum Verdict {
     Unknown(String),
 }
 
-/// What became of one signer.
+/// Whether one signer has signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Yes,
@@ -188,18 +188,18 @@ impl Requirement {
     /// One signer.
     ///
     /// # Errors
-    /// When he makes no sense.
+    /// When the signer makes no sense.
     pub fn signer(signer: Signer) -> Result<Self, RequirementError> {
         Self { api_version: None, all_of: Some(vec![signer]), any_of: None }.checked()
     }
 
-    /// All who are named, those of `anyOf` last.
+    /// All signers that are named, those of `anyOf` last.
     pub(super) fn signers(&self) -> impl Iterator<Item = &Signer> {
         let some = self.any_of.iter().flat_map(|any| &any.signatures);
         self.all_of.iter().flatten().chain(some)
     }
 
-    /// Whether somebody is named who has no key of his own.
+    /// Whether a signer without a key of its own is named.
     pub fn needs_trust_root(&self) -> bool {
         self.signers().any(Signer::needs_trust_root)
     }
@@ -225,7 +225,7 @@ impl Requirement {
         Ok(self)
     }
 
-    /// Decides, given what became of each signer.
+    /// Decides, given whether each signer has signed.
     pub(super) fn decide(&self, found: impl Fn(&Signer) -> Found) -> Verdict {
         let (mut missing, mut unknown) = (Vec::new(), Vec::new());
         for signer in self.all_of.iter().flatten() {
@@ -255,7 +255,7 @@ impl Requirement {
 }
 
 impl Signer {
-    /// Whether he has no key of his own, so that only a trust root can tell who he is.
+    /// Whether the signer has no key of its own, so that only a trust root can prove the identity.
     pub(super) fn needs_trust_root(&self) -> bool {
         !matches!(self, Self::PubKey { .. })
     }

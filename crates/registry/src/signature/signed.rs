@@ -1,4 +1,4 @@
-//! One signature about a manifest: what was signed, and by whom as far as that is known.
+//! One signature about a manifest: what was signed, and the signer as far as that is known.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,27 +25,27 @@ pub(super) struct Signed {
 /// What a signature's certificate proves.
 #[derive(Debug)]
 pub(super) enum Certificate {
-    /// There is none, or nothing to check it with.
+    /// There is no certificate, or no trust root to check it with.
     None,
-    /// Nothing, for this reason.
+    /// Nothing: the certificate does not count, for this reason.
     Refused(Refusal),
-    /// That this is who signed.
+    /// The identity of the signer.
     Proved(Identity),
 }
 
-/// How it is known who signed.
+/// How the signer is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
-    /// By the public key that was asked for.
+    /// The signature is by the public key of the requirement.
     Key,
-    /// By a certificate that a trust root vouches for.
+    /// The signature is by a certificate that a trust root vouches for.
     Certificate(Identity),
 }
 
-/// A signer that was asked for, and how it is known that he has signed.
+/// A required signer, and how it is known that this one has signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// Who was asked for.
+    /// The required signer.
     pub signer: String,
     /// How it is known.
     pub evidence: Evidence,
@@ -59,7 +59,7 @@ impl Certificate {
 }
 
 impl Signed {
-    /// Whether `signer` has signed this, and with the annotations that he should.
+    /// Whether `signer` has signed this, with the required annotations.
     pub(super) fn is_by(&self, signer: &Signer) -> Option<Evidence> {
         let says = |(name, value): (&String, &String)| {
             self.annotations.get(name).and_then(Value::as_str).is_some_and(|said| said == value)

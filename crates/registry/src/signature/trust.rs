@@ -83,7 +83,7 @@ impl TrustRoot {
 
     /// Checks a signature and all that came with it: the certificate's chain to an authority of the root at the time of the
     /// signature, its purpose, its entry in a certificate transparency log, the log's entry about this signature, and the
-    /// signature itself. Says who signed, or why that is not known.
+    /// signature itself. Gives the signer's identity, or why it is not known.
     pub(super) fn check<'a>(
         &self,
         artifact: impl Into<Artifact<'a>>,
@@ -95,7 +95,7 @@ impl TrustRoot {
         if material.tlog_entries.len() > MOST || timestamps > MOST {
             return Err(Refusal::ManyEntries(MOST));
         }
-        // Who it is decides the caller, for each signer of a requirement.
+        // The caller compares the identity with each signer of a requirement.
         let policy = VerificationPolicy::any_identity();
         let policy = match logged {
             Logged::Included => policy,

@@ -1,4 +1,4 @@
-//! Whether a manifest is signed by whom a requirement names.
+//! Whether a manifest is signed as a requirement says.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use super::{Material, Requirement, Signer, TrustRoot, bundle, cosign, referrers}
 use crate::FetchError;
 use crate::oci::{Image, Registry};
 
-/// Most signatures that a message tells of.
+/// Most signatures that a message lists.
 const MOST_TOLD: usize = 4;
 /// Longest text about one signature, in bytes.
 const LONGEST_TOLD: usize = 400;
 
-/// Brings the signatures of a manifest and checks that it is signed by whom `requirement` names. Says how that is known.
+/// Fetches the signatures of a manifest and checks that they meet `requirement`. Gives the proofs.
 ///
 /// # Errors
 /// Those of [`fetch`] and [`Material::judge`].
@@ -31,10 +31,10 @@ pub async fn verify(
     fetch(registry, image, manifest).await?.judge(image, manifest, requirement, trust_root)
 }
 
-/// The signatures beside a manifest, as they are; none where nobody signed.
+/// The signatures beside a manifest, unchecked; empty where there are none.
 ///
 /// # Errors
-/// `SignatureInvalid` when what lies there is something else, `SignatureUnavailable` when they cannot be had now.
+/// `SignatureInvalid` when the place holds something else, `SignatureUnavailable` when they cannot be fetched now.
 pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Result<Material, FetchError> {
     let mut layers = cosign::fetch(registry, image, manifest).await?;
     let incomplete = match referrers::fetch(registry, image, manifest).await {
@@ -50,8 +50,7 @@ pub async fn fetch(registry: &Registry, image: &Image, manifest: &Digest) -> Res
 }
 
 impl Material {
-    /// Checks that it says that the manifest with this digest is signed by whom `requirement` names, and says how that is
-    /// known. No network is needed. `trust_root` is the file of a [`TrustRoot`], which signers by certificate need; it is read
+    /// Checks that these signatures of the manifest with this digest meet `requirement`, and gives the proofs. No network is needed. `trust_root` is the file of a [`TrustRoot`], which signers by certificate need; it is read
     /// each time.
     ///
     /// # Errors
@@ -78,7 +77,7 @@ impl Material {
         }
     }
 
-    /// The same with a trust root that was read, or why there is none.
+    /// The same with a trust root that was read, or with the reason why there is none.
     pub(super) fn judge_with(
         &self,
         image: &Image,

@@ -4,7 +4,7 @@
 //!  API server ──► watch ──► store (one revision each, read once) ──► snapshot ──► plan
 //! ```
 //!
-//! `revision` and `snapshot` decide and are pure; `watch` talks to the API server and goes on for as long as that is away.
+//! `revision` and `snapshot` decide and are pure; `watch` talks to the API server and keeps trying while it is unreachable.
 
 mod object;
 mod revision;
@@ -16,7 +16,7 @@ use portcullis_kubernetes::Access;
 
 pub(crate) use self::watch::watch_revisions;
 
-/// Whose revisions are watched.
+/// The installation whose revisions are watched.
 #[derive(Debug, Clone)]
 pub struct Installation {
     /// The namespace that the installation is in, and its revisions with it.

@@ -22,7 +22,7 @@ use crate::problem::Problem;
 pub(super) struct Revision {
     /// The name of the object.
     pub(super) name: String,
-    /// Whether that is the name which the controller gives. Somebody's copy of a revision does not stand in for it.
+    /// Whether the name is the one that the controller gives. A copy under another name does not replace the revision.
     pub(super) is_named_well: bool,
     /// The policy.
     pub(super) id: PolicyId,
@@ -79,7 +79,7 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
         Ok(document) => content(&policy, document, &name),
         Err(text) => Err(damaged(&name, &text)),
     };
-    // Its switches act, and nobody knows what else it would be.
+    // Mode, failure policy and suspend still apply; the rest is unknown.
     let body = problem.map_or(body, |text| Err(Problem::new(Reason::SpecInvalid, text)));
     let hash = match &body {
         Ok(body) => hash(&head, body),

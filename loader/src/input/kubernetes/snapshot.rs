@@ -9,7 +9,7 @@ use super::revision::Revision;
 use crate::content::{DesiredPolicy, Object, Served};
 use crate::input::Snapshot;
 
-/// One policy for each id that has revisions. One that is being deleted is none any more.
+/// One policy for each id that has revisions. One that is being deleted does not count.
 pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Snapshot {
     let mut objects: HashMap<&str, Vec<&Revision>> = HashMap::new();
     let mut deleted = HashSet::new();
@@ -150,7 +150,7 @@ mod tests {
         assert!(!enforced(&[plain(1, &[(SERVED_ANNOTATION, "false")]), plain(2, &[])]));
         assert!(enforced(&[plain(1, &served)]));
         assert!(enforced(&[plain(1, &served), plain(2, &[])]));
-        // The match part has changed, and the old one is called no more.
+        // The match part has changed, and API servers no longer call the old group.
         let withdrawn = revision(1, &[(SERVED_ANNOTATION, "true"), (WITHDRAWN_ANNOTATION, "true")], on("services"));
         assert!(enforced(&[withdrawn, plain(2, &[])]));
         let damaged = revision(1, &served, |o| o["data"]["spec"]["rules"] = json!("no"));

@@ -15,7 +15,7 @@ use crate::input::Snapshot;
 /// must not leave its group meanwhile.
 const MISSED: Duration = Duration::from_secs(600);
 
-/// What one object is: a revision, or why it is none.
+/// One object: a revision, or why it cannot be read as one.
 type Entry = Result<Revision, UnknownOwner>;
 
 /// The revisions of one installation.
@@ -30,7 +30,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Takes in an event. True when what there is may be another now.
+    /// Takes in an event. True when the snapshot may have changed.
     pub(super) fn take(&mut self, event: Event<Object>, now: Instant) -> bool {
         match event {
             Event::Init => {
@@ -173,7 +173,7 @@ mod tests {
         // Made again, in another form: that counts alone.
         store.take(Event::Apply(object("a", 1, &[(WITHDRAWN_ANNOTATION, "true")], |_| ())), now);
         assert!(!store.forget(now + MISSED));
-        // What is in force no more may be removed by the controller without another word.
+        // The controller may remove revisions that are no longer in force without marking them again.
         store.take(Event::Delete(one("a")), now);
         assert_eq!(ids(&store), Some(vec!["cluster/b".to_owned()]));
         store.take(Event::Delete(one("b")), now);

@@ -2,7 +2,7 @@
 //!
 //! The watcher of `kube` lists in pages, keeps its place with bookmarks, limits each watch in time (and 5 s more where
 //! the API server says nothing at all), starts over after 410 and waits with jitter after failures. What is added here: a list
-//! that stands still is begun anew, changes gather for a moment, and nothing that fails takes away what is known.
+//! that stands still is started again, changes gather for a moment, and nothing that fails takes away what is known.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::object::Object;
 use super::store::Store;
 use crate::input::{Desired, Snapshot};
 
-/// How long changes gather before they are told.
+/// How long changes gather before a snapshot is sent.
 const GATHER: Duration = Duration::from_millis(20);
 /// Longest silence while a list is on its way; longer than the longest wait after a failure.
 const LIST_SILENCE: Duration = Duration::from_secs(120);
