@@ -1,4 +1,4 @@
-//! Printer columns (docs/design/status-api.md, section 4.3) and the look of a table of `kubectl get`.
+//! Printer columns (docs/design/status-api.md, section 4.3) and tables in the style of `kubectl get`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{ConditionType, ObservedPolicy, Truth};
 /// The titles of [`columns`].
 pub const TITLES: [&str; 7] = ["NAME", "READY", "STATUS", "MODE", "GENERATION", "REASON", "AGE"];
 
-/// A policy's row. What is not known is `-`.
+/// A policy's row. Unknown values are `-`.
 pub fn columns(name: &str, policy: &ObservedPolicy, now: Timestamp) -> [String; 7] {
     let status = &policy.status;
     let reason = status
@@ -52,7 +52,7 @@ pub fn short_duration(duration: Duration) -> String {
     }
 }
 
-/// Lines of a table: columns as wide as their widest cell, three spaces between, no space at the end.
+/// The lines of a table, with columns as wide as their widest cell, three spaces between them, and no trailing spaces.
 pub fn align<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let widths: [usize; N] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));

@@ -1,35 +1,35 @@
-//! Events on policies (docs/design/status-api.md, section 5), in the form kept by the reporter of a folder.
+//! Events on policies (docs/design/status-api.md, section 5), as the reporter of a folder keeps them.
 
 use jiff::Timestamp;
 use portcullis_contract::PolicyId;
 use serde::{Deserialize, Serialize};
 
-/// Something that happened to a policy. Notes hold reasons and counts, never what a guest said.
+/// An event on a policy. Notes contain reasons and counts, never text of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyEvent {
-    /// The policy.
+    /// The policy that the event is about.
     pub policy: PolicyId,
     /// `Normal` or `Warning`.
     pub r#type: EventType,
     /// What happened, in one word.
     pub reason: String,
-    /// What happened, in words; 1 KiB at most.
+    /// What happened, for people to read; at most 1 KiB.
     pub note: String,
-    /// How often.
+    /// How often it happened.
     pub count: u32,
-    /// When first.
+    /// When it first happened.
     pub first_time: Timestamp,
-    /// When last.
+    /// When it last happened.
     pub last_time: Timestamp,
 }
 
-/// Whether somebody should look.
+/// How serious an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EventType {
-    /// All goes its way.
+    /// Everything works as intended.
     Normal,
-    /// Somebody should look.
+    /// Something needs attention.
     Warning,
 }
 

@@ -1,4 +1,4 @@
-//! A policy as the reporter of a folder writes it: `status/<id>.yaml`, read by `portcullis get` and `describe`.
+//! A policy as the reporter of a folder writes it to `status/<id>.yaml`, where `portcullis get` and `describe` read it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{API_VERSION, Condition, ConditionType, Kind, Metadata, PolicyStatus, Truth};
 
-/// The annotation with the id of a policy that has a name of a Kubewarden `policies.yml`: kind and name do not tell it.
+/// The annotation with the id of a policy of a Kubewarden `policies.yml`, whose id does not follow from kind and name.
 pub const ID_ANNOTATION: &str = "policies.portcullis.dev/id";
 
-/// A Policy or ClusterPolicy with what the reporter knows of it.
+/// A Policy or ClusterPolicy with the state that the reporter observed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedPolicy {
     /// [`API_VERSION`].
     pub api_version: String,
-    /// The kind.
+    /// Policy or ClusterPolicy.
     pub kind: Kind,
     /// Name, namespace, uid, generation and time of creation.
     pub metadata: Metadata,
-    /// The part of the spec that the loader tells.
+    /// The part of the spec that the loader passes on.
     pub spec: ObservedSpec,
-    /// What is.
+    /// The observed state.
     pub status: PolicyStatus,
 }
 
-/// The part of a policy's spec that the loader tells the reporter.
+/// The part of a policy's spec that the loader passes on to the reporter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedSpec {
@@ -36,9 +36,9 @@ pub struct ObservedSpec {
     pub module: String,
     /// What a denial does.
     pub mode: Mode,
-    /// What happens when the policy cannot judge.
+    /// What happens to a request that the policy cannot evaluate.
     pub failure_policy: FailurePolicy,
-    /// Whether the policy is loaded and not asked.
+    /// Whether the policy stays loaded but is not called.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -75,7 +75,7 @@ impl ObservedPolicy {
     /// The policy's id.
     ///
     /// # Errors
-    /// When name, namespace or annotation were not written by [`ObservedPolicy::new`].
+    /// When [`ObservedPolicy::new`] did not write the name, namespace or annotation.
     pub fn id(&self) -> Result<PolicyId, PolicyIdError> {
         match (self.metadata.annotations.get(ID_ANNOTATION), self.kind) {
             (Some(id), _) => id.parse(),
@@ -93,12 +93,12 @@ impl ObservedPolicy {
 }
 
 impl PolicyStatus {
-    /// The condition of a type, where there is one.
+    /// The condition of this type, if there is one.
     pub fn condition(&self, r#type: ConditionType) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.r#type == r#type)
     }
 
-    /// Whether the condition of a type is True.
+    /// Whether the condition of this type is True.
     pub fn is_true(&self, r#type: ConditionType) -> bool {
         self.condition(r#type).is_some_and(|condition| condition.status == Truth::True)
     }

@@ -1,6 +1,6 @@
 //! Parts of a spec that the API server or a later step reads: selectors and members of a group.
 //!
-//! A spec keeps them as the user wrote them; these types tell their form.
+//! A spec keeps them as the user wrote them; these types give their schema.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::RawSettings;
 
-/// Labels that an object must have (`metav1.LabelSelector`). Both parts must hold; an empty selector selects everything.
+/// Selects objects by their labels (`metav1.LabelSelector`). Both parts must match; an empty selector selects everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LabelSelector {
-    /// Labels with exactly these values.
+    /// Labels that must have exactly these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub match_labels: BTreeMap<String, String>,
-    /// Requirements on labels, which must all hold.
+    /// Requirements on labels, which must all be met.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub match_expressions: Vec<LabelRequirement>,
 }
@@ -28,21 +28,21 @@ pub struct LabelSelector {
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// `In` and `NotIn` compare with `values`; `Exists` and `DoesNotExist` go without.
+    /// `In` and `NotIn` compare with `values`; `Exists` and `DoesNotExist` take no values.
     pub operator: LabelOperator,
     /// The values to compare with.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub values: Vec<String>,
 }
 
-/// How a label is compared.
+/// How a requirement looks at its label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LabelOperator {
     /// The label has one of the values.
     In,
     /// The label is absent or has none of the values.
     NotIn,
-    /// The label is there.
+    /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,
@@ -52,19 +52,19 @@ pub enum LabelOperator {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GroupMember {
-    /// Where the member's module is, in the forms of `spec.module`.
+    /// Where the member's module is, in one of the forms of `spec.module`.
     pub module: String,
-    /// What the member's module is told, unchanged: any object.
+    /// Settings that are passed to the member's module unchanged. Any object.
     #[schemars(with = "FreeForm")]
     #[serde(skip_serializing_if = "RawSettings::is_empty", default)]
     pub settings: RawSettings,
-    /// Longest evaluation of this member in seconds, 1 to 30.
+    /// How long one evaluation of this member may take, in seconds: 1 to 30.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_eval_seconds: Option<u32>,
-    /// Kinds that the member may read from the cluster; in a ClusterPolicy only.
+    /// Kinds that the member may read from the cluster. Only a ClusterPolicy may set it. None by default.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context_aware_resources: Vec<ContextAwareResource>,
-    /// Host capabilities that the member may use, for instance `oci/v1/manifest_digest`. Nothing is granted by default.
+    /// Host capabilities that the member may use, for instance `oci/v1/manifest_digest`. None by default.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub host_capabilities: Vec<String>,
 }

@@ -16,13 +16,13 @@ use crate::part::{FreeForm, GroupMember, LabelSelector};
 use crate::schema::validate::validate;
 use crate::schema::{self, rules};
 
-/// `apiVersion` of every kind here.
+/// The `apiVersion` of all our kinds.
 pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
 
 /// A free-form settings object.
 pub type RawSettings = serde_json::Map<String, Value>;
 
-/// Which of the two kinds.
+/// The two kinds of policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// Applies to its own namespace.
@@ -37,33 +37,33 @@ pub enum Kind {
 pub struct Policy {
     /// [`API_VERSION`].
     pub api_version: String,
-    /// The kind.
+    /// Policy or ClusterPolicy.
     pub kind: Kind,
-    /// Name and namespace.
+    /// Name, namespace and what else of ObjectMeta matters here.
     pub metadata: Metadata,
-    /// What the user wants.
+    /// The desired policy, as the user wrote it.
     pub spec: PolicySpec,
-    /// What is.
+    /// The observed state; absent in a manifest that a user wrote.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<PolicyStatus>,
 }
 
-/// The part of ObjectMeta that counts here. Unknown fields are allowed, as a manifest from a cluster has many.
+/// The fields of ObjectMeta that matter here. Unknown ones are allowed, as a manifest from a cluster has many.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
-    /// At most 63 characters.
+    /// The name, of at most 63 characters.
     pub name: String,
-    /// Of a Policy; `default` where absent.
+    /// The namespace of a Policy; `default` if absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
-    /// Set by the API server; in a folder by the loader.
+    /// The uid, which the API server sets, and in a folder the loader.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
-    /// Set by the API server; in a folder counted by the loader.
+    /// The generation, which the API server counts, and in a folder the loader.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub generation: Option<i64>,
-    /// When the object was made (RFC 3339).
+    /// When the object was created (RFC 3339).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub creation_timestamp: Option<jiff::Timestamp>,
     /// Labels.
@@ -74,90 +74,92 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What the user wants of a policy.
+/// The desired policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicySpec {
-    /// The installation of Portcullis that serves the policy, by its name. It cannot be changed later.
+    /// The name of the installation of Portcullis that serves the policy. It cannot be changed later.
     #[serde(default = "default_policy_server")]
     pub policy_server: String,
     /// Where the WebAssembly module is: `registry://host/repository:tag`, `registry://host/repository@sha256:…` or `https://…`; in a
-    /// folder also `file:///…` and a path relative to the manifest. A tag, and what an https address serves, is pinned to its digest
-    /// when it is loaded first. Exactly one of `module` and `policies` must be set.
+    /// folder also `file:///…` and a path relative to the manifest. When a module is first loaded from a tag or an https address, it is
+    /// pinned to its digest. Exactly one of `module` and `policies` must be set.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub module: Option<String>,
-    /// The members of a group of policies, by names that `expression` calls. Instead of `module`.
+    /// The members of a group of policies, by the names that `expression` uses. Set it instead of `module`.
     #[schemars(with = "Option<BTreeMap<String, GroupMember>>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub policies: Option<BTreeMap<String, Value>>,
-    /// How the members of a group decide, for instance `signed() && (trusted() || !public())`. Required with `policies`.
+    /// How the verdicts of a group's members are combined, for instance `signed() && (trusted() || !public())`. Required with
+    /// `policies`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
-    /// What a user reads who is refused, instead of the module's own words; 1024 characters at most. Required with `policies`.
+    /// The message of a denial, instead of the module's own; 1024 characters at most. Required with `policies`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
-    /// What the module is told, unchanged: any object. The module says what it understands.
+    /// Settings that are passed to the module unchanged. Any object; the module defines which fields it understands.
     #[schemars(with = "FreeForm")]
     #[serde(default)]
     pub settings: RawSettings,
-    /// Which requests are judged: those that one of these rules matches.
+    /// The requests that the policy evaluates: those that match at least one of these rules.
     pub rules: Vec<RuleWithOperations>,
-    /// Whether the policy may change objects. Such policies are asked before those that only judge.
+    /// Whether the policy may change objects. Mutating policies are called before validating ones.
     #[serde(default)]
     pub mutating: bool,
-    /// What a denial does: `protect` refuses the request, `warn` admits it and warns the user, `monitor` admits it and only counts.
-    /// A change acts at once, also while an older generation serves.
+    /// What a denial does: `protect` rejects the request, `warn` admits it with a warning, `monitor` admits it and only counts and logs
+    /// the denial. A change takes effect at once, even while an older generation serves.
     #[serde(default)]
     pub mode: Mode,
-    /// What happens to a request that the policy cannot judge, because it is not loaded or fails: `Fail` refuses it, `Ignore` admits
+    /// What happens to a request that the policy cannot evaluate, because it is not loaded or fails: `Fail` rejects it, `Ignore` admits
     /// it with a warning.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
-    /// `Exact` matches a request only as the rules write it; `Equivalent`, the default, also through other versions and groups of the
-    /// same resource.
+    /// `Exact` matches only the groups and versions that the rules name; `Equivalent`, the default, also matches the same resource in
+    /// other groups and versions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub match_policy: Option<String>,
-    /// CEL expressions on the request that must all hold for the policy to be asked; 60 at most.
+    /// CEL expressions on the request that must all be true for the policy to be called; 60 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub match_conditions: Vec<MatchCondition>,
-    /// Labels that the object, or the object before the change, must have. All objects where absent.
+    /// Selects objects by their labels; an update matches if the old or the new object does. All objects if absent.
     #[schemars(with = "Option<LabelSelector>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub object_selector: Option<Value>,
-    /// Labels that the object's namespace must have; on a ClusterPolicy only. All namespaces where absent.
+    /// Selects namespaces by their labels. Only a ClusterPolicy may set it. All namespaces if absent.
     #[schemars(with = "Option<LabelSelector>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace_selector: Option<Value>,
-    /// `None`, the default, or `NoneOnDryRun`: whether the policy acts on anything but the request.
+    /// Whether a call of the policy has effects besides its answer: `None`, the default, or `NoneOnDryRun`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub side_effects: Option<String>,
-    /// Longest time in seconds that the API server waits for an answer, 1 to 30; 10 where absent. Mutating policies that
-    /// share a webhook are asked in turn, and it waits for the turns of all.
+    /// How long the API server waits for an answer, in seconds: 1 to 30, 10 by default. Mutating policies that share a webhook are
+    /// evaluated one after the other, and the API server waits for all of them together.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_seconds: Option<u32>,
-    /// Longest evaluation in seconds, 1 to 30 and not above `timeoutSeconds`; where absent 2, or `timeoutSeconds` if that is less.
+    /// How long one evaluation may take, in seconds: 1 to 30, and at most `timeoutSeconds`. By default 2, or `timeoutSeconds` if that is
+    /// less.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_eval_seconds: Option<u32>,
-    /// Kinds that the policy may read from the cluster; on a ClusterPolicy only. Nothing is granted by default.
+    /// Kinds that the policy may read from the cluster. Only a ClusterPolicy may set it. None by default.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context_aware_resources: Vec<ContextAwareResource>,
-    /// Host capabilities that the policy may use, for instance `oci/v1/manifest_digest`. Nothing is granted by default.
+    /// Host capabilities that the policy may use, for instance `oci/v1/manifest_digest`. None by default.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub host_capabilities: Vec<String>,
-    /// Who must have signed the module: `allOf` and `anyOf` as in a verification.yml. A module whose signatures cannot be checked is
-    /// not loaded.
+    /// The signatures that the module must have: `allOf` and `anyOf` as in a verification.yml. A module whose signatures cannot be
+    /// verified is not loaded.
     #[schemars(with = "Option<FreeForm>")]
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signatures: Option<Value>,
-    /// How many older revisions of the policy are kept to roll back to; 10 where absent. The newest one and the last one that served
-    /// are always kept.
+    /// How many older revisions of the policy are kept to roll back to: 0 to 100, 10 by default. The newest revision and the last one
+    /// that served are always kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub revision_history_limit: Option<u32>,
-    /// Serve the content of this earlier generation as the new one, as long as this is set. `mode`, `suspend` and `failurePolicy` stay
-    /// those of this spec.
+    /// An earlier generation whose content is served instead of this one, as long as the field is set. `mode`, `suspend` and
+    /// `failurePolicy` are still taken from this spec.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rollback_to: Option<i64>,
-    /// Whether the policy stays loaded and is not asked. A change acts at once.
+    /// Whether the policy stays loaded but is not called. A change takes effect at once.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -166,7 +168,7 @@ fn default_policy_server() -> String {
     "default".to_owned()
 }
 
-/// Which rule of the schema a manifest breaks.
+/// The rule of the schema that a manifest breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// The name cannot be used.
@@ -175,9 +177,9 @@ pub enum SpecError {
     /// A field breaks a rule.
     #[error("{field}: {problem}")]
     Field {
-        /// For instance `spec.module`.
+        /// The path of the field, for instance `spec.module`.
         field: String,
-        /// What is wrong and what is wanted.
+        /// What is wrong and what is expected, as the rest of a sentence that begins with the field.
         problem: String,
     },
 }
@@ -186,7 +188,7 @@ impl Policy {
     /// The policy's id.
     ///
     /// # Errors
-    /// When name or namespace is no DNS name of at most 63 characters.
+    /// When the name or namespace is not a DNS name of at most 63 characters.
     pub fn id(&self) -> Result<PolicyId, PolicyIdError> {
         match self.kind {
             Kind::ClusterPolicy => PolicyId::cluster(&self.metadata.name),
@@ -196,10 +198,10 @@ impl Policy {
         }
     }
 
-    /// Checks what a schema can know: the same limits and rules as the API server, in the same words where they are rules.
+    /// Checks what a schema can check: the same limits and rules as the API server, and the rules with the same messages.
     ///
     /// # Errors
-    /// The first rule that is broken, in plain words.
+    /// The first rule that is broken.
     pub fn check(&self) -> Result<PolicyId, SpecError> {
         let id = self.id()?;
         let field = |field: &str, problem: String| Err(SpecError::Field { field: field.to_owned(), problem });
@@ -220,7 +222,7 @@ impl Policy {
         Ok(id)
     }
 
-    /// What decides the policy's match group.
+    /// The part of the policy that decides its match group.
     pub fn match_part(&self) -> MatchPart {
         let spec = &self.spec;
         MatchPart {
@@ -239,8 +241,8 @@ impl Policy {
         }
     }
 
-    /// The rules of the webhook. Those of a Policy never reach beyond namespaces: a selector of namespaces does not skip objects
-    /// that are in none.
+    /// The rules of the webhook. Those of a Policy are limited to namespaced objects, because a namespace selector does not skip
+    /// cluster-scoped ones.
     fn webhook_rules(&self) -> Vec<RuleWithOperations> {
         let mut rules = self.spec.rules.clone();
         if self.kind == Kind::Policy {
@@ -328,7 +330,7 @@ mod tests {
         let refused = |change: fn(&mut Value)| policy(change).expect_err("refused");
         assert!(
             refused(|p| p["spec"]["policies"] = serde_json::json!({"a": {"module": "m"}}))
-                .starts_with("spec.policies: cannot stand beside")
+                .starts_with("spec.policies: cannot be set together")
         );
         assert!(refused(|p| p["spec"]["rules"] = serde_json::json!([])).starts_with("spec.rules: want at least one"));
         assert!(
@@ -340,7 +342,7 @@ mod tests {
                 p["kind"] = "Policy".into();
                 p["spec"]["namespaceSelector"] = serde_json::json!({});
             })
-            .starts_with("spec.namespaceSelector: goes with a ClusterPolicy only")
+            .starts_with("spec.namespaceSelector: is for a ClusterPolicy only")
         );
     }
 }

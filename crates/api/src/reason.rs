@@ -1,10 +1,10 @@
-//! The words of conditions and events that are no failure's own reason (docs/design/status-api.md, sections 4 and 5).
+//! The reasons of conditions and events besides those of failures (docs/design/status-api.md, sections 4 and 5).
 //!
-//! Who writes a condition takes its word from here, and the users' page of the status has a row for each.
+//! Conditions are written with these reasons only, and the users' page about the status has a row for each.
 
 use crate::{ConditionType, EventType};
 
-/// Type and reason of each event that is not a failure's own.
+/// The type and reason of each event, except those whose reason is that of a failure.
 pub const EVENT_REASONS: &[(EventType, &str)] = &[
     (EventType::Normal, "Active"),
     (EventType::Normal, "Progressing"),
@@ -31,7 +31,7 @@ impl ConditionType {
         Self::WebhookConfigured,
     ];
 
-    /// The reasons that a condition of this type can have; where [`Self::tells_failures`], also those of failures.
+    /// The reasons that a condition of this type can have, besides those of failures ([`Self::tells_failures`]).
     pub const fn reasons(self) -> &'static [&'static str] {
         match self {
             Self::Accepted => &[
@@ -80,7 +80,7 @@ impl ConditionType {
         }
     }
 
-    /// Whether the reason of a failure can stand in a condition of this type.
+    /// Whether a condition of this type can have the reason of a failure.
     pub const fn tells_failures(self) -> bool {
         matches!(self, Self::Degraded | Self::Stalled)
     }

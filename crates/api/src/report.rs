@@ -1,6 +1,6 @@
-//! What one pod says of all policies (docs/design/status-api.md, section 2.2).
+//! The report of one pod on all policies (docs/design/status-api.md, section 2.2).
 //!
-//! A policy that serves its newest generation costs a line in a map; only the others have more to tell.
+//! A policy that serves its newest generation takes one entry of a map; only the others take more.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use portcullis_contract::{Digest, ReplicaState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What one pod of Portcullis serves. Its reporter writes it; nobody else should.
+/// What one pod of Portcullis serves. The pod's reporter writes it; do not edit it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
     group = "policies.portcullis.dev",
@@ -24,37 +24,37 @@ use serde::{Deserialize, Serialize};
     derive = "PartialEq",
     schema = "manual",
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node","description":"Where the pod runs."}"#,
-    printcolumn = r#"{"name":"Manifest","type":"integer","jsonPath":".spec.manifestNumber","description":"The set of policies that it serves."}"#,
-    printcolumn = r#"{"name":"Heartbeat","type":"date","jsonPath":".spec.heartbeat","description":"When it reported last."}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Since when it reports."}"#,
-    doc = "What one pod of Portcullis serves. Its reporter writes it and renews it once a minute; nobody else should.",
+    printcolumn = r#"{"name":"Manifest","type":"integer","jsonPath":".spec.manifestNumber","description":"The number of the manifest that it serves."}"#,
+    printcolumn = r#"{"name":"Heartbeat","type":"date","jsonPath":".spec.heartbeat","description":"When the report was last renewed."}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"How old the report is."}"#,
+    doc = "What one pod of Portcullis serves. The pod's reporter writes it and renews it once a minute; do not edit it.",
     crates(kube_core = "::kube_core")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaReportSpec {
-    /// The pod's uid; tells a pod from a later one of the same name.
+    /// The pod's uid, which distinguishes it from a later pod of the same name.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// The pod's node, where known.
+    /// The name of the pod's node; empty if not known.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub node: String,
-    /// Which programs this pod runs.
+    /// The versions of the pod's programs.
     pub versions: Versions,
-    /// The set that this replica has finished applying.
+    /// The number of the manifest that this replica has finished applying.
     pub manifest_number: u64,
-    /// The generation that serves, of each policy that serves its newest one.
+    /// The policies that serve their newest generation, with that generation.
     pub current: BTreeMap<PolicyKey, i64>,
-    /// The module that serves, of each generation whose digest is not pinned yet.
+    /// The digests of served modules whose generations are not pinned yet.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub digests: BTreeMap<PolicyKey, Digest>,
-    /// The policies that do not plainly serve their newest generation.
+    /// The policies that do not simply serve their newest generation; 500 at most.
     pub deviations: Vec<ReportDeviation>,
-    /// How many deviations the cap left out.
+    /// How many policies do not fit in `deviations`.
     pub deviations_omitted: u32,
-    /// The policies of which more than 5 % of the evaluations fail, and have for five minutes.
+    /// The policies of which more than 5 % of all evaluations have failed for five minutes; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failing: Vec<ReportFailing>,
-    /// The ids of the keys of webhook paths that this pod accepts, or the word `none` before there are keys. They tell nothing of the keys.
+    /// The ids of the keys of webhook paths that this pod accepts, or `none` before it has a key. An id does not reveal its key.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub path_keys: Vec<String>,
     /// When this report was renewed.
@@ -62,27 +62,27 @@ pub struct ReplicaReportSpec {
 }
 
 impl ReplicaReportSpec {
-    /// Most deviations that a report keeps.
+    /// The largest number of entries of `deviations`.
     pub const MAX_DEVIATIONS: usize = 500;
-    /// Most entries of `failing`.
+    /// The largest number of entries of `failing`.
     pub const MAX_FAILING: usize = 500;
-    /// Most entries of `path_keys`.
+    /// The largest number of entries of `path_keys`.
     pub const MAX_PATH_KEYS: usize = 8;
 }
 
-/// Which programs a pod runs.
+/// The versions of a pod's programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Versions {
-    /// Version of the loader; empty where it has not been reached.
+    /// The version of the loader; empty while it has not been reached.
     pub loader: String,
-    /// Version of the evaluator; empty where it has not been reached.
+    /// The version of the evaluator; empty while it has not been reached.
     pub evaluator: String,
-    /// Version of the reporter.
+    /// The version of the reporter.
     pub reporter: String,
     /// The evaluator's engine, for instance `wasmtime 48.0.8`.
     pub engine: String,
-    /// Format of the volume manifest.
+    /// The format of the manifest on the pod's volume.
     pub manifest_format: u32,
 }
 
@@ -104,47 +104,48 @@ impl fmt::Display for PolicyKey {
     }
 }
 
-/// A policy that is loaded, and of which too many evaluations fail.
+/// A policy that is loaded, but too many of whose evaluations fail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportFailing {
-    /// The policy.
+    /// The uid of the policy.
     #[serde(rename = "policyUID")]
     pub policy_uid: String,
-    /// Why most of them fail. Text, as a newer release may know more reasons.
+    /// The reason of most of the failures, in one word.
     pub reason: String,
-    /// Since when.
+    /// Since when too many evaluations fail.
     pub since: Timestamp,
 }
 
-/// A policy that does not plainly serve its newest generation.
+/// A policy that does not simply serve its newest generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportDeviation {
-    /// The policy.
+    /// The uid of the policy.
     #[serde(rename = "policyUID")]
     pub policy_uid: String,
     /// The newest generation that this pod knows.
     pub generation: i64,
-    /// The generation that answers here; 0 if none.
+    /// The generation that this pod serves; 0 if none.
     pub serving: i64,
     /// `Previous`, `Pending`, `Failed` or `Unknown`.
     pub state: ReplicaState,
-    /// Why the newest generation does not serve. Text, as a newer release may know more reasons.
+    /// Why the newest generation does not serve, in one word.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// Whether waiting can help.
+    /// Whether this pod tries again by itself.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub retryable: Option<bool>,
-    /// When it is tried again.
+    /// When this pod tries again.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next_retry_time: Option<Timestamp>,
-    /// Since when it is so.
+    /// Since when the policy is in this state.
     pub since: Timestamp,
-    /// Why, or what goes on, in words; 1 024 bytes at most.
+    /// Why the policy is in this state, for people to read; at most 1024 bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
-    /// Whether match groups pass over it on this pod: nothing of it is loaded here, and no generation was ever enforced on all replicas.
+    /// Whether match groups pass over the policy on this pod, because nothing of it is loaded here and no generation was ever enforced
+    /// on all replicas.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub passed_over: bool,
 }

@@ -1,7 +1,8 @@
-//! Revisions: one ControllerRevision (`apps/v1`) a generation of a policy, in the installation's namespace (docs/design/overview.md, section 3).
+//! Revisions: one ControllerRevision (`apps/v1`) per generation of a policy, in the installation's namespace (docs/design/overview.md,
+//! section 3).
 //!
-//! The controller writes them and the loader reads them. What a revision says of its policy never changes; what is known
-//! about it later (its bytes, that it served, that its match part is no longer registered) stands in annotations.
+//! The controller writes them and the loader reads them. The data of a revision never change. What becomes known later, such as its
+//! digest, that it served, or that its match part is no longer registered, is in annotations.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Kind, PolicyKey};
 
-/// Label of everything that belongs to one installation; the value is its `policyServer` name.
+/// Label of everything that belongs to one installation; the value is the name of its policy server.
 pub const POLICY_SERVER_LABEL: &str = "policies.portcullis.dev/policy-server";
 /// Label of a revision: the uid of its policy.
 pub const POLICY_UID_LABEL: &str = "policies.portcullis.dev/policy-uid";
@@ -21,37 +22,37 @@ pub const POLICY_KIND_LABEL: &str = "policies.portcullis.dev/policy-kind";
 pub const POLICY_NAMESPACE_LABEL: &str = "policies.portcullis.dev/policy-namespace";
 /// Label of a revision: the name of its policy.
 pub const POLICY_NAME_LABEL: &str = "policies.portcullis.dev/policy-name";
-/// Label of a revision: the match group of its policy at this generation. It repeats what follows from the content, for whoever
-/// cannot read that.
+/// Label of a revision: the match group of its policy at this generation. It follows from the content, and is repeated here for
+/// programs that cannot read the content.
 pub const MATCH_GROUP_LABEL: &str = "policies.portcullis.dev/match-group";
 /// Label of a revision: the kind of that group's webhook, `validating` or `mutating`.
 pub const WEBHOOK_KIND_LABEL: &str = "policies.portcullis.dev/webhook-kind";
-/// Annotation of a revision: the digest of its module, once known; of a group, a JSON object with each member's digest.
+/// Annotation of a revision: the digest of its module, once known; for a group, a JSON object with each member's digest.
 pub const PINNED_DIGEST_ANNOTATION: &str = "policies.portcullis.dev/pinned-digest";
-/// Annotation of a revision, `true`: the generation has served on every replica, called by the API servers or suspended. On any
-/// revision of a policy's uid it says that the policy was enforced, for ever: the newest one that carries it is never removed.
+/// Annotation of a revision, `true`: the generation has served on every replica, called by API servers or suspended. A policy with such
+/// a revision was enforced once, and that must never be forgotten: the newest revision with this annotation is never removed.
 pub const SERVED_ANNOTATION: &str = "policies.portcullis.dev/served";
-/// Annotation of a revision, `true`: its match part is registered no longer, so its match group need not be answered for.
-/// Content and digest stay usable as the last good ones, unless the policy itself is being deleted ([`DELETED_ANNOTATION`]).
+/// Annotation of a revision, `true`: its match part is no longer registered, so its match group need not be served. Content and digest
+/// can still be the last good ones, unless the policy itself is being deleted ([`DELETED_ANNOTATION`]).
 pub const WITHDRAWN_ANNOTATION: &str = "policies.portcullis.dev/withdrawn";
-/// Annotation of a revision, `true`: the policy is being deleted and no webhook calls it for itself any more; the loader
-/// forgets the policy at once.
+/// Annotation of a revision, `true`: the policy is being deleted and no webhook is registered for it any more, so the loader drops it at
+/// once.
 pub const DELETED_ANNOTATION: &str = "policies.portcullis.dev/deleted";
-/// Annotation of a revision made for `rollbackTo`: the generation whose content it holds.
+/// Annotation of a revision that was made for `rollbackTo`: the generation whose content it holds.
 pub const ROLLED_BACK_TO_ANNOTATION: &str = "policies.portcullis.dev/rolled-back-to";
 
 /// The `data` of a revision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionData {
-    /// Whose revision it is.
+    /// The policy.
     pub policy: PolicyReference,
-    /// The policy's `metadata.generation`; the revision's number too.
+    /// The policy's `metadata.generation`, which is also the revision's number.
     pub generation: i64,
-    /// The policy's `spec`, as the API server had it. Text of an older or newer release is kept whole.
+    /// The policy's `spec` as the API server stored it, unchanged, even if another release wrote it.
     pub spec: Value,
-    /// Why this generation cannot be served, in words, where the controller knows it: the content for `rollbackTo` is not there.
-    /// Only what always acts from the newest generation counts of `spec` then.
+    /// Why this generation cannot be served, for people to read: the content for `rollbackTo` is missing. Then only those fields of `spec`
+    /// count that are always taken from the newest generation. Absent if it can be served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
     /// Which shard of its match part the policy is in ([`portcullis_contract::shard_id`]).
@@ -63,17 +64,17 @@ impl RevisionData {
     /// Reads the `data` of a revision.
     ///
     /// # Errors
-    /// When it has not this form, in words that quote nothing of what it holds.
+    /// When the data cannot be read. The message quotes nothing of them.
     pub fn read(data: &Value) -> Result<Self, String> {
         if data.is_object() {
             Self::deserialize(data).map_err(|error| error.to_string())
         } else {
-            Err("its data are no object".to_owned())
+            Err("its data are not an object".to_owned())
         }
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_first(shard: &u32) -> bool {
     *shard == 0
 }
@@ -84,7 +85,7 @@ fn is_first(shard: &u32) -> bool {
 pub struct PolicyReference {
     /// Policy or ClusterPolicy.
     pub kind: Kind,
-    /// Of a Policy.
+    /// The namespace of a Policy; absent for a ClusterPolicy.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
     /// Its name.
@@ -97,7 +98,7 @@ impl PolicyReference {
     /// The policy's id.
     ///
     /// # Errors
-    /// When name or namespace is no DNS name of at most 63 characters.
+    /// When the name or namespace is not a DNS name of at most 63 characters.
     pub fn id(&self) -> Result<PolicyId, PolicyIdError> {
         match self.kind {
             Kind::ClusterPolicy => PolicyId::cluster(&self.name),
@@ -105,7 +106,7 @@ impl PolicyReference {
         }
     }
 
-    /// The name of the revision of one generation. It is the same whoever makes it, so that two makers collide.
+    /// The name of the revision of one generation. Every controller makes the same name, so that two of them cannot both create it.
     pub fn revision_name(&self, generation: i64) -> String {
         format!("{}-{}-{generation}", self.name, PolicyKey::of(&self.uid))
     }
@@ -127,7 +128,7 @@ impl PolicyReference {
     }
 }
 
-/// Whose revision it is and of which generation, as far as its data tells, and by its labels and number where that cannot be read.
+/// The policy and the generation of a revision: from its data, or from its labels and number if the data cannot be read.
 pub fn identity(data: &Value, labels: &BTreeMap<String, String>, number: i64) -> Option<(PolicyReference, i64)> {
     let told = data.get("policy").and_then(|policy| PolicyReference::deserialize(policy).ok());
     let generation = data.get("generation").and_then(Value::as_i64).unwrap_or(number);
@@ -148,7 +149,7 @@ fn labelled(labels: &BTreeMap<String, String>) -> Option<PolicyReference> {
     })
 }
 
-/// The match group that the labels of a revision name. Content that can be read counts before it.
+/// The match group that the labels of a revision name. Content that can be read takes precedence.
 pub fn labelled_group(labels: &BTreeMap<String, String>) -> Option<(GroupId, WebhookKind)> {
     let kind = match labels.get(WEBHOOK_KIND_LABEL)?.as_str() {
         "validating" => WebhookKind::Validating,
@@ -170,17 +171,17 @@ pub fn group_labels(group: &GroupId, kind: WebhookKind) -> [(&'static str, Strin
 /// What the annotations of a revision say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RevisionMarks {
-    /// The digest of its module, once known. A text that is no digest counts as unknown.
+    /// The digest of its module; absent until known, and if the annotation is not a digest.
     pub pinned_digest: Option<Digest>,
-    /// Of a group: the digest of each member's module, by the member's name, once known.
+    /// For a group, the digest of each member's module, by the member's name; empty until known.
     pub pinned_members: BTreeMap<String, Digest>,
     /// The generation has served on every replica.
     pub served: bool,
-    /// Its match part is registered no longer.
+    /// Its match part is no longer registered.
     pub withdrawn: bool,
     /// Its policy is being deleted.
     pub deleted: bool,
-    /// The generation whose content it holds, where that is not its own.
+    /// The generation whose content it holds, if that is another generation.
     pub rolled_back_to: Option<i64>,
 }
 
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(identity(&Value::Null, &labels, 3), Some((reference(), 3)));
         assert_eq!(identity(&Value::Null, &BTreeMap::new(), 3), None);
         assert!(RevisionData::read(&damaged).is_err());
-        assert_eq!(RevisionData::read(&"hunter2".into()), Err("its data are no object".to_owned()));
+        assert_eq!(RevisionData::read(&"hunter2".into()), Err("its data are not an object".to_owned()));
     }
 
     #[test]

@@ -9,81 +9,81 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Whether the policy is loaded and asked, and where it is not, why. Portcullis writes it.
-// Several write it, each a part, so a part may be absent. Entries that this release does not know are left out when it is read.
+/// Whether the policy is loaded and called, and if not, why. Portcullis writes it.
+// Reporter and controller each write a part, so a part may be absent. Entries that this release does not know are skipped on reading.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyStatus {
-    /// The newest generation that has been looked at.
+    /// The newest generation that this status takes into account.
     pub observed_generation: i64,
-    /// What holds and what does not, one of each type. `Ready` is the one to wait for.
+    /// The conditions of the policy, at most one of each type. `Ready` is the one to wait for.
     #[serde(deserialize_with = "known")]
     pub conditions: Vec<Condition>,
-    /// What the newest generation means in bytes; absent until known.
+    /// The digest of the newest generation's module; absent until known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved: Option<Resolved>,
     /// The last generation that served on every replica.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_served: Option<Resolved>,
-    /// How many replicas are in which state.
+    /// How many expected replicas are in each state.
     pub replica_counts: ReplicaCounts,
-    /// Replicas that serve the newest generation, of those that should: `current/expected`.
+    /// The number of replicas that serve the newest generation, and of those that should: `current/expected`.
     pub summary: String,
-    /// What each replica does, 16 at most: failing ones first, then by name.
+    /// The state of each replica, 16 at most: failing ones first, then by name.
     #[serde(deserialize_with = "known")]
     pub replicas: Vec<ReplicaStatus>,
-    /// How many replicas are left out of `replicas`.
+    /// How many replicas do not fit in `replicas`.
     pub replicas_omitted: u32,
-    /// What became of the newest generations, the newest first; ten at most.
+    /// The outcome of the last generations, newest first; ten at most.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_known")]
     pub history: Option<Vec<HistoryEntry>>,
 }
 
 impl PolicyStatus {
-    /// Most entries of [`PolicyStatus::history`].
+    /// The largest number of entries of [`PolicyStatus::history`].
     pub const MAX_HISTORY: usize = 10;
-    /// Most entries of [`PolicyStatus::replicas`].
+    /// The largest number of entries of [`PolicyStatus::replicas`].
     pub const MAX_REPLICAS: usize = 16;
 }
 
-/// The entries that this release can read. One that a newer release wrote must not hide the others.
+/// Reads the entries that this release knows. One that a newer release wrote must not hide the others.
 fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let entries = Vec::<Value>::deserialize(deserializer)?;
     Ok(entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect())
 }
 
-/// [`known`], where there is such a list.
+/// [`known`], for a list that may be absent.
 fn maybe_known<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<Vec<T>>, D::Error> {
     known(deserializer).map(Some)
 }
 
-/// What became of one generation.
+/// The outcome of one generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEntry {
     /// The generation.
     pub generation: i64,
-    /// The digest of its module; absent where it never became known.
+    /// The digest of its module; absent if it never became known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<Digest>,
-    /// When it was decided.
+    /// When the outcome became known.
     pub time: Timestamp,
     /// Whether every expected replica has served it.
     pub served: bool,
-    /// Why it has not been served, in one word.
+    /// Why it was not served, in one word; absent if it was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
 }
 
-/// A generation and its bytes.
+/// A generation and the digest of its module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resolved {
-    /// The digest of the module; of a group, the digest of `members`.
+    /// The digest of the module; for a group, a digest of `members`.
     pub digest: Digest,
     /// The generation.
     pub generation: i64,
-    /// Of a group: the digest of each member's module, by the member's name.
+    /// For a group, the digest of each member's module, by the member's name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub members: BTreeMap<String, Digest>,
 }
@@ -105,25 +105,25 @@ impl Resolved {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about. Other programs may have conditions of their own beside ours.
+    /// The type of the condition. Other programs may add conditions of their own.
     #[schemars(with = "String")]
     pub r#type: ConditionType,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: Truth,
-    /// Why, in one word.
+    /// Why it has this status, in one word.
     pub reason: String,
-    /// Why, in words; 1 024 bytes at most.
+    /// Why it has this status, for people to read; at most 1024 bytes.
     pub message: String,
-    /// The generation it speaks of.
+    /// The generation that the condition is about.
     pub observed_generation: i64,
-    /// When `status` changed last.
+    /// When `status` last changed.
     pub last_transition_time: Timestamp,
 }
 
 /// The types of conditions (docs/design/status-api.md, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ConditionType {
-    /// The spec is understood.
+    /// The spec is valid, and its module and settings are accepted.
     Accepted,
     /// Every expected replica answers with this generation, and the API servers call it.
     Ready,
@@ -131,44 +131,44 @@ pub enum ConditionType {
     Enforced,
     /// At least one expected replica fails, or serves an older generation because of a failure, or is unknown.
     Degraded,
-    /// Work or retries are going on.
+    /// Portcullis is loading, rolling out or retrying.
     Reconciling,
-    /// Nothing will get better until somebody changes something.
+    /// Retrying does not help; something has to be changed.
     Stalled,
-    /// The webhook of the policy's match group exists, is right, and has been reached.
+    /// The webhook of the policy's match group is registered as it should be, and every API server was seen to call it.
     WebhookConfigured,
 }
 
-/// The three values of a condition.
+/// The three values of a condition's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Truth {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
-/// How many expected replicas are in which state.
+/// How many expected replicas are in each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaCounts {
-    /// Replicas that the API server can reach.
+    /// Replicas that API servers can reach.
     pub expected: u32,
-    /// Serve the newest generation.
+    /// Replicas that serve the newest generation.
     pub current: u32,
-    /// Serve an older one.
+    /// Replicas that serve an older generation.
     pub previous: u32,
-    /// Work on it, nothing answers yet.
+    /// Replicas that are still loading the policy and serve no generation yet.
     pub pending: u32,
-    /// Failed, nothing answers.
+    /// Replicas that failed to load the policy and serve no generation.
     pub failed: u32,
-    /// Nothing is known.
+    /// Replicas that have not reported lately.
     pub unknown: u32,
 }
 
-/// One replica's part.
+/// The state of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaStatus {
@@ -177,23 +177,23 @@ pub struct ReplicaStatus {
     /// The pod's uid.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// What it does.
+    /// `Current`, `Previous`, `Pending`, `Failed` or `Unknown`.
     pub state: ReplicaState,
-    /// The generation that answers here; 0 if none.
+    /// The generation that this replica serves; 0 if none.
     pub generation: i64,
-    /// Why it is not Current.
+    /// Why `state` is not `Current`, in one word.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// Whether waiting can help.
+    /// Whether the replica tries again by itself.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub retryable: Option<bool>,
-    /// When it is tried again.
+    /// When the replica tries again.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next_retry_time: Option<Timestamp>,
-    /// Since when it is so.
+    /// Since when the replica is in this state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub since: Option<Timestamp>,
-    /// Why, in words; 256 bytes at most.
+    /// Why `state` is not `Current`, for people to read; at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
 }

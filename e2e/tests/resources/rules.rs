@@ -95,7 +95,7 @@ fn the_installation_of_a_policy_cannot_be_changed() {
     let said = cluster.apply(&policy("Policy", "faithful", &json!({ "policyServer": "second" })).to_string());
     assert!(
         said.stderr.contains(
-            "spec.policyServer: Invalid value: \"second\": cannot be changed: delete the policy, and make it again for the other \
+            "spec.policyServer: Invalid value: \"second\": cannot be changed: delete the policy, and create it again for the other \
              installation"
         ),
         "{said:?}"

@@ -1,8 +1,8 @@
-//! Objects of any depth, read without what lies too deep.
+//! Reads objects of any depth, without the levels that are too deep.
 //!
-//! `settings` have no schema, so they may be nested as deep as whoever applies a policy likes, and JSON readers that recurse give
-//! up at 128 levels: such an object would fail every list and watch that it is in, and with them all other policies. What is cut
-//! here is deeper than a loader takes settings to be, so a policy that lost something is refused and never loaded without it.
+//! `settings` have no schema, so users can nest them as deep as they like, and recursive JSON readers give up at 128 levels. Such an
+//! object would break every list and watch that contains it, and with them all other policies. What is cut here is deeper than the
+//! loader accepts in settings, so a policy that lost a part is refused and never loaded without it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visito
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 
-/// Deepest level of an object that is read; `spec.settings` is at level 3.
+/// The deepest level of an object that is read; `spec.settings` is at level 3.
 const MAX_DEPTH: usize = 104;
 
 /// A JSON value whose lists and maps below the deepest level are empty.
@@ -69,7 +69,7 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error
     Levels(MAX_DEPTH).deserialize(deserializer)
 }
 
-/// How many levels of lists and maps are left.
+/// The number of levels of lists and maps that may follow.
 struct Levels(usize);
 
 impl<'de> DeserializeSeed<'de> for Levels {

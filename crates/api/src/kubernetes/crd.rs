@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions: form, prose, limits, rules and columns.
+//! The CustomResourceDefinitions: schema, descriptions, limits, rules and columns.
 
 use std::borrow::Cow;
 
@@ -34,20 +34,20 @@ schema_of!(Policy, policy(Kind::Policy));
 schema_of!(ClusterPolicy, policy(Kind::ClusterPolicy));
 schema_of!(ReplicaReport, report());
 
-const POLICY: &str = "A Policy judges requests in its own namespace, or changes their objects, with a WebAssembly module that it names. \
-                      Its status tells whether every replica serves it and the API servers ask them.";
-const CLUSTER_POLICY: &str = "A ClusterPolicy judges requests in all namespaces and outside of them, or changes their objects, with a \
-                              WebAssembly module that it names. Its status tells whether every replica serves it and the API servers \
-                              ask them.";
-const REPORT: &str = "A ReplicaReport tells what one pod of Portcullis serves. The pod writes it and nobody else should; it goes away \
-                      with the pod. The status of policies is joined from the reports of all pods.";
+const POLICY: &str = "A Policy evaluates requests in its own namespace with a WebAssembly module, which admits them, rejects them or \
+                      changes their objects. Its status says whether every replica serves it and API servers call it.";
+const CLUSTER_POLICY: &str = "A ClusterPolicy evaluates requests in all namespaces, and about cluster-scoped objects, with a \
+                              WebAssembly module, which admits them, rejects them or changes their objects. Its status says whether \
+                              every replica serves it and API servers call it.";
+const REPORT: &str = "A ReplicaReport says what one pod of Portcullis serves. The pod's reporter writes it; do not edit it. It is removed \
+                      with the pod. The status of each policy is made from the reports of all pods.";
 
 fn policy(kind: Kind) -> Value {
     let mut spec = schema::SPEC.clone();
     rules::apply(&mut spec, kind);
     let mut status = schema::of::<PolicyStatus>();
     limits::apply(&mut status, &limits::status());
-    // A default would stand for a fact that nobody has found out.
+    // A default would look like an observed value.
     without_defaults(&mut status);
     let text = match kind {
         Kind::Policy => POLICY,

@@ -1,4 +1,4 @@
-//! Reading objects of the API server one by one, so that an odd one stops no list.
+//! Reads objects of the API server one by one, so that one that cannot be read breaks no list.
 
 use kube_core::DynamicObject;
 use serde::de::DeserializeOwned;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{API_VERSION, Metadata, Policy, PolicyReference, PolicySpec, schema};
 
-/// What [`decode_match`] looks at: what [`Policy::match_part`] is made of, and the time limits.
+/// The fields that [`decode_match`] reads: those of [`Policy::match_part`], and the time limits.
 const MATCH_FIELDS: [&str; 10] = [
     "rules",
     "mutating",
@@ -20,11 +20,11 @@ const MATCH_FIELDS: [&str; 10] = [
     "timeoutEvalSeconds",
 ];
 
-/// An object, or a part of it, that this release cannot read. Usually a newer release with more values let it in.
+/// An object, or a part of it, that this release cannot read. Usually a newer release, which knows more values, accepted it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct DecodeError {
-    /// Where, for instance `spec.mode`.
+    /// The path of the field, for instance `spec.mode`.
     pub path: String,
     /// What is wrong there.
     pub problem: String,
@@ -33,8 +33,8 @@ pub struct DecodeError {
 /// Reads an object as one of the kinds here.
 ///
 /// # Errors
-/// When a value is none that this release knows. Name and uid can be taken from the object all the same
-/// ([`PolicyReference::of`](crate::PolicyReference::of)), and its spec with [`raw_spec`].
+/// When this release does not know a value. The name and uid can still be read ([`PolicyReference::of`](crate::PolicyReference::of)),
+/// and the spec with [`raw_spec`].
 pub fn decode<K: DeserializeOwned>(object: DynamicObject) -> Result<K, DecodeError> {
     let DynamicObject { metadata, mut data, .. } = object;
     let metadata = serde_json::to_value(metadata).unwrap_or_default();
@@ -44,20 +44,21 @@ pub fn decode<K: DeserializeOwned>(object: DynamicObject) -> Result<K, DecodeErr
     read(data)
 }
 
-/// Reads the `spec` of a policy or of its revision, as the API server has it. Fields that this release does not know are left out.
+/// Reads the `spec` of a policy or of its revision, as the API server stores it. Fields that this release does not know are skipped.
 ///
 /// # Errors
-/// When a value is none that this release knows.
+/// When this release does not know a value.
 pub fn decode_spec(mut spec: Value) -> Result<PolicySpec, DecodeError> {
     schema::prune(&schema::SPEC, &mut spec);
     read(spec)
 }
 
-/// Reads of a spec only what decides which webhook calls the policy and for how long it is waited for; the rest is as in an empty
-/// spec. So a policy keeps its webhook where a newer release, or damage, put something elsewhere that this release cannot read.
+/// Reads only the fields of a spec that decide which webhook calls the policy and how long the API server waits; the other fields are as
+/// in an empty spec. So a policy keeps its webhook when another field has a value that this release cannot read, because it is damaged
+/// or a newer release wrote it.
 ///
 /// # Errors
-/// When a value of these fields is none that this release knows.
+/// When this release does not know a value of one of these fields.
 pub fn decode_match(policy: &PolicyReference, spec: &Value) -> Result<Policy, DecodeError> {
     let fields = spec.as_object().into_iter().flatten().filter(|(name, _)| MATCH_FIELDS.contains(&name.as_str()));
     let spec = decode_spec(fields.map(|(name, value)| (name.clone(), value.clone())).collect())?;
@@ -65,7 +66,7 @@ pub fn decode_match(policy: &PolicyReference, spec: &Value) -> Result<Policy, De
     Ok(Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None })
 }
 
-/// The `spec` of an object, whole, also where this release cannot read it: what a revision holds.
+/// The unchanged `spec` of an object, even if this release cannot read it: it is what a revision holds.
 pub fn raw_spec(object: &DynamicObject) -> &Value {
     &object.data["spec"]
 }

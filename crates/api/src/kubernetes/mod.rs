@@ -1,12 +1,12 @@
-//! The resources as the API server has them: types for Kubernetes clients, and the CustomResourceDefinitions.
+//! The resources as the API server stores them: types for Kubernetes clients, and the CustomResourceDefinitions.
 //!
 //! [`Policy`] and [`ClusterPolicy`] are two types with one [`PolicySpec`](crate::PolicySpec); [`PolicyResource`] is what they
 //! have in common, and [`PolicyResource::plain`] makes the [`crate::Policy`] that a folder has too.
 //!
 //! **List and watch policies as [`BoundedObject`] and read each with [`decode`].** A typed list fails as a whole when one of its
-//! objects cannot be read, for instance one that a newer release with more modes let in, or one with settings nested deeper than
-//! JSON readers go; so one odd policy would hide all others.
-//! Fields that this release does not know are no such reason: they are left out, as an API server with this release's schema does.
+//! objects cannot be read, for instance because a newer release with more modes accepted it, or because its settings are nested deeper
+//! than JSON readers go. One such policy would hide all others. Fields that this release does not know are no problem: they are skipped,
+//! as an API server with this release's schema skips them.
 //!
 //! ```text
 //! Api<BoundedObject> ──► decode ──► Policy, ClusterPolicy ──► plain ──► crate::Policy ──► check
@@ -26,9 +26,9 @@ pub use resource::{ClusterPolicy, ClusterSpec, NamespacedSpec, Policy, PolicyRes
 
 pub use crate::report::ReplicaReport;
 
-/// The API group of every kind here.
+/// The API group of all our kinds.
 pub const GROUP: &str = "policies.portcullis.dev";
-/// The version of every kind here.
+/// The API version of all our kinds.
 pub const VERSION: &str = "v1alpha1";
-/// The finalizer of policies: the controller has webhooks and revisions to remove first.
+/// The finalizer of policies, which lets the controller remove webhooks and revisions first.
 pub const FINALIZER: &str = "policies.portcullis.dev/webhooks";

@@ -26,13 +26,13 @@ use crate::{API_VERSION, Kind, Metadata, PolicyReference, PolicySpec, PolicyStat
     derive = "PartialEq",
     schema = "manual",
     selectable = ".spec.policyServer",
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve it, of those that should."}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why it is ready or not."}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve the newest generation, of those that should."}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why the policy is ready or not."}"#,
     printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
     printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"What fails, if something does."}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Since when it is there."}"#,
-    doc = "A Policy judges requests in its own namespace with a WebAssembly module.",
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"Why the policy is degraded, if it is."}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"How old the policy is."}"#,
+    doc = "A Policy evaluates requests in its own namespace with a WebAssembly module.",
     crates(kube_core = "::kube_core")
 )]
 #[serde(transparent)]
@@ -51,13 +51,13 @@ pub struct NamespacedSpec(#[serde(deserialize_with = "lenient")] pub PolicySpec)
     derive = "PartialEq",
     schema = "manual",
     selectable = ".spec.policyServer",
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve it, of those that should."}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why it is ready or not."}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve the newest generation, of those that should."}"#,
+    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why the policy is ready or not."}"#,
     printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
     printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"What fails, if something does."}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Since when it is there."}"#,
-    doc = "A ClusterPolicy judges requests everywhere its selectors say with a WebAssembly module.",
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"Why the policy is degraded, if it is."}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"How old the policy is."}"#,
+    doc = "A ClusterPolicy evaluates requests wherever its selectors match, with a WebAssembly module.",
     crates(kube_core = "::kube_core")
 )]
 #[serde(transparent)]
@@ -79,7 +79,7 @@ impl Deref for ClusterSpec {
     }
 }
 
-/// Reads a spec as the API server has it.
+/// Reads a spec as the API server stores it.
 fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicySpec, D::Error> {
     decode_spec(Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
@@ -88,21 +88,21 @@ fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicySpec, D::
 pub trait PolicyResource:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Send + Sync + 'static
 {
-    /// Which of the two.
+    /// Policy or ClusterPolicy.
     const KIND: Kind;
 
-    /// What the user wants.
+    /// The desired policy.
     fn spec(&self) -> &PolicySpec;
 
-    /// What is, as the reporter and the controller wrote it.
+    /// The observed state, as the reporter and the controller wrote it.
     fn status(&self) -> Option<&PolicyStatus>;
 
-    /// The policy by name and uid. Nothing for an object that no API server has seen.
+    /// The policy by name and uid; `None` for an object that was never on an API server.
     fn reference(&self) -> Option<PolicyReference> {
         PolicyReference::of(Self::KIND, self.meta())
     }
 
-    /// The policy as a folder has it too.
+    /// The policy in the form that a folder has it too.
     fn plain(&self) -> crate::Policy {
         crate::Policy {
             api_version: API_VERSION.to_owned(),
@@ -151,7 +151,7 @@ impl From<&ClusterPolicy> for crate::Policy {
 }
 
 impl PolicyReference {
-    /// The policy of this kind with this metadata. Nothing where name or uid is absent: no API server has seen it.
+    /// The policy of this kind with this metadata; `None` without a name or uid, that is for an object that was never on an API server.
     pub fn of(kind: Kind, metadata: &ObjectMeta) -> Option<Self> {
         let (name, uid) = (metadata.name.clone()?, metadata.uid.clone()?);
         let namespace = match kind {

@@ -1,12 +1,12 @@
-//! Sizes, values and defaults. Every list, map and string has a maximum: a rule that reads something without one may cost too much
-//! for the API server to accept it.
+//! Sizes, values and defaults. Every list, map and string has a maximum size: the API server estimates what a rule costs, and refuses
+//! rules on fields of unlimited size.
 
 use serde_json::{Value, json};
 
 use super::at;
 use crate::{PolicyStatus, ReplicaReportSpec};
 
-/// What a schema gains at a path.
+/// A path of a schema, and the keywords to add there.
 pub(crate) type Limit = (&'static str, Value);
 
 /// Adds the keywords of each limit to the schema at its path.
@@ -22,7 +22,7 @@ fn text(most: usize) -> Value {
     json!({ "minLength": 1, "maxLength": most })
 }
 
-/// A list without a key is replaced as a whole.
+/// A list without a key, which is replaced as a whole.
 fn list(most: usize) -> Value {
     json!({ "maxItems": most, "x-kubernetes-list-type": "atomic" })
 }
@@ -35,7 +35,7 @@ fn seconds() -> Value {
     json!({ "minimum": 1, "maximum": 30 })
 }
 
-/// Of the spec of both kinds of policy.
+/// The limits of the spec of both kinds of policy.
 pub(crate) fn spec() -> Vec<Limit> {
     let mut limits = vec![
         ("policyServer", text(63)),
@@ -129,7 +129,7 @@ const GRANTS: [[&str; 5]; 2] = [
     ],
 ];
 
-/// Of the status of both kinds of policy. The whole stays below 64 KiB.
+/// The limits of the status of both kinds of policy. The whole status stays below 64 KiB.
 pub(crate) fn status() -> Vec<Limit> {
     let keyed = |key: &str, most: usize| json!({ "maxItems": most, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key] });
     vec![
@@ -153,7 +153,8 @@ pub(crate) fn status() -> Vec<Limit> {
     ]
 }
 
-/// Of the spec of a report. Its maps and lists are replaced as a whole: one record of ownership for all, not one a policy.
+/// The limits of the spec of a report. Its maps and lists are replaced as a whole, so that `managedFields` has one record for all, and
+/// not one per policy.
 pub(crate) fn report() -> Vec<Limit> {
     let atomic = || json!({ "x-kubernetes-map-type": "atomic" });
     vec![

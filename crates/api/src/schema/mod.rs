@@ -1,7 +1,7 @@
-//! What a schema knows of a spec: its form, from the Rust types, its limits, and its rules.
+//! The schema of a spec: its types, taken from Rust, its limits, and its rules.
 //!
-//! The same table serves a folder, where [`Policy::check`](crate::Policy::check) reads it, and a cluster, where the API server reads it
-//! in a CustomResourceDefinition.
+//! It serves a folder, where [`Policy::check`](crate::Policy::check) uses it, and a cluster, where the API server uses it in a
+//! CustomResourceDefinition.
 
 pub(crate) mod limits;
 mod names;
@@ -25,10 +25,10 @@ pub(crate) static SPEC: LazyLock<Value> = LazyLock::new(|| {
     schema
 });
 
-/// The keyword of an object whose fields are nobody's concern.
+/// The keyword of an object that may have any fields.
 const ANY: &str = "x-kubernetes-preserve-unknown-fields";
 
-/// The structural schema of a type. Its doc comments are what `kubectl explain` says.
+/// The structural schema of a type. Its doc comments become the descriptions that `kubectl explain` shows.
 pub(crate) fn of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3()
         .with(|settings| {
@@ -43,8 +43,8 @@ pub(crate) fn of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Removes what Kubernetes does not want: `null` as a value (an absent field says the same), names of Rust types and formats of
-/// Rust's integers, which an API server warns of. Sentences lose the line breaks of the source.
+/// Removes what Kubernetes does not want: `null` as a value (an absent field means the same), names of Rust types, and formats of Rust's
+/// integers, which an API server warns about. Also removes the line breaks of the source from descriptions.
 fn tidy(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
@@ -83,7 +83,7 @@ fn subschemas(fields: &mut Map<String, Value>) -> impl Iterator<Item = &mut Valu
 /// the path is empty.
 ///
 /// # Panics
-/// When there is none.
+/// When the schema has no such path.
 pub(crate) fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
     let steps = path.replace("[]", ".[]").replace("{}", ".{}");
     steps.split('.').filter(|step| !step.is_empty()).fold(schema, |schema, step| {
@@ -96,7 +96,7 @@ pub(crate) fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
     })
 }
 
-/// Leaves out what a schema does not know, as the API server does.
+/// Removes the fields that a schema does not have, as the API server does.
 pub(crate) fn prune(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) if schema.get(ANY).is_none() => {

@@ -1,6 +1,6 @@
-//! Forms of names, where a schema has a regular expression.
+//! The syntax of names, for which the schema has regular expressions.
 
-/// Words that an expression keeps for itself.
+/// Words that are reserved in an expression.
 const KEYWORDS: [&str; 21] = [
     "as",
     "break",
@@ -25,7 +25,7 @@ const KEYWORDS: [&str; 21] = [
     "while",
 ];
 
-/// A member of a group, as its expression calls it.
+/// Whether this can be the name of a group's member in an expression.
 pub(crate) fn is_member(name: &str) -> bool {
     let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     let bytes = name.as_bytes();
@@ -35,12 +35,12 @@ pub(crate) fn is_member(name: &str) -> bool {
         && !KEYWORDS.contains(&name)
 }
 
-/// A DNS label, but for its length.
+/// Whether this is a DNS label, of any length.
 pub(crate) fn is_label(name: &str) -> bool {
     framed(name, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit(), b"-")
 }
 
-/// A name of Kubernetes that may stand behind a domain and `/`.
+/// Whether this is a qualified name of Kubernetes, that is a name with or without a domain and `/` in front.
 pub(crate) fn is_qualified(name: &str) -> bool {
     let (domain, own) = name.split_once('/').map_or((None, name), |(domain, own)| (Some(domain), own));
     domain.is_none_or(|domain| framed(domain, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit(), b"-."))
@@ -48,7 +48,7 @@ pub(crate) fn is_qualified(name: &str) -> bool {
         && framed(own, |byte| byte.is_ascii_alphanumeric(), b"-_.")
 }
 
-/// Letters of one kind at both ends, and some more between.
+/// Whether the name begins and ends with one kind of characters, and has only those and the `between` ones inside.
 fn framed(name: &str, end: fn(&u8) -> bool, between: &[u8]) -> bool {
     let bytes = name.as_bytes();
     bytes.first().is_some_and(end)

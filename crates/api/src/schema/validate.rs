@@ -1,14 +1,14 @@
-//! Checks a value against the limits of a schema, as the API server does, for where there is none.
+//! Checks a value against the limits of a schema, for a folder, where no API server does it.
 
 use serde_json::Value;
 
 use super::ANY;
 use crate::SpecError;
 
-/// Checks `value`, which stands at `path`.
+/// Checks `value`, which is at `path`.
 ///
 /// # Errors
-/// The first limit that is broken, in plain words.
+/// The first limit that is broken.
 pub(crate) fn validate(schema: &Value, value: &Value, path: &str) -> Result<(), SpecError> {
     let refuse = |problem: String| Err(SpecError::Field { field: path.to_owned(), problem });
     let fits = match schema["type"].as_str() {

@@ -21,35 +21,35 @@ pub(super) const RULES: &[Rule] = &[
         field: "policies",
         cel: "!has(self.module) || !has(self.policies)",
         holds: |spec| spec.module.is_none() || spec.policies.is_none(),
-        message: "cannot stand beside `module`, as a policy has exactly one of both: remove one of them",
+        message: "cannot be set together with `module`: remove one of the two",
     },
     Rule {
         at: "",
         field: "expression",
         cel: "has(self.policies) || !has(self.expression)",
         holds: |spec| spec.policies.is_some() || spec.expression.is_none(),
-        message: "goes with `policies`, the members of a group, and not with `module`: remove it",
+        message: "is for a group, so it cannot be set without `policies`: remove it",
     },
     Rule {
         at: "",
         field: "expression",
         cel: "!has(self.policies) || has(self.expression)",
         holds: |spec| spec.policies.is_none() || spec.expression.is_some(),
-        message: "is missing: a group needs to know how its members decide, like `a() && b()`",
+        message: "is missing: say how the verdicts of a group's members are combined, like `a() && b()`",
     },
     Rule {
         at: "",
         field: "message",
         cel: "!has(self.policies) || has(self.message)",
         holds: |spec| spec.policies.is_none() || spec.message.is_some(),
-        message: "is missing: a group needs the text for who is refused",
+        message: "is missing: a group needs the text that a denial shows",
     },
     Rule {
         at: "",
         field: "mutating",
         cel: "!has(self.policies) || !has(self.mutating) || !self.mutating",
         holds: |spec| spec.policies.is_none() || !spec.mutating,
-        message: "must be false for a group, which judges and changes nothing: remove it, or use `module`",
+        message: "must be false for a group, which cannot change objects: remove it, or use `module`",
     },
     Rule {
         at: "",
@@ -59,7 +59,7 @@ pub(super) const RULES: &[Rule] = &[
               'null', 'package', 'return', 'true', 'var', 'void', 'while']))",
         holds: |spec| spec.policies.iter().flatten().all(|(name, _)| names::is_member(name)),
         message: "has a member whose name cannot be called in `expression`: use letters, digits and `_`, no digit first, 63 at most, \
-                  and no word of the language such as `in` or `true`",
+                  and no reserved word such as `in` or `true`",
     },
     Rule {
         at: "",
@@ -83,21 +83,21 @@ pub(super) const RULES: &[Rule] = &[
         field: "",
         cel: "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
         holds: |spec| names::is_label(&spec.policy_server),
-        message: "is no name of an installation: use lower-case letters, digits and `-`, with a letter or digit at both ends",
+        message: "is not a valid name of an installation: use lower-case letters, digits and `-`, with a letter or digit at both ends",
     },
     Rule {
         at: "policyServer",
         field: "",
         cel: "self == oldSelf",
         holds: |_| true,
-        message: "cannot be changed: delete the policy, and make it again for the other installation",
+        message: "cannot be changed: delete the policy, and create it again for the other installation",
     },
     Rule {
         at: "rules[]",
         field: "",
         cel: "!('policies.portcullis.dev' in self.apiGroups)",
         holds: |spec| each_rule(spec, |rule| !has(&rule.api_groups, "policies.portcullis.dev")),
-        message: "names the API group policies.portcullis.dev, which no policy may judge, as a bad one could never be removed: \
+        message: "names the API group policies.portcullis.dev, which no policy may match, as a bad policy could never be removed: \
                   leave that group out of apiGroups",
     },
     Rule {
@@ -111,7 +111,7 @@ pub(super) const RULES: &[Rule] = &[
                     .all(|list| !has(list, "*") || list.len() == 1)
             })
         },
-        message: "has `*` beside other words in apiGroups, apiVersions or operations: `*` stands for all, so write it alone",
+        message: "has `*` together with other words in apiGroups, apiVersions or operations: `*` already matches all, so write it alone",
     },
     Rule {
         at: "rules[]",
@@ -125,15 +125,15 @@ pub(super) const RULES: &[Rule] = &[
                     && (!has(names, "*") || names.iter().all(|name| name == "*" || name.contains('/')))
             })
         },
-        message: "has `*` or `*/*` beside words that it stands for in resources: write it alone",
+        message: "has `*` or `*/*` in resources together with words that it already matches: write it alone",
     },
     Rule {
         at: "matchConditions[]",
         field: "name",
         cel: "self.name.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
         holds: |spec| each_condition(spec, |condition| names::is_qualified(&condition.name)),
-        message: "is no name of a condition: use letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, 63 at most, \
-                  perhaps behind a domain and `/`",
+        message: "is not a valid name of a condition: use letters, digits, `-`, `_` and `.`, 63 at most, with a letter or digit at both \
+                  ends, and optionally a domain and `/` in front",
     },
     Rule {
         at: "matchConditions[]",
@@ -145,7 +145,7 @@ pub(super) const RULES: &[Rule] = &[
                     && !condition.name.starts_with("policies.portcullis.dev/")
             })
         },
-        message: "begins with portcullis.dev/ or policies.portcullis.dev/, which are kept for conditions of Portcullis itself: choose \
+        message: "begins with portcullis.dev/ or policies.portcullis.dev/, which are reserved for conditions of Portcullis itself: choose \
                   another name",
     },
     Rule {

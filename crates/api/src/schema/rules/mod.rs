@@ -1,4 +1,4 @@
-//! Rules that join fields, each in both languages: CEL for the API server, Rust for a folder. The words are the same.
+//! Rules about several fields, each in two languages: CEL for the API server and Rust for a folder. The messages are the same.
 
 mod both;
 mod namespaced;
@@ -11,15 +11,15 @@ use crate::{Kind, LabelSelector, Policy, PolicySpec, SpecError};
 
 /// A rule about a spec.
 pub(crate) struct Rule {
-    /// Where it stands in the schema of a spec: what `self` is in CEL.
+    /// Its path in the schema of a spec, which is `self` in CEL.
     at: &'static str,
-    /// The field that it is about, below `at`; empty where that is `at` itself.
+    /// The field that it is about, below `at`; empty if that is `at` itself.
     field: &'static str,
-    /// What must hold, in CEL. With `oldSelf` it is about a change.
+    /// What must hold, in CEL. A rule with `oldSelf` is about a change.
     cel: &'static str,
-    /// What must hold, in Rust. A change has no such form: a folder does not know what was.
+    /// What must hold, in Rust. Always true for a rule about a change, as a folder does not know the old value.
     holds: fn(&PolicySpec) -> bool,
-    /// What is wrong and what helps, as the rest of a sentence that begins with the field.
+    /// What is wrong and what to do, as the rest of a sentence that begins with the field.
     message: &'static str,
 }
 
@@ -61,7 +61,7 @@ fn each_rule(spec: &PolicySpec, holds: fn(&RuleWithOperations) -> bool) -> bool 
     spec.rules.iter().all(holds)
 }
 
-/// A field that is kept as the user wrote it, in its own form; nothing where it is absent.
+/// A selector, read from the field that is kept as the user wrote it; empty if the field is absent or cannot be read.
 fn selector(value: Option<&Value>) -> LabelSelector {
     value.and_then(|value| serde_json::from_value(value.clone()).ok()).unwrap_or_default()
 }

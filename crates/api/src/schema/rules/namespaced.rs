@@ -1,10 +1,10 @@
-//! Rules for a Policy, whose author has a say in one namespace only. What only a ClusterPolicy may set is refused, not dropped.
+//! Rules for a Policy, whose author controls one namespace only. Fields that only a ClusterPolicy may set are refused, not ignored.
 
 use portcullis_contract::RuleWithOperations;
 
 use super::{Rule, each_rule, has};
 
-/// Cluster-scoped resources that Kubernetes itself has, by the API group that has them.
+/// Kubernetes' own cluster-scoped resources, by API group.
 const CLUSTER_SCOPED: &[(&str, &[&str])] = &[
     ("", &["namespaces", "nodes", "persistentvolumes"]),
     ("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"]),
@@ -18,14 +18,14 @@ pub(super) const RULES: &[Rule] = &[
         field: "namespaceSelector",
         cel: "!has(self.namespaceSelector)",
         holds: |spec| spec.namespace_selector.is_none(),
-        message: "goes with a ClusterPolicy only, as a Policy applies to its own namespace: remove it, or use a ClusterPolicy",
+        message: "is for a ClusterPolicy only, as a Policy applies to its own namespace: remove it, or use a ClusterPolicy",
     },
     Rule {
         at: "",
         field: "contextAwareResources",
         cel: "!has(self.contextAwareResources) || size(self.contextAwareResources) == 0",
         holds: |spec| spec.context_aware_resources.is_empty(),
-        message: "goes with a ClusterPolicy only, as a Policy cannot read the cluster: remove it, or use a ClusterPolicy",
+        message: "is for a ClusterPolicy only, as a Policy cannot read the cluster: remove it, or use a ClusterPolicy",
     },
     Rule {
         at: "",
@@ -36,7 +36,7 @@ pub(super) const RULES: &[Rule] = &[
             let members = spec.policies.iter().flatten();
             members.into_iter().all(|(_, member)| member["contextAwareResources"].as_array().is_none_or(Vec::is_empty))
         },
-        message: "has a member with contextAwareResources, which go with a ClusterPolicy only, as a Policy cannot read the cluster: \
+        message: "has a member with contextAwareResources, which are for a ClusterPolicy only, as a Policy cannot read the cluster: \
                   remove them, or use a ClusterPolicy",
     },
     Rule {
@@ -44,7 +44,7 @@ pub(super) const RULES: &[Rule] = &[
         field: "scope",
         cel: "!has(self.scope) || self.scope == 'Namespaced'",
         holds: |spec| each_rule(spec, |rule| rule.scope.as_deref().is_none_or(|scope| scope == "Namespaced")),
-        message: "must be Namespaced, as a Policy judges nothing outside its namespace: remove it, or use a ClusterPolicy",
+        message: "must be Namespaced, as a Policy evaluates only requests in its namespace: remove it, or use a ClusterPolicy",
     },
     Rule {
         at: "rules[]",
@@ -60,7 +60,7 @@ pub(super) const RULES: &[Rule] = &[
         cel: "!self.apiGroups.exists(group, group in ['*', 'wgpolicyk8s.io']) || !self.resources.exists(name, name == 'policyreports' \
               || name.startsWith('policyreports/') || (name in ['*', '*/*'] && 'wgpolicyk8s.io' in self.apiGroups))",
         holds: |spec| each_rule(spec, |rule| !matches_reports(rule)),
-        message: "matches policyreports of wgpolicyk8s.io, which say what policies found and which a Policy must not hold back: leave \
+        message: "matches policyreports of wgpolicyk8s.io, which hold the results of policies and which a Policy must not block: leave \
                   them out",
     },
     Rule {
@@ -72,7 +72,7 @@ pub(super) const RULES: &[Rule] = &[
               self.resources.exists(name, name.split('/')[0] == 'customresourcedefinitions')) && !('storage.k8s.io' in \
               self.apiGroups && 'storageclasses' in self.resources)",
         holds: |spec| each_rule(spec, |rule| !names_cluster_scoped(rule)),
-        message: "names a resource that is in no namespace, like nodes or clusterroles, and a Policy judges nothing outside its \
+        message: "names a cluster-scoped resource, like nodes or clusterroles, and a Policy evaluates only requests in its \
                   namespace: remove it, or use a ClusterPolicy",
     },
 ];
