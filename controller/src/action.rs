@@ -1,4 +1,4 @@
-//! What can be done: each is one write, or one question.
+//! The actions of the controller: each is one write to the API server, or one question.
 
 use std::collections::BTreeMap;
 
@@ -7,78 +7,78 @@ use portcullis_contract::{GroupId, WebhookKind};
 use serde_json::Value;
 
 use crate::desired::Desired;
-use crate::event::Told;
+use crate::event::PolicyWarning;
 use crate::world::Entries;
 
-/// Something to do.
+/// One write, or one question.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Put our finalizer on a policy.
+    /// Adds our finalizer to a policy.
     Hold(PolicyReference),
-    /// Take our finalizer off a policy; these stay.
+    /// Removes our finalizer from a policy.
     Release {
-        /// Which.
+        /// The policy.
         policy: PolicyReference,
-        /// The version that was looked at.
+        /// The `resourceVersion` that the decision is based on.
         version: String,
-        /// Finalizers of others.
+        /// The other finalizers, which stay.
         finalizers: Vec<String>,
     },
-    /// Make a revision.
+    /// Creates a revision.
     CreateRevision {
         /// Its name.
         name: String,
-        /// The policy whose spec is in it, as long as it is of this generation.
+        /// The policy whose spec it holds, if the policy still has this generation.
         policy: PolicyReference,
-        /// The revision whose content it has, where the policy is rolled back to one.
+        /// The name of the revision whose content it holds, if the policy is rolled back to one.
         source: Option<String>,
-        /// The object, without that spec.
+        /// The object, without the spec.
         object: Value,
     },
-    /// Add labels and annotations to a revision.
+    /// Adds labels and annotations to a revision.
     Mark {
         /// Its name.
         name: String,
-        /// What to add to its labels.
+        /// The labels to add.
         labels: BTreeMap<&'static str, String>,
-        /// What to add to its annotations.
+        /// The annotations to add.
         annotations: BTreeMap<&'static str, String>,
     },
-    /// Remove a revision.
+    /// Deletes a revision.
     DeleteRevision {
         /// Its name.
         name: String,
         /// Its uid.
         uid: String,
     },
-    /// Ask in a dry run what the API server says to a webhook.
+    /// Asks the API server in a dry run whether it accepts a webhook.
     TryWebhook {
         /// The match group.
         group: GroupId,
-        /// What to ask about.
+        /// The webhook configuration.
         desired: Box<Desired>,
     },
-    /// Register a webhook.
+    /// Registers a webhook.
     CreateWebhook {
         /// The match group.
         group: GroupId,
-        /// What to make.
+        /// The webhook configuration.
         desired: Box<Desired>,
-        /// What to tell, where somebody else had removed it.
-        repaired: Option<Told>,
+        /// The event to write, if the webhook had been deleted by something else.
+        repaired: Option<PolicyWarning>,
     },
-    /// Make a webhook what it should be.
+    /// Changes a webhook to what it should be.
     ChangeWebhook {
         /// The match group.
         group: GroupId,
-        /// What it should be.
+        /// The webhook configuration.
         desired: Box<Desired>,
-        /// The version that was looked at.
+        /// The `resourceVersion` that the decision is based on.
         version: String,
-        /// What to tell, where somebody else had changed it.
-        repaired: Option<Told>,
+        /// The event to write, if the webhook had been changed by something else.
+        repaired: Option<PolicyWarning>,
     },
-    /// Remove a webhook.
+    /// Deletes a webhook.
     DeleteWebhook {
         /// Validating or mutating.
         kind: WebhookKind,
@@ -87,32 +87,32 @@ pub enum Action {
         /// Its uid.
         uid: String,
     },
-    /// Prove that every API server calls a webhook.
+    /// Proves that every API server calls a webhook.
     Prove {
         /// The match group.
         group: GroupId,
         /// The revision that carries the marker.
         revision: String,
-        /// The webhook's uid and entries, which are proven then.
+        /// The webhook's uid and entries.
         webhook: (String, Entries),
     },
-    /// Write our condition.
+    /// Writes our condition.
     SetCondition {
-        /// Of which policy.
+        /// The policy.
         policy: PolicyReference,
-        /// The version that was looked at.
+        /// The `resourceVersion` that the decision is based on.
         version: String,
-        /// What to write.
+        /// The condition.
         condition: Box<Condition>,
     },
-    /// Write an event.
-    Tell(Told),
+    /// Writes an event.
+    Warn(PolicyWarning),
 }
 
-/// What two actions have in common that must not run at the same time.
+/// The object of an action. Two actions with the same key never run at the same time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// The object of a policy, by uid.
+    /// A policy, by uid.
     Policy(String),
     /// The status of a policy, by uid.
     Status(String),
@@ -120,14 +120,14 @@ pub enum Key {
     Revision(String),
     /// A webhook configuration, by name.
     Webhook(String),
-    /// The proof of a group.
+    /// The proof of a match group.
     Proof(GroupId),
-    /// Events about a policy, by uid.
+    /// The events on a policy, by uid.
     Event(String),
 }
 
 impl Action {
-    /// The object it is about.
+    /// The object of this action.
     pub fn key(&self) -> Key {
         match self {
             Self::Hold(policy) | Self::Release { policy, .. } => Key::Policy(policy.uid.clone()),
@@ -140,11 +140,11 @@ impl Action {
             | Self::ChangeWebhook { desired, .. } => Key::Webhook(desired.name.clone()),
             Self::DeleteWebhook { name, .. } => Key::Webhook(name.clone()),
             Self::Prove { group, .. } => Key::Proof(group.clone()),
-            Self::Tell(told) => Key::Event(told.policy.uid.clone()),
+            Self::Warn(told) => Key::Event(told.policy.uid.clone()),
         }
     }
 
-    /// A word for metrics and logs.
+    /// The action's name in metrics and logs.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Hold(_) => "add_finalizer",
@@ -158,7 +158,7 @@ impl Action {
             Self::DeleteWebhook { .. } => "delete_webhook",
             Self::Prove { .. } => "prove_webhook",
             Self::SetCondition { .. } => "set_condition",
-            Self::Tell(_) => "write_event",
+            Self::Warn(_) => "write_event",
         }
     }
 }

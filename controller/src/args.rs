@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_NAMESPACE", value_name = "NAMESPACE")]
     pub namespace: String,
 
-    /// The policy server: policies whose spec.policyServer is this are looked after.
+    /// The policy server. The controller handles the policies with this spec.policyServer.
     #[arg(long, env = "PORTCULLIS_POLICY_SERVER", value_name = "NAME", default_value = "default")]
     pub policy_server: String,
 
@@ -31,95 +31,96 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_SERVICE_PORT", value_name = "PORT", default_value_t = 443)]
     pub service_port: u16,
 
-    /// A ClusterRole of the installation that owns the webhook configurations, so that they vanish with it.
+    /// A ClusterRole of the installation that owns the webhook configurations, so that they are deleted with it.
     #[arg(long, env = "PORTCULLIS_OWNER_CLUSTER_ROLE", value_name = "NAME")]
     pub owner_cluster_role: Option<String>,
 
-    /// The name of this Pod: who holds the Lease, and who reports events. The host's name where absent.
+    /// The name of this Pod, which identifies it as the holder of the Lease and in events. [default: the host's name]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub pod_name: Option<String>,
 
-    /// The Lease. [default: portcullis-<policy server>-controller]
+    /// The Lease that the leading controller holds. [default: portcullis-<policy server>-controller]
     #[arg(long, env = "PORTCULLIS_LEASE_NAME", value_name = "NAME")]
     pub lease_name: Option<String>,
 
-    /// The user as whom the API server sees this program; only its markers are sent to the webhooks' second entries.
+    /// The name under which this program authenticates to the API server; webhooks accept markers from this user only.
     /// [default: asked from the API server]
     #[arg(long, env = "PORTCULLIS_USERNAME", value_name = "USER")]
     pub username: Option<String>,
 
-    /// How long API servers may go on calling a webhook that was deleted; its path is answered for at least that long.
+    /// How long API servers may go on calling a webhook that was deleted. Its path is served for at least that long.
     #[arg(long, env = "PORTCULLIS_WEBHOOK_PAUSE", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub webhook_pause: Duration,
 
-    /// How long replicas may take to forget a policy that was deleted, before its revisions go.
+    /// How long replicas may take to drop a deleted policy, before its revisions are deleted.
     #[arg(long, env = "PORTCULLIS_REVISION_PAUSE", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub revision_pause: Duration,
 
-    /// How long a policy may wait for its replicas before an event says so, and again each time it has passed.
+    /// How long a policy may wait for its replicas before an event says so. The event is repeated after the same time.
     #[arg(long, env = "PORTCULLIS_WAITING_EVENT", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
     pub waiting_event: Duration,
 
-    /// Longest evaluation of a policy that sets no limit of its own, as evaluators have it: webhooks of mutating policies, which are
-    /// asked in turn, wait for all of them.
+    /// How long one evaluation may take if the policy does not say; must be the same as for the evaluators. The timeout of a mutating
+    /// webhook is the sum of its policies' limits, as they are evaluated one after the other.
     #[arg(long, env = "PORTCULLIS_POLICY_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub policy_timeout: Duration,
 
-    /// How many policies of a namespace are taken, oldest first; one that was taken keeps its place. ClusterPolicies are not
+    /// How many policies one namespace may have. The oldest are accepted, and an accepted policy stays accepted. ClusterPolicies are not
     /// counted.
     #[arg(long, env = "PORTCULLIS_POLICIES_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 100)]
     pub policies_per_namespace: usize,
 
-    /// How many webhook configurations the policies of a namespace may have. Policies with the same rules, selectors and match conditions
-    /// share one. ClusterPolicies are not counted.
+    /// How many webhook configurations the policies of one namespace may have. Policies with the same rules, selectors and match
+    /// conditions share one. ClusterPolicies are not counted.
     #[arg(long, env = "PORTCULLIS_WEBHOOKS_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 20)]
     pub webhooks_per_namespace: usize,
 
-    /// The Secret of the keys by which paths of webhooks are made, which pods mount. [default: portcullis-<policy server>-paths]
+    /// The Secret with the keys that the paths of webhooks are derived from; pods mount it. [default: portcullis-<policy server>-paths]
     #[arg(long, env = "PORTCULLIS_PATHS_SECRET", value_name = "NAME")]
     pub paths_secret: Option<String>,
 
-    /// How long such a key is used before another one takes its place.
+    /// How long a key of webhook paths is used before it is replaced.
     #[arg(long, env = "PORTCULLIS_PATH_KEY_AGE", value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
     pub path_key_age: Duration,
 
-    /// Registers webhooks by paths without a code, which anybody can guess who knows the policies: for going back to a release that
-    /// answers no others, and for nothing else.
+    /// Registers webhooks with paths without a secret code, which everyone who knows the policies can guess. Use it only to go back to a
+    /// release that serves no other paths.
     #[arg(long, env = "PORTCULLIS_PLAIN_PATHS")]
     pub plain_paths: bool,
 
-    /// Most writes to the API server at the same time.
+    /// How many writes to the API server may run at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
     pub parallel_writes: usize,
 
-    /// Instead of all else: end the controllers of this Deployment, remove the webhooks of the policy server, take its finalizers off
-    /// policies, and end. For whoever uninstalls it.
+    /// Uninstalls instead of running: deletes this Deployment of controllers, deletes the webhooks of the policy server, removes its
+    /// finalizers from policies, and exits.
     #[arg(long, env = "PORTCULLIS_UNINSTALL", value_name = "DEPLOYMENT")]
     pub uninstall: Option<String>,
 
-    /// Instead of all else: ask whether the installation works, and end. This is the authority (PEM) of the policy server's certificate.
+    /// Checks instead of running whether the installation works, and exits. The file is the certificate authority (PEM) of the policy
+    /// server.
     #[arg(long, env = "PORTCULLIS_CHECK", value_name = "FILE", conflicts_with = "uninstall")]
     pub check: Option<PathBuf>,
 
-    /// Where /livez, /readyz and /metrics are served.
+    /// The address of /livez, /readyz and /metrics.
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8084")]
     pub probe_address: SocketAddr,
 
-    /// The API server.
+    /// How to reach the API server.
     #[command(flatten)]
     pub access: Access,
 
-    /// Certificates.
+    /// The certificates.
     #[command(flatten)]
     pub certificates: CertificateArgs,
 
-    /// Logs.
+    /// The logs.
     #[command(flatten)]
     pub log: LogArgs,
 }
 
 impl Args {
-    /// Checks what clap cannot.
+    /// Checks what clap cannot check.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -134,7 +135,8 @@ impl Args {
         ];
         for (setting, name) in names {
             if let Some(name) = name.filter(|name| !is_name(name)) {
-                let problem = format!("{name:?} is no name of an object: want lower-case letters, digits, - and .");
+                let problem =
+                    format!("{name:?} is not a valid name of an object: want lower-case letters, digits, - and .");
                 return Err(SettingError::new(setting, problem));
             }
         }
@@ -161,12 +163,12 @@ impl Args {
             ("--siblings-secret", certificates.siblings_secret(&self.policy_server)),
         ];
         if let Some((other, _)) = others.iter().find(|(_, name)| *name == self.paths_secret()) {
-            let problem = format!("is the Secret of {other} too; give them two names");
+            let problem = format!("is also the Secret of {other}: choose another name");
             return Err(SettingError::new("--paths-secret", problem));
         }
         let pauses = certificates.tls_pause.saturating_mul(2);
         if self.path_key_age <= pauses {
-            let problem = format!("is too short: a key is replaced in {pauses:?} of pauses (twice --tls-pause)");
+            let problem = format!("is too short: replacing a key takes {pauses:?} (twice --tls-pause)");
             return Err(SettingError::new("--path-key-age", problem));
         }
         self.certificates.rules(&self.policy_server, &self.namespace, &self.service)?;
@@ -215,12 +217,13 @@ mod tests {
     fn a_bad_setting_is_named() {
         assert_eq!(check(&[]), "");
         assert!(check(&["--policy-server", "a.b"]).starts_with("--policy-server: want at most 63"));
-        assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is no name"));
+        assert!(check(&["--lease-name", "No"]).starts_with("--lease-name: \"No\" is not a valid name"));
         assert!(check(&["--policies-per-namespace", "0"]).starts_with("--policies-per-namespace: want 1"));
         assert!(check(&["--webhooks-per-namespace", "0"]).starts_with("--webhooks-per-namespace: want 1"));
         assert!(check(&["--path-key-age", "10m"]).starts_with("--path-key-age: is too short"));
         assert!(
-            check(&["--paths-secret", "portcullis-default-ca"]).starts_with("--paths-secret: is the Secret of --ca")
+            check(&["--paths-secret", "portcullis-default-ca"])
+                .starts_with("--paths-secret: is also the Secret of --ca")
         );
         assert!(check(&["--parallel-writes", "0"]).starts_with("--parallel-writes: want 1 to 256"));
     }

@@ -1,5 +1,5 @@
-//! Asking whether the installation works, for whoever has just installed it: both Leases are renewed, and an evaluator answers at
-//! the Service with the certificate that webhooks trust.
+//! Checks whether a fresh installation works: both Leases are renewed, and an evaluator answers at the Service with the certificate that
+//! webhooks trust.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -15,14 +15,14 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// How long each question may take until its answer is good. An installation that was just made needs some of it.
+/// How long to repeat each question until its answer is good. A fresh installation needs some of this time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is asked.
+/// The time between two tries.
 const PACE: Duration = Duration::from_secs(2);
-/// For one connection.
+/// How long one connection may take.
 const CALL: Duration = Duration::from_secs(5);
 
-/// What is asked about.
+/// What is to be checked.
 pub(crate) struct Check {
     pub(crate) client: Client,
     pub(crate) namespace: String,
@@ -31,15 +31,15 @@ pub(crate) struct Check {
     /// The Service and its port.
     pub(crate) service: String,
     pub(crate) port: u16,
-    /// The authority of its certificate.
+    /// The file with the authority of its certificate (PEM).
     pub(crate) authority: PathBuf,
 }
 
 impl Check {
-    /// Asks everything.
+    /// Checks everything.
     ///
     /// # Errors
-    /// The first thing that is not as it should be, with what to look at.
+    /// The first thing that does not work, and what to look at.
     pub(crate) async fn run(&self) -> Result<()> {
         for lease in &self.leases {
             self.is_renewed(lease).await?;
@@ -50,7 +50,7 @@ impl Check {
         Ok(())
     }
 
-    /// A Lease whose holder has died keeps its name, so it is looked at until it changes.
+    /// Waits until a Lease changes: one whose holder has died still names it.
     async fn is_renewed(&self, name: &str) -> Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let start = Instant::now();
@@ -64,7 +64,7 @@ impl Check {
                     if !holder.is_empty() && before.as_ref().is_some_and(|before| *before != now) {
                         return Ok(());
                     }
-                    last = format!("Lease {name} is not renewed; who held it last is {holder:?}");
+                    last = format!("Lease {name} is not renewed; its last holder is {holder:?}");
                     before = Some(now);
                 }
                 Err(error) => last = format!("Lease {name}: {error}"),
@@ -91,7 +91,7 @@ impl Check {
     async fn answer(&self) -> Result<()> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
         let service = services.get(&self.service).await.context("failed to read the Service")?;
-        // API servers call this address as well, and ask no name server.
+        // API servers call this address too, without asking a name server.
         let address = service.spec.and_then(|spec| spec.cluster_ip).and_then(|address| address.parse::<IpAddr>().ok());
         let address = SocketAddr::new(address.context("it has no address")?, self.port);
         let (name, authority) = (format!("{}.{}.svc", self.service, self.namespace), self.authority.clone());
@@ -100,8 +100,8 @@ impl Check {
     }
 }
 
-/// Asks once. Any answer of HTTP over a connection of TLS that is trusted will do, as what is asked for is not there; so will the
-/// words that only clients with a certificate are answered, since who says them has shown its own.
+/// Asks once. Any HTTP response over a trusted TLS connection will do, as the path does not exist. So will the TLS alert that a client
+/// certificate is required, since the server has shown its own certificate before.
 fn ask(address: SocketAddr, host: &str, authority: &Path) -> Result<()> {
     let mut roots = RootCertStore::empty();
     let file = || format!("failed to read the authority {}", authority.display());
@@ -110,7 +110,7 @@ fn ask(address: SocketAddr, host: &str, authority: &Path) -> Result<()> {
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let config = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots).with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned()).context("no DNS name")?;
+    let name = ServerName::try_from(host.to_owned()).context("the Service's name is not a DNS name")?;
 
     let stream = TcpStream::connect_timeout(&address, CALL).context("failed to connect")?;
     stream.set_read_timeout(Some(CALL))?;
@@ -122,7 +122,7 @@ fn ask(address: SocketAddr, host: &str, authority: &Path) -> Result<()> {
         Err(error) if wants_certificate(&error) => return Ok(()),
         read => read.context("failed to read an answer")?,
     }
-    ensure!(&head == b"HTTP/1.1 ", "who answers there speaks no HTTP");
+    ensure!(&head == b"HTTP/1.1 ", "the server there does not speak HTTP");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The loop: what watches tell and what came of writes becomes the world; then it is decided anew.
+//! The loop: takes reports of watches and results of writes into the world, and decides again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use tokio::task::JoinSet;
 use crate::action::{Action, Key};
 use crate::certificates::CaBundle;
 use crate::decide::{Now, Rules, decide};
-use crate::desired::Site;
-use crate::execute::{Failed, Hands, Outcome};
-use crate::failures::{Line, Troubles};
-use crate::identity::{Identity, unknown};
-use crate::memory::{Memory, Verdict};
+use crate::desired::Installation;
+use crate::execute::{Executor, Failed, Outcome};
+use crate::failures::{Failures, Line};
+use crate::identity::Identity;
+use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
-use crate::world::{News, World};
+use crate::world::{Change, World};
 
-/// How long news gather before it is decided.
+/// How long changes gather before the next decision.
 const GATHER: Duration = Duration::from_millis(20);
-/// How often the loop turns at least.
+/// The longest time between two rounds of the loop.
 const TURN: Duration = Duration::from_secs(5);
-/// Most proofs at the same time; each waits most of its time.
+/// How many proofs may run at the same time; each waits most of its time.
 const PROOFS: usize = 8;
 
-/// What the loop hears from.
-pub(crate) struct Ears {
-    pub(crate) news: mpsc::Receiver<News>,
+/// The inputs of the loop.
+pub(crate) struct Inputs {
+    pub(crate) changes: mpsc::Receiver<Change>,
     pub(crate) bundle: watch::Receiver<Option<Arc<CaBundle>>>,
     pub(crate) path_key: watch::Receiver<Option<PathKey>>,
-    pub(crate) identity: watch::Receiver<Result<Identity, Verdict>>,
+    pub(crate) identity: watch::Receiver<Result<Identity, ConditionValue>>,
     pub(crate) leadership: Leadership,
 }
 
@@ -42,21 +42,21 @@ pub(crate) struct Ears {
 pub(crate) struct Control {
     pub(crate) world: World,
     pub(crate) rules: Rules,
-    /// What of a webhook's target does not change; certificate, user and owner come later.
+    /// The name and port of the Service that webhooks call.
     pub(crate) service: (String, u16),
-    pub(crate) hands: Arc<Hands>,
+    pub(crate) executor: Arc<Executor>,
     pub(crate) metrics: Metrics,
     pub(crate) parallel: usize,
     pub(crate) memory: Memory,
-    pub(crate) troubles: Troubles,
+    pub(crate) failures: Failures,
     pub(crate) running: BTreeSet<Key>,
     pub(crate) tasks: JoinSet<(Action, Result<Outcome, Failed>)>,
     pub(crate) is_leading: bool,
 }
 
 impl Control {
-    /// Turns until the shutdown begins.
-    pub(crate) async fn run(mut self, mut ears: Ears, beat: Beat, shutdown: Shutdown) {
+    /// Runs until the shutdown begins.
+    pub(crate) async fn run(mut self, mut inputs: Inputs, beat: Beat, shutdown: Shutdown) {
         let mut decide_at = Some(Instant::now());
         let mut wake: Option<Instant> = None;
         while !shutdown.has_begun() {
@@ -65,15 +65,15 @@ impl Control {
             let next = next.unwrap_or_else(|| Instant::now() + TURN).min(Instant::now() + TURN);
             tokio::select! {
                 () = shutdown.begun() => break,
-                Some(news) = ears.news.recv() => {
-                    self.world.take(news);
-                    while let Ok(news) = ears.news.try_recv() {
-                        self.world.take(news);
+                Some(change) = inputs.changes.recv() => {
+                    self.world.take(change);
+                    while let Ok(change) = inputs.changes.try_recv() {
+                        self.world.take(change);
                     }
                 }
                 Some(done) = self.tasks.join_next() => match done {
                     Ok((action, result)) => self.done(&action, result),
-                    // A task that panicked has said so on standard error; its object is looked at again.
+                    // The panic was written to standard error; the object is decided on again.
                     Err(error) => {
                         tracing::error!(%error, "a write ended early");
                         self.tasks.abort_all();
@@ -81,12 +81,12 @@ impl Control {
                         self.running.clear();
                     }
                 },
-                _ = ears.bundle.changed() => {}
-                _ = ears.path_key.changed() => {}
-                _ = ears.identity.changed() => {}
-                () = ears.leadership.changed() => {}
+                _ = inputs.bundle.changed() => {}
+                _ = inputs.path_key.changed() => {}
+                _ = inputs.identity.changed() => {}
+                () = inputs.leadership.changed() => {}
                 () = tokio::time::sleep_until(next.into()) => {
-                    self.look(&mut ears);
+                    self.look(&mut inputs);
                     wake = self.decide();
                     decide_at = None;
                     continue;
@@ -96,23 +96,27 @@ impl Control {
         }
     }
 
-    /// Takes in what stands in webhooks, and whether this program leads.
-    fn look(&mut self, ears: &mut Ears) {
-        let is_leading = ears.leadership.is_held();
+    /// Reads what webhooks contain about the installation, and whether this program leads.
+    fn look(&mut self, inputs: &mut Inputs) {
+        let is_leading = inputs.leadership.is_held();
         if is_leading && !self.is_leading {
-            // Somebody else may have written meanwhile.
+            // Another controller may have written meanwhile.
             self.memory = Memory::new(Instant::now());
         }
         self.is_leading = is_leading;
         self.metrics.leader.set(i64::from(is_leading));
-        let bundle = ears.bundle.borrow_and_update().clone();
-        let path_key = *ears.path_key.borrow_and_update();
-        let identity = ears.identity.borrow_and_update().clone();
-        self.rules.site = identity.and_then(|identity| {
+        let bundle = inputs.bundle.borrow_and_update().clone();
+        let path_key = *inputs.path_key.borrow_and_update();
+        let identity = inputs.identity.borrow_and_update().clone();
+        self.rules.installation = identity.and_then(|identity| {
             let bundle = bundle.filter(|bundle| !bundle.is_empty());
-            let bundle = bundle.ok_or_else(|| unknown("CABundleInvalid", "there is no certificate authority yet"))?;
-            let path_key = path_key.ok_or_else(|| unknown("Unknown", "the key of webhook paths is not known yet"))?;
-            Ok(Site {
+            let bundle = bundle.ok_or_else(|| {
+                ConditionValue::not_configured("CABundleInvalid", "there is no certificate authority yet")
+            })?;
+            let path_key = path_key.ok_or_else(|| {
+                ConditionValue::not_configured("Unknown", "the key of webhook paths is not known yet")
+            })?;
+            Ok(Installation {
                 namespace: self.rules.namespace.clone(),
                 policy_server: self.rules.policy_server.clone(),
                 service: self.service.0.clone(),
@@ -125,7 +129,7 @@ impl Control {
         });
     }
 
-    /// Decides and begins what there is room for. Gives the time to decide again.
+    /// Decides, and starts as many actions as may run. Returns when to decide again.
     fn decide(&mut self) -> Option<Instant> {
         self.count();
         if !self.is_leading {
@@ -137,8 +141,8 @@ impl Control {
         timer.observe_duration();
         let mut wake = decision.wake;
         let wanted: BTreeSet<Key> = decision.actions.iter().map(Action::key).collect();
-        for verb in self.troubles.retain(&wanted, now.instant) {
-            tracing::info!(action = verb, "works again, or is not needed any more");
+        for verb in self.failures.retain(&wanted, now.instant) {
+            tracing::info!(action = verb, "works again, or is no longer needed");
         }
         let (mut proofs, mut writes) = (0, 0);
         for key in &self.running {
@@ -151,23 +155,23 @@ impl Control {
             if *count >= most || self.running.contains(&key) {
                 continue;
             }
-            if let Some(until) = self.troubles.waits(&key, now.instant) {
+            if let Some(until) = self.failures.waits(&key, now.instant) {
                 wake = Some(wake.map_or(until, |wake| wake.min(until)));
                 continue;
             }
             *count += 1;
             self.metrics.actions.with_label_values(&[action.verb()]).inc();
             self.running.insert(key);
-            let hands = Arc::clone(&self.hands);
+            let executor = Arc::clone(&self.executor);
             self.tasks.spawn(async move {
-                let result = hands.carry_out(&action).await;
+                let result = executor.execute(&action).await;
                 (action, result)
             });
         }
         wake
     }
 
-    /// Takes in what came of an action.
+    /// Handles the result of an action.
     fn done(&mut self, action: &Action, result: Result<Outcome, Failed>) {
         let (key, verb) = (action.key(), action.verb());
         self.running.remove(&key);
@@ -176,7 +180,7 @@ impl Control {
             Err(failed) => return self.failed(action, failed),
         };
         let is_proven = !matches!(&outcome, Outcome::Proven(_, _, Some(_)));
-        if is_proven && self.troubles.pass(&key, verb) == Some(Line::Ends) {
+        if is_proven && self.failures.pass(&key, verb) == Some(Line::Ends) {
             tracing::info!(action = verb, "works again");
         }
         if matches!(
@@ -187,27 +191,27 @@ impl Control {
         }
         match outcome {
             Outcome::Done => {}
-            Outcome::Wrote(news) => {
+            Outcome::Wrote(change) => {
                 if let Action::DeleteWebhook { name, .. } = action {
                     self.memory.unregistered(name);
                 }
-                self.world.take(news);
+                self.world.take(change);
             }
             Outcome::Tried(group, answer) => {
                 let remembered = self.memory.groups.entry(group).or_default();
                 remembered.tried = Some(answer);
                 remembered.refused = None;
             }
-            Outcome::Proven(group, webhook, verdict) => {
+            Outcome::Proven(group, webhook, value) => {
                 let remembered = self.memory.groups.entry(group).or_default();
-                match verdict {
+                match value {
                     None => {
                         remembered.proven = Some(webhook);
                         remembered.unproven = None;
                     }
-                    Some(verdict) => {
-                        let text = verdict.message.clone();
-                        remembered.unproven = Some(verdict);
+                    Some(value) => {
+                        let text = value.message.clone();
+                        remembered.unproven = Some(value);
                         self.failed(action, Failed { text, is_overtaken: false, is_forbidden: false });
                     }
                 }
@@ -223,12 +227,12 @@ impl Control {
         | Action::ChangeWebhook { group, .. } = action
             && failed.is_forbidden
         {
-            let refused = unknown("Forbidden", failed.text.clone());
+            let refused = ConditionValue::not_configured("Forbidden", failed.text.clone());
             self.memory.groups.entry(group.clone()).or_default().refused = Some(refused);
         }
-        let line = self.troubles.fail(action.key(), verb, failed.is_overtaken, Instant::now());
+        let line = self.failures.fail(action.key(), verb, failed.is_overtaken, Instant::now());
         if line == Some(Line::Begins) {
-            tracing::warn!(action = verb, problem = failed.text, "failed; it is tried again");
+            tracing::warn!(action = verb, problem = failed.text, "failed, trying again");
         } else {
             tracing::debug!(action = verb, problem = failed.text, "failed");
         }
@@ -244,7 +248,7 @@ impl Control {
     }
 }
 
-/// Times in conditions have no fractions.
+/// Cuts off the fraction of a second, which times in conditions do not have.
 fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

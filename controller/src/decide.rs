@@ -1,7 +1,7 @@
-//! What to do next, from what there is. Pure: the same world, memory and time give the same actions.
+//! Decides what to do next. Pure: the same world, memory and time give the same actions.
 //!
-//! Every step of a sequence is told from what is there, so a controller that was killed goes on with the next one. A pause whose
-//! beginning nobody remembers begins anew.
+//! Each step of a sequence follows from the state of the cluster, so a controller that was killed continues with the next step. Pauses
+//! are kept in memory only, and start again.
 
 mod condition;
 mod deletion;
@@ -23,7 +23,7 @@ use crate::world::World;
 pub(crate) use revision::rolled_back;
 pub use rules::{Decision, Now, Rules};
 
-/// Decides. Nothing, as long as the lists are not whole: a part must not be taken for the whole.
+/// Decides what to do. Nothing until all lists are complete, as a missing object must not be taken for a deleted one.
 pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> Decision {
     let mut decision = Decision::default();
     if !world.is_complete() {
@@ -34,7 +34,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
     groups.decide(world, memory, rules, now, &mut decision);
     for policy in world.policies.values().filter(|policy| !policy.is_deleting) {
         match groups.refusal(policy) {
-            // It gets no revision and no finalizer, so there is nothing to clean up when it is deleted.
+            // It has no revision and no finalizer, so there is nothing to clean up when it is deleted.
             Some(refusal) if !quota::is_taken(world, policy) => {
                 decision.actions.extend(condition::write(policy, refusal.clone(), now));
             }

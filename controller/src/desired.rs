@@ -15,24 +15,24 @@ use crate::world::{Entries, WebhookView, canonical, webhook_name};
 
 pub use exclude::OWN_CONDITIONS;
 
-/// What of the installation stands in every webhook.
+/// What every webhook contains about the installation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Site {
+pub struct Installation {
     /// The namespace of the installation.
     pub namespace: String,
-    /// The policy server.
+    /// The name of the policy server.
     pub policy_server: String,
-    /// The Service that is called.
+    /// The name of the Service that webhooks call.
     pub service: String,
-    /// Its port.
+    /// The Service's port.
     pub service_port: u16,
-    /// The controller's own user, who alone sends markers.
+    /// The controller's user, the only one that sends markers.
     pub username: String,
-    /// The cluster-scoped object with which webhooks vanish.
+    /// The cluster-scoped object with which webhooks are deleted.
     pub owner: Option<OwnerReference>,
     /// The authorities that sign the serving certificate, as PEM.
     pub ca_bundle: Arc<String>,
-    /// By which paths are made.
+    /// The key from which paths are derived.
     pub path_key: PathKey,
 }
 
@@ -45,19 +45,19 @@ pub struct Desired {
     pub group: GroupId,
     /// Its name.
     pub name: String,
-    /// The whole object.
+    /// The complete object.
     pub object: Value,
     /// Its entries in canonical form.
     pub entries: Entries,
 }
 
-/// The webhook configuration of a group whose members wait for this many seconds at most.
-pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
+/// The webhook configuration of a group, with this timeout.
+pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
     let client = |root: &str| {
         json!({
-            "service": {"namespace": site.namespace, "name": site.service, "path": site.path_key.path(root, group),
-                        "port": site.service_port},
-            "caBundle": encode(&site.ca_bundle),
+            "service": {"namespace": installation.namespace, "name": installation.service, "path": installation.path_key.path(root, group),
+                        "port": installation.service_port},
+            "caBundle": encode(&installation.ca_bundle),
         })
     };
     let mut entries = vec![
@@ -67,7 +67,7 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
             "clientConfig": client(ADMIT_PATH),
             "rules": exclude::rules(part),
             "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
-            "namespaceSelector": exclude::namespaces(part, &site.namespace),
+            "namespaceSelector": exclude::namespaces(part, &installation.namespace),
             "objectSelector": selector::read(part.object_selector.as_ref()),
             "matchConditions": exclude::conditions(part),
             "failurePolicy": part.failure_policy,
@@ -81,9 +81,9 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
             "rules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["controllerrevisions"],
                        "operations": ["UPDATE"], "scope": "Namespaced"}],
             "matchPolicy": "Equivalent",
-            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": installation.namespace}},
             "objectSelector": {},
-            "matchConditions": exclude::marker(group, &site.username),
+            "matchConditions": exclude::marker(group, &installation.username),
             "failurePolicy": "Ignore",
             "sideEffects": "None",
             "timeoutSeconds": 5,
@@ -92,35 +92,35 @@ pub fn desired(site: &Site, group: &GroupId, part: &MatchPart, timeout_seconds: 
     if part.kind == WebhookKind::Mutating {
         entries.iter_mut().for_each(|entry| entry["reinvocationPolicy"] = json!("Never"));
     }
-    whole(site, part.kind, group, Value::from(entries))
+    whole(installation, part.kind, group, Value::from(entries))
 }
 
-/// The webhook configuration of a group that nobody can make anew, as no revision tells its match part: what was there, with the
+/// The webhook configuration of a group whose match part is unknown, because no revision can be read: the existing entries, with the
 /// address, the authorities and the paths of this installation.
-pub fn kept(site: &Site, kind: WebhookKind, group: &GroupId, entries: &Entries) -> Desired {
+pub fn kept(installation: &Installation, kind: WebhookKind, group: &GroupId, entries: &Entries) -> Desired {
     let mut entries = Value::clone(entries);
     for entry in entries.as_array_mut().into_iter().flatten() {
         let Some(client) = entry.get_mut("clientConfig").and_then(Value::as_object_mut) else { continue };
-        client.insert("caBundle".to_owned(), json!(encode(&site.ca_bundle)));
+        client.insert("caBundle".to_owned(), json!(encode(&installation.ca_bundle)));
         if let Some(service) = client.get_mut("service").and_then(Value::as_object_mut) {
-            service.insert("namespace".to_owned(), json!(site.namespace));
-            service.insert("name".to_owned(), json!(site.service));
-            service.insert("port".to_owned(), json!(site.service_port));
+            service.insert("namespace".to_owned(), json!(installation.namespace));
+            service.insert("name".to_owned(), json!(installation.service));
+            service.insert("port".to_owned(), json!(installation.service_port));
             let path = service.get("path").and_then(Value::as_str).unwrap_or_default();
             let root = if path.starts_with(&format!("/{MARKER_PATH}/")) { MARKER_PATH } else { ADMIT_PATH };
-            service.insert("path".to_owned(), json!(site.path_key.path(root, group)));
+            service.insert("path".to_owned(), json!(installation.path_key.path(root, group)));
         }
     }
-    whole(site, kind, group, entries)
+    whole(installation, kind, group, entries)
 }
 
-/// How long API servers wait for the members of a group, in seconds.
+/// The timeout of a webhook, in seconds.
 pub fn waits(entries: &Entries) -> u64 {
     entries[0]["timeoutSeconds"].as_u64().unwrap_or(0)
 }
 
-fn whole(site: &Site, kind: WebhookKind, group: &GroupId, entries: Value) -> Desired {
-    let name = webhook_name(&site.policy_server, group);
+fn whole(installation: &Installation, kind: WebhookKind, group: &GroupId, entries: Value) -> Desired {
+    let name = webhook_name(&installation.policy_server, group);
     let entries = canonical(kind, entries);
     let word = match kind {
         WebhookKind::Validating => "ValidatingWebhookConfiguration",
@@ -131,8 +131,8 @@ fn whole(site: &Site, kind: WebhookKind, group: &GroupId, entries: Value) -> Des
         "kind": word,
         "metadata": {
             "name": name,
-            "labels": {POLICY_SERVER_LABEL: site.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
-            "ownerReferences": site.owner.iter().collect::<Vec<_>>(),
+            "labels": {POLICY_SERVER_LABEL: installation.policy_server, MANAGED_BY_LABEL: CONTROLLER_MANAGER},
+            "ownerReferences": installation.owner.iter().collect::<Vec<_>>(),
         },
         "webhooks": *entries,
     });
@@ -140,14 +140,14 @@ fn whole(site: &Site, kind: WebhookKind, group: &GroupId, entries: Value) -> Des
 }
 
 impl Desired {
-    /// Whether this is what is there.
-    pub fn is(&self, found: &WebhookView, site: &Site) -> bool {
-        let owned = site.owner.iter().all(|owner| found.owners.iter().any(|found| found.uid == owner.uid));
-        found.entries == self.entries && found.is_ours(&site.policy_server) && owned
+    /// Whether the webhook that was found is as desired.
+    pub fn is(&self, found: &WebhookView, installation: &Installation) -> bool {
+        let owned = installation.owner.iter().all(|owner| found.owners.iter().any(|found| found.uid == owner.uid));
+        found.entries == self.entries && found.is_ours(&installation.policy_server) && owned
     }
 }
 
-/// The bytes of a text as JSON has them.
+/// A text in base64, as JSON represents bytes.
 fn encode(text: &str) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(text)
@@ -179,8 +179,8 @@ mod tests {
         }
     }
 
-    fn site() -> Site {
-        Site {
+    fn installation() -> Installation {
+        Installation {
             namespace: "portcullis".into(),
             policy_server: "default".into(),
             service: "policy-server".into(),
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_group_has_one_object_with_two_entries() {
         let group = group_id(&part());
-        let desired = desired(&site(), &group, &part(), 10);
+        let desired = desired(&installation(), &group, &part(), 10);
         assert_eq!(desired.name, format!("portcullis-default-{group}"));
         let [admit, marker] = desired.entries.as_array().expect("a list").as_slice() else { panic!("two entries") };
         assert_eq!(admit["name"], format!("{group}.policies.portcullis.dev"));
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn z12_a_path_has_a_code_and_nothing_else_of_the_object_tells_it() {
         let (group, path_key) = (group_id(&part()), PathKey::Secret([7; 32]));
-        let wanted = desired(&Site { path_key, ..site() }, &group, &part(), 10);
+        let wanted = desired(&Installation { path_key, ..installation() }, &group, &part(), 10);
         for (entry, root) in [(0, ADMIT_PATH), (1, MARKER_PATH)] {
             let path = wanted.entries[entry]["clientConfig"]["service"]["path"].as_str().expect("a path");
             assert_eq!(path_key.opened(path), Some((root, group.as_str())));
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_webhook_that_changes_objects_is_asked_once() {
         let part = MatchPart { kind: WebhookKind::Mutating, ..part() };
-        let desired = desired(&site(), &group_id(&part), &part, 10);
+        let desired = desired(&installation(), &group_id(&part), &part, 10);
         assert_eq!(desired.object["kind"], "MutatingWebhookConfiguration");
         assert_eq!(desired.entries[0]["reinvocationPolicy"], "Never");
     }
@@ -232,10 +232,11 @@ mod tests {
     #[test]
     fn z18_a_webhook_that_nobody_can_make_anew_follows_the_authority_and_nothing_else() {
         let group = group_id(&part());
-        let there = desired(&site(), &group, &part(), 10).entries;
-        assert_eq!(kept(&site(), WebhookKind::Validating, &group, &there).entries, there);
+        let there = desired(&installation(), &group, &part(), 10).entries;
+        assert_eq!(kept(&installation(), WebhookKind::Validating, &group, &there).entries, there);
         let path_key = PathKey::Secret([7; 32]);
-        let renewed = Site { ca_bundle: Arc::new("another".into()), service_port: 444, path_key, ..site() };
+        let renewed =
+            Installation { ca_bundle: Arc::new("another".into()), service_port: 444, path_key, ..installation() };
         let wanted = desired(&renewed, &group, &part(), 10);
         assert_eq!(kept(&renewed, WebhookKind::Validating, &group, &there), wanted);
         assert_eq!(waits(&there), 10);
@@ -244,15 +245,15 @@ mod tests {
     #[test]
     fn what_an_api_server_gives_back_is_what_was_written() {
         let group = group_id(&part());
-        let wanted = desired(&site(), &group, &part(), 10);
+        let wanted = desired(&installation(), &group, &part(), 10);
         let mut object = wanted.object.clone();
         object["metadata"]["uid"] = json!("u");
         let found = serde_json::from_value(object.clone()).expect("an object");
         let found = WebhookView::read(WebhookKind::Validating, &found).expect("a webhook");
-        assert!(wanted.is(&found, &site()));
+        assert!(wanted.is(&found, &installation()));
         object["webhooks"][0]["matchConditions"] = json!([{"name": "off", "expression": "false"}]);
         let edited = serde_json::from_value(object).expect("an object");
         let edited = WebhookView::read(WebhookKind::Validating, &edited).expect("a webhook");
-        assert!(!wanted.is(&edited, &site()));
+        assert!(!wanted.is(&edited, &installation()));
     }
 }

@@ -6,21 +6,21 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use portcullis_api::{API_VERSION, Kind, PolicyReference};
 use portcullis_kubernetes::CONTROLLER_REPORTING;
 
-/// Longest note, in bytes.
+/// The longest note, in bytes.
 const NOTE: usize = 1024;
 
-/// A warning about a policy.
+/// An event of type `Warning` on a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
-    /// Which policy.
+pub struct PolicyWarning {
+    /// The policy.
     pub policy: PolicyReference,
-    /// Why, in one word.
+    /// What happened, in one word.
     pub reason: &'static str,
-    /// Why, in words.
+    /// What happened, for people to read.
     pub note: String,
 }
 
-/// Writes events; an equal one within six minutes counts up.
+/// Writes events; an equal one within six minutes only increases the count.
 pub(crate) struct Events {
     recorder: Recorder,
 }
@@ -32,7 +32,7 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter) }
     }
 
-    pub(crate) async fn write(&self, told: &Told) -> Result<(), kube::Error> {
+    pub(crate) async fn write(&self, told: &PolicyWarning) -> Result<(), kube::Error> {
         let event = Event {
             type_: EventType::Warning,
             reason: told.reason.to_owned(),

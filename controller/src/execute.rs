@@ -1,4 +1,4 @@
-//! Doing what was decided: one write, or one question, each.
+//! Executes the actions that were decided on: one write, or one question, each.
 
 mod revision;
 mod webhook;
@@ -18,43 +18,43 @@ use serde_json::{Value, json};
 use crate::action::Action;
 use crate::event::{Events, kind};
 use crate::marker::Prover;
-use crate::memory::{Refusal, Verdict};
+use crate::memory::{ConditionValue, WebhookRejection};
 use crate::watch::resource;
-use crate::world::{Entries, News, Source};
+use crate::world::{Change, Collection, Entries};
 
-/// Longest time for one write.
+/// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How long a proof is waited for before it counts as failed for now.
+/// How long a proof may take before it counts as failed for now.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Longest text of the API server that is shown, in bytes.
+/// The longest text of the API server that is shown, in bytes.
 const TEXT: usize = 800;
 
-/// What came of an action.
+/// The result of an action.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// An object is different now.
-    Wrote(News),
-    /// Nothing that decisions look at.
+    /// An object has changed.
+    Wrote(Change),
+    /// Nothing has changed that decisions depend on.
     Done,
-    /// What an API server says to a webhook.
-    Tried(GroupId, Result<(), Refusal>),
-    /// A webhook is called by every API server, or why that is not known.
-    Proven(GroupId, (String, Entries), Option<Verdict>),
+    /// Whether an API server accepts a webhook.
+    Tried(GroupId, Result<(), WebhookRejection>),
+    /// Every API server calls a webhook; or the condition that says why that is not known.
+    Proven(GroupId, (String, Entries), Option<ConditionValue>),
 }
 
-/// Why nothing came of it.
+/// Why an action failed.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    /// In words.
+    /// The failure, for people to read.
     pub(crate) text: String,
-    /// Somebody else wrote the object, or it is gone: a new look tells more.
+    /// Whether the object was changed or deleted meanwhile, so that the next decision will be another one.
     pub(crate) is_overtaken: bool,
-    /// Rights are missing.
+    /// Whether rights are missing.
     pub(crate) is_forbidden: bool,
 }
 
-/// Who does it.
-pub(crate) struct Hands {
+/// Executes actions.
+pub(crate) struct Executor {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) leadership: Leadership,
@@ -62,19 +62,19 @@ pub(crate) struct Hands {
     pub(crate) events: Events,
 }
 
-impl Hands {
-    /// Does one thing. Nothing any more as soon as somebody else may lead.
-    pub(crate) async fn carry_out(&self, action: &Action) -> Result<Outcome, Failed> {
+impl Executor {
+    /// Executes an action. It fails as soon as another controller may lead.
+    pub(crate) async fn execute(&self, action: &Action) -> Result<Outcome, Failed> {
         if !self.leadership.is_held() {
-            return Err(Failed::overtaken("this controller leads no longer"));
+            return Err(Failed::overtaken("this controller no longer leads"));
         }
         if let Action::Prove { group, revision, webhook } = action {
             let proof = self.prover.prove(group, revision, PATIENCE).await;
-            let verdict = proof.err().map(|unproven| {
+            let value = proof.err().map(|unproven| {
                 let (status, reason) = unproven.problem.condition();
-                Verdict { status, reason, message: unproven.to_string() }
+                ConditionValue { status, reason, message: unproven.to_string() }
             });
-            return Ok(Outcome::Proven(group.clone(), webhook.clone(), verdict));
+            return Ok(Outcome::Proven(group.clone(), webhook.clone(), value));
         }
         let done = tokio::time::timeout(LIMIT, self.write(action)).await;
         done.unwrap_or_else(|_| Err(Failed::other(format!("the API server did not answer within {LIMIT:?}"))))
@@ -87,24 +87,24 @@ impl Hands {
                 let params = PatchParams::apply(CONTROLLER_MANAGER).force();
                 let patch = Patch::Apply(identified(policy, &finalizers, None));
                 let written = self.policies(policy).patch(&policy.name, &params, &patch).await?;
-                Ok(applied(Source::Policies(policy.kind), written))
+                Ok(applied(Collection::Policies(policy.kind), written))
             }
             Action::Release { policy, version, finalizers } => {
                 passes("controller.before_finalizer_removal").await?;
                 let patch =
                     json!({"metadata": {"resourceVersion": version, "uid": policy.uid, "finalizers": finalizers}});
                 let written = self.policies(policy).patch(&policy.name, &manager(), &Patch::Merge(patch)).await?;
-                let source = Source::Policies(policy.kind);
-                Ok(if finalizers.is_empty() { deleted(source, &policy.uid) } else { applied(source, written) })
+                let collection = Collection::Policies(policy.kind);
+                Ok(if finalizers.is_empty() { deleted(collection, &policy.uid) } else { applied(collection, written) })
             }
             Action::CreateRevision { policy, source, object, .. } => {
                 let written = self.create_revision(policy, source.as_deref(), object).await?;
                 passes("controller.after_revision_create").await?;
-                Ok(applied(Source::Revisions, written))
+                Ok(applied(Collection::Revisions, written))
             }
             Action::Mark { name, labels, annotations } => {
                 let patch = Patch::Merge(json!({"metadata": {"labels": labels, "annotations": annotations}}));
-                let written = self.api(Source::Revisions).patch(name, &manager(), &patch).await?;
+                let written = self.api(Collection::Revisions).patch(name, &manager(), &patch).await?;
                 for (mark, point) in [
                     (WITHDRAWN_ANNOTATION, "controller.after_mark_withdrawn"),
                     (DELETED_ANNOTATION, "controller.after_mark_deleted"),
@@ -113,18 +113,18 @@ impl Hands {
                         passes(point).await?;
                     }
                 }
-                Ok(applied(Source::Revisions, written))
+                Ok(applied(Collection::Revisions, written))
             }
-            Action::DeleteRevision { name, uid } => self.delete(Source::Revisions, name, uid).await,
+            Action::DeleteRevision { name, uid } => self.delete(Collection::Revisions, name, uid).await,
             Action::SetCondition { policy, version, condition } => {
                 let status = json!({"conditions": [condition]});
                 let metadata = json!({"resourceVersion": version});
                 let params = PatchParams::apply(CONTROLLER_MANAGER).force();
                 let patch = Patch::Apply(identified(policy, &metadata, Some(&status)));
                 let written = self.policies(policy).patch_status(&policy.name, &params, &patch).await?;
-                Ok(applied(Source::Policies(policy.kind), written))
+                Ok(applied(Collection::Policies(policy.kind), written))
             }
-            Action::Tell(told) => {
+            Action::Warn(told) => {
                 self.events.write(told).await?;
                 Ok(Outcome::Done)
             }
@@ -136,30 +136,30 @@ impl Hands {
         }
     }
 
-    async fn delete(&self, source: Source, name: &str, uid: &str) -> Result<Outcome, Failed> {
+    async fn delete(&self, collection: Collection, name: &str, uid: &str) -> Result<Outcome, Failed> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match self.api(source).delete(name, &params).await {
+        match self.api(collection).delete(name, &params).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(deleted(source, uid))
+        Ok(deleted(collection, uid))
     }
 
-    fn api(&self, source: Source) -> Api<BoundedObject> {
-        let resource = resource(source);
-        match source {
-            Source::Revisions => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
-            Source::Policies(_) | Source::Webhooks(_) => Api::all_with(self.client.clone(), &resource),
+    fn api(&self, collection: Collection) -> Api<BoundedObject> {
+        let resource = resource(collection);
+        match collection {
+            Collection::Revisions => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
+            Collection::Policies(_) | Collection::Webhooks(_) => Api::all_with(self.client.clone(), &resource),
         }
     }
 
     fn policies(&self, policy: &PolicyReference) -> Api<BoundedObject> {
-        let source = Source::Policies(policy.kind);
+        let collection = Collection::Policies(policy.kind);
         match &policy.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(source)),
-            None => self.api(source),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
+            None => self.api(collection),
         }
     }
 }
@@ -187,7 +187,7 @@ impl From<kube::Error> for Failed {
     }
 }
 
-/// Passes a fail point.
+/// Fails if this fail point is armed.
 async fn passes(point: &'static str) -> Result<(), Failed> {
     if failpoint::hit_async(point).await { Err(Failed::other(format!("fail point {point}"))) } else { Ok(()) }
 }
@@ -213,16 +213,16 @@ fn identified(policy: &PolicyReference, metadata: &Value, status: Option<&Value>
     object
 }
 
-fn applied(source: Source, object: BoundedObject) -> Outcome {
-    Outcome::Wrote(News::Applied(source, Box::new(object.0)))
+fn applied(collection: Collection, object: BoundedObject) -> Outcome {
+    Outcome::Wrote(Change::Applied(collection, Box::new(object.0)))
 }
 
-fn deleted(source: Source, uid: &str) -> Outcome {
-    let mut object = DynamicObject::new("", &resource(source));
+fn deleted(collection: Collection, uid: &str) -> Outcome {
+    let mut object = DynamicObject::new("", &resource(collection));
     object.metadata.uid = Some(uid.to_owned());
-    Outcome::Wrote(News::Deleted(source, Box::new(object)))
+    Outcome::Wrote(Change::Deleted(collection, Box::new(object)))
 }
 
-fn refusal(message: &str) -> Refusal {
-    Refusal { message: clean(message, TEXT), at: Instant::now() }
+fn refusal(message: &str) -> WebhookRejection {
+    WebhookRejection { message: clean(message, TEXT), at: Instant::now() }
 }

@@ -1,4 +1,4 @@
-//! What does not work at the moment, so that the log has one line when it begins and one when it ends.
+//! Actions that fail at the moment: when to try them again, and one line in the log when failures begin and when they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use portcullis_kubernetes::{Backoff, random};
 
 use crate::action::Key;
 
-/// Waits after failures.
+/// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(30) };
 
-/// Failures by object and by what was tried.
+/// Failing actions, by object, and the verbs whose failures were logged.
 #[derive(Debug, Default)]
-pub(crate) struct Troubles {
+pub(crate) struct Failures {
     failing: BTreeMap<Key, Failing>,
     told: BTreeSet<&'static str>,
 }
@@ -24,20 +24,20 @@ struct Failing {
     until: Instant,
 }
 
-/// A line for the log.
+/// A line to log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Begins,
     Ends,
 }
 
-impl Troubles {
-    /// When it may be tried again, if that is not yet.
+impl Failures {
+    /// When an action may be tried again; `None` if it may now.
     pub(crate) fn waits(&self, key: &Key, now: Instant) -> Option<Instant> {
         self.failing.get(key).map(|failing| failing.until).filter(|until| *until > now)
     }
 
-    /// It failed. `expected` is what happens when somebody else writes the same object: tried again, and nobody's trouble.
+    /// Notes a failure. An `expected` one, because the object has changed meanwhile, is tried again but not logged.
     pub(crate) fn fail(&mut self, key: Key, verb: &'static str, expected: bool, now: Instant) -> Option<Line> {
         let failing = self.failing.entry(key).or_insert(Failing { verb, failures: 0, until: now });
         failing.failures = failing.failures.saturating_add(1);
@@ -46,14 +46,14 @@ impl Troubles {
         (!expected && self.told.insert(verb)).then_some(Line::Begins)
     }
 
-    /// It worked.
+    /// Notes a success.
     pub(crate) fn pass(&mut self, key: &Key, verb: &'static str) -> Option<Line> {
         self.failing.remove(key);
         let others = self.failing.values().any(|failing| failing.verb == verb);
         (!others && self.told.remove(verb)).then_some(Line::Ends)
     }
 
-    /// What is not to be done any more fails no longer. These are the objects with something to do.
+    /// Drops failures of actions that are no longer `wanted`, and returns the verbs whose failures have ended with that.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Key>, now: Instant) -> Vec<&'static str> {
         self.failing.retain(|key, failing| wanted.contains(key) || failing.until > now);
         let is_over = |verb: &&str| !self.failing.values().any(|failing| failing.verb == *verb);
@@ -73,27 +73,27 @@ mod tests {
 
     #[test]
     fn a_trouble_is_told_when_it_begins_and_when_it_ends() {
-        let (mut troubles, now) = (Troubles::default(), Instant::now());
-        assert_eq!(troubles.fail(key("a"), "create", false, now), Some(Line::Begins));
-        assert_eq!(troubles.fail(key("b"), "create", false, now), None);
-        assert!(troubles.waits(&key("a"), now).is_some());
-        assert_eq!(troubles.pass(&key("a"), "create"), None);
-        assert_eq!(troubles.pass(&key("b"), "create"), Some(Line::Ends));
-        assert_eq!(troubles.waits(&key("a"), now), None);
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        assert_eq!(failures.fail(key("a"), "create", false, now), Some(Line::Begins));
+        assert_eq!(failures.fail(key("b"), "create", false, now), None);
+        assert!(failures.waits(&key("a"), now).is_some());
+        assert_eq!(failures.pass(&key("a"), "create"), None);
+        assert_eq!(failures.pass(&key("b"), "create"), Some(Line::Ends));
+        assert_eq!(failures.waits(&key("a"), now), None);
     }
 
     #[test]
     fn a_write_that_somebody_else_overtook_is_no_trouble() {
-        let (mut troubles, now) = (Troubles::default(), Instant::now());
-        assert_eq!(troubles.fail(key("a"), "create", true, now), None);
-        assert!(troubles.waits(&key("a"), now).is_some());
-        assert_eq!(troubles.pass(&key("a"), "create"), None);
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        assert_eq!(failures.fail(key("a"), "create", true, now), None);
+        assert!(failures.waits(&key("a"), now).is_some());
+        assert_eq!(failures.pass(&key("a"), "create"), None);
     }
 
     #[test]
     fn what_nobody_wants_any_more_is_over() {
-        let (mut troubles, now) = (Troubles::default(), Instant::now());
-        troubles.fail(key("a"), "create", false, now);
-        assert_eq!(troubles.retain(&BTreeSet::new(), now + Duration::from_secs(60)), ["create"]);
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        failures.fail(key("a"), "create", false, now);
+        assert_eq!(failures.retain(&BTreeSet::new(), now + Duration::from_secs(60)), ["create"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What only the API server knows of this installation: as whom it sees the controller, and the uid of the owner of webhooks.
+//! What only the API server knows about this installation: the controller's username, and the uid of the owner of webhooks.
 
 use std::time::Duration;
 
@@ -7,43 +7,37 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use portcullis_api::Truth;
 use portcullis_kubernetes::{Backoff, random};
 use tokio::sync::watch;
 
-use crate::memory::Verdict;
+use crate::memory::ConditionValue;
 
-/// How often it is asked for again: an installation that was made anew has another owner.
+/// How often to ask again: after a new installation, the owner is another one.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Waits after failures.
+/// The wait after failures.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(15) };
 
-/// Who this is.
+/// The identity of the controller, and the owner of its webhooks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Identity {
-    /// The user.
+    /// The username that the API server sees.
     pub(crate) username: String,
-    /// The owner of webhooks.
+    /// The owner of webhooks, if there is one.
     pub(crate) owner: Option<OwnerReference>,
 }
 
-/// Who is asked about.
-pub(crate) struct Question {
+/// The query for the identity.
+pub(crate) struct IdentityQuery {
     pub(crate) client: Client,
-    /// Where it is known already.
+    /// The username, if it is a setting.
     pub(crate) username: Option<String>,
     /// The name of the ClusterRole that owns webhooks.
     pub(crate) owner: Option<String>,
 }
 
-/// What webhooks wait for, until it is known.
-pub(crate) fn unknown(reason: &'static str, message: impl Into<String>) -> Verdict {
-    Verdict { status: Truth::False, reason, message: message.into() }
-}
-
-impl Question {
-    /// Asks for ever, and tells what changes.
-    pub(crate) async fn ask(self, told: watch::Sender<Result<Identity, Verdict>>) {
+impl IdentityQuery {
+    /// Asks for ever, and sends on what changes.
+    pub(crate) async fn ask(self, told: watch::Sender<Result<Identity, ConditionValue>>) {
         let mut failures = 0;
         loop {
             let answer = self.once().await;
@@ -59,9 +53,9 @@ impl Question {
                         is_new
                     });
                 }
-                // What is known stays while the API server is away.
-                Err((true, verdict)) => drop(told.send_replace(Err(verdict))),
-                Err((false, verdict)) if !is_known => drop(told.send_replace(Err(verdict))),
+                // What is known stays while the API server is down.
+                Err((true, value)) => drop(told.send_replace(Err(value))),
+                Err((false, value)) if !is_known => drop(told.send_replace(Err(value))),
                 Err((false, _)) => {}
             }
             let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, random()) };
@@ -69,8 +63,8 @@ impl Question {
         }
     }
 
-    /// Asks once. Beside a failure: whether the API server said so, and did not just fail to answer.
-    async fn once(&self) -> Result<Identity, (bool, Verdict)> {
+    /// Asks once. A failure comes with whether the API server itself answered so.
+    async fn once(&self) -> Result<Identity, (bool, ConditionValue)> {
         let username = match &self.username {
             Some(username) => username.clone(),
             None => {
@@ -100,12 +94,15 @@ impl Question {
     }
 }
 
-fn failed(what: &str, error: &kube::Error) -> (bool, Verdict) {
+fn failed(what: &str, error: &kube::Error) -> (bool, ConditionValue) {
     match error {
         kube::Error::Api(status) => {
             let reason = if status.is_forbidden() { "Forbidden" } else { "Unknown" };
-            (status.is_forbidden() || status.is_not_found(), unknown(reason, format!("{what}: {}", status.message)))
+            (
+                status.is_forbidden() || status.is_not_found(),
+                ConditionValue::not_configured(reason, format!("{what}: {}", status.message)),
+            )
         }
-        error => (false, unknown("Unknown", format!("{what}: {error}"))),
+        error => (false, ConditionValue::not_configured("Unknown", format!("{what}: {error}"))),
     }
 }

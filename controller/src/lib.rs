@@ -1,15 +1,15 @@
 //! The controller: keeps the revisions, the webhooks and the certificates of one policy server.
 //!
 //! ```text
-//!  policies ─────────────┐              world               decide                 ┌─► revisions
-//!  revisions ────────────┼─ watch ───► what there is ──────► what to do ─ workers ──┼─► webhook configurations
-//!  webhook configurations┘              + memory            (pure)                 ├─► finalizers, WebhookConfigured
-//!        ▲                                                                          └─► events
-//!        └──────────────────────── what was written ◄──────────────────────────────┘
+//!  policies ─────────────┐                                                           ┌─► revisions
+//!  revisions ────────────┼─ watch ───► world + memory ───► decide ───► execute ──────┼─► webhook configurations
+//!  webhook configurations┘                                 (pure)                    ├─► finalizers, WebhookConfigured
+//!        ▲                                                                           └─► events
+//!        └──────────────────────── what was written ◄───────────────────────────────┘
 //! ```
 //!
-//! One loop gathers what the watches tell and what came of its own writes, and decides everything anew from what there is, so a
-//! controller that was killed goes on where it stopped. Two controllers may run; the one that holds the Lease writes.
+//! One loop collects what the watches report and the results of its own writes, and decides everything again from the present state, so
+//! a controller that was killed continues where it stopped. Several controllers may run; the one that holds the Lease writes.
 //! It never fetches a module, never runs a policy, and writes no spec.
 #![forbid(unsafe_code)]
 

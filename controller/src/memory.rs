@@ -1,5 +1,5 @@
-//! What a leading controller remembers between decisions. All of it may be lost: who starts without it waits a little longer and asks
-//! once more.
+//! What a leading controller remembers between decisions. All of it may be lost: a controller that starts without it waits a little
+//! longer and asks once more.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,79 +12,79 @@ use crate::world::Entries;
 /// The memory.
 #[derive(Debug)]
 pub struct Memory {
-    /// When leading began.
+    /// When this controller began to lead.
     pub since: Instant,
-    /// By match group.
+    /// What is remembered of each match group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
-    /// Which shard of its match part a policy's next revision will be in, by the policy's uid and generation.
+    /// The shard of a policy's next revision, by the policy's uid and generation.
     pub placed: BTreeMap<(String, i64), u32>,
-    /// Since when all revisions of a deleted policy say so, by its uid.
+    /// Since when all revisions of a policy are marked as deleted, by the policy's uid.
     pub forgotten: BTreeMap<String, Instant>,
-    /// Since when there are revisions of a policy that nobody knows, by its uid.
+    /// Since when there are revisions of an unknown policy, by the policy's uid.
     pub orphans: BTreeMap<String, Instant>,
-    /// Policies that wait for their replicas, by uid.
+    /// The policies that wait for their replicas, by uid.
     pub waiting: BTreeMap<String, Waiting>,
 }
 
 /// What is remembered of a match group.
 #[derive(Debug, Default, Clone)]
 pub struct GroupMemory {
-    /// Whether there was a webhook when it was looked last.
+    /// Whether there was a webhook at the last decision.
     pub was_found: bool,
-    /// The entries that were last seen to be as they should.
+    /// The entries that were last seen as desired.
     pub right: Option<Entries>,
-    /// Since when there is no webhook, after there was one.
+    /// Since when there is no webhook any more.
     pub gone: Option<Instant>,
-    /// Whether an API server has tried the webhook in a dry run, and what it said against it.
-    pub tried: Option<Result<(), Refusal>>,
-    /// The webhook whose marker came back from every API server.
+    /// The result of trying the webhook in a dry run, if it was tried.
+    pub tried: Option<Result<(), WebhookRejection>>,
+    /// The uid and entries of the webhook that every API server was proven to call.
     pub proven: Option<(String, Entries)>,
-    /// Why a proof failed last, and the webhook that was to be proven.
-    pub unproven: Option<Verdict>,
-    /// Why the last write failed, where somebody must mend it.
-    pub refused: Option<Verdict>,
+    /// Why the last proof failed.
+    pub unproven: Option<ConditionValue>,
+    /// Why the last write failed, if a user has to fix it.
+    pub refused: Option<ConditionValue>,
 }
 
-/// An API server's words against a webhook.
+/// An API server's refusal of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// In its words.
+pub struct WebhookRejection {
+    /// The API server's message.
     pub message: String,
-    /// When. A newer API server may think otherwise.
+    /// When it refused. A newer API server may accept the webhook.
     pub at: Instant,
 }
 
-/// What a condition is to say.
+/// What the condition `WebhookConfigured` should say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionValue {
     /// Whether the webhook is configured.
     pub status: Truth,
-    /// Why, in one word.
+    /// Why it has this status, in one word.
     pub reason: &'static str,
-    /// Why, in words.
+    /// Why it has this status, for people to read.
     pub message: String,
 }
 
-impl Verdict {
-    /// The webhook is not configured.
-    pub fn no(reason: &'static str, message: String) -> Self {
-        Self { status: Truth::False, reason, message }
+impl ConditionValue {
+    /// The webhook is not configured, for this reason.
+    pub fn not_configured(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status: Truth::False, reason, message: message.into() }
     }
 }
 
-/// A policy that waits.
+/// A policy that waits for its replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
-    /// The generation.
+    /// The generation that waits.
     pub generation: i64,
-    /// Since when.
+    /// Since when it waits.
     pub since: Instant,
-    /// Since when, or when it was last told.
+    /// When the last event about it was written; at first, since when it waits.
     pub told: Instant,
 }
 
 impl Memory {
-    /// None.
+    /// An empty memory.
     pub fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -96,7 +96,7 @@ impl Memory {
         }
     }
 
-    /// We removed the webhook of this name: whoever joins its group from now on registers it anew, and waits for that.
+    /// Notes that we deleted the webhook with this name: a policy that joins its group from now on registers and proves it again.
     pub fn unregistered(&mut self, name: &str) {
         for (_, group) in self.groups.iter_mut().filter(|(group, _)| name.ends_with(group.as_str())) {
             group.right = None;

@@ -1,4 +1,4 @@
-//! What the controller counts.
+//! Metrics of the controller.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
@@ -7,15 +7,15 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 pub(crate) struct Metrics {
     /// Whether this program holds the Lease.
     pub(crate) leader: IntGauge,
-    /// What there is: policies, revisions, webhooks.
+    /// The number of policies, revisions and webhook configurations.
     pub(crate) objects: IntGaugeVec,
-    /// Writes and questions by verb.
+    /// Writes and questions, by verb.
     pub(crate) actions: IntCounterVec,
-    /// Those that failed.
+    /// Writes and questions that failed, by verb.
     pub(crate) failures: IntCounterVec,
-    /// Webhooks that somebody else had changed or removed.
+    /// Webhooks that were repaired after they had been changed or deleted.
     pub(crate) repairs: IntCounter,
-    /// Watches that broke.
+    /// Lists and watches that failed.
     pub(crate) watch_failures: IntCounter,
     /// How long a decision takes.
     pub(crate) decisions: Histogram,
@@ -25,12 +25,12 @@ impl Metrics {
     /// Registers all of them.
     ///
     /// # Errors
-    /// When a name is taken already.
+    /// When one of the names is taken.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
             leader: IntGauge::new("portcullis_controller_leader", "1 while this program holds the Lease")?,
             objects: IntGaugeVec::new(
-                Opts::new("portcullis_controller_objects", "Policies, revisions and webhook configurations there are"),
+                Opts::new("portcullis_controller_objects", "Number of policies, revisions and webhook configurations"),
                 &["kind"],
             )?,
             actions: IntCounterVec::new(
@@ -43,14 +43,14 @@ impl Metrics {
             )?,
             repairs: IntCounter::new(
                 "portcullis_controller_webhook_repairs_total",
-                "Webhook configurations repaired after somebody else had changed or removed them",
+                "Webhook configurations repaired after something else had changed or deleted them",
             )?,
             watch_failures: IntCounter::new(
                 "portcullis_controller_watch_failures_total",
-                "Lists and watches that broke",
+                "Lists and watches that failed",
             )?,
             decisions: Histogram::with_opts(
-                HistogramOpts::new("portcullis_controller_decision_seconds", "Time that one decision takes")
+                HistogramOpts::new("portcullis_controller_decision_seconds", "How long one decision takes")
                     .buckets(vec![0.0001, 0.001, 0.01, 0.1, 1.0]),
             )?,
         };

@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Starts and stops the controller.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use tokio::task::JoinSet;
 use crate::args::Args;
 use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
 use crate::check::Check;
-use crate::control::{Control, Ears};
+use crate::control::{Control, Inputs};
 use crate::decide::Rules;
 use crate::event::Events;
-use crate::execute::Hands;
-use crate::failures::Troubles;
-use crate::identity::{Question, unknown};
+use crate::execute::Executor;
+use crate::failures::Failures;
+use crate::identity::IdentityQuery;
 use crate::marker::Prover;
-use crate::memory::Memory;
+use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
 use crate::path_keys::{PathKeeper, PathKeeperParts, PathKeyMetrics, PathRules};
 use crate::uninstall::Uninstall;
 use crate::watch::watch;
-use crate::world::{Source, World};
+use crate::world::{Collection, World};
 
-/// The loop is dead when it has not turned for this long.
+/// The liveness probe fails if the loop has made no round for this long.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
-/// News that wait for the loop.
+/// How many changes may wait for the loop.
 const QUEUE: usize = 1024;
 
 /// Runs until the shutdown begins.
 ///
 /// # Errors
-/// When a setting cannot be used, a port cannot be opened, or there is no client of an API server. Never because the API server is away.
+/// When a setting cannot be used, a port cannot be opened, or no client of the API server can be made. Not when the API server is down.
 pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     args.check()?;
     if args.uninstall.is_some() || args.check.is_some() {
         return tokio::select! {
             done = once(&args) => done,
-            () = shutdown.begun() => bail!("was asked to end before it had done everything"),
+            () = shutdown.begun() => bail!("was stopped before everything was done"),
         };
     }
     let sources = ProbeSources::default();
@@ -65,23 +65,24 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let lease = tokio::spawn(hold_lease(leases, lease, seat, async move { end.begun().await }));
 
     let mut helpers = JoinSet::new();
-    let (sender, news) = mpsc::channel(QUEUE);
-    for source in Source::ALL {
+    let (sender, changes) = mpsc::channel(QUEUE);
+    for collection in Collection::ALL {
         let (client, failures) = (clients.watches.clone(), metrics.watch_failures.clone());
         let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
-        helpers.spawn(watch(client, source, namespace, policy_server, failures, sender.clone()));
+        helpers.spawn(watch(client, collection, namespace, policy_server, failures, sender.clone()));
     }
     let (told, bundle) = watch::channel(None);
     let (webhooks, siblings) = keepers(&args, &clients, &certificate_metrics)?;
     helpers.spawn(keep_certificates(webhooks, leadership.clone(), told));
     if let Some(siblings) = siblings {
-        // Loaders trust what their Secret says, and nobody has to be told.
+        // Loaders take the authorities from the Secret that they mount.
         helpers.spawn(keep_certificates(siblings, leadership.clone(), watch::channel(None).0));
     }
     let (told, path_key) = watch::channel(None);
     helpers.spawn(keep_path_keys(path_keeper(&args, &clients, path_metrics), leadership.clone(), told));
-    let (told, identity) = watch::channel(Err(unknown("Unknown", "the API server has not been asked yet")));
-    let question = Question {
+    let (told, identity) =
+        watch::channel(Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")));
+    let question = IdentityQuery {
         client: clients.calls.clone(),
         username: args.username.clone(),
         owner: args.owner_cluster_role.clone(),
@@ -89,14 +90,14 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     helpers.spawn(question.ask(told));
 
     started.release();
-    let ears = Ears { news, bundle, path_key, identity, leadership: leadership.clone() };
-    control(&args, &clients, metrics, leadership).run(ears, beat, shutdown).await;
+    let inputs = Inputs { changes, bundle, path_key, identity, leadership: leadership.clone() };
+    control(&args, &clients, metrics, leadership).run(inputs, beat, shutdown).await;
     readiness.drain();
     helpers.shutdown().await;
     lease.await.context("the task of the Lease ended early")
 }
 
-/// What is done once, for whoever installs or uninstalls.
+/// Runs `--check` or `--uninstall`.
 async fn once(args: &Args) -> anyhow::Result<()> {
     let client = args.access.clients("portcullis-controller").await?.calls;
     let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
@@ -110,7 +111,7 @@ async fn once(args: &Args) -> anyhow::Result<()> {
 }
 
 fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leadership) -> Control {
-    let hands = Hands {
+    let executor = Executor {
         client: clients.calls.clone(),
         namespace: args.namespace.clone(),
         leadership,
@@ -122,8 +123,8 @@ fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leaders
         rules: Rules {
             policy_server: args.policy_server.clone(),
             namespace: args.namespace.clone(),
-            site: Err(unknown("Unknown", "the API server has not been asked yet")),
-            // API servers wait whole seconds.
+            installation: Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")),
+            // Timeouts of webhooks are in whole seconds.
             policies_per_namespace: args.policies_per_namespace,
             webhooks_per_namespace: args.webhooks_per_namespace,
             policy_timeout: u32::try_from(args.policy_timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
@@ -132,18 +133,18 @@ fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leaders
             waiting_event: args.waiting_event,
         },
         service: (args.service.clone(), args.service_port),
-        hands: Arc::new(hands),
+        executor: Arc::new(executor),
         metrics,
         parallel: args.parallel_writes,
         memory: Memory::new(Instant::now()),
-        troubles: Troubles::default(),
+        failures: Failures::default(),
         running: BTreeSet::new(),
         tasks: JoinSet::new(),
         is_leading: false,
     }
 }
 
-/// What keeps the certificates that API servers are shown, and those of loaders, where they are to have some.
+/// The keepers of the certificates that API servers see, and of those of the loaders if they get certificates.
 fn keepers(
     args: &Args,
     clients: &Clients,
@@ -170,7 +171,7 @@ fn keepers(
     Ok((webhooks, siblings))
 }
 
-/// Keeps certificates while this program leads, and tells which authorities are to be trusted.
+/// Keeps certificates while this program leads, and sends on which authorities webhooks should trust.
 async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told: watch::Sender<Option<Arc<CaBundle>>>) {
     loop {
         leadership.held().await;
@@ -188,7 +189,7 @@ async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told:
     }
 }
 
-/// What keeps the keys of webhook paths.
+/// The keeper of the keys of webhook paths.
 fn path_keeper(args: &Args, clients: &Clients, metrics: PathKeyMetrics) -> PathKeeperParts {
     PathKeeperParts {
         client: clients.calls.clone(),
@@ -201,7 +202,7 @@ fn path_keeper(args: &Args, clients: &Clients, metrics: PathKeyMetrics) -> PathK
     }
 }
 
-/// Keeps the keys of webhook paths while this program leads, and tells by which one webhooks are registered.
+/// Keeps the keys of webhook paths while this program leads, and sends on the key with which webhooks are registered.
 async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, told: watch::Sender<Option<PathKey>>) {
     loop {
         leadership.held().await;
@@ -212,7 +213,7 @@ async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, told
     }
 }
 
-/// Ends when somebody else may lead.
+/// Returns when another controller may lead.
 async fn lost(leadership: &mut Leadership) {
     while leadership.is_held() {
         leadership.changed().await;

@@ -1,7 +1,7 @@
-//! Removing what would block a cluster when the installation is gone: the controllers end, then the webhooks go, then the
-//! finalizers of policies.
+//! Removes what would block a cluster after the installation is gone: first the controllers, then the webhooks, then the finalizers of
+//! policies.
 //!
-//! In this order, as controllers would make again what is removed, and as a webhook that nobody answers blocks more than a policy that
+//! The order matters: controllers would restore what is removed, and a webhook that is not answered blocks more than a policy that
 //! cannot be deleted. Policies, revisions and Secrets stay.
 
 use std::time::{Duration, Instant};
@@ -15,33 +15,33 @@ use portcullis_kubernetes::{Backoff, CONTROLLER_MANAGER, random};
 use serde_json::{Value, json};
 
 use crate::watch::resource;
-use crate::world::{PolicyView, Source, WebhookView};
+use crate::world::{Collection, PolicyView, WebhookView};
 
-/// How long controllers are waited for. Those of a node that is lost never tell that they have ended.
+/// How long to wait for the end of the controllers. Those on a lost node never report it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the API server is asked whether they have.
+/// How often to ask the API server whether they have ended.
 const PACE: Duration = Duration::from_millis(500);
-/// Rounds until it is given up.
+/// The number of rounds before giving up.
 const ROUNDS: u32 = 20;
-/// Objects in one answer of the API server.
+/// The number of objects in one answer of the API server.
 const PAGE: u32 = 200;
-/// Waits after rounds that found something or failed.
+/// The wait after a round that found something or failed.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(5) };
 
-/// What is removed, and for whom.
+/// What is to be uninstalled.
 pub(crate) struct Uninstall {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) policy_server: String,
-    /// The Deployment of the controllers.
+    /// The name of the controllers' Deployment.
     pub(crate) deployment: String,
 }
 
 impl Uninstall {
-    /// Removes everything, and looks once more whether all has gone.
+    /// Removes everything, until a round finds nothing more.
     ///
     /// # Errors
-    /// When something is still there after many rounds; names what the last one met.
+    /// When there is still something after many rounds; it names the last failure.
     pub(crate) async fn run(&self) -> Result<()> {
         let mut last = None;
         for round in 1..=ROUNDS {
@@ -50,7 +50,7 @@ impl Uninstall {
                     tracing::info!("no webhook and no finalizer of this policy server is left");
                     return Ok(());
                 }
-                Ok(removed) => tracing::info!(removed, "removed; looking whether that was all"),
+                Ok(removed) => tracing::info!(removed, "removed; looking for more"),
                 Err(error) => {
                     tracing::warn!(error = format!("{error:#}"), "trying again");
                     last = Some(error);
@@ -61,32 +61,32 @@ impl Uninstall {
         match last {
             Some(error) => Err(error.context("gave up")),
             None => {
-                bail!("gave up: somebody makes again what is removed; is a controller of another installation running?")
+                bail!("gave up: what is removed comes back; is a controller of another installation running?")
             }
         }
     }
 
-    /// How many objects it changed.
+    /// Removes what it finds, and returns how many objects that were.
     async fn round(&self) -> Result<usize> {
         self.end_controllers().await?;
         let mut removed = 0;
-        for source in Source::ALL {
-            if let Source::Webhooks(kind) = source {
-                for object in self.list(source).await? {
+        for collection in Collection::ALL {
+            if let Collection::Webhooks(kind) = collection {
+                for object in self.list(collection).await? {
                     let view = WebhookView::read(kind, &object.0);
                     if let Some(webhook) = view.filter(|webhook| webhook.concerns(&self.policy_server)) {
-                        self.delete_webhook(source, &webhook.name).await?;
+                        self.delete_webhook(collection, &webhook.name).await?;
                         removed += 1;
                     }
                 }
             }
         }
-        for source in Source::ALL {
-            if let Source::Policies(kind) = source {
-                for object in self.list(source).await? {
+        for collection in Collection::ALL {
+            if let Collection::Policies(kind) = collection {
+                for object in self.list(collection).await? {
                     let Some(policy) = PolicyView::read(kind, &object.0) else { continue };
                     if let Some(patch) = release(&policy, &self.policy_server) {
-                        self.release(source, &policy, &patch).await?;
+                        self.release(collection, &policy, &patch).await?;
                         removed += 1;
                     }
                 }
@@ -106,18 +106,18 @@ impl Uninstall {
                 found => drop(found.with_context(what)?),
             }
             if !is_told {
-                // It goes after its pods, which is what is waited for.
+                // It is deleted after its pods, whose end is waited for.
                 match deployments.delete(&self.deployment, &DeleteParams::foreground()).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
                     deleted => drop(deleted.with_context(what)?),
                 }
-                tracing::info!(deployment = self.deployment, "the controllers end");
+                tracing::info!(deployment = self.deployment, "deleting the controllers");
                 is_told = true;
             }
             if start.elapsed() > PATIENCE {
                 tracing::warn!(
                     deployment = self.deployment,
-                    "going on, though some controllers did not tell that they ended"
+                    "continuing, although some controllers have not ended yet"
                 );
                 return Ok(());
             }
@@ -125,8 +125,8 @@ impl Uninstall {
         }
     }
 
-    async fn delete_webhook(&self, source: Source, name: &str) -> Result<()> {
-        let deleted = self.api(source).delete(name, &DeleteParams::default()).await;
+    async fn delete_webhook(&self, collection: Collection, name: &str) -> Result<()> {
+        let deleted = self.api(collection).delete(name, &DeleteParams::default()).await;
         match deleted {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             deleted => drop(deleted.with_context(|| format!("webhook configuration {name}"))?),
@@ -135,11 +135,11 @@ impl Uninstall {
         Ok(())
     }
 
-    async fn release(&self, source: Source, policy: &PolicyView, patch: &Value) -> Result<()> {
+    async fn release(&self, collection: Collection, policy: &PolicyView, patch: &Value) -> Result<()> {
         let reference = &policy.reference;
         let api = match &reference.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(source)),
-            None => self.api(source),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource(collection)),
+            None => self.api(collection),
         };
         let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let patched = api.patch(&reference.name, &params, &Patch::Merge(patch)).await;
@@ -147,19 +147,19 @@ impl Uninstall {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             patched => drop(patched.with_context(|| format!("policy {}", reference.name))?),
         }
-        tracing::info!(policy = reference.name, namespace = reference.namespace, "its finalizer is gone");
+        tracing::info!(policy = reference.name, namespace = reference.namespace, "removed the finalizer");
         Ok(())
     }
 
-    /// All objects of a kind; none where the API server does not know the kind.
-    async fn list(&self, source: Source) -> Result<Vec<BoundedObject>> {
-        let api = self.api(source);
+    /// All objects of a collection; none if the API server does not know its kind.
+    async fn list(&self, collection: Collection) -> Result<Vec<BoundedObject>> {
+        let api = self.api(collection);
         let mut objects = Vec::new();
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = match api.list(&params).await {
                 Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(objects),
-                page => page.with_context(|| format!("the list of {}", resource(source).plural))?,
+                page => page.with_context(|| format!("the list of {}", resource(collection).plural))?,
             };
             objects.extend(page.items);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -169,12 +169,12 @@ impl Uninstall {
         }
     }
 
-    fn api(&self, source: Source) -> Api<BoundedObject> {
-        Api::all_with(self.client.clone(), &resource(source))
+    fn api(&self, collection: Collection) -> Api<BoundedObject> {
+        Api::all_with(self.client.clone(), &resource(collection))
     }
 }
 
-/// The patch that takes our finalizer off a policy of this policy server; nothing where it has none of ours.
+/// The patch that removes our finalizer from a policy of this policy server; `None` if it does not have it.
 fn release(policy: &PolicyView, policy_server: &str) -> Option<Value> {
     if policy.policy_server != policy_server || !policy.is_held() {
         return None;

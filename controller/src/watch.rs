@@ -1,6 +1,6 @@
-//! Watching what decisions are made of, for as long as it takes.
+//! Watches the objects that decisions depend on.
 //!
-//! Objects are read as they come and decoded one by one, so that an odd one hides no other. The watcher of `kube` lists in pages, keeps
+//! Objects are decoded one by one, so that one that cannot be read does not hide the others. The watcher of `kube` lists in pages, keeps
 //! its place with bookmarks, starts over after 410, and waits with jitter after failures.
 
 use std::collections::BTreeSet;
@@ -20,64 +20,64 @@ use portcullis_contract::{WebhookKind, clean};
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
-use crate::world::{News, Source};
+use crate::world::{Change, Collection};
 
-/// Longest text of a failure in the log, in bytes.
+/// The longest text of a failure in the log, in bytes.
 const TEXT: usize = 500;
-/// Longest life of one watch, in seconds; a connection that died unnoticed is found soon after.
+/// How long one watch lasts, in seconds, so that a dead connection is noticed soon.
 const WATCH_SECONDS: u32 = 60;
-/// How many objects are listed at once. One can have a megabyte and a half, and takes a multiple of that as long as it is read.
+/// How many objects one page of a list has. An object can have 1.5 MB, and takes a multiple of that while it is read.
 const PAGE: u32 = 20;
 
-/// The type of a source's objects.
-pub(crate) fn resource(source: Source) -> ApiResource {
-    match source {
-        Source::Policies(Kind::Policy) => ApiResource::erase::<Policy>(&()),
-        Source::Policies(Kind::ClusterPolicy) => ApiResource::erase::<ClusterPolicy>(&()),
-        Source::Revisions => ApiResource::erase::<ControllerRevision>(&()),
-        Source::Webhooks(WebhookKind::Validating) => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
-        Source::Webhooks(WebhookKind::Mutating) => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+/// The type of a collection's objects.
+pub(crate) fn resource(collection: Collection) -> ApiResource {
+    match collection {
+        Collection::Policies(Kind::Policy) => ApiResource::erase::<Policy>(&()),
+        Collection::Policies(Kind::ClusterPolicy) => ApiResource::erase::<ClusterPolicy>(&()),
+        Collection::Revisions => ApiResource::erase::<ControllerRevision>(&()),
+        Collection::Webhooks(WebhookKind::Validating) => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+        Collection::Webhooks(WebhookKind::Mutating) => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
     }
 }
 
-/// Tells what one source has, for ever.
+/// Watches one collection for ever and sends on its changes.
 pub(crate) async fn watch(
     client: Client,
-    source: Source,
+    collection: Collection,
     namespace: String,
     policy_server: String,
     failures: IntCounter,
-    news: mpsc::Sender<News>,
+    changes: mpsc::Sender<Change>,
 ) {
-    let resource = resource(source);
+    let resource = resource(collection);
     let selector = format!("{POLICY_SERVER_LABEL}={policy_server}");
     let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
-    let (api, config): (Api<BoundedObject>, _) = match source {
-        Source::Revisions => (Api::namespaced_with(client, &namespace, &resource), config.labels(&selector)),
-        // All webhooks: one whose labels somebody changed is to be found by its name.
-        Source::Policies(_) | Source::Webhooks(_) => (Api::all_with(client, &resource), config),
+    let (api, config): (Api<BoundedObject>, _) = match collection {
+        Collection::Revisions => (Api::namespaced_with(client, &namespace, &resource), config.labels(&selector)),
+        // All webhooks, so that one whose labels were changed is found by its name.
+        Collection::Policies(_) | Collection::Webhooks(_) => (Api::all_with(client, &resource), config),
     };
     let mut events = pin!(follow(api, config).default_backoff());
     let (mut listed, mut is_troubled) = (BTreeSet::new(), false);
     while let Some(event) = events.next().await {
-        let told = match event {
+        let change = match event {
             Ok(event) => {
                 if std::mem::take(&mut is_troubled) {
-                    tracing::info!(kind = resource.plural, "the API server tells of them again");
+                    tracing::info!(kind = resource.plural, "watching works again");
                 }
                 match event {
                     Event::Init => {
                         listed.clear();
                         continue;
                     }
-                    // One by one, so that a list is never in memory as a whole.
+                    // One by one, so that the whole list is never in memory.
                     Event::InitApply(object) => {
                         listed.extend(object.0.metadata.uid.clone());
-                        News::Applied(source, Box::new(object.0))
+                        Change::Applied(collection, Box::new(object.0))
                     }
-                    Event::InitDone => News::Listed(source, std::mem::take(&mut listed)),
-                    Event::Apply(object) => News::Applied(source, Box::new(object.0)),
-                    Event::Delete(object) => News::Deleted(source, Box::new(object.0)),
+                    Event::InitDone => Change::Listed(collection, std::mem::take(&mut listed)),
+                    Event::Apply(object) => Change::Applied(collection, Box::new(object.0)),
+                    Event::Delete(object) => Change::Deleted(collection, Box::new(object.0)),
                 }
             }
             Err(error) => {
@@ -87,13 +87,13 @@ pub(crate) async fn watch(
                     tracing::warn!(
                         kind = resource.plural,
                         problem,
-                        "failed to list or watch; what is known goes on, and it is tried again"
+                        "failed to list or watch; continuing with what is known and trying again"
                     );
                 }
                 continue;
             }
         };
-        if news.send(told).await.is_err() {
+        if changes.send(change).await.is_err() {
             return;
         }
     }

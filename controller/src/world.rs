@@ -1,4 +1,4 @@
-//! What there is, as far as the watches and the answers to our own writes have told. Pure.
+//! The state of the cluster, as reported by watches and by the answers to our own writes. Pure.
 
 mod policy;
 mod revision;
@@ -10,24 +10,24 @@ use kube::api::{DynamicObject, ObjectMeta};
 use portcullis_api::Kind;
 use portcullis_contract::WebhookKind;
 
-pub use policy::{Content, PolicyView, Standing};
+pub use policy::{Content, PolicyView, StatusView};
 pub use revision::{RevisionView, Unreadable};
 pub(crate) use webhook::canonical;
 pub use webhook::{Entries, WebhookView, webhook_name, webhook_prefix};
 
-/// One of the lists that are watched.
+/// A collection of objects that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
-    /// Policies or ClusterPolicies.
+pub enum Collection {
+    /// All Policies, or all ClusterPolicies.
     Policies(Kind),
-    /// Revisions of the installation's namespace.
+    /// The revisions in the installation's namespace.
     Revisions,
-    /// Webhook configurations; those with the labels or the name of this policy server's are kept.
+    /// The webhook configurations of a kind; those with our labels or our name are kept.
     Webhooks(WebhookKind),
 }
 
-impl Source {
-    /// All of them.
+impl Collection {
+    /// All collections.
     pub const ALL: [Self; 5] = [
         Self::Policies(Kind::Policy),
         Self::Policies(Kind::ClusterPolicy),
@@ -37,69 +37,69 @@ impl Source {
     ];
 }
 
-/// What a watch or an answer tells.
+/// A change that a watch or the answer to a write reports.
 #[derive(Debug, Clone)]
-pub enum News {
-    /// An object is there, in this form.
-    Applied(Source, Box<DynamicObject>),
-    /// An object is gone.
-    Deleted(Source, Box<DynamicObject>),
-    /// The list is whole: all of it was told one by one, and there are no others than those with these uids.
-    Listed(Source, BTreeSet<String>),
+pub enum Change {
+    /// An object exists with this content.
+    Applied(Collection, Box<DynamicObject>),
+    /// An object was deleted.
+    Deleted(Collection, Box<DynamicObject>),
+    /// The list is complete: all its objects were reported before, and no others exist than those with these uids.
+    Listed(Collection, BTreeSet<String>),
 }
 
-/// Everything that decisions are made of.
+/// The state of the cluster that decisions are based on.
 #[derive(Debug, Default)]
 pub struct World {
     policy_server: String,
-    /// Policies of this policy server by uid.
+    /// The policies of this policy server, by uid.
     pub policies: BTreeMap<String, PolicyView>,
-    /// Revisions by the uid of their policy and by generation.
+    /// The revisions, by the uid of their policy and by generation.
     pub revisions: BTreeMap<String, BTreeMap<i64, RevisionView>>,
-    /// Webhook configurations by kind and name.
+    /// The webhook configurations, by kind and name.
     pub webhooks: BTreeMap<(WebhookKind, String), WebhookView>,
-    listed: BTreeSet<Source>,
+    listed: BTreeSet<Collection>,
 }
 
 impl World {
-    /// Nothing yet.
+    /// An empty world.
     pub fn new(policy_server: &str) -> Self {
         Self { policy_server: policy_server.to_owned(), ..Self::default() }
     }
 
-    /// Whether every list has been whole once.
+    /// Whether every list has been complete once.
     pub fn is_complete(&self) -> bool {
-        self.listed.len() == Source::ALL.len()
+        self.listed.len() == Collection::ALL.len()
     }
 
-    /// Takes something in.
-    pub fn take(&mut self, news: News) {
-        match news {
-            News::Applied(source, object) => self.apply(source, *object),
-            News::Deleted(source, object) => self.delete(source, &object.metadata),
-            News::Listed(source, uids) => {
-                match source {
-                    Source::Policies(kind) => {
+    /// Applies a change.
+    pub fn take(&mut self, change: Change) {
+        match change {
+            Change::Applied(collection, object) => self.apply(collection, *object),
+            Change::Deleted(collection, object) => self.delete(collection, &object.metadata),
+            Change::Listed(collection, uids) => {
+                match collection {
+                    Collection::Policies(kind) => {
                         self.policies.retain(|uid, policy| policy.reference.kind != kind || uids.contains(uid));
                     }
-                    Source::Revisions => {
+                    Collection::Revisions => {
                         for revisions in self.revisions.values_mut() {
                             revisions.retain(|_, revision| uids.contains(&revision.uid));
                         }
                         self.revisions.retain(|_, revisions| !revisions.is_empty());
                     }
-                    Source::Webhooks(kind) => {
+                    Collection::Webhooks(kind) => {
                         self.webhooks.retain(|(of, _), webhook| *of != kind || uids.contains(&webhook.uid));
                     }
                 }
-                self.listed.insert(source);
+                self.listed.insert(collection);
             }
         }
     }
 
-    fn apply(&mut self, source: Source, object: DynamicObject) {
-        match source {
-            Source::Policies(kind) => {
+    fn apply(&mut self, collection: Collection, object: DynamicObject) {
+        match collection {
+            Collection::Policies(kind) => {
                 let Some(policy) = PolicyView::read(kind, &object) else { return };
                 if policy.policy_server != self.policy_server {
                     return;
@@ -109,11 +109,11 @@ impl World {
                     self.policies.insert(uid, policy);
                 }
             }
-            Source::Revisions => {
+            Collection::Revisions => {
                 let Some(revision) = RevisionView::read(&object) else {
                     tracing::warn!(
                         name = object.metadata.name,
-                        "neither data nor labels of a revision tell whose it is; it is left alone"
+                        "ignoring a revision: neither its data nor its labels name a policy"
                     );
                     return;
                 };
@@ -127,7 +127,7 @@ impl World {
                     revisions.insert(revision.generation, revision);
                 }
             }
-            Source::Webhooks(kind) => {
+            Collection::Webhooks(kind) => {
                 let webhook = WebhookView::read(kind, &object).filter(|webhook| webhook.concerns(&self.policy_server));
                 let Some(webhook) = webhook else { return };
                 let key = (kind, webhook.name.clone());
@@ -139,22 +139,22 @@ impl World {
         }
     }
 
-    fn delete(&mut self, source: Source, metadata: &ObjectMeta) {
+    fn delete(&mut self, collection: Collection, metadata: &ObjectMeta) {
         let uid = metadata.uid.clone().unwrap_or_default();
-        match source {
-            Source::Policies(_) => drop(self.policies.remove(&uid)),
-            Source::Revisions => {
+        match collection {
+            Collection::Policies(_) => drop(self.policies.remove(&uid)),
+            Collection::Revisions => {
                 for revisions in self.revisions.values_mut() {
                     revisions.retain(|_, revision| revision.uid != uid);
                 }
                 self.revisions.retain(|_, revisions| !revisions.is_empty());
             }
-            Source::Webhooks(_) => self.webhooks.retain(|_, webhook| webhook.uid != uid),
+            Collection::Webhooks(_) => self.webhooks.retain(|_, webhook| webhook.uid != uid),
         }
     }
 }
 
-/// Whether a resource version comes after another one. They are numbers that grow; where one is not, what comes later is newer.
+/// Whether a resource version is at least as new as a known one. They are increasing numbers; one that is not a number counts as newer.
 fn is_newer(version: &str, known: &str) -> bool {
     match (version.parse::<u128>(), known.parse::<u128>()) {
         (Ok(version), Ok(known)) => version >= known,
@@ -176,13 +176,13 @@ mod tests {
         .expect("an object")
     }
 
-    const POLICIES: Source = Source::Policies(Kind::ClusterPolicy);
+    const POLICIES: Collection = Collection::Policies(Kind::ClusterPolicy);
 
     #[test]
     fn an_answer_is_not_undone_by_an_older_word_of_a_watch() {
         let mut world = World::new("default");
-        world.take(News::Applied(POLICIES, Box::new(policy("u", "default", "12"))));
-        world.take(News::Applied(POLICIES, Box::new(policy("u", "default", "9"))));
+        world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "12"))));
+        world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "9"))));
         assert_eq!(world.policies["u"].version, "12");
     }
 
@@ -192,7 +192,7 @@ mod tests {
             let reference = json!({"kind": "ClusterPolicy", "name": "a", "uid": "u"});
             let object = json!({"metadata": {"name": name, "uid": name, "resourceVersion": "1"},
                                 "data": {"policy": reference, "generation": 1, "spec": {}}});
-            News::Applied(Source::Revisions, Box::new(serde_json::from_value(object).expect("an object")))
+            Change::Applied(Collection::Revisions, Box::new(serde_json::from_value(object).expect("an object")))
         };
         let reference = portcullis_api::PolicyReference {
             kind: Kind::ClusterPolicy,
@@ -211,19 +211,19 @@ mod tests {
     #[test]
     fn policies_of_others_are_not_seen() {
         let mut world = World::new("default");
-        world.take(News::Applied(POLICIES, Box::new(policy("u", "other", "1"))));
+        world.take(Change::Applied(POLICIES, Box::new(policy("u", "other", "1"))));
         assert!(world.policies.is_empty());
     }
 
     #[test]
     fn a_list_takes_away_what_it_does_not_name() {
         let mut world = World::new("default");
-        world.take(News::Applied(POLICIES, Box::new(policy("u", "default", "1"))));
-        world.take(News::Applied(POLICIES, Box::new(policy("v", "default", "2"))));
-        world.take(News::Listed(POLICIES, ["v".to_owned()].into()));
+        world.take(Change::Applied(POLICIES, Box::new(policy("u", "default", "1"))));
+        world.take(Change::Applied(POLICIES, Box::new(policy("v", "default", "2"))));
+        world.take(Change::Listed(POLICIES, ["v".to_owned()].into()));
         assert_eq!(world.policies.keys().collect::<Vec<_>>(), ["v"]);
         assert!(!world.is_complete());
-        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, BTreeSet::new())));
+        Collection::ALL.into_iter().for_each(|collection| world.take(Change::Listed(collection, BTreeSet::new())));
         assert!(world.is_complete() && world.policies.is_empty());
     }
 }

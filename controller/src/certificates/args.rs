@@ -8,15 +8,15 @@ use portcullis_process::{SettingError, parse_duration};
 
 use super::rules::{Purpose, Rules};
 
-/// Shortest lifetime of anything. Shorter ones would be renewed all the time.
+/// The shortest lifetime of a certificate. A shorter one would be renewed all the time.
 const SHORTEST: Duration = Duration::from_secs(10);
 
-/// Who makes the certificates.
+/// Where the certificates come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Form {
-    /// This controller.
+    /// This controller makes them.
     Own,
-    /// Somebody else, for instance cert-manager, who writes a Secret with `ca.crt`.
+    /// Another program, for instance cert-manager, writes a Secret with `ca.crt`.
     External,
 }
 
@@ -24,7 +24,7 @@ pub enum Form {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Certificates")]
 pub struct CertificateArgs {
-    /// Who makes the certificates: this controller, or somebody else, like cert-manager, who writes the external Secret.
+    /// Where the certificates come from: made by this controller, or by another program like cert-manager that writes the external Secret.
     #[arg(long, env = "PORTCULLIS_CERTIFICATES", value_name = "WHO", value_enum, default_value_t = Form::Own)]
     pub certificates: Form,
 
@@ -32,16 +32,16 @@ pub struct CertificateArgs {
     #[arg(long, env = "PORTCULLIS_CA_SECRET", value_name = "NAME")]
     pub ca_secret: Option<String>,
 
-    /// The Secret of the serving certificate, which pods mount. [default: portcullis-<policy server>-tls]
+    /// The Secret of the serving certificate; pods mount it. [default: portcullis-<policy server>-tls]
     #[arg(long, env = "PORTCULLIS_TLS_SECRET", value_name = "NAME")]
     pub tls_secret: Option<String>,
 
-    /// The Secret that somebody else writes; its content is given to the pods when every webhook trusts it.
+    /// The Secret that the other program writes. Its content is passed on to the pods once every webhook trusts it.
     /// [default: portcullis-<policy server>-external]
     #[arg(long, env = "PORTCULLIS_EXTERNAL_SECRET", value_name = "NAME")]
     pub external_secret: Option<String>,
 
-    /// Makes certificates by which loaders help each other while a registry is away, with an authority of their own.
+    /// Makes certificates, with an authority of their own, that let loaders get modules from each other while a registry is down.
     #[arg(long, env = "PORTCULLIS_SIBLINGS")]
     pub siblings: bool,
 
@@ -49,27 +49,28 @@ pub struct CertificateArgs {
     #[arg(long, env = "PORTCULLIS_SIBLINGS_CA_SECRET", value_name = "NAME")]
     pub siblings_ca_secret: Option<String>,
 
-    /// The Secret of the loaders' certificate, which pods mount. [default: portcullis-<policy server>-siblings]
+    /// The Secret of the loaders' certificate; pods mount it. [default: portcullis-<policy server>-siblings]
     #[arg(long, env = "PORTCULLIS_SIBLINGS_SECRET", value_name = "NAME")]
     pub siblings_secret: Option<String>,
 
-    /// How long an authority lives. The next one is made when a third of that is left.
+    /// How long a certificate authority is valid. It is replaced when a third of that time is left.
     #[arg(long, env = "PORTCULLIS_CA_LIFETIME", value_name = "TIME", default_value = "365d", value_parser = parse_duration)]
     pub ca_lifetime: Duration,
 
-    /// How long a serving certificate lives. The next one is made when a third of that is left.
+    /// How long a serving certificate is valid. It is renewed when a third of that time is left.
     #[arg(long, env = "PORTCULLIS_TLS_LIFETIME", value_name = "TIME", default_value = "90d", value_parser = parse_duration)]
     pub tls_lifetime: Duration,
 
-    /// How long every webhook must have trusted a new authority before it signs.
+    /// How long every webhook must have trusted a new authority before it signs certificates.
     #[arg(long, env = "PORTCULLIS_CA_PAUSE", value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
     pub ca_pause: Duration,
 
-    /// How long a new serving certificate may take to reach every pod. Longer than the kubelet's sync period and the age of its cache.
+    /// How long a new serving certificate may take to reach every pod. It must be longer than the kubelet's sync period and the age of its
+    /// cache together.
     #[arg(long, env = "PORTCULLIS_TLS_PAUSE", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
     pub tls_pause: Duration,
 
-    /// A certificate with less time left, although it should have been renewed, gives an event.
+    /// An event warns when a certificate that should have been renewed has less time left than this.
     #[arg(long, env = "PORTCULLIS_CERTIFICATE_WARNING", value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
     pub certificate_warning: Duration,
 }
@@ -85,7 +86,7 @@ impl CertificateArgs {
         self.tls_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-tls"))
     }
 
-    /// The name of the Secret that somebody else writes; nothing where this controller makes the certificates.
+    /// The name of the Secret that another program writes; `None` if this controller makes the certificates.
     pub fn external_secret(&self, policy_server: &str) -> Option<String> {
         let name = || self.external_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-external"));
         (self.certificates == Form::External).then(name)
@@ -101,7 +102,7 @@ impl CertificateArgs {
         self.siblings_secret.clone().unwrap_or_else(|| format!("portcullis-{policy_server}-siblings"))
     }
 
-    /// The rules for the loaders of a policy server, where they are to have certificates.
+    /// The rules for the certificates of a policy server's loaders; `None` if they get none.
     ///
     /// # Errors
     /// When settings contradict each other.
@@ -117,14 +118,14 @@ impl CertificateArgs {
         ];
         for (number, (setting, name)) in names.iter().enumerate() {
             if let Some((other, _)) = names[..number].iter().find(|(_, earlier)| earlier == name) {
-                return Err(SettingError::new(*setting, format!("is the Secret of {other} too; give them two names")));
+                return Err(SettingError::new(*setting, format!("is also the Secret of {other}: choose another name")));
             }
         }
-        // Loaders learn of an authority and of a certificate alike: by the Secret that they mount.
+        // Loaders get both the authority and the certificate from the Secret that they mount.
         let pauses = self.tls_pause.saturating_mul(2);
         if pauses >= self.ca_lifetime / 3 {
             let problem = format!(
-                "is too short for --siblings: an authority is replaced in its last third, which takes {pauses:?} of pauses (twice --tls-pause)"
+                "is too short for --siblings: an authority is replaced in its last third, and that takes {pauses:?} (twice --tls-pause)"
             );
             return Err(SettingError::new("--ca-lifetime", problem));
         }
@@ -140,27 +141,27 @@ impl CertificateArgs {
         }))
     }
 
-    /// The rules for this service of a policy server.
+    /// The rules for the certificates of a policy server's Service.
     ///
     /// # Errors
     /// When settings contradict each other.
     pub fn rules(&self, policy_server: &str, namespace: &str, service: &str) -> Result<Rules, SettingError> {
         if self.ca_secret(policy_server) == self.tls_secret(policy_server) {
-            return Err(SettingError::new("--ca-secret", "is the Secret of --tls-secret too; give them two names"));
+            return Err(SettingError::new("--ca-secret", "is also the Secret of --tls-secret: choose another name"));
         }
         if self.external_secret(policy_server).is_some_and(|name| name == self.tls_secret(policy_server)) {
-            let problem = "is the Secret of --tls-secret too, which pods mount; give them two names";
+            let problem = "is also the Secret of --tls-secret, which pods mount: choose another name";
             return Err(SettingError::new("--external-secret", problem));
         }
         for (setting, lifetime) in [("--ca-lifetime", self.ca_lifetime), ("--tls-lifetime", self.tls_lifetime)] {
             if lifetime < SHORTEST {
-                return Err(SettingError::new(setting, format!("is {lifetime:?}; want {SHORTEST:?} at least")));
+                return Err(SettingError::new(setting, format!("is {lifetime:?}: want at least {SHORTEST:?}")));
             }
         }
         let pauses = self.ca_pause.saturating_add(self.tls_pause);
         if pauses >= self.ca_lifetime / 3 {
             let problem = format!(
-                "is too short: an authority is replaced in its last third, which takes {pauses:?} of pauses (--ca-pause and --tls-pause)"
+                "is too short: an authority is replaced in its last third, and that takes {pauses:?} (--ca-pause and --tls-pause)"
             );
             return Err(SettingError::new("--ca-lifetime", problem));
         }

@@ -12,7 +12,7 @@ use super::certificate::{Certificate, CertificateError};
 use super::rules::{Purpose, Rules, Validity};
 use super::serving::Pair;
 
-/// The authority that signs serving certificates. It is never shown: its key is a secret.
+/// The authority that signs serving certificates. It has no `Debug` or `Display`: its key is a secret.
 pub(crate) struct Authority {
     /// Its certificate.
     pub(crate) certificate: Certificate,
@@ -26,10 +26,10 @@ pub(crate) enum AuthorityError {
     #[error("`ca.crt` {0}")]
     Certificate(#[from] CertificateError),
     /// The certificate may not sign others.
-    #[error("the first certificate in `ca.crt` is no certificate of an authority")]
+    #[error("the first certificate in `ca.crt` is not that of an authority")]
     NoAuthority,
-    /// The key cannot be read, or is of a kind that is not supported.
-    #[error("`ca.key` is no private key of a supported kind")]
+    /// The key cannot be read, or its type is not supported.
+    #[error("`ca.key` is not a private key of a supported type")]
     Key,
     /// Key and certificate do not belong together.
     #[error("`ca.key` is not the key of the certificate in `ca.crt`")]
@@ -46,10 +46,10 @@ impl From<rcgen::Error> for AuthorityError {
 }
 
 impl Authority {
-    /// A new one, with a P-256 key.
+    /// Makes a new authority, with a P-256 key.
     pub(crate) fn make(rules: &Rules, now: Timestamp) -> Result<Self, AuthorityError> {
         let mut params = CertificateParams::default();
-        // A name of its own, as two authorities are trusted at once and people should see which is which.
+        // With the time, so that people can tell two authorities apart that are trusted at the same time.
         let name = match rules.purpose {
             Purpose::Webhooks => format!("portcullis {} {now:.0}", rules.policy_server),
             Purpose::Siblings => format!("portcullis {} siblings {now:.0}", rules.policy_server),
@@ -81,7 +81,7 @@ impl Authority {
     pub(crate) fn issue(&self, rules: &Rules, now: Timestamp) -> Result<Pair, AuthorityError> {
         let mut params = CertificateParams::new(rules.names.clone())?;
         let name = rules.names.first().cloned().unwrap_or_default();
-        // A common name has at most 64 characters and nobody reads it any more; the alternative names count.
+        // Without a common name: it has at most 64 characters and is ignored in favour of the alternative names.
         params.distinguished_name.push(DnType::CommonName, name.chars().take(64).collect::<String>());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match rules.purpose {
@@ -101,7 +101,7 @@ impl Authority {
         CaBundle::of([self.certificate.clone()])
     }
 
-    /// The key, as PEM. For the Secret and for nothing else.
+    /// The key as PEM, for the Secret only.
     pub(crate) fn key_pem(&self) -> String {
         self.key.serialize_pem()
     }

@@ -2,14 +2,14 @@
 
 use super::certificate::{Certificate, CertificateError};
 
-/// Certificates of authorities, each once, the newest first.
+/// Certificates of authorities, each once, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CaBundle {
     certificates: Vec<Certificate>,
 }
 
 impl CaBundle {
-    /// Of these, in this order; a certificate that comes again is left out.
+    /// A bundle of these, in this order, without repetitions.
     pub(crate) fn of(certificates: impl IntoIterator<Item = Certificate>) -> Self {
         let mut bundle = Self::default();
         certificates.into_iter().for_each(|certificate| bundle.add(certificate));
@@ -27,28 +27,28 @@ impl CaBundle {
         }
     }
 
-    /// With those of another one behind.
+    /// This bundle, followed by the certificates of another one.
     pub(crate) fn and(mut self, other: &Self) -> Self {
         other.certificates.iter().cloned().for_each(|certificate| self.add(certificate));
         self
     }
 
-    /// Those that this holds and `other` does not.
+    /// The certificates of this bundle that `other` does not have.
     pub(crate) fn without(&self, other: &Self) -> Self {
         Self::of(self.certificates.iter().filter(|one| !other.certificates.contains(one)).cloned())
     }
 
-    /// Those whose time has not ended.
+    /// The certificates that have not expired.
     pub(crate) fn living(&self, now: jiff::Timestamp) -> Self {
         Self::of(self.certificates.iter().filter(|one| !one.is_over(now)).cloned())
     }
 
-    /// Whether every certificate of `other` is in it.
+    /// Whether every certificate of `other` is in this bundle.
     pub(crate) fn holds(&self, other: &Self) -> bool {
         other.certificates.iter().all(|one| self.certificates.contains(one))
     }
 
-    /// Whether there is none.
+    /// Whether it has no certificates.
     pub fn is_empty(&self) -> bool {
         self.certificates.is_empty()
     }
@@ -58,12 +58,12 @@ impl CaBundle {
         &self.certificates
     }
 
-    /// The bundle as a webhook's `caBundle` holds it, as PEM. (In the object's JSON it stands in base64 once more.)
+    /// The bundle as PEM, for a webhook's `caBundle`. (In JSON the field is encoded in base64.)
     pub fn pem(&self) -> String {
         self.certificates.iter().map(Certificate::pem).collect()
     }
 
-    /// Whether this PEM text trusts the same authorities, whatever its order and its line breaks.
+    /// Whether this PEM text has the same authorities, in any order and with any line breaks.
     pub fn is_same_as(&self, pem: &[u8]) -> bool {
         Self::parse(pem).is_ok_and(|other| self.holds(&other) && other.holds(self))
     }

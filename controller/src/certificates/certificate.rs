@@ -1,4 +1,4 @@
-//! One certificate as far as this program looks at it.
+//! One certificate, with what this program reads of it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,36 +10,36 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Most certificates of one PEM text.
+/// The largest number of certificates in one PEM text.
 const MOST: usize = 32;
-/// Length of a line of PEM.
+/// The length of a line of PEM.
 const LINE: usize = 64;
 
-/// A certificate that could be decoded. Equal means equal to the byte.
+/// A certificate that could be decoded. Two are equal if their bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Certificate {
     der: CertificateDer<'static>,
-    /// When its time begins.
+    /// When it begins to be valid.
     pub(crate) not_before: Timestamp,
-    /// When its time ends.
+    /// When it expires.
     pub(crate) not_after: Timestamp,
-    /// Whether it may sign others.
+    /// Whether it may sign other certificates.
     pub(crate) is_authority: bool,
 }
 
-/// Why a text holds no certificates. Nothing of the text is quoted.
+/// Why certificates cannot be read from a text. Nothing of the text is quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateError {
-    /// Not PEM.
+    /// The text is not PEM.
     #[error("is not PEM: {0}")]
     Pem(String),
-    /// PEM without a certificate.
+    /// The PEM has no certificate.
     #[error("holds no certificate")]
     Empty,
-    /// More than anybody needs.
+    /// There are too many certificates.
     #[error("holds more than {MOST} certificates")]
     TooMany,
-    /// PEM of something else.
+    /// The PEM holds something else than a certificate.
     #[error("holds a certificate that cannot be decoded")]
     Undecodable,
 }
@@ -74,7 +74,7 @@ impl Certificate {
         Ok(Self { der, not_before, not_after, is_authority })
     }
 
-    /// As PEM, with a line break at the end.
+    /// The certificate as PEM, with a line break at the end.
     pub(crate) fn pem(&self) -> String {
         let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
         let text = STANDARD.encode(&self.der);
@@ -100,24 +100,24 @@ impl Certificate {
         parsed.map(|(_, certificate)| certificate.tbs_certificate.subject_pki.raw.to_vec()).unwrap_or_default()
     }
 
-    /// Whether its time has ended.
+    /// Whether it has expired.
     pub(crate) fn is_over(&self, now: Timestamp) -> bool {
         self.not_after <= now
     }
 
-    /// When a third of its time is left, which is when the next one is made.
+    /// When a third of its time is left, which is when it is renewed.
     pub(crate) fn due(&self) -> Timestamp {
         let third = self.not_after.duration_since(self.not_before) / 3;
         self.not_after.checked_sub(third).unwrap_or(self.not_before)
     }
 
-    /// Whether a client that trusts this authority only takes `leaf` for a server's, its time left aside.
+    /// Whether a client that trusts only this authority accepts `leaf` as a server's certificate, apart from its validity period.
     pub(crate) fn vouches_for(&self, leaf: &Self, chain: &[Self]) -> bool {
         let mut roots = RootCertStore::empty();
         let Ok(()) = roots.add(self.der.clone()) else { return false };
         let Ok(parsed) = ParsedCertificate::try_from(&leaf.der) else { return false };
         let chain: Vec<_> = chain.iter().map(|certificate| certificate.der.clone()).collect();
-        // A moment at which both are in their time, if there is any.
+        // A time at which both are valid, if there is one.
         let moment = leaf.not_before.max(self.not_before).as_second();
         let moment = UnixTime::since_unix_epoch(std::time::Duration::from_secs(u64::try_from(moment).unwrap_or(0)));
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms.all;

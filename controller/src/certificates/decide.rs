@@ -1,4 +1,4 @@
-//! What to do next about the certificates. Pure: Secrets and the time in, one step out.
+//! Decides the next step with the certificates. Pure: from the Secrets and the time to one step.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,36 +12,36 @@ use super::rules::Rules;
 use super::serving::{Pair, PairError};
 use super::stored::{StoredAuthority, StoredServing};
 
-/// When to look again at webhooks that do not trust a new authority yet. Whoever registers them is at it.
+/// How long to wait before looking again at webhooks that do not trust a new authority yet; they are being changed meanwhile.
 pub(super) const SPREADING: Duration = Duration::from_secs(1);
 
-/// What is known beside the Secrets.
+/// What is known besides the Secrets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
-    /// The time, as the API server has it.
+    /// The time, by the API server's clock.
     pub(crate) now: Timestamp,
-    /// For how long Secrets and webhooks have been seen just as they are. Counted by a clock that does not jump.
+    /// For how long Secrets and webhooks have not changed, by the monotonic clock.
     pub(crate) quiet: Duration,
-    /// Whether every webhook trusts every authority that is in use. Loaders are not asked: they follow the serving Secret.
+    /// Whether every webhook trusts every authority that is in use. Always true for loaders, which follow the serving Secret.
     pub(crate) is_spread: bool,
-    /// What this program said last that webhooks are to trust.
+    /// The authorities that this program last wanted webhooks to trust.
     pub(crate) remembered: &'a CaBundle,
 }
 
-/// What to do, and what to say.
+/// What to do, and what to report.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// The authorities that webhooks are to trust now.
+    /// The authorities that webhooks should trust now.
     pub(crate) bundle: CaBundle,
-    /// What to write, if anything.
+    /// The next write, if any.
     pub(crate) step: Option<Step>,
-    /// After how long something is to be done, if nothing else changes.
+    /// When to decide again, if nothing else changes.
     pub(crate) wait: Option<Duration>,
-    /// What is wrong.
+    /// What is wrong with the Secrets.
     pub(crate) problems: Vec<Problem>,
-    /// When the certificates end.
+    /// When the certificates expire.
     pub(crate) ends: Vec<(Which, Timestamp)>,
-    /// Those whose renewal is due although they have little time left.
+    /// The certificates that should have been renewed and expire soon.
     pub(crate) expiring: Vec<Which>,
 }
 
@@ -52,10 +52,10 @@ pub(crate) enum Step {
     MakeAuthority {
         /// Why.
         cause: Cause,
-        /// Those that are trusted beside it.
+        /// The other authorities that are trusted.
         previous: CaBundle,
     },
-    /// The stored authority stays; these are trusted beside it.
+    /// The stored authority stays, and the other authorities that are trusted change.
     Trust {
         /// All of them.
         previous: CaBundle,
@@ -67,26 +67,26 @@ pub(crate) enum Step {
     },
     /// The serving Secret's `ca.crt` becomes the bundle.
     Show,
-    /// What somebody else made becomes the content of the serving Secret.
+    /// The other program's certificate becomes the content of the serving Secret.
     Give,
 }
 
-/// Why something is made.
+/// Why an authority or a certificate is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// There is none.
     Absent,
-    /// What is there cannot be used.
+    /// The stored one cannot be used.
     Unusable,
-    /// Its time has ended.
+    /// The stored one has expired.
     Ended,
-    /// A third of its time is left.
+    /// A third of the stored one's time is left.
     Due,
-    /// It is not for the names that it should be for.
+    /// The stored one is for other DNS names.
     OtherNames,
-    /// It is of an authority that nobody trusts.
+    /// The stored one was signed by an authority that is not trusted.
     Untrusted,
-    /// Everybody trusts the new authority.
+    /// The new authority is trusted everywhere.
     Introduced,
 }
 
@@ -102,39 +102,41 @@ pub(crate) enum Which {
 /// What is wrong with what is stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Problem {
-    /// Of the authority's Secret.
+    /// The authority's Secret does not hold an authority and its key.
     #[error("{0}")]
     Authority(AuthorityError),
-    /// Of the authority's Secret.
+    /// `previous.crt` of the authority's Secret cannot be read.
     #[error("`previous.crt` {0}")]
     Previous(CertificateError),
-    /// Of the serving Secret.
+    /// The serving Secret does not hold a certificate and its key.
     #[error("{0}")]
     Serving(PairError),
-    /// Of the serving Secret.
+    /// `ca.crt` of the serving Secret cannot be read.
     #[error("`ca.crt` {0}")]
     Shown(CertificateError),
-    /// Somebody else makes the certificates, and there are none.
-    #[error("is not there; who makes the certificates must write it, with `tls.crt`, `tls.key` and `ca.crt`")]
+    /// Another program makes the certificates, and has not written its Secret.
+    #[error(
+        "does not exist; the program that makes the certificates must write it, with `tls.crt`, `tls.key` and `ca.crt`"
+    )]
     NoServing,
-    /// Somebody else makes the certificates, and not for the name that API servers ask for.
-    #[error("holds a certificate for other names than `{0}`, and is not taken")]
+    /// Another program's certificate is not for the name that API servers check.
+    #[error("holds a certificate for other names than `{0}`, and is not used")]
     OtherNames(String),
-    /// Somebody else makes the certificates, and this one is not good now.
-    #[error("holds a certificate that is good from {from} to {until} only, and is not taken")]
+    /// Another program's certificate is not valid now.
+    #[error("holds a certificate that is valid from {from} to {until} only, and is not used")]
     OutOfTime {
-        /// When it begins.
+        /// When it begins to be valid.
         from: Timestamp,
-        /// When it ends.
+        /// When it expires.
         until: Timestamp,
     },
-    /// Somebody else makes the certificates, and names others than those who sign them.
+    /// Another program's certificate was not signed by an authority of its `ca.crt`.
     #[error(
-        "holds a `tls.crt` that no authority in `ca.crt` has signed with RSA, Ed25519 or ECDSA of P-256 or P-384, and is not taken"
+        "holds a `tls.crt` that no authority in `ca.crt` has signed with RSA, Ed25519 or ECDSA of P-256 or P-384, and is not used"
     )]
     OtherAuthority,
-    /// Somebody else makes the certificates, and does not say who signs them.
-    #[error("has no `ca.crt`, so webhooks cannot trust the policy server; take an issuer that writes it")]
+    /// Another program's Secret does not have the authority.
+    #[error("has no `ca.crt`, so webhooks cannot trust the policy server; use an issuer that writes it")]
     NotShown,
     /// The API server's clock is before the time at which the authority was made.
     #[error("holds an authority from the future; nothing is renewed until the clock of the API server is right again")]
@@ -172,10 +174,10 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::Absent => "there was none",
             Self::Unusable => "the old one could not be used",
-            Self::Ended => "the old one has ended",
+            Self::Ended => "the old one has expired",
             Self::Due => "a third of its time is left",
             Self::OtherNames => "the old one is for other names",
-            Self::Untrusted => "the old one is of an unknown authority",
+            Self::Untrusted => "the old one was signed by an unknown authority",
             Self::Introduced => "the new authority is trusted everywhere",
         })
     }
@@ -186,11 +188,11 @@ impl fmt::Display for Step {
         match self {
             Self::MakeAuthority { cause, previous } if previous.is_empty() => write!(f, "a new authority: {cause}"),
             Self::MakeAuthority { cause, .. } => write!(f, "a new authority beside the old one: {cause}"),
-            Self::Trust { previous } if previous.is_empty() => f.write_str("the old authority is trusted no more"),
+            Self::Trust { previous } if previous.is_empty() => f.write_str("the old authority is no longer trusted"),
             Self::Trust { .. } => f.write_str("another authority is trusted beside the stored one"),
             Self::IssueServing { cause } => write!(f, "a new serving certificate: {cause}"),
             Self::Show => f.write_str("`ca.crt` has all authorities that are in use"),
-            Self::Give => f.write_str("what somebody else made, which every webhook trusts now"),
+            Self::Give => f.write_str("the certificate of the other program, which every webhook trusts now"),
         }
     }
 }
@@ -213,7 +215,7 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
                 Some(Err(_)) => Cause::Unusable,
                 Some(Ok(_)) => Cause::Ended,
             };
-            // Who answers until the new serving certificate is everywhere is trusted by these.
+            // Replicas that still show the old serving certificate are trusted through these.
             let previous = stored.previous.clone().and(&serving.shown()).and(moment.remembered).living(moment.now);
             decision.bundle = previous.clone();
             decision.step = Some(Step::MakeAuthority { cause, previous });
@@ -230,7 +232,7 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
         return decision;
     }
     let now = match &serving.pair {
-        // Replicas that run have the old one, and those that start are not called before webhooks trust them.
+        // Running replicas have the old certificate, and starting ones are not called before webhooks trust them.
         None | Some(Err(_)) if !moment.is_spread => Now::Wait(Some(SPREADING)),
         None => Now::Do(Step::IssueServing { cause: Cause::Absent }),
         Some(Err(_)) => Now::Do(Step::IssueServing { cause: Cause::Unusable }),
@@ -239,7 +241,7 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
     match now {
         Now::Do(step) => {
             if let Step::Trust { previous } = &step {
-                // Webhooks trust it before it is stored, as they may have done so until now.
+                // Webhooks trust it before it is stored, as they may have trusted it until now.
                 decision.bundle = decision.bundle.and(previous);
             }
             decision.step = Some(step);
@@ -281,8 +283,8 @@ fn with_pair(
     let vouches = |one: &&Certificate| one.vouches_for(&pair.leaf, &pair.chain);
     let is_ours = vouches(&&authority.certificate);
     if !is_ours && !stored.previous.certificates().iter().any(|one| vouches(&one)) {
-        // The authority's Secret was replaced by hand, or somebody else made the certificates until now: what replicas show is trusted by
-        // somebody who is not in it.
+        // The authority's Secret was replaced by hand, or another program made the certificates until now: replicas show a certificate of
+        // an authority that is not in the Secret.
         let others = serving.shown().and(moment.remembered).without(&bundle);
         return match others.certificates().iter().find(vouches) {
             Some(issuer) => {
@@ -292,7 +294,7 @@ fn with_pair(
             None => issue(Cause::Untrusted),
         };
     }
-    // That of another authority is replaced in any case, when webhooks trust this one.
+    // A certificate of another authority is replaced in any case, once webhooks trust this one.
     if is_ours && !pair.leaf.is_for(&rules.names) {
         return issue(Cause::OtherNames);
     }
@@ -321,12 +323,12 @@ fn with_pair(
 }
 
 impl Decision {
-    /// Nothing but what webhooks are to trust.
+    /// A decision that only says what webhooks should trust.
     pub(crate) fn new(bundle: CaBundle) -> Self {
         Self { bundle, step: None, wait: None, problems: Vec::new(), ends: Vec::new(), expiring: Vec::new() }
     }
 
-    /// Notes the end of a certificate, and whether somebody should look.
+    /// Notes when a certificate expires, and whether to warn about it.
     pub(crate) fn judge(&mut self, now: Timestamp, rules: &Rules, which: Which, certificate: &Certificate) {
         self.ends.push((which, certificate.not_after));
         let left = Duration::try_from(certificate.not_after.duration_since(now)).unwrap_or(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Events on the two Secrets.
+//! Events on the Secrets of the certificates.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use portcullis_kubernetes::CONTROLLER_REPORTING;
 
 use super::decide::Which;
 
-/// The same is told again after this time.
+/// An event is repeated after this time.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// Longest note, in bytes.
+/// The longest note, in bytes.
 const NOTE: usize = 1024;
 
-/// What can be told.
+/// The reasons of these events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reason {
     /// A certificate should have been renewed and has little time left.
     CertificateExpiring,
-    /// What a Secret holds cannot be used, or it cannot be written.
+    /// The content of a Secret cannot be used, or the Secret cannot be written.
     CertificateInvalid,
 }
 
@@ -33,7 +33,7 @@ impl Reason {
     }
 }
 
-/// Tells each thing once an hour.
+/// Writes events, each at most once an hour.
 pub(crate) struct Events {
     client: Client,
     reporter: Reporter,
@@ -61,7 +61,7 @@ impl Events {
             action: "KeepCertificates".to_owned(),
             secondary: None,
         };
-        // A new one each time: a recorder counts up an event that it wrote within minutes, even when there is something else to say now.
+        // A new recorder each time: one that wrote an event within the last minutes only increases its count, even if the note differs.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         match recorder.publish(&event, secret).await {
             Ok(()) => drop(self.told.insert((reason, which), (note, Instant::now()))),

@@ -1,18 +1,18 @@
-//! Certificates that somebody else makes, for instance cert-manager: what webhooks are to trust, and when pods get them. Pure.
+//! Certificates of another program, for instance cert-manager: which authorities webhooks trust, and when pods get a certificate. Pure.
 
 use std::time::Duration;
 
 use super::bundle::CaBundle;
 use super::decide::{Decision, Moment, Now, Problem, SPREADING, Step, Which};
-use super::external_certificate::Offer;
+use super::external_certificate::ExternalCertificate;
 use super::rules::Rules;
 use super::stored::{Data, StoredServing};
 
-/// Decides what to trust, and whether what is offered is given to the pods, which have `given` now. The other side changes certificate and
-/// authority at once; so webhooks trust first, and for as long as pods take to follow they trust what was before.
+/// Decides which authorities to trust, and whether to pass `offer` on to the pods, which have `given` now. The other program changes
+/// certificate and authority at once, so webhooks trust the new authority first, and the old one for as long as pods take to follow.
 pub(crate) fn follow(
     moment: &Moment<'_>,
-    offer: &Result<Offer, Problem>,
+    offer: &Result<ExternalCertificate, Problem>,
     given: Option<&Data>,
     rules: &Rules,
 ) -> Decision {
@@ -30,7 +30,7 @@ pub(crate) fn follow(
             decision
         }
         Err(problem) => {
-            // Replicas go on with what they have, and so do webhooks.
+            // Replicas and webhooks keep what they have.
             let mut decision = Decision::new(shown.clone().and(moment.remembered));
             decision.problems.push(problem.clone());
             decision
@@ -45,7 +45,7 @@ pub(crate) fn follow(
     decision
 }
 
-/// Pods were given what is offered. What was trusted before stays trusted until the last of them shows it.
+/// Pods were given the certificate. The earlier authorities stay trusted until the last pod shows it.
 fn settle(moment: &Moment<'_>, authorities: &CaBundle, rules: &Rules) -> Decision {
     let left = rules.replica_pause.checked_sub(moment.quiet).filter(|left| !left.is_zero());
     let old = moment.remembered.without(authorities).living(moment.now);
@@ -56,13 +56,13 @@ fn settle(moment: &Moment<'_>, authorities: &CaBundle, rules: &Rules) -> Decisio
     decision
 }
 
-/// Gives pods what is offered as soon as API servers accept it.
-fn introduce(moment: &Moment<'_>, offer: &Offer, stored: &StoredServing, rules: &Rules) -> Now {
+/// Passes the certificate on to pods as soon as API servers accept it.
+fn introduce(moment: &Moment<'_>, offer: &ExternalCertificate, stored: &StoredServing, rules: &Rules) -> Now {
     if !moment.is_spread {
         return Now::Wait(Some(SPREADING));
     }
     let is_served = stored.leaf.as_ref().is_some_and(|leaf| !leaf.is_over(moment.now));
-    // A mere renewal is of an authority that has long been trusted, and where nobody is accepted there is nothing to wait for.
+    // A renewed certificate of the same authority is trusted already; and if no valid certificate is served, waiting only prolongs that.
     let is_hurried = !is_served || offer.is_of(&stored.shown());
     let pause = if is_hurried { Duration::ZERO } else { rules.bundle_pause };
     Now::after(pause, moment, Step::Give)
@@ -91,7 +91,7 @@ mod tests {
         given: Option<&Data>,
     ) -> Decision {
         let moment = Moment { now: now(), quiet: Duration::from_secs(quiet), is_spread, remembered };
-        follow(&moment, &Offer::read(offered, &rules(), now()), given, &rules())
+        follow(&moment, &ExternalCertificate::read(offered, &rules(), now()), given, &rules())
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         let new = StoredServing::data(&new.issue(&rules(), later).expect("a certificate"), &new.bundle());
         let remembered = old.bundle();
         let moment = Moment { now: later, quiet: Duration::ZERO, is_spread: true, remembered: &remembered };
-        let decision = follow(&moment, &Offer::read(Some(&new), &rules(), later), Some(&given), &rules());
+        let decision = follow(&moment, &ExternalCertificate::read(Some(&new), &rules(), later), Some(&given), &rules());
         assert_eq!((decision.step, decision.expiring), (Some(Step::Give), vec![Which::Serving]));
     }
 

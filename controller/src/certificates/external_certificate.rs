@@ -1,4 +1,4 @@
-//! What somebody else made for the pods. Pure.
+//! A certificate that another program made for the pods. Pure.
 
 use jiff::Timestamp;
 
@@ -11,7 +11,7 @@ use super::stored::{CA_CERTIFICATE, Data, TLS_CERTIFICATE, TLS_KEY};
 
 /// A certificate with key and authorities that a pod can show and that an API server accepts.
 #[derive(Debug)]
-pub(crate) struct Offer {
+pub(crate) struct ExternalCertificate {
     leaf: Certificate,
     chain: Vec<Certificate>,
     authorities: CaBundle,
@@ -19,11 +19,11 @@ pub(crate) struct Offer {
     data: Data,
 }
 
-impl Offer {
-    /// Reads the data of somebody else's Secret; nothing where there is none.
+impl ExternalCertificate {
+    /// Reads the data of the other program's Secret; `None` if there is no Secret.
     ///
     /// # Errors
-    /// When API servers would refuse whoever shows it, so that what pods have is better.
+    /// When API servers would not accept a pod that shows it, so pods should keep what they have.
     pub(crate) fn read(data: Option<&Data>, rules: &Rules, now: Timestamp) -> Result<Self, Problem> {
         let data = data.ok_or(Problem::NoServing)?;
         let text = |key: &str| data.get(key).map(|text| text.0.as_slice()).unwrap_or_default();
@@ -45,29 +45,29 @@ impl Offer {
         let data = keys.iter().filter_map(|key| data.get_key_value(*key));
         let data = data.map(|(key, text)| (key.clone(), text.clone())).collect();
         let offer = Self { leaf, chain, authorities, data };
-        // One that signed itself is its own authority.
+        // A self-signed certificate is its own authority.
         if !offer.authorities.certificates().contains(&offer.leaf) && !offer.is_of(&offer.authorities) {
             return Err(Problem::OtherAuthority);
         }
         Ok(offer)
     }
 
-    /// Whether some of these authorities vouches for the certificate.
+    /// Whether one of these authorities signed the certificate.
     pub(crate) fn is_of(&self, authorities: &CaBundle) -> bool {
         authorities.certificates().iter().any(|authority| authority.vouches_for(&self.leaf, &self.chain))
     }
 
-    /// Whether this is what pods were given.
+    /// Whether pods were given this certificate.
     pub(crate) fn is(&self, given: Option<&Data>) -> bool {
         given == Some(&self.data)
     }
 
-    /// Whom an API server must trust.
+    /// The authorities that an API server must trust.
     pub(crate) fn authorities(&self) -> &CaBundle {
         &self.authorities
     }
 
-    /// What pods are to be given.
+    /// The data of the serving Secret for it.
     pub(crate) fn into_data(self) -> Data {
         self.data
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn problem(data: &Data) -> Option<Problem> {
-        Offer::read(Some(data), &rules(), now()).err()
+        ExternalCertificate::read(Some(data), &rules(), now()).err()
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
         let one = authority();
         let mut made = data(&one, &rules());
         made.insert("keystore.jks".to_owned(), ByteString(b"noise".to_vec()));
-        let offer = Offer::read(Some(&made), &rules(), now()).expect("a good one");
+        let offer = ExternalCertificate::read(Some(&made), &rules(), now()).expect("a good one");
         assert_eq!(*offer.authorities(), one.bundle());
         assert!(offer.is_of(&one.bundle()) && !offer.is_of(&authority().bundle()));
         made.remove("keystore.jks");
@@ -135,13 +135,13 @@ mod tests {
         let mut without = data(&one, &rules());
         without.remove("ca.crt");
         assert_eq!(problem(&without), Some(Problem::NotShown));
-        assert_eq!(Offer::read(None, &rules(), now()).err(), Some(Problem::NoServing));
+        assert_eq!(ExternalCertificate::read(None, &rules(), now()).err(), Some(Problem::NoServing));
         let names = Rules { names: vec!["elsewhere.svc".to_owned()], ..rules() };
         assert_eq!(problem(&data(&one, &names)), Some(Problem::OtherNames("guard.gate.svc".to_owned())));
         let made = data(&one, &rules());
         for hours in [-2, 31 * 24] {
             let then = now().checked_add(jiff::SignedDuration::from_hours(hours)).expect("a time");
-            let problem = Offer::read(Some(&made), &rules(), then).err();
+            let problem = ExternalCertificate::read(Some(&made), &rules(), then).err();
             assert!(matches!(problem, Some(Problem::OutOfTime { .. })), "{problem:?}");
         }
     }

@@ -13,7 +13,7 @@ use super::bundle::CaBundle;
 use super::decide::{Decision, Moment, Step, Which, next};
 use super::event::{Events, Reason};
 use super::external;
-use super::external_certificate::Offer;
+use super::external_certificate::ExternalCertificate;
 use super::metrics::CertificateMetrics;
 use super::quiet::{Quiet, digest};
 use super::rules::{Purpose, Rules};
@@ -145,7 +145,7 @@ impl Keeper {
     async fn follow(&mut self, now: Timestamp, name: &str, tls: Option<&Secret>) -> Result<Turn, TurnError> {
         let source = self.read_named(name, Which::Serving).await?.secret;
         let given = tls.map(data);
-        let offer = Offer::read(source.as_ref().map(data).as_ref(), &self.parts.rules, now);
+        let offer = ExternalCertificate::read(source.as_ref().map(data).as_ref(), &self.parts.rules, now);
         let is_spread = match &offer {
             // Asked only during a change, as it counts only then.
             Ok(offer) if !offer.is(given.as_ref()) => self.registered().await?.trust(offer.authorities()),

@@ -6,37 +6,37 @@ use prometheus::{IntCounter, IntGaugeVec, Opts, Registry};
 use super::decide::Which;
 use super::rules::Purpose;
 
-/// All of them.
+/// The metrics.
 #[derive(Clone)]
 pub struct CertificateMetrics {
     seconds_left: IntGaugeVec,
-    /// Turns that failed, at reading or at writing.
+    /// The number of rounds that failed to read, write or use a Secret.
     pub(crate) errors: IntCounter,
 }
 
 impl CertificateMetrics {
-    /// Makes and registers them.
+    /// Creates and registers the metrics.
     ///
     /// # Errors
-    /// When another metric has one of their names.
+    /// When one of the names is taken.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let seconds_left = IntGaugeVec::new(
             Opts::new(
                 "portcullis_controller_certificate_expiry_seconds",
-                "Seconds left of a certificate (ca, serving, siblings-ca, siblings)",
+                "Seconds until a certificate expires (ca, serving, siblings-ca, siblings)",
             ),
             &["certificate"],
         )?;
         let errors = IntCounter::new(
             "portcullis_controller_certificate_errors_total",
-            "Times that the Secrets of the certificates could not be read, written or used",
+            "Failures to read, write or use the Secrets of the certificates",
         )?;
         registry.register(Box::new(seconds_left.clone()))?;
         registry.register(Box::new(errors.clone()))?;
         Ok(Self { seconds_left, errors })
     }
 
-    /// What is left of each certificate there is. A controller that does not lead shows none.
+    /// Shows the time left of each certificate. A controller that does not lead shows none.
     pub(crate) fn show(&self, purpose: Purpose, ends: &[(Which, Timestamp)], now: Timestamp) {
         self.hide(purpose);
         for (which, end) in ends {
@@ -44,10 +44,10 @@ impl CertificateMetrics {
         }
     }
 
-    /// From now on somebody else looks after the certificates.
+    /// Removes the certificates of this purpose, because another controller leads now.
     pub(crate) fn hide(&self, purpose: Purpose) {
         for which in [Which::Ca, Which::Serving] {
-            // One that was not shown is not there.
+            // It fails for a certificate that was not shown.
             let _ = self.seconds_left.remove_label_values(&[label(purpose, which)]);
         }
     }

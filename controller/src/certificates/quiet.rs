@@ -1,18 +1,18 @@
-//! For how long all has been as it is, counted by a clock that does not jump.
+//! Measures for how long nothing has changed, by the monotonic clock.
 
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
 use portcullis_contract::{Digest, Hasher};
 
-/// When the state of now was first seen.
+/// When the present state was first seen.
 #[derive(Default)]
 pub(crate) struct Quiet {
     seen: Option<(Digest, Instant)>,
 }
 
 impl Quiet {
-    /// For how long this state has been seen; not at all when it is another one than before.
+    /// For how long this state has been seen; zero if it differs from the one before.
     pub(crate) fn since(&mut self, state: Digest) -> Duration {
         match self.seen {
             Some((seen, when)) if seen == state => when.elapsed(),
@@ -24,11 +24,11 @@ impl Quiet {
     }
 }
 
-/// Of everything that makes a pause begin anew.
+/// A digest of everything whose change restarts a pause.
 pub(crate) fn digest(secrets: &[Option<&Secret>], is_spread: bool) -> Digest {
     let mut hasher = Hasher::default();
     for secret in secrets {
-        // Lengths go along, so that no two states are written alike.
+        // With lengths, so that two states never give the same bytes.
         let entries = secret.iter().flat_map(|secret| secret.data.iter().flatten());
         for (key, value) in entries {
             hasher.update(format!("{key} {} ", value.0.len()).as_bytes());

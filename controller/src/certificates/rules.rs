@@ -1,45 +1,45 @@
-//! How long certificates live, and how long a change waits for others to follow.
+//! How long certificates are valid, and how long a change waits for others to follow.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Longest time by which a certificate begins earlier than it is made, for API servers whose clock is behind.
+/// How much earlier than it is made a certificate begins to be valid, at most: for API servers whose clock is behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
-/// Whom certificates are for.
+/// What certificates are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// API servers call the policy server. Webhooks name the authorities that they trust.
+    /// API servers call the policy server. Webhooks hold the authorities that they trust.
     Webhooks,
-    /// Loaders help each other. Each is both sides of a connection, and trusts the authorities in the Secret that it mounts.
+    /// Loaders get modules from each other. Each is client and server, and trusts the authorities in the Secret that it mounts.
     Siblings,
 }
 
-/// What the operator chose.
+/// The settings of one pair of authority and certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// Whom they are for.
+    /// What the certificates are for.
     pub purpose: Purpose,
-    /// DNS names of whoever shows the serving certificate.
+    /// The DNS names of the serving certificate.
     pub names: Vec<String>,
-    /// Name of the policy server, for the names of authorities.
+    /// The name of the policy server, which is part of the authority's name.
     pub policy_server: String,
-    /// How long an authority lives. The next one is made when a third of its time is left.
+    /// How long an authority is valid. It is replaced when a third of its time is left.
     pub ca_lifetime: Duration,
-    /// How long a serving certificate lives. The next one is made when a third of its time is left.
+    /// How long a serving certificate is valid. It is renewed when a third of its time is left.
     pub serving_lifetime: Duration,
-    /// How long a new authority must have been trusted everywhere before a serving certificate of it is issued: API servers learn
-    /// of it by a watch, pods by a mounted Secret.
+    /// How long a new authority must have been trusted everywhere before it issues a serving certificate: API servers see it through a
+    /// watch, pods through a mounted Secret.
     pub bundle_pause: Duration,
-    /// How long a new serving certificate is left to reach every replica before the old authority is dropped: the kubelet updates
+    /// How long a new serving certificate may take to reach every replica before the old authority is dropped: the kubelet updates
     /// mounted Secrets within its sync period and the age of its cache.
     pub replica_pause: Duration,
-    /// A certificate that has less time left although its renewal was due gives an event.
+    /// An event warns when a certificate that should have been renewed has less time left than this.
     pub warning: Duration,
 }
 
-/// The time of a certificate in the making.
+/// The validity period of a certificate to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) not_before: Timestamp,
@@ -47,7 +47,7 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Begins a little before `now` and ends `lifetime` after it.
+    /// A period that begins a little before `now` and ends `lifetime` after it.
     pub(crate) fn starting(now: Timestamp, lifetime: Duration) -> Self {
         let before = BACKDATED.min(lifetime / 10);
         let signed = |duration: Duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
@@ -57,7 +57,7 @@ impl Validity {
         }
     }
 
-    /// Not longer than this.
+    /// This period, cut off at `end`.
     pub(crate) fn until(self, end: Timestamp) -> Self {
         Self { not_after: self.not_after.min(end), ..self }
     }

@@ -6,14 +6,14 @@ use rustls::sign::CertifiedKey;
 
 use super::certificate::{Certificate, CertificateError};
 
-/// What replicas show to API servers.
+/// The certificate that replicas show to API servers, with its key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// The certificate.
     pub(crate) leaf: Certificate,
-    /// Certificates between it and its authority, where others made it.
+    /// Intermediate certificates, if another program made it.
     pub(crate) chain: Vec<Certificate>,
-    /// The key, as PEM. For the Secret and for nothing else.
+    /// The key as PEM, for the Secret only.
     pub(crate) key: String,
 }
 
@@ -23,8 +23,8 @@ pub(crate) enum PairError {
     /// The certificate cannot be read.
     #[error("`tls.crt` {0}")]
     Certificate(#[from] CertificateError),
-    /// The key cannot be read, or is of a kind that is not supported.
-    #[error("`tls.key` is no private key of a supported kind")]
+    /// The key cannot be read, or its type is not supported.
+    #[error("`tls.key` is not a private key of a supported type")]
     Key,
     /// Key and certificate do not belong together.
     #[error("`tls.key` is not the key of the certificate in `tls.crt`")]
@@ -47,7 +47,7 @@ impl Pair {
     }
 }
 
-/// Checks that key and certificate belong together, as a pod will. Of the key, all forms are taken that the pod takes.
+/// Checks that key and certificate belong together, as a pod will. It accepts the forms of keys that a pod accepts.
 pub(super) fn check_key(chain: &[Certificate], key: &[u8]) -> Result<(), PairError> {
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| PairError::Key)?;
     let chain = chain.iter().map(|certificate| certificate.der().clone()).collect();

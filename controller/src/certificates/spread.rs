@@ -13,7 +13,7 @@ use super::bundle::CaBundle;
 pub(crate) struct Registered(Vec<CaBundle>);
 
 impl Registered {
-    /// Asks the API server.
+    /// Lists the webhooks.
     pub(crate) async fn list(client: &Client, policy_server: &str) -> Result<Self, kube::Error> {
         let params = ListParams::default().labels(&format!("{POLICY_SERVER_LABEL}={policy_server}"));
         let validating = all::<ValidatingWebhookConfiguration>(client, &params).await?;
@@ -21,17 +21,17 @@ impl Registered {
         let validating = validating.into_iter().flat_map(|one| one.webhooks.unwrap_or_default());
         let mutating = mutating.into_iter().flat_map(|one| one.webhooks.unwrap_or_default());
         let configs = validating.map(|one| one.client_config).chain(mutating.map(|one| one.client_config));
-        // What cannot be read trusts nobody.
+        // A bundle that cannot be read trusts no authority.
         let bundle = |pem: k8s_openapi::ByteString| CaBundle::parse(&pem.0).ok();
         Ok(Self(configs.map(|config| config.ca_bundle.and_then(bundle).unwrap_or_default()).collect()))
     }
 
-    /// Whether each webhook trusts all of these.
+    /// Whether every webhook trusts all of these authorities.
     pub(crate) fn trust(&self, bundle: &CaBundle) -> bool {
         self.0.iter().all(|registered| registered.holds(bundle))
     }
 
-    /// What some webhook trusts.
+    /// The authorities that at least one webhook trusts.
     pub(crate) fn any(&self) -> CaBundle {
         self.0.iter().fold(CaBundle::default(), CaBundle::and)
     }

@@ -1,4 +1,4 @@
-//! The two Secrets in the API server: read as they are, written only as the one that was read.
+//! Reads and writes the Secrets. A Secret is written only if it has not changed since it was read.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 
 use super::stored::Data;
 
-/// Longest wait for one answer.
+/// How long one answer may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Largest answer that is read, in bytes. The API server takes Secrets of 1 MiB.
+/// The largest answer that is read, in bytes. The API server accepts Secrets of 1 MiB.
 const LARGEST: usize = 4 << 20;
 
-/// Where they are.
+/// Reads and writes the Secrets of one namespace.
 #[derive(Clone)]
 pub(crate) struct Store {
     client: Client,
@@ -27,33 +27,33 @@ pub(crate) struct Store {
     policy_server: String,
 }
 
-/// A Secret that was read, or seen not to be there, and when that was by the API server's clock.
+/// The result of reading a Secret.
 pub(crate) struct Read {
-    /// The Secret.
+    /// The Secret; `None` if it does not exist.
     pub(crate) secret: Option<Secret>,
-    /// The API server's time; nothing where it did not say.
+    /// The time of the answer by the API server's clock; `None` if the answer has no date.
     pub(crate) time: Option<Timestamp>,
 }
 
-/// Why a Secret was not read or not written.
+/// Why a Secret could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The API server refused, or did not answer.
+    /// The API server refused the request, or could not be reached.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// It did not answer in time.
+    /// The API server did not answer in time.
     #[error("the API server did not answer within {LIMIT:?}")]
     TimedOut,
-    /// The answer could not be read to its end.
+    /// The answer was too large, or was cut off.
     #[error("failed to read the answer of the API server: {0}")]
     Answer(String),
-    /// A Secret with this name belongs to somebody else.
+    /// Another program or a person made a Secret with this name.
     #[error(
         "is not written, since it has no label {MANAGED_BY_LABEL}={CONTROLLER_MANAGER}: somebody else made it; choose another name for the Secret, or delete it"
     )]
     NotOurs,
-    /// Somebody else wrote it meanwhile.
-    #[error("was changed by somebody else meanwhile")]
+    /// The Secret has changed since it was read.
+    #[error("has changed since it was read")]
     Conflict,
 }
 
@@ -68,7 +68,7 @@ impl Store {
     }
 
     async fn get(&self, name: &str) -> Result<Read, StoreError> {
-        // Not by `Api`, which keeps the answer's headers to itself.
+        // Not through `Api`, which does not give out the headers of the answer.
         let request = Request::new(Secret::url_path(&(), Some(&self.namespace)));
         let request = request.get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
         let response = self.client.send(request.map(Into::into)).await?;
@@ -90,7 +90,7 @@ impl Store {
         Err(kube::Error::Api(status.boxed()).into())
     }
 
-    /// Makes a Secret, or gives the one that was read other data.
+    /// Creates a Secret, or replaces the data of the one that was read.
     pub(crate) async fn write(
         &self,
         name: &str,
@@ -110,7 +110,7 @@ impl Store {
         match tokio::time::timeout(LIMIT, writing).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(StoreError::Conflict),
-            // It was deleted, and with it what the write would have changed.
+            // It was deleted since it was read.
             Ok(Err(kube::Error::Api(status))) if status.code == 404 && read.is_some() => Err(StoreError::Conflict),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(StoreError::TimedOut),
@@ -127,7 +127,7 @@ impl Store {
         labels.insert(POLICY_SERVER_LABEL.to_owned(), self.policy_server.clone());
         secret.metadata.name = Some(name.to_owned());
         secret.metadata.namespace = Some(self.namespace.clone());
-        // The version that was read goes along, so that the API server refuses what is built on an older one.
+        // The `resourceVersion` that was read stays in, so that the API server refuses a write based on an older version.
         secret.metadata.managed_fields = None;
         secret.type_.get_or_insert_with(|| kind.to_owned());
         secret.data = Some(data);

@@ -1,4 +1,4 @@
-//! What the two Secrets say, and how they are written.
+//! How the two Secrets are read and written.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::bundle::CaBundle;
 use super::certificate::{Certificate, CertificateError};
 use super::serving::{Pair, PairError};
 
-/// Data of a Secret.
+/// The data of a Secret.
 pub(crate) type Data = BTreeMap<String, ByteString>;
 
 pub(crate) const CA_CERTIFICATE: &str = "ca.crt";
@@ -21,9 +21,9 @@ pub(crate) const TLS_KEY: &str = "tls.key";
 /// The authority's Secret.
 #[derive(Default)]
 pub(crate) struct StoredAuthority {
-    /// Nothing where there is no Secret.
+    /// The authority with its key; `None` if there is no Secret.
     pub(crate) pair: Option<Result<Authority, AuthorityError>>,
-    /// Authorities that are trusted beside it; where its own pair cannot be used, what can be read of that too.
+    /// Other authorities that are trusted. If `pair` cannot be used, its certificates are among them as far as they can be read.
     pub(crate) previous: CaBundle,
     /// Why `previous.crt` cannot be read.
     pub(crate) problem: Option<CertificateError>,
@@ -32,11 +32,11 @@ pub(crate) struct StoredAuthority {
 /// The serving Secret.
 #[derive(Default)]
 pub(crate) struct StoredServing {
-    /// Nothing where there is no Secret.
+    /// The certificate with its key; `None` if there is no Secret.
     pub(crate) pair: Option<Result<Pair, PairError>>,
-    /// The certificate, also where its key cannot be used.
+    /// The certificate, even if its key cannot be used.
     pub(crate) leaf: Option<Certificate>,
-    /// The authorities of `ca.crt`; nothing where it is not there.
+    /// The authorities of `ca.crt`; `None` if it is absent.
     pub(crate) shown: Option<Result<CaBundle, CertificateError>>,
 }
 
@@ -54,7 +54,7 @@ impl StoredAuthority {
         Self { pair: Some(pair), previous: unused.unwrap_or_default().and(&previous), problem }
     }
 
-    /// The data of a Secret with this authority, and with others that are trusted beside it.
+    /// The data of a Secret with this authority, and others that are trusted too.
     pub(crate) fn data(authority: &Authority, previous: &CaBundle) -> Data {
         let mut data = texts([(CA_CERTIFICATE, authority.certificate.pem()), (CA_KEY, authority.key_pem())]);
         if !previous.is_empty() {

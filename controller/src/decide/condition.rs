@@ -1,4 +1,4 @@
-//! What the condition `WebhookConfigured` says (docs/design/status-api.md, section 4).
+//! The condition `WebhookConfigured` of a policy (docs/design/status-api.md, section 4).
 
 use portcullis_api::{Condition, ConditionType, Truth};
 
@@ -7,47 +7,49 @@ use super::rules::{Now, Rules};
 use super::unreadable;
 use crate::action::Action;
 use crate::certificates::CaBundle;
-use crate::memory::{Memory, Verdict};
+use crate::memory::{ConditionValue, Memory};
 use crate::world::{PolicyView, RevisionView, WebhookView, webhook_name};
 
 /// The reason of a policy that waits for its replicas.
 pub(super) const WAITING: &str = "WaitingForReplicas";
 
-/// Longest message, in bytes.
+/// The longest message, in bytes.
 const MESSAGE: usize = 1024;
 
-/// What to say of a policy whose newest revision is there. Nothing while it is being found out: what was said stays.
-pub(super) fn verdict(
+/// The condition of a policy whose newest revision exists; `None` while it is being found out, and the present one stays.
+pub(super) fn value(
     policy: &PolicyView,
     newest: &RevisionView,
     groups: &Groups<'_>,
     memory: &Memory,
     rules: &Rules,
-) -> Option<Verdict> {
+) -> Option<ConditionValue> {
     let problem = unreadable::words(newest, rules);
     let known = newest.content.as_ref().ok().map(|content| &content.group);
     let id = match (known.or_else(|| groups.stands_in(&policy.reference.uid)), &problem) {
         (Some(id), _) => id,
-        (None, problem) => return Some(Verdict::no("SpecInvalid", problem.clone().unwrap_or_default())),
+        (None, problem) => {
+            return Some(ConditionValue::not_configured("SpecInvalid", problem.clone().unwrap_or_default()));
+        }
     };
     let group = groups.get(id)?;
     let remembered = memory.groups.get(id);
     let refused = remembered.and_then(|remembered| remembered.refused.clone());
-    if let Err(missing) = &rules.site {
-        // What is registered stays, and was said before.
+    if let Err(missing) = &rules.installation {
+        // A registered webhook stays, and so does its condition.
         return group.found.is_none().then(|| missing.clone());
     }
     let Some(found) = group.found else {
         if let Some(problem) = problem {
             let name = webhook_name(&rules.policy_server, id);
-            let next = if group.desired.is_some() { "" } else { ", and nobody knows any more what was in it" };
-            return Some(Verdict::no(
+            let next = if group.desired.is_some() { "" } else { ", and its content is no longer known" };
+            return Some(ConditionValue::not_configured(
                 "SpecInvalid",
-                format!("{problem}; webhook configuration {name} is not there{next}"),
+                format!("{problem}; webhook configuration {name} does not exist{next}"),
             ));
         }
         if let Some(Err(refusal)) = remembered.and_then(|remembered| remembered.tried.as_ref()) {
-            return Some(Verdict::no("SpecInvalid", refusal.message.clone()));
+            return Some(ConditionValue::not_configured("SpecInvalid", refusal.message.clone()));
         }
         if refused.is_some() {
             return refused;
@@ -56,13 +58,13 @@ pub(super) fn verdict(
             return None;
         }
         if policy.is_suspended {
-            return Some(Verdict::no(
+            return Some(ConditionValue::not_configured(
                 "Suspended",
                 "a suspended policy is not registered; it will be when it is resumed".to_owned(),
             ));
         }
-        let text = "no webhook is registered before every replica serves the policy and knows its newest generation";
-        return Some(Verdict::no(WAITING, text.to_owned()));
+        let text = "no webhook is registered until every replica serves the policy and knows its newest generation";
+        return Some(ConditionValue::not_configured(WAITING, text.to_owned()));
     };
     if !group.is_right {
         if !trusts(found, group) {
@@ -70,7 +72,7 @@ pub(super) fn verdict(
                 "webhook configuration {} trusts other authorities than those in use; it is being repaired",
                 found.name
             );
-            return Some(Verdict::no("CABundleInvalid", text));
+            return Some(ConditionValue::not_configured("CABundleInvalid", text));
         }
         return refused;
     }
@@ -79,25 +81,25 @@ pub(super) fn verdict(
         return unproven;
     }
     let message = format!("webhook configuration {} of match group {id}", found.name);
-    // It is called all the same, which is what this condition is about; `Accepted` says that the policy is not served.
+    // The webhook is called, which is what this condition is about; `Accepted` says that the policy is not served.
     let more = problem.map(|problem| format!("; it stays as it is: {problem}"));
     let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));
     let message = format!("{message}{}", more.unwrap_or_default());
-    group.is_proven.then_some(Verdict { status: Truth::True, reason: "Registered", message })
+    group.is_proven.then_some(ConditionValue { status: Truth::True, reason: "Registered", message })
 }
 
-/// Whether each entry trusts some authority in use. While authorities change, both are in use for a time.
+/// Whether each entry trusts an authority in use. While authorities change, both are in use for a time.
 fn trusts(found: &WebhookView, group: &Group<'_>) -> bool {
     let Some(desired) = &group.desired else { return true };
     let Some(wanted) = bundles(&desired.entries).next().flatten() else { return true };
-    // Without entries nobody is trusted, and nobody is called either: that is another fault.
+    // A webhook without entries calls nothing, which is another fault.
     bundles(&found.entries).all(|found| {
         let found = found.unwrap_or_default();
         found.certificates().iter().any(|one| wanted.certificates().contains(one))
     })
 }
 
-/// The authorities of each entry; nothing where they cannot be read.
+/// The authorities of each entry; `None` if they cannot be read.
 fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>> {
     use base64::Engine as _;
     let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -108,19 +110,19 @@ fn bundles(entries: &serde_json::Value) -> impl Iterator<Item = Option<CaBundle>
     })
 }
 
-/// The write that brings a policy's condition to this, if it does not say it already.
-pub(super) fn write(policy: &PolicyView, verdict: Verdict, now: Now) -> Option<Action> {
+/// The write that sets a policy's condition to this value, unless it has it already.
+pub(super) fn write(policy: &PolicyView, value: ConditionValue, now: Now) -> Option<Action> {
     let known = ConditionType::WebhookConfigured.reasons();
-    debug_assert!(known.contains(&verdict.reason), "{} is no reason that users can look up", verdict.reason);
-    let before = policy.standing.webhook.as_ref();
+    debug_assert!(known.contains(&value.reason), "{} is not in the list of reasons", value.reason);
+    let before = policy.status.webhook.as_ref();
     let condition = Condition {
         r#type: ConditionType::WebhookConfigured,
-        status: verdict.status,
-        reason: verdict.reason.to_owned(),
-        message: portcullis_contract::clean(&verdict.message, MESSAGE),
+        status: value.status,
+        reason: value.reason.to_owned(),
+        message: portcullis_contract::clean(&value.message, MESSAGE),
         observed_generation: policy.generation,
         last_transition_time: before
-            .filter(|before| before.status == verdict.status)
+            .filter(|before| before.status == value.status)
             .map_or(now.clock, |before| before.last_transition_time),
     };
     let says = |before: &Condition| {

@@ -1,7 +1,7 @@
-//! What to do about a policy that is being deleted, and about revisions whose policy is gone.
+//! Decides what to do with a policy that is being deleted, and with revisions whose policy is gone.
 //!
-//! First its webhooks, where nobody else needs them, and a pause in which API servers hear of it; then replicas are told to forget it;
-//! then its revisions go, and the finalizer last.
+//! First its webhooks are deleted, unless other policies need them, followed by a pause in which API servers notice. Then replicas drop
+//! the policy, then its revisions are deleted, and last its finalizer is removed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::action::Action;
 use crate::memory::Memory;
 use crate::world::{RevisionView, World};
 
-/// How long a policy that has revisions must have been unknown: a watch may lag behind another one.
+/// How long a policy must have been missing before its revisions are deleted, as one watch may lag behind another.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
 pub(super) fn decide(

@@ -1,4 +1,4 @@
-//! Match groups: who is a member, which webhooks there should be, and when one goes.
+//! Match groups: their members, the webhooks that they should have, and when a webhook is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,56 +14,56 @@ use super::turns::Turns;
 use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
 use crate::desired::{Desired, desired, kept, waits};
-use crate::event::Told;
-use crate::memory::{GroupMemory, Memory, Verdict};
+use crate::event::PolicyWarning;
+use crate::memory::{ConditionValue, GroupMemory, Memory};
 use crate::world::{Content, PolicyView, RevisionView, WebhookView, World, webhook_name, webhook_prefix};
 
-/// After this time the API server is asked again about a webhook that it refused.
+/// When to ask the API server again about a webhook that it refused.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 
-/// All groups that a revision in force names.
+/// All match groups that a revision in force names.
 #[derive(Default)]
 pub(super) struct Groups<'w> {
     groups: BTreeMap<GroupId, Group<'w>>,
-    /// Revisions that are not there yet, by the uid of their policy.
+    /// Revisions that are still to be made, by the uid of their policy.
     planned: BTreeMap<&'w str, Planned>,
     /// The group of a newest revision whose match part cannot be read, by the uid of its policy.
     stand_ins: BTreeMap<&'w str, GroupId>,
     /// Policies whose next revision would go beyond a limit, by uid.
-    refused: BTreeMap<&'w str, Verdict>,
-    /// A revision in force tells no group at all, so any webhook that nobody claims may be its own.
-    has_riddle: bool,
+    refused: BTreeMap<&'w str, ConditionValue>,
+    /// Whether the group of a revision in force is unknown, so that any webhook without a group may belong to it.
+    has_unknown: bool,
 }
 
 /// A match group.
 pub(super) struct Group<'w> {
     kind: WebhookKind,
-    /// What it is made of; nothing where no member's revision can be read.
+    /// Its match part; `None` if no member's revision can be read.
     part: Option<Arc<MatchPart>>,
-    /// What its members need.
+    /// The time that its members need.
     pub(super) turns: Turns<'w>,
-    /// Policies that need the webhook: living ones that have not moved to another group.
+    /// The policies that need the webhook: those that are not being deleted and have not moved to another group.
     claims: BTreeSet<&'w str>,
-    /// Whether some policy that is asked has its newest revision here, and all replicas know it.
+    /// Whether the newest revision of a policy that is not suspended is here, and all replicas know it.
     pub(super) may_register: bool,
-    /// A policy that was registered here already, as its status says.
+    /// Whether the webhook was registered before, as the status of a member says.
     was_registered: bool,
-    /// The first member, of whom events tell.
+    /// The first member, which events are about.
     first: Option<&'w PolicyReference>,
     /// A member's revision, which carries the marker.
     marker: Option<&'w str>,
-    /// What is there.
+    /// The webhook that exists.
     pub(super) found: Option<&'w WebhookView>,
-    /// What should be there, once the installation is known and as far as anybody can tell.
+    /// The webhook that should exist; `None` until the installation is known, and if the match part is not.
     pub(super) desired: Option<Desired>,
-    /// Whether the two are the same.
+    /// Whether `found` is as `desired`.
     pub(super) is_right: bool,
-    /// Whether a proof came back from every API server, of this webhook or of an earlier form of it.
+    /// Whether every API server has proven that it calls this webhook, or an earlier version of it.
     pub(super) is_proven: bool,
 }
 
 impl<'w> Groups<'w> {
-    /// The groups of a world. Remembers where policies have been placed.
+    /// Finds the groups of a world, and remembers in which shard policies were placed.
     pub(super) fn of(world: &'w World, quota: &Quota<'_>, memory: &mut Memory, rules: &Rules) -> Self {
         let mut groups = Self::default();
         for (uid, revisions) in &world.revisions {
@@ -81,13 +81,13 @@ impl<'w> Groups<'w> {
             }
             let revisions = world.revisions.get(uid);
             match revisions.and_then(|revisions| revisions.get(&policy.generation)) {
-                // A revision that somebody deleted takes no webhook away before it is made again.
+                // If a revision was deleted by hand, its webhook stays until the revision is restored.
                 None => missing.push((uid.as_str(), policy, revisions)),
                 Some(newest) if newest.content.is_err() => groups.stand_in(uid, policy, newest, rules),
                 Some(_) => {}
             }
         }
-        // A policy keeps the place it was given, even if others have come since; then those that were taken come first, and older ones.
+        // A policy keeps the shard that it was given, even if others have come since. Then accepted policies come first, and older ones.
         missing.sort_by_key(|(uid, policy, revisions)| {
             let is_placed = memory.placed.contains_key(&((*uid).to_owned(), policy.generation));
             (!is_placed, revisions.is_none(), policy.created, *uid)
@@ -119,20 +119,20 @@ impl<'w> Groups<'w> {
             }
             group.first.get_or_insert(&policy.reference);
             group.marker.get_or_insert(&revision.name);
-            let condition = policy.standing.webhook.as_ref();
+            let condition = policy.status.webhook.as_ref();
             group.was_registered |= condition
                 .is_some_and(|one| one.status == Truth::True && one.observed_generation == revision.generation);
             // The condition may be about a later generation by now.
             group.was_registered |= revision.marks.served && !policy.is_suspended;
             let is_newest = revision.generation == policy.generation;
-            group.may_register |= is_newest && !policy.is_suspended && policy.standing.everywhere >= policy.generation;
+            group.may_register |= is_newest && !policy.is_suspended && policy.status.everywhere >= policy.generation;
         }
-        self.has_riddle |= revision.groups().next().is_none()
+        self.has_unknown |= revision.groups().next().is_none()
             && policy.is_some_and(|policy| revision.generation != policy.generation || says_nothing(policy));
     }
 
-    /// The match part of the newest revision cannot be read. The policy itself says the same, unless it is to be rolled back, and
-    /// else there are labels.
+    /// Finds the group of a newest revision whose match part cannot be read: from the policy itself, which says the same unless it is
+    /// rolled back, or else from the labels.
     fn stand_in(&mut self, uid: &'w str, policy: &'w PolicyView, newest: &RevisionView, rules: &Rules) {
         let label = newest.label.as_ref().map(|(group, _)| group);
         let own = policy.content.as_ref().ok().filter(|_| !says_nothing(policy));
@@ -144,7 +144,7 @@ impl<'w> Groups<'w> {
         self.stand_ins.extend(group.map(|group| (uid, group.clone())));
     }
 
-    /// Decides what the policy's next revision will be, and in which shard of its match part.
+    /// Plans the policy's next revision, and its shard of the match part.
     fn plan(
         &mut self,
         uid: &'w str,
@@ -179,7 +179,7 @@ impl<'w> Groups<'w> {
         self.planned.insert(uid, planned);
     }
 
-    /// The shard for a policy: where it is already, if it fits there, or else the first where it does.
+    /// The shard for a policy: the one in which it is, if it fits there, or else the first one in which it fits.
     fn place(
         &self,
         uid: &str,
@@ -202,7 +202,7 @@ impl<'w> Groups<'w> {
         own.into_iter().chain(0..).find(fits).unwrap_or(0)
     }
 
-    /// A policy needs the webhook of this content, although no revision says so.
+    /// Notes that a policy needs the webhook of this content, although no revision says so.
     fn need(&mut self, uid: &'w str, policy: &'w PolicyView, content: &Content, rules: &Rules) {
         let group = self.group(&content.group, content.part.kind, Some(&content.part));
         group.turns.add(uid, content.turn(rules.policy_timeout));
@@ -233,7 +233,7 @@ impl<'w> Groups<'w> {
         group
     }
 
-    /// Compares what is there with what should be.
+    /// Compares the webhooks that exist with those that should.
     fn look(&mut self, world: &'w World, memory: &Memory, rules: &Rules) {
         let nothing = GroupMemory::default();
         for (id, group) in &mut self.groups {
@@ -242,25 +242,25 @@ impl<'w> Groups<'w> {
             let find = |kind| world.webhooks.get(&(kind, name.clone()));
             group.found = find(group.kind);
             if group.part.is_none() && group.found.is_none() {
-                // Labels may be wrong about the kind, and what is there is not.
+                // The kind in the labels may be wrong, but that of the webhook is right.
                 group.found = find(WebhookKind::Validating).or_else(|| find(WebhookKind::Mutating));
                 group.kind = group.found.map_or(group.kind, |found| found.kind);
             }
-            if let Ok(site) = &rules.site {
+            if let Ok(installation) = &rules.installation {
                 let known = remembered.right.as_ref().or(group.found.map(|found| &found.entries));
                 group.desired = match &group.part {
-                    Some(part) => Some(desired(site, id, part, group.turns.seconds(group.kind))),
-                    None => known.map(|entries| kept(site, group.kind, id, entries)),
+                    Some(part) => Some(desired(installation, id, part, group.turns.seconds(group.kind))),
+                    None => known.map(|entries| kept(installation, group.kind, id, entries)),
                 };
                 let desired = group.desired.as_ref();
                 group.is_right =
-                    desired.is_some_and(|desired| group.found.is_some_and(|found| desired.is(found, site)));
+                    desired.is_some_and(|desired| group.found.is_some_and(|found| desired.is(found, installation)));
             }
             group.is_proven = remembered.proven.is_some() && remembered.unproven.is_none();
         }
     }
 
-    /// A policy needs the webhook of its newest match part, and those of older ones until the newest is called everywhere.
+    /// Notes that a policy needs the webhook of its newest match part, and those of older ones until the newest is called everywhere.
     fn claim(&mut self, world: &'w World) {
         for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
             let Some(revisions) = world.revisions.get(uid) else { continue };
@@ -279,30 +279,30 @@ impl<'w> Groups<'w> {
     /// Whether every API server calls every replica for this policy in its newest group.
     pub(super) fn is_settled(&self, newest: &GroupId, policy: &PolicyView) -> bool {
         let is_called = self.groups.get(newest).is_some_and(|group| group.is_right && group.is_proven);
-        is_called && policy.standing.everywhere >= policy.generation
+        is_called && policy.status.everywhere >= policy.generation
     }
 
     pub(super) fn get(&self, group: &GroupId) -> Option<&Group<'w>> {
         self.groups.get(group)
     }
 
-    /// Why the next revision of a policy is not made, where that would go beyond a limit.
-    pub(super) fn refusal(&self, policy: &PolicyView) -> Option<&Verdict> {
+    /// Why the next revision of a policy is not made, if that would exceed a limit.
+    pub(super) fn refusal(&self, policy: &PolicyView) -> Option<&ConditionValue> {
         self.refused.get(policy.reference.uid.as_str())
     }
 
-    /// What the next revision of a policy will be, where its newest one is not there.
+    /// The planned revision of a policy whose newest one does not exist yet.
     pub(super) fn planned(&self, uid: &str) -> Option<&Planned> {
         self.planned.get(uid)
     }
 
-    /// The group of a newest revision whose match part cannot be read, as far as anything tells.
+    /// The group of a newest revision whose match part cannot be read, if it is known.
     pub(super) fn stands_in(&self, uid: &str) -> Option<&GroupId> {
         self.stand_ins.get(uid)
     }
 
-    /// Whether API servers wait long enough for the turns of all members, the planned one among them: it is not asked before. Nobody
-    /// waits for what somebody must mend first.
+    /// Whether API servers wait long enough for all members, including the planned one, which is not called before that. True if the
+    /// webhook cannot be changed until a user fixes something.
     pub(super) fn has_time(&self, planned: &Planned, memory: &Memory) -> bool {
         if !planned.needs_time {
             return true;
@@ -317,12 +317,12 @@ impl<'w> Groups<'w> {
         group.kind == WebhookKind::Validating || is_proven || is_stuck || remembered.refused.is_some()
     }
 
-    /// Whether a revision in force names it.
+    /// Whether a revision in force names the group.
     pub(super) fn holds(&self, group: &GroupId) -> bool {
         self.groups.contains_key(group)
     }
 
-    /// Whether leaving the group changes nothing for API servers: others keep its webhook, or they have stopped calling it.
+    /// Whether a policy can leave the group without a change for API servers: its webhook stays for others, or is no longer called.
     pub(super) fn may_leave(
         &self,
         group: &GroupId,
@@ -343,7 +343,7 @@ impl<'w> Groups<'w> {
         found.found.is_none() && decision.has_passed(gone, rules.webhook_pause, now)
     }
 
-    /// What to do about webhooks.
+    /// Decides what to do with webhooks.
     pub(super) fn decide(&self, world: &World, memory: &mut Memory, rules: &Rules, now: Now, decision: &mut Decision) {
         let mut kept = BTreeSet::new();
         for (id, group) in &self.groups {
@@ -360,10 +360,10 @@ impl<'w> Groups<'w> {
                 None => group.create(id, desired, remembered, now, decision),
             }
         }
-        // Nobody needs the others: their last member went, or nobody knows where they come from.
+        // The other webhooks are not needed: their last member is gone, or their origin is unknown.
         for ((kind, name), found) in &world.webhooks {
             let group = name.strip_prefix(&webhook_prefix(&rules.policy_server));
-            let may_be_needed = self.has_riddle && group.is_none_or(|group| !self.groups.contains_key(group));
+            let may_be_needed = self.has_unknown && group.is_none_or(|group| !self.groups.contains_key(group));
             if found.is_ours(&rules.policy_server) && !kept.contains(&(*kind, name)) && !may_be_needed {
                 decision.act(Action::DeleteWebhook { kind: *kind, name: name.clone(), uid: found.uid.clone() });
             }
@@ -387,7 +387,7 @@ impl<'w> Group<'w> {
                     remembered.gone = Some(now.instant);
                 }
                 if self.claims.is_empty() {
-                    // Whoever joins it later registers it anew.
+                    // A policy that joins the group later registers it again.
                     remembered.right = None;
                     remembered.proven = None;
                     remembered.unproven = None;
@@ -421,7 +421,7 @@ impl<'w> Group<'w> {
         remembered: &mut GroupMemory,
         decision: &mut Decision,
     ) {
-        // What was right before is different now because we want something else; anything else was somebody's edit.
+        // If the webhook was right before and has not changed, we want something else now. Otherwise something else changed it.
         let is_edited = remembered.right.as_ref().is_some_and(|right| *right != found.entries);
         if is_edited {
             remembered.proven = None;
@@ -437,7 +437,7 @@ impl<'w> Group<'w> {
 
     fn create(&self, id: &GroupId, desired: &Desired, remembered: &mut GroupMemory, now: Now, decision: &mut Decision) {
         let (group, desired) = (id.clone(), Box::new(desired.clone()));
-        // Once registered, always registered: replicas that fail must not open the door.
+        // Once registered, it stays registered: failing replicas must not switch off the policies.
         if remembered.right.is_some() || self.was_registered {
             let repaired = self.told(&desired.name, "was deleted");
             decision.act(Action::CreateWebhook { group, desired, repaired });
@@ -455,37 +455,38 @@ impl<'w> Group<'w> {
         }
     }
 
-    fn told(&self, name: &str, what: &str) -> Option<Told> {
+    fn told(&self, name: &str, what: &str) -> Option<PolicyWarning> {
         let policy = self.first?;
         let others = match self.claims.len() {
             0 | 1 => String::new(),
             count => format!("; it calls {count} policies"),
         };
         let note = format!("webhook configuration {name} {what} by somebody else and has been repaired{others}");
-        Some(Told { policy: policy.clone(), reason: "WebhookRepaired", note })
+        Some(PolicyWarning { policy: policy.clone(), reason: "WebhookRepaired", note })
     }
 }
 
-/// A group's id is a part of a hash of its match part. Nobody joins one whose members are called by other rules, by chance or by design.
-fn same_id(group: &GroupId) -> Verdict {
+/// The refusal of a policy whose match part has the same id as another one. The id is a part of a hash, so this can happen by chance or
+/// by design, and the policy must not be called by the other's rules.
+fn same_id(group: &GroupId) -> ConditionValue {
     let text = format!(
-        "another match part has the id {group} of this policy's, so that both cannot be registered: change a match condition, for instance its name"
+        "the match group of this policy has the same id as another one, {group}, so it cannot be registered: change a match condition, for instance its name"
     );
-    Verdict::no("SpecInvalid", text)
+    ConditionValue::not_configured("SpecInvalid", text)
 }
 
-/// The group of a policy's newest generation, where its revision is there and can be read.
+/// The group of a policy's newest generation, if its revision exists and can be read.
 pub(super) fn newest_group<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, RevisionView>) -> Option<&'w GroupId> {
     let newest = revisions.get(&policy.generation)?;
     newest.content.as_ref().ok().map(|content| &content.group)
 }
 
-/// Whether the policy itself does not tell the match part of its newest generation.
+/// Whether the match part of the newest generation does not follow from the policy itself.
 fn says_nothing(policy: &PolicyView) -> bool {
     policy.content.is_err() || policy.rollback_to.is_some()
 }
 
-/// The longest turn of a policy's generations that may serve: those in force, and the last good one.
+/// The longest evaluation, in seconds, of the generations of a policy that may serve: those in force, and the last good one.
 fn longest_turn(revisions: &BTreeMap<i64, RevisionView>, rules: &Rules) -> u32 {
     let served = revisions.values().rev().find(|revision| revision.marks.served).map(|served| served.generation);
     let may_serve = revisions.values().filter(|one| one.is_in_force() || Some(one.generation) == served);

@@ -1,4 +1,4 @@
-//! What to do about a policy that is not being deleted.
+//! Decides what to do with a policy that is not being deleted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::groups::{Groups, newest_group};
 use super::rules::{Decision, Now, Rules};
 use super::{condition, revision, unreadable};
 use crate::action::Action;
-use crate::event::Told;
-use crate::memory::{Memory, Verdict, Waiting};
+use crate::event::PolicyWarning;
+use crate::memory::{ConditionValue, Memory, Waiting};
 use crate::world::{PolicyView, RevisionView, World};
 
-/// How long nothing is said of a new policy that waits for its replicas.
+/// How long the condition does not mention that a new policy waits for its replicas.
 const HASTE: Duration = Duration::from_secs(5);
 
 pub(super) fn decide(
@@ -32,8 +32,8 @@ pub(super) fn decide(
     }
     let revisions = world.revisions.get(&policy.reference.uid);
     let newest = revisions.and_then(|revisions| revisions.get(&policy.generation));
-    let verdict = match newest {
-        // An older generation goes on meanwhile.
+    let value = match newest {
+        // An older generation serves meanwhile.
         None if groups.refusal(policy).is_some() => groups.refusal(policy).cloned(),
         None => {
             let planned = groups.planned(&policy.reference.uid);
@@ -41,7 +41,7 @@ pub(super) fn decide(
             decision.actions.extend(planned.map(|planned| revision::create(policy, planned, rules)));
             None
         }
-        Some(newest) => condition::verdict(policy, newest, groups, memory, rules),
+        Some(newest) => condition::value(policy, newest, groups, memory, rules),
     };
     if let Some(revisions) = revisions {
         mark(policy, revisions, groups, memory, rules, now, decision);
@@ -49,15 +49,15 @@ pub(super) fn decide(
             decision.act(Action::DeleteRevision { name: old.name.clone(), uid: old.uid.clone() });
         }
     }
-    let Some(verdict) = verdict else { return };
-    let since = wait(policy, &verdict, memory, rules, now, decision);
+    let Some(value) = value else { return };
+    let since = wait(policy, &value, memory, rules, now, decision);
     if since.is_some_and(|since| is_hasty(policy, since, now, decision)) {
         return;
     }
-    decision.actions.extend(condition::write(policy, verdict, now));
+    decision.actions.extend(condition::write(policy, value, now));
 }
 
-/// Writes on revisions what has become known.
+/// Writes what has become known to the annotations of revisions.
 fn mark(
     policy: &PolicyView,
     revisions: &BTreeMap<i64, RevisionView>,
@@ -71,15 +71,15 @@ fn mark(
     for revision in revisions.values() {
         let (generation, marks) = (revision.generation, &revision.marks);
         let mut more = BTreeMap::new();
-        let resolved = policy.standing.resolved.as_ref().filter(|resolved| resolved.generation == generation);
+        let resolved = policy.status.resolved.as_ref().filter(|resolved| resolved.generation == generation);
         if let Some(resolved) = resolved.filter(|_| !revision.annotations.contains_key(PINNED_DIGEST_ANNOTATION)) {
             more.insert(PINNED_DIGEST_ANNOTATION, revision::pin(resolved));
         }
-        let served = policy.standing.last_served.as_ref().is_some_and(|served| served.generation == generation);
+        let served = policy.status.last_served.as_ref().is_some_and(|served| served.generation == generation);
         if served && !marks.served {
             more.insert(SERVED_ANNOTATION, "true".to_owned());
         }
-        // A policy that is there is not being deleted, whoever wrote so.
+        // The policy exists and is not being deleted, so the annotation is wrong.
         if marks.deleted {
             more.insert(DELETED_ANNOTATION, "false".to_owned());
         }
@@ -91,10 +91,10 @@ fn mark(
             && let Some(newest) = newest
         {
             let uid = &policy.reference.uid;
-            // Each is asked, also when one keeps the revision: asking begins the wait for it.
+            // Every group is asked, even if one keeps the revision, because asking starts its wait.
             let mut keep_it = revision.groups().collect::<Vec<_>>();
             keep_it.retain(|group| *group != newest && !groups.may_leave(group, uid, memory, rules, now, decision));
-            // One that tells no group may be called in any until the policy is called in its newest.
+            // A revision whose group is unknown may be called in any, until the policy is called in its newest group.
             let is_clear = revision.groups().next().is_some() || groups.is_settled(newest, policy);
             if is_clear && keep_it.is_empty() {
                 more.insert(WITHDRAWN_ANNOTATION, "true".to_owned());
@@ -109,24 +109,24 @@ fn mark(
     }
 }
 
-/// Whether it is too early to say that a new policy waits for its replicas: mostly the wait is over before anybody reads of it.
-/// It is said when the replicas' leader says something as well, or after a while.
+/// Whether it is too early to report that a new policy waits for its replicas, as that usually takes a moment only. It is reported after
+/// a while, or as soon as the leader of the reporters has written a status.
 fn is_hasty(policy: &PolicyView, since: Instant, now: Now, decision: &mut Decision) -> bool {
-    let is_new = policy.standing.webhook.is_none() && policy.standing.observed < policy.generation;
+    let is_new = policy.status.webhook.is_none() && policy.status.observed < policy.generation;
     is_new && !decision.has_passed(since, HASTE, now)
 }
 
-/// An event for who waits for long, again and again. Gives since when it waits, where it does.
+/// Writes an event about a policy that has waited for long, again and again. Returns since when it waits, if it does.
 fn wait(
     policy: &PolicyView,
-    verdict: &Verdict,
+    value: &ConditionValue,
     memory: &mut Memory,
     rules: &Rules,
     now: Now,
     decision: &mut Decision,
 ) -> Option<Instant> {
     let uid = &policy.reference.uid;
-    if verdict.reason != condition::WAITING {
+    if value.reason != condition::WAITING {
         memory.waiting.remove(uid);
         return None;
     }
@@ -139,12 +139,12 @@ fn wait(
     if decision.has_passed(waiting.told, rules.waiting_event, now) {
         waiting.told = now.instant;
         decision.wake_at(now.instant + rules.waiting_event);
-        let note = format!("{}; replicas of the status say which one it is and why", verdict.message);
+        let note = format!("{}; status.replicas says which one is missing and why", value.message);
         decision.act(tell(&policy.reference, condition::WAITING, note));
     }
     Some(since)
 }
 
 fn tell(policy: &PolicyReference, reason: &'static str, note: String) -> Action {
-    Action::Tell(Told { policy: policy.clone(), reason, note })
+    Action::Warn(PolicyWarning { policy: policy.clone(), reason, note })
 }

@@ -1,28 +1,28 @@
-//! What is not taken: policies beyond the number that a namespace may have, and specs that are too large. Whoever may write Policies in
-//! one namespace could fill etcd with revisions, and the memory of loaders, for everybody else.
+//! Refuses policies beyond the number that a namespace may have, and specs that are too large. Otherwise a user who may write Policies in
+//! one namespace could fill etcd with revisions, and the memory of loaders, for everyone.
 
 use std::collections::BTreeMap;
 
 use portcullis_contract::Reason;
 
 use super::rules::Rules;
-use crate::memory::Verdict;
+use crate::memory::ConditionValue;
 use crate::world::{PolicyView, World};
 
-/// Largest spec as JSON, in bytes: the largest settings that a loader takes (512 KiB), and as much again as match conditions may be.
-/// Revisions hold a spec several times.
+/// The largest spec as JSON, in bytes: the largest settings that a loader accepts (512 KiB), and the largest match conditions. Revisions
+/// hold a spec several times.
 const SPEC_BYTES: usize = 768 << 10;
 
-/// What is not taken, with what to say of it.
+/// The policies whose newest generation is refused.
 #[derive(Debug)]
 pub(super) struct Quota<'w> {
-    /// By the uid of the policy.
-    refusals: BTreeMap<&'w str, Verdict>,
+    /// The condition of each refused policy, by its uid.
+    refusals: BTreeMap<&'w str, ConditionValue>,
 }
 
 impl<'w> Quota<'w> {
-    /// Takes so many policies of each namespace, oldest first. Who was taken keeps its place, also when the limit becomes smaller: what
-    /// serves goes on, and can be edited. ClusterPolicies are not counted, as who may write them may do anything.
+    /// Accepts the oldest policies of each namespace, up to the limit. An accepted policy stays accepted, even if the limit is lowered: it
+    /// goes on serving and can be edited. ClusterPolicies are not counted, as users who may write them may do anything.
     pub(super) fn of(world: &'w World, rules: &Rules) -> Self {
         let mut namespaces: BTreeMap<&str, (usize, Vec<&PolicyView>)> = BTreeMap::new();
         for policy in world.policies.values() {
@@ -51,30 +51,30 @@ impl<'w> Quota<'w> {
         Self { refusals }
     }
 
-    /// What to say of a policy whose newest generation is not taken.
-    pub(super) fn refusal(&self, policy: &PolicyView) -> Option<Verdict> {
+    /// The condition of a policy whose newest generation is refused; `None` if it is accepted.
+    pub(super) fn refusal(&self, policy: &PolicyView) -> Option<ConditionValue> {
         self.refusals.get(policy.reference.uid.as_str()).cloned()
     }
 }
 
-/// Whether an earlier generation of a policy was taken, or this one.
+/// Whether a generation of the policy was accepted before.
 pub(super) fn is_taken(world: &World, policy: &PolicyView) -> bool {
-    world.revisions.contains_key(&policy.reference.uid) || policy.standing.last_served.is_some()
+    world.revisions.contains_key(&policy.reference.uid) || policy.status.last_served.is_some()
 }
 
-/// The number of those that wait is left out: each new one would change what all say.
-fn too_many(namespace: &str, taken: usize, limit: usize) -> Verdict {
+/// Does not say how many policies wait, as each new one would change the conditions of all.
+fn too_many(namespace: &str, taken: usize, limit: usize) -> ConditionValue {
     let text = format!(
-        "policies of namespace {namespace} that are taken: {taken} of at most {limit}; delete one that is not needed, or have the limit raised (controller.policiesPerNamespace of the chart)"
+        "namespace {namespace} has {taken} accepted policies of at most {limit}; delete one that is not needed, or have the limit raised (controller.policiesPerNamespace of the chart)"
     );
-    Verdict::no(Reason::QuotaExceeded.as_str(), text)
+    ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }
 
-fn too_large(bytes: usize) -> Verdict {
+fn too_large(bytes: usize) -> ConditionValue {
     let text = format!(
-        "the spec takes {bytes} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or make two policies of it"
+        "the spec has {bytes} bytes as JSON, of at most {SPEC_BYTES}; make settings and match conditions shorter, or split the policy"
     );
-    Verdict::no(Reason::QuotaExceeded.as_str(), text)
+    ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }
 
 #[cfg(test)]
@@ -84,11 +84,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::world::{News, Source};
+    use crate::world::{Change, Collection};
 
-    fn take(world: &mut World, source: Source, object: Value) {
+    fn take(world: &mut World, collection: Collection, object: Value) {
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
-        world.take(News::Applied(source, Box::new(object)));
+        world.take(Change::Applied(collection, Box::new(object)));
     }
 
     fn put(world: &mut World, kind: Kind, namespace: Option<&str>, name: &str, second: u8) {
@@ -97,14 +97,14 @@ mod tests {
                          "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z")},
             "spec": {"module": "m", "rules": []},
         });
-        take(world, Source::Policies(kind), object);
+        take(world, Collection::Policies(kind), object);
     }
 
     fn revise(world: &mut World, namespace: &str, name: &str) {
         let policy = json!({"kind": "Policy", "namespace": namespace, "name": name, "uid": name});
         let object = json!({"metadata": {"name": name, "uid": format!("revision-{name}"), "resourceVersion": "1"},
                             "data": {"policy": policy, "generation": 1, "spec": {}}});
-        take(world, Source::Revisions, object);
+        take(world, Collection::Revisions, object);
     }
 
     fn rules(policies_per_namespace: usize) -> Rules {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(quota.refusal(&world.policies["a"]), None);
         let refusal = quota.refusal(&world.policies["b"]).expect("it is one too many");
         assert_eq!(refusal.reason, "QuotaExceeded");
-        let begin = "policies of namespace team-a that are taken: 1 of at most 1; delete one";
+        let begin = "namespace team-a has 1 accepted policies of at most 1; delete one";
         assert!(refusal.message.starts_with(begin), "{}", refusal.message);
     }
 
@@ -174,7 +174,7 @@ mod tests {
                 "spec": {"module": "m", "rules": [], "settings": {"text": "x".repeat(SPEC_BYTES)}},
             })
         };
-        take(&mut world, Source::Policies(Kind::Policy), large(1));
+        take(&mut world, Collection::Policies(Kind::Policy), large(1));
         let refusal = Quota::of(&world, &rules(9)).refusal(&world.policies["a"]).expect("it is too large");
         assert!(refusal.message.contains("of at most 786432; make settings"), "{}", refusal.message);
         // Taken by an earlier release.

@@ -1,4 +1,4 @@
-//! Making a revision, and which ones are kept.
+//! Decides what a new revision contains, and which old ones are kept.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use super::rules::Rules;
 use crate::action::Action;
 use crate::world::{Content, PolicyView, RevisionView};
 
-/// Fields that always act from the newest generation, or say how it is kept.
+/// The fields that are always taken from the newest generation.
 const NEWEST: [&str; 6] = ["policyServer", "mode", "suspend", "failurePolicy", "rollbackTo", "revisionHistoryLimit"];
 
-/// How much the older revisions of a policy may hold together, in bytes: one of the largest specs and some. What is in force or served last is
-/// kept in any case.
+/// How large the specs of a policy's older revisions may be together, in bytes: a little more than one of the largest specs. Revisions in
+/// force and the one that served last are kept in any case.
 const HISTORY_BYTES: usize = 1 << 20;
 
-/// What a revision that is not there yet will be.
+/// A revision that is still to be made.
 #[derive(Debug)]
 pub(super) struct Planned {
-    /// What of it decides which webhook calls the policy, where this release can read that.
+    /// The part that decides which webhook calls the policy; `None` if this release cannot read it.
     pub(super) content: Option<Content>,
-    /// Whether its policy takes more of its group's time than it did before.
+    /// Whether its policy needs more of its group's time than before.
     pub(super) needs_time: bool,
-    /// The revision that is rolled back to.
+    /// The name of the revision that the policy is rolled back to.
     source: Option<String>,
     problem: Option<String>,
     annotations: BTreeMap<&'static str, String>,
 }
 
-/// The revision of a policy's newest generation. Where it is to have the content of one that is not there any more, it says so; then
-/// its switches act, and what served before goes on.
+/// The revision of a policy's newest generation. If the generation to roll back to no longer exists, the revision says so: then `mode`,
+/// `suspend` and `failurePolicy` take effect, and the generation that served before still serves.
 pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Planned {
     let mut annotations = BTreeMap::new();
     let newest = policy.content.as_ref().ok().map(|content| content.in_shard(0));
@@ -52,7 +52,7 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
     Planned { content, needs_time: false, source: from, problem, annotations }
 }
 
-/// Makes it.
+/// The action that creates it.
 pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> Action {
     let content = planned.content.as_ref();
     let mut labels = policy.reference.labels(&rules.policy_server);
@@ -61,7 +61,7 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
     let data = RevisionData {
         policy: policy.reference.clone(),
         generation: policy.generation,
-        // Where it is made, this is read: see `Action::CreateRevision`.
+        // It is read when the revision is created: see `Action::CreateRevision`.
         spec: Value::Null,
         problem: planned.problem.clone(),
         shard: content.map_or(0, |content| content.shard),
@@ -83,14 +83,14 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
     Action::CreateRevision { name, policy, source, object }
 }
 
-/// The revision of a generation, or a later one that holds its content.
+/// The revision of a generation, or a later revision that holds its content.
 fn source(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> Option<&RevisionView> {
     let holds = |revision: &&RevisionView| revision.marks.rolled_back_to == Some(generation);
     let named = revisions?.get(&generation).filter(|named| named.has_content);
     named.or_else(|| revisions?.values().rev().find(holds))
 }
 
-/// That the generation to roll back to is not there any more, and which ones are.
+/// The message that the generation to roll back to no longer exists, with those that do.
 fn missing(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> String {
     let kept = revisions.into_iter().flat_map(BTreeMap::values).filter(|revision| revision.has_content);
     let kept: Vec<_> = kept.rev().take(20).map(|revision| revision.generation.to_string()).collect();
@@ -100,7 +100,7 @@ fn missing(generation: i64, revisions: Option<&BTreeMap<i64, RevisionView>>) -> 
     )
 }
 
-/// The content of an older generation with the switches of the newest.
+/// The content of an older generation with the fields that are always taken from the newest.
 pub(crate) fn rolled_back(content: &Value, newest: &Value) -> Value {
     let mut spec = content.clone();
     if let Value::Object(fields) = &mut spec {
@@ -114,13 +114,13 @@ pub(crate) fn rolled_back(content: &Value, newest: &Value) -> Value {
     spec
 }
 
-/// How a digest is pinned: of a group, the digest of each member by its name.
+/// The text of an annotation that pins a digest; for a group, a JSON object with the digest of each member.
 pub(super) fn pin(resolved: &Resolved) -> String {
     if resolved.members.is_empty() { resolved.digest.to_string() } else { json!(resolved.members).to_string() }
 }
 
-/// The revisions that go: beyond the limits of number and size, oldest first. The newest, the newest served one, those in force and the one that is rolled
-/// back to always stay.
+/// The revisions to delete: those beyond the limits of number and size, oldest first. The newest, the newest that served, those in force
+/// and the one that is rolled back to always stay.
 pub(super) fn prune<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64, RevisionView>) -> Vec<&'w RevisionView> {
     let served = revisions.values().rev().find(|revision| revision.marks.served).map(|revision| revision.generation);
     let wanted = policy.rollback_to.and_then(|to| source(to, Some(revisions))).map(|source| source.generation);

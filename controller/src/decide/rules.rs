@@ -1,51 +1,51 @@
-//! What decisions are made from besides the world, and what they result in.
+//! The settings and the time that decisions depend on, and their result.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use crate::action::Action;
-use crate::desired::Site;
-use crate::memory::Verdict;
+use crate::desired::Installation;
+use crate::memory::ConditionValue;
 
-/// What the operator chose, and what is known of the installation.
+/// The settings, and what is known about the installation.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// The policy server.
     pub policy_server: String,
     /// The namespace of the installation.
     pub namespace: String,
-    /// What stands in every webhook, or why it is not known yet.
-    pub site: Result<Site, Verdict>,
-    /// How long an evaluation may take where a policy says nothing, in seconds.
+    /// What every webhook contains about the installation, or why it is not known yet.
+    pub installation: Result<Installation, ConditionValue>,
+    /// How long one evaluation may take if the policy does not say, in seconds.
     pub policy_timeout: u32,
-    /// How many policies of a namespace are taken.
+    /// How many policies one namespace may have.
     pub policies_per_namespace: usize,
-    /// How many webhook configurations the policies of a namespace may have.
+    /// How many webhook configurations the policies of one namespace may have.
     pub webhooks_per_namespace: usize,
-    /// How long API servers may go on calling a webhook that is gone.
+    /// How long API servers may go on calling a deleted webhook.
     pub webhook_pause: Duration,
-    /// How long replicas may take to forget a policy.
+    /// How long replicas may take to drop a policy.
     pub revision_pause: Duration,
     /// How long a policy waits for its replicas before an event says so.
     pub waiting_event: Duration,
 }
 
-/// What time it is.
+/// The present time, by both clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// By the clock that does not jump.
+    /// By the monotonic clock.
     pub instant: Instant,
-    /// By the clock that people read.
+    /// By the wall clock.
     pub clock: Timestamp,
 }
 
 /// What to do.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// In the order of their importance.
+    /// The actions, most important first.
     pub actions: Vec<Action>,
-    /// When to decide again, although nothing may have changed.
+    /// When to decide again, even if nothing changes.
     pub wake: Option<Instant>,
 }
 
@@ -58,7 +58,7 @@ impl Decision {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// Whether this much time has passed since; if not, there will be another look when it has.
+    /// Whether `time` has passed since `since`; if not, it will be decided again when it has.
     pub(super) fn has_passed(&mut self, since: Instant, time: Duration, now: Now) -> bool {
         let at = since + time;
         let has = now.instant >= at;

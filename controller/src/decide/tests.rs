@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::action::Action;
-use crate::desired::Site;
-use crate::memory::Verdict;
-use crate::world::{News, Source};
+use crate::desired::Installation;
+use crate::memory::ConditionValue;
+use crate::world::{Change, Collection};
 
-const POLICIES: Source = Source::Policies(Kind::ClusterPolicy);
+const POLICIES: Collection = Collection::Policies(Kind::ClusterPolicy);
 
 /// A world in the making, with its memory and its time.
 struct Stage {
@@ -97,7 +97,7 @@ pub(super) fn rules() -> Rules {
     Rules {
         policy_server: "default".into(),
         namespace: "portcullis".into(),
-        site: Ok(Site {
+        installation: Ok(Installation {
             namespace: "portcullis".into(),
             policy_server: "default".into(),
             service: "policy-server".into(),
@@ -119,7 +119,7 @@ pub(super) fn rules() -> Rules {
 impl Stage {
     fn new() -> Self {
         let mut world = World::new("default");
-        Source::ALL.into_iter().for_each(|source| world.take(News::Listed(source, BTreeSet::new())));
+        Collection::ALL.into_iter().for_each(|collection| world.take(Change::Listed(collection, BTreeSet::new())));
         let start = Instant::now();
         let rules = rules();
         // Long enough ago for every pause that began with it.
@@ -127,11 +127,11 @@ impl Stage {
         Self { world, memory, rules, start, elapsed: Duration::from_secs(60), version: 0 }
     }
 
-    fn take(&mut self, source: Source, mut object: Value) {
+    fn take(&mut self, collection: Collection, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = serde_json::from_value(object).expect("an object");
-        self.world.take(News::Applied(source, Box::new(object)));
+        self.world.take(Change::Applied(collection, Box::new(object)));
     }
 
     fn put(&mut self, policy: P) {
@@ -171,7 +171,7 @@ impl Stage {
             "revision": metadata["generation"],
         });
         change(&mut object);
-        self.take(Source::Revisions, object);
+        self.take(Collection::Revisions, object);
     }
 
     fn content(&self, policy: &P) -> Result<crate::world::Content, String> {
@@ -191,11 +191,11 @@ impl Stage {
 
     /// The webhook of a group that waits so long.
     fn webhook_of(&mut self, content: &crate::world::Content, seconds: u32) -> String {
-        let site = self.rules.site.clone().expect("a site");
-        let desired = crate::desired::desired(&site, &content.group, &content.part, seconds);
+        let installation = self.rules.installation.clone().expect("a installation");
+        let desired = crate::desired::desired(&installation, &content.group, &content.part, seconds);
         let mut object = desired.object.clone();
         object["metadata"]["uid"] = json!(format!("uid-of-{}", desired.name));
-        self.take(Source::Webhooks(content.part.kind), object);
+        self.take(Collection::Webhooks(content.part.kind), object);
         desired.name
     }
 
@@ -260,7 +260,7 @@ fn short(action: &Action) -> String {
         Action::SetCondition { policy, condition, .. } => {
             format!("{} {:?} {} at {}", policy.name, condition.status, condition.reason, condition.observed_generation)
         }
-        Action::Tell(told) => format!("tell {} {}", told.policy.name, told.reason),
+        Action::Warn(told) => format!("tell {} {}", told.policy.name, told.reason),
     }
 }
 

@@ -1,25 +1,24 @@
 //! How long API servers wait for a match group.
 //!
-//! Validating members are asked side by side, so the webhook waits as long as its most patient member. Mutating ones are asked in
-//! turn, each on what the ones before left, so the webhook waits for the sum of their turns. What a policy says in `timeoutSeconds`
-//! is the least that the webhook waits, and bounds the policy's own turn; it never takes time from the others.
+//! Validating members are evaluated in parallel, so the timeout of the webhook is the largest one of its members. Mutating members are
+//! evaluated one after the other, each on the object that the one before left, so the timeout is the sum of their turns. A policy's
+//! `timeoutSeconds` is a minimum for the webhook's timeout and a maximum for the policy's own turn; it takes no time from the others.
 //!
-//! A webhook waits 30 s at most. A mutating policy whose turn does not fit beside the others goes to the next shard of its match
-//! part, which is a group with a webhook of its own. Refusing it would be the other way; but an author cannot know whom else an
-//! installation asks about the same objects, one more call of the API server costs less than a millisecond, and the API server asks
-//! mutating webhooks in turn anyway. The shard of a generation never changes (it stands in its revision), so nobody who has a place
-//! loses it to who comes later.
+//! A webhook's timeout is 30 s at most. A mutating policy whose turn does not fit in goes to the next shard of its match part, which is a
+//! group with a webhook of its own. It could be refused instead, but its author cannot know which other policies match the same objects,
+//! one more call costs the API server less than a millisecond, and mutating webhooks are called one after the other anyway. The shard of a
+//! generation never changes (its revision has it), so no policy loses its place to a later one.
 
 use std::collections::BTreeMap;
 
 use portcullis_contract::WebhookKind;
 
-/// Longest time in seconds that API servers wait for a webhook.
+/// The longest timeout of a webhook, in seconds.
 pub(super) const LONGEST: u32 = 30;
-/// What of it the way to the evaluator and back needs, in whole seconds.
+/// The part of the timeout that is left for the way to the evaluator and back, in whole seconds.
 const WAY: u32 = 1;
 
-/// What the members of one group need.
+/// The time that the members of one group need.
 #[derive(Debug, Default)]
 pub(super) struct Turns<'w> {
     /// The longest turn of each member, in seconds, by the policy's uid.
@@ -29,18 +28,18 @@ pub(super) struct Turns<'w> {
 }
 
 impl<'w> Turns<'w> {
-    /// A member may take so long.
+    /// Notes how long one evaluation of a member may take, in seconds.
     pub(super) fn add(&mut self, uid: &'w str, turn: u32) {
         let longest = self.turns.entry(uid).or_default();
         *longest = turn.max(*longest);
     }
 
-    /// A member wants the API server to wait so long at least.
+    /// Notes how long a member wants the API server to wait at least, in seconds.
     pub(super) fn wait(&mut self, timeout_seconds: u32) {
         self.wait = self.wait.max(timeout_seconds);
     }
 
-    /// How long the webhook waits.
+    /// The timeout of the webhook, in seconds.
     pub(super) fn seconds(&self, kind: WebhookKind) -> u32 {
         match kind {
             WebhookKind::Validating => self.wait.max(1),
@@ -53,24 +52,24 @@ impl<'w> Turns<'w> {
         self.turns.contains_key(uid)
     }
 
-    /// Whether this policy has so long a turn already.
+    /// Whether the policy has a turn of at least this length.
     pub(super) fn have(&self, uid: &str, turn: u32) -> bool {
         self.turns.get(uid).is_some_and(|longest| *longest >= turn)
     }
 
-    /// Whether this policy's turn fits beside those of the others. One alone always does.
+    /// Whether the policy's turn fits in with those of the others. A single one always fits.
     pub(super) fn fit(&self, uid: &str, turn: u32) -> bool {
         let others = self.sum() - self.turns.get(uid).copied().unwrap_or(0);
         others == 0 || others + turn + WAY <= LONGEST
     }
 
-    /// That members may be cut short, where they were all here before turns were counted.
+    /// The warning that evaluations may be cut short, for a group from before turns were counted.
     pub(super) fn complaint(&self, kind: WebhookKind) -> Option<String> {
         let (count, sum) = (self.turns.len(), self.sum());
         (kind == WebhookKind::Mutating && count > 1 && sum + WAY > LONGEST).then(|| {
             format!(
                 "the turns of its {count} mutating policies are {sum} s together and the API server waits {LONGEST} s at most, so \
-                 whoever is slow may be cut short: lower timeoutEvalSeconds, or edit a policy, which then gets another webhook"
+                 slow ones may be cut short: lower timeoutEvalSeconds, or edit a policy, which then gets another webhook"
             )
         })
     }

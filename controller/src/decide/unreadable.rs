@@ -1,15 +1,15 @@
 //! Revisions that cannot be read: damaged ones, and ones that a newer release wrote.
 //!
-//! Such a revision never removes a webhook or takes a policy out of its group. Its group comes from the first of these that can be read:
-//! its match part, which is read apart from the rest of the spec; the policy itself, which says the same at its newest generation; and the
-//! labels, which were written when the content could be read. Where nothing tells, webhooks that nobody claims stay.
+//! Such a revision never removes a webhook or takes a policy out of its group. Its group is taken from the first of these that can be
+//! read: its match part, which is read separately from the rest of the spec; the policy itself, whose newest generation says the same;
+//! and the labels, which were written when the content could be read. If none can be read, all webhooks without a group stay.
 //!
-//! Labels never overrule content that can be read: whoever may write labels only would move policies. Where the two differ, the policy
-//! is in both groups, as when it moves from one to the other, until the label is corrected. That is so after a downgrade too, when a
-//! newer release made the group of more than this one knows.
+//! Labels never take precedence over content that can be read; otherwise a right to write labels would be enough to move policies. If the
+//! two differ, the policy is in both groups, as when it moves from one to the other, until the label is corrected. The same happens after
+//! a downgrade, if the newer release computed the group from fields that this one does not know.
 //!
-//! Nobody but administrators of the installation's namespace and the controller may write labels of revisions, and both may write
-//! webhooks or whole revisions as well: a label gives no right that its writer has not. It is guarded against mistakes.
+//! Only administrators of the installation's namespace and the controller may write labels of revisions, and both may also write webhooks
+//! and whole revisions, so a label gives them no further rights. The precautions here are against mistakes.
 
 use std::collections::BTreeMap;
 
@@ -41,9 +41,9 @@ pub(super) fn labels(
     let is_right = match &revision.label {
         None => false,
         Some(label) if *label == (group.clone(), kind) => true,
-        // Loaders cannot read the content, so they go by the label alone. A wrong label helps nobody: correct it.
+        // Loaders cannot read the content and use only the label, so a wrong label has to be corrected.
         Some(_) if told.is_none() => false,
-        // Loaders are in this group as well as long as the label says so, and it may be called.
+        // Loaders serve this group too as long as the label names it, and it may be called.
         Some((other, _)) => {
             let is_called = groups.get(other).is_some_and(|other| other.found.is_some());
             *other != group && is_called && !may_leave(other)
@@ -52,18 +52,18 @@ pub(super) fn labels(
     if is_right { nothing } else { group_labels(&group, kind).into_iter().collect() }
 }
 
-/// What is wrong with a revision, and what helps.
+/// What is wrong with a revision, and what to do; `None` if it can be read.
 pub(super) fn words(revision: &RevisionView, rules: &Rules) -> Option<String> {
     let (name, generation) = (&revision.name, revision.generation);
     Some(match revision.unreadable.as_ref()? {
         Unreadable::Damaged(text) => format!(
             "revision {name} of generation {generation} is damaged: {text}; delete it (kubectl --namespace {} delete \
-             controllerrevision {name}), and it is made again from the policy",
+             controllerrevision {name}), and it is created again from the policy",
             rules.namespace
         ),
         Unreadable::Unknown(text) => format!(
-            "revision {name} of generation {generation} has what this release of Portcullis cannot read: {text}; upgrade to the \
-             release that wrote it, or apply the policy with a value that this one knows"
+            "revision {name} of generation {generation} cannot be read by this release of Portcullis: {text}; upgrade to the \
+             release that wrote it, or apply the policy with a value that this release knows"
         ),
     })
 }

@@ -1,11 +1,11 @@
-//! How many webhook configurations the policies of a namespace may have. Every request to an API server is compared with all that there
-//! are, so whoever may write Policies in one namespace could slow it down for everybody.
+//! Limits how many webhook configurations the policies of a namespace may have. An API server compares every request with all of them, so
+//! a user who may write Policies in one namespace could slow it down for everyone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_contract::{GroupId, Reason};
 
-use crate::memory::Verdict;
+use crate::memory::ConditionValue;
 use crate::world::{PolicyView, RevisionView, World};
 
 /// The match groups of each namespace.
@@ -17,14 +17,14 @@ pub(super) struct WebhookQuota<'w> {
 
 #[derive(Debug, Default)]
 struct Groups<'w> {
-    /// That of the newest generation that was taken of each policy, by uid.
+    /// The group of each policy's newest accepted generation, by the policy's uid.
     newest: BTreeMap<&'w str, GroupId>,
-    /// All that have a webhook, also those that a policy is leaving.
+    /// All groups with a webhook, including those that a policy is leaving.
     in_force: BTreeSet<GroupId>,
 }
 
 impl<'w> WebhookQuota<'w> {
-    /// What revisions take already. ClusterPolicies are not counted.
+    /// Counts the groups of the revisions. ClusterPolicies are not counted.
     pub(super) fn of(world: &'w World, limit: usize) -> Self {
         let mut namespaces: BTreeMap<&str, Groups<'_>> = BTreeMap::new();
         for (uid, revisions) in &world.revisions {
@@ -38,9 +38,9 @@ impl<'w> WebhookQuota<'w> {
         Self { namespaces, limit }
     }
 
-    /// Takes a generation whose policy joins this group, or says why not. Those that are there can be joined in any case. While policies
-    /// move from one group to another there may be twice as many: both are called until the new one is proven.
-    pub(super) fn take(&mut self, uid: &'w str, policy: &'w PolicyView, group: &GroupId) -> Result<(), Verdict> {
+    /// Accepts a generation whose policy joins this group, or says why not. An existing group can always be joined. While policies move
+    /// from one group to another there may be twice as many: both are called until the new one is proven.
+    pub(super) fn take(&mut self, uid: &'w str, policy: &'w PolicyView, group: &GroupId) -> Result<(), ConditionValue> {
         let Some(namespace) = policy.reference.namespace.as_deref() else { return Ok(()) };
         let groups = self.namespaces.entry(namespace).or_default();
         if !groups.in_force.contains(group) {
@@ -57,9 +57,9 @@ impl<'w> WebhookQuota<'w> {
     }
 }
 
-fn too_many(namespace: &str, taken: usize, limit: usize) -> Verdict {
+fn too_many(namespace: &str, taken: usize, limit: usize) -> ConditionValue {
     let text = format!(
-        "webhook configurations of namespace {namespace}: {taken} of at most {limit}; give policies the same rules, selectors and match conditions, so that they share one, or have the limit raised (controller.webhooksPerNamespace of the chart)"
+        "namespace {namespace} has {taken} webhook configurations of at most {limit}; give policies the same rules, selectors and match conditions, so that they share one, or have the limit raised (controller.webhooksPerNamespace of the chart)"
     );
-    Verdict::no(Reason::QuotaExceeded.as_str(), text)
+    ConditionValue::not_configured(Reason::QuotaExceeded.as_str(), text)
 }

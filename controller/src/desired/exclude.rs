@@ -1,6 +1,6 @@
-//! Who is never asked about, whatever policies say, so that no policy can lock out the cluster or its own server.
+//! The requests for which no webhook is called, whatever policies say, so that no policy can lock up the cluster or its own server.
 //!
-//! A namespace selector does not skip cluster-scoped objects, so conditions do.
+//! A namespace selector does not skip cluster-scoped objects, so match conditions do that.
 
 use portcullis_contract::{GroupId, MatchPart};
 use serde_json::{Value, json};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::selector;
 use crate::marker::MARKER_ANNOTATION;
 
-/// How many conditions of our own a webhook has. The API server allows 64, and users have 60 of them.
+/// The number of match conditions that we add to a webhook. The API server allows 64, of which users have 60.
 pub const OWN_CONDITIONS: usize = CONDITIONS.len();
 
-/// The label that every namespace has: its name.
+/// The label of every namespace with its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 const CONDITIONS: [(&str, &str); 4] = [
@@ -33,19 +33,20 @@ const CONDITIONS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Our own conditions, then those of the policies.
+/// Our own match conditions, then those of the policies.
 pub(super) fn conditions(part: &MatchPart) -> Vec<Value> {
     let own = CONDITIONS.iter().map(|(name, expression)| json!({"name": name, "expression": expression}));
     let theirs = part.match_conditions.iter().map(|one| json!({"name": one.name, "expression": one.expression}));
     own.chain(theirs).collect()
 }
 
-/// The namespaces: those of the selector, or that of the Policy, without the installation's own and those of the system.
+/// The namespace selector: that of the ClusterPolicies, or the namespace of the Policies, without the installation's own namespace and
+/// those of the system.
 pub(super) fn namespaces(part: &MatchPart, own: &str) -> Value {
     let expression =
         |operator: &str, names: &[&str]| json!({"key": NAMESPACE_NAME, "operator": operator, "values": names});
     match &part.namespace {
-        // A Policy in a namespace of the system was put there to be asked.
+        // A Policy in a namespace of the system is there on purpose.
         Some(namespace) => {
             let home = expression("In", &[namespace]);
             selector::and(json!({}), [home, expression("NotIn", &[own])])
@@ -59,7 +60,7 @@ pub(super) fn namespaces(part: &MatchPart, own: &str) -> Value {
     }
 }
 
-/// The rules; the words of each list in one order, as the group's id does not depend on theirs.
+/// The rules, with sorted lists, as the group's id does not depend on their order.
 pub(super) fn rules(part: &MatchPart) -> Vec<Value> {
     let sorted = |list: &[String]| {
         let mut list = list.to_vec();
@@ -68,7 +69,7 @@ pub(super) fn rules(part: &MatchPart) -> Vec<Value> {
         list
     };
     let rules = part.rules.iter().filter_map(|rule| {
-        // A namespace selector does not keep a Policy from objects that are in no namespace.
+        // A namespace selector does not exclude cluster-scoped objects.
         let scope = match (&part.namespace, rule.scope.as_deref().unwrap_or("*")) {
             (None, scope) => scope,
             (Some(_), "Cluster") => return None,
@@ -85,9 +86,9 @@ pub(super) fn rules(part: &MatchPart) -> Vec<Value> {
     rules.collect()
 }
 
-/// Who is asked for a marker: the controller itself, in a dry run, about this group.
+/// The match conditions of a marker: a dry-run request by the controller itself, about this group.
 pub(super) fn marker(group: &GroupId, username: &str) -> Vec<Value> {
-    // A JSON string is a CEL string.
+    // A JSON string is also a CEL string.
     let user = Value::from(username);
     [
         ("controller", format!("request.userInfo.username == {user}")),

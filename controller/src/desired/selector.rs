@@ -1,8 +1,8 @@
-//! Label selectors, as policies carry them.
+//! Label selectors as JSON.
 
 use serde_json::{Map, Value};
 
-/// Both halves of a selector, or one that selects everything.
+/// A selector without empty parts; if absent, one that selects everything.
 pub(super) fn read(selector: Option<&Value>) -> Value {
     let Some(Value::Object(found)) = selector else { return Value::Object(Map::new()) };
     let mut both = Map::new();
@@ -19,7 +19,7 @@ pub(super) fn read(selector: Option<&Value>) -> Value {
     Value::Object(both)
 }
 
-/// A selector that asks for these expressions as well.
+/// A selector that also requires these expressions.
 pub(super) fn and(selector: Value, expressions: impl IntoIterator<Item = Value>) -> Value {
     let Value::Object(mut both) = selector else { return selector };
     let more = both.entry("matchExpressions").or_insert_with(|| Value::Array(Vec::new()));

@@ -1,17 +1,17 @@
-//! Making revisions.
+//! Creates revisions.
 
 use kube::api::{Patch, Request, Resource as _};
 use portcullis_api::PolicyReference;
 use portcullis_api::kubernetes::{BoundedObject, raw_spec};
 use serde_json::{Value, json};
 
-use super::{Failed, Hands, manager, posts};
+use super::{Executor, Failed, manager, posts};
 use crate::decide::rolled_back;
 use crate::watch::resource;
-use crate::world::{RevisionView, Source};
+use crate::world::{Collection, RevisionView};
 
-impl Hands {
-    /// Makes a revision of exactly the bytes that [`stable`] gives, with the spec that the policy and the source have now.
+impl Executor {
+    /// Creates a revision with exactly the bytes of [`stable`], and with the present spec of the policy and of the source.
     pub(super) async fn create_revision(
         &self,
         policy: &PolicyReference,
@@ -28,7 +28,7 @@ impl Hands {
         object["data"]["spec"] = match source {
             None => spec.clone(),
             Some(source) => {
-                let source = self.api(Source::Revisions).get(source).await?.0;
+                let source = self.api(Collection::Revisions).get(source).await?.0;
                 rolled_back(&source.data["data"]["spec"], spec)
             }
         };
@@ -36,19 +36,19 @@ impl Hands {
     }
 
     async fn create_whole_revision(&self, object: &Value) -> Result<BoundedObject, Failed> {
-        let resource = resource(Source::Revisions);
+        let resource = resource(Collection::Revisions);
         let path = BoundedObject::url_path(&resource, Some(&self.namespace));
         let request = Request::new(path).create(&posts(), stable(object)).map_err(kube::Error::BuildRequest)?;
         match self.client.request(request).await {
-            // It is there and has not been seen: a watch lags, or somebody took its labels away.
+            // It exists but was not reported: a watch lags, or its labels were removed.
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
                 let patch = Patch::Merge(json!({"metadata": {"labels": object["metadata"]["labels"]}}));
-                let found: BoundedObject = self.api(Source::Revisions).patch(name, &manager(), &patch).await?;
-                // Data that tell another policy or generation count, so this would be tried for ever.
+                let found: BoundedObject = self.api(Collection::Revisions).patch(name, &manager(), &patch).await?;
+                // If its data name another policy or generation, this would fail for ever.
                 let is_it = RevisionView::read(&found.0).is_some_and(|found| is_of(&found, object));
                 let problem = format!(
-                    "revision {name} is there and says that it is of another policy or generation: delete it, and it is made again"
+                    "revision {name} exists, but for another policy or generation: delete it, and it is created again"
                 );
                 if is_it { Ok(found) } else { Err(Failed::other(problem)) }
             }
@@ -62,10 +62,10 @@ fn is_of(found: &RevisionView, object: &Value) -> bool {
     data["policy"]["uid"] == found.policy.uid.as_str() && data["generation"] == found.generation
 }
 
-/// An object as JSON in the form that an API server writes itself. `data` of a revision can never change, which is judged by its bytes,
-/// and every patch of its annotations writes it anew: what is escaped then must have been so from the beginning.
+/// An object as JSON, escaped as the API server escapes it. The API server compares the bytes of a revision's `data`, which must never
+/// change, and writes them again with every patch of its annotations; so they must be escaped in that way from the beginning.
 fn stable(object: &Value) -> Vec<u8> {
-    // Outside of strings none of these can stand.
+    // Outside of strings, JSON has none of these.
     let escapes =
         [('&', "\\u0026"), ('<', "\\u003c"), ('>', "\\u003e"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
     let text = escapes.iter().fold(object.to_string(), |text, (letter, escape)| text.replace(*letter, escape));

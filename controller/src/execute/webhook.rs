@@ -1,22 +1,22 @@
-//! Writing webhook configurations.
+//! Writes webhook configurations.
 
 use kube::api::{Patch, PostParams};
 use portcullis_api::kubernetes::BoundedObject;
 use serde_json::json;
 
-use super::{Failed, Hands, Outcome, applied, manager, passes, posts, refusal};
+use super::{Executor, Failed, Outcome, applied, manager, passes, posts, refusal};
 use crate::action::Action;
 use crate::desired::Desired;
-use crate::event::Told;
-use crate::world::Source;
+use crate::event::PolicyWarning;
+use crate::world::Collection;
 
-impl Hands {
-    /// Asks about a webhook, makes, changes or removes it.
+impl Executor {
+    /// Tries, creates, changes or deletes a webhook.
     pub(super) async fn write_webhook(&self, action: &Action) -> Result<Outcome, Failed> {
         match action {
             Action::TryWebhook { group, desired } => {
                 let params = PostParams { dry_run: true, ..posts() };
-                match self.api(Source::Webhooks(desired.kind)).create(&params, &object(desired)?).await {
+                match self.api(Collection::Webhooks(desired.kind)).create(&params, &object(desired)?).await {
                     Ok(_) => Ok(Outcome::Tried(group.clone(), Ok(()))),
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
                         Ok(Outcome::Tried(group.clone(), Ok(())))
@@ -29,8 +29,8 @@ impl Hands {
             }
             Action::CreateWebhook { group, desired, repaired } => {
                 passes("controller.before_webhook_write").await?;
-                let source = Source::Webhooks(desired.kind);
-                let written = match self.api(source).create(&posts(), &object(desired)?).await {
+                let collection = Collection::Webhooks(desired.kind);
+                let written = match self.api(collection).create(&posts(), &object(desired)?).await {
                     Ok(written) => written,
                     Err(kube::Error::Api(status)) if is_refusal(&status) => {
                         return Ok(Outcome::Tried(group.clone(), Err(refusal(&status.message))));
@@ -40,12 +40,12 @@ impl Hands {
                 passes("controller.after_webhook_write").await?;
                 tracing::info!(webhook = desired.name, "registered");
                 self.repaired(repaired.as_ref()).await;
-                Ok(applied(source, written))
+                Ok(applied(collection, written))
             }
             Action::ChangeWebhook { desired, version, repaired, .. } => {
                 passes("controller.before_webhook_write").await?;
-                let source = Source::Webhooks(desired.kind);
-                // A merge replaces the list as a whole: an apply would keep what somebody else put into our entries.
+                let collection = Collection::Webhooks(desired.kind);
+                // A merge patch replaces the list as a whole: server-side apply would keep fields of others in our entries.
                 let patch = json!({
                     "metadata": {
                         "resourceVersion": version,
@@ -54,13 +54,13 @@ impl Hands {
                     },
                     "webhooks": desired.object["webhooks"],
                 });
-                let written = self.api(source).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
+                let written = self.api(collection).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
                 passes("controller.after_webhook_write").await?;
                 self.repaired(repaired.as_ref()).await;
-                Ok(applied(source, written))
+                Ok(applied(collection, written))
             }
             Action::DeleteWebhook { kind, name, uid } => {
-                let outcome = self.delete(Source::Webhooks(*kind), name, uid).await?;
+                let outcome = self.delete(Collection::Webhooks(*kind), name, uid).await?;
                 tracing::info!(webhook = name, "removed");
                 passes("controller.after_webhook_delete").await?;
                 Ok(outcome)
@@ -69,8 +69,8 @@ impl Hands {
         }
     }
 
-    /// Tells of a repair. One that cannot be told was a repair all the same.
-    async fn repaired(&self, told: Option<&Told>) {
+    /// Writes the event about a repair. If that fails, the repair still counts.
+    async fn repaired(&self, told: Option<&PolicyWarning>) {
         let Some(told) = told else { return };
         tracing::warn!(policy = told.policy.name, note = told.note, "somebody else had changed a webhook");
         if let Err(error) = self.events.write(told).await {
@@ -79,12 +79,12 @@ impl Hands {
     }
 }
 
-/// Whether the API server has looked at the object and does not want it.
+/// Whether the API server refused the object for its content.
 fn is_refusal(status: &kube::core::Status) -> bool {
     status.is_invalid() || status.code == 400
 }
 
 fn object(desired: &Desired) -> Result<BoundedObject, Failed> {
     serde_json::from_value(desired.object.clone())
-        .map_err(|error| Failed::other(format!("cannot make an object: {error}")))
+        .map_err(|error| Failed::other(format!("failed to make an object: {error}")))
 }

@@ -1,11 +1,11 @@
-//! Where the API servers are. Pure.
+//! Finds the addresses of the API servers. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-/// The port's name in the slices of the Service `kubernetes`.
+/// The name of the port in the EndpointSlices of the Service `kubernetes`.
 const PORT: &str = "https";
 
 /// The addresses of all API servers that are ready, each once.

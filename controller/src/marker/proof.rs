@@ -1,4 +1,4 @@
-//! What an API server's answer to a marker proves. Pure.
+//! Interprets an API server's answer to a marker. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use portcullis_api::Truth;
 use portcullis_contract::{GroupId, clean, marker_message};
 
-/// Longest text of another program that is quoted, in bytes.
+/// The longest text of another program that is quoted, in bytes.
 const QUOTED: usize = 300;
-/// First wait between two tries.
+/// The first wait between two tries.
 const FIRST: Duration = Duration::from_millis(100);
-/// Longest wait between two tries.
+/// The longest wait between two tries.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Why one API server did not prove that it calls the webhook.
@@ -18,41 +18,41 @@ const LONGEST: Duration = Duration::from_secs(30);
 pub enum ProofProblem {
     /// The change passed. An API server sees a new webhook within about a second.
     #[error(
-        "the API server does not call the webhook yet, or cannot; if this stays, look whether API servers reach the Service, at network policies, and at the API server's metric apiserver_admission_webhook_fail_open_count"
+        "the API server does not call the webhook yet, or cannot; if this persists, check that API servers can reach the Service, the network policies, and the API server's metric apiserver_admission_webhook_fail_open_count"
     )]
     NotCalledYet,
-    /// No connection, or no answer in time.
+    /// There was no connection, or no answer in time.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
     /// The controller lacks a right: to patch its revisions, or to read the addresses of the API servers.
     #[error("the API server forbids it: {0}")]
     Forbidden(String),
-    /// The revision is not there any more, so another one is to be taken.
+    /// The revision no longer exists, so another one has to carry the marker.
     #[error("the revision that carries the marker is gone")]
     Gone,
-    /// Another webhook refused the change before ours was asked.
-    #[error("another webhook refused the marker: {0}")]
+    /// Another webhook rejected the change before ours was called.
+    #[error("another webhook rejected the marker: {0}")]
     RefusedByAnother(String),
     /// The API server answered in a way that proves nothing.
     #[error("the API server answered with {code}: {text}")]
     Unexpected {
-        /// HTTP status.
+        /// The HTTP status.
         code: u16,
-        /// In its words.
+        /// The message of the API server.
         text: String,
     },
 }
 
-/// At one API server at least nothing was proven.
+/// At least one API server did not prove that it calls the webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unproven {
-    /// The worst that was found.
+    /// The most serious problem.
     pub problem: ProofProblem,
-    /// Where.
+    /// The API server that has it.
     pub server: String,
-    /// How many API servers call the webhook already.
+    /// How many API servers call the webhook.
     pub proven: usize,
-    /// How many there are.
+    /// How many API servers there are.
     pub servers: usize,
 }
 
@@ -69,7 +69,7 @@ impl ProofProblem {
         }
     }
 
-    /// What tells more comes first where several API servers fail.
+    /// The order in which problems are reported if several API servers fail: the larger one first.
     pub(crate) fn weight(&self) -> u8 {
         match self {
             Self::Forbidden(_) => 5,
@@ -89,10 +89,10 @@ impl fmt::Display for Unproven {
     }
 }
 
-/// Judges the answer to a dry-run patch that carries the marker of a group.
+/// Interprets the answer to a dry-run patch that carries the marker of a group.
 ///
 /// # Errors
-/// What is missing for a proof.
+/// Why the answer is not a proof.
 pub(crate) fn judge<T>(answer: Result<T, kube::Error>, group: &GroupId) -> Result<(), ProofProblem> {
     let status = match answer {
         Ok(_) => return Err(ProofProblem::NotCalledYet),
@@ -100,7 +100,7 @@ pub(crate) fn judge<T>(answer: Result<T, kube::Error>, group: &GroupId) -> Resul
         Err(error) => return Err(ProofProblem::Unreachable(clean(&causes(&error), QUOTED))),
     };
     let text = clean(&status.message, QUOTED);
-    // The API server puts its own words before those of the webhook; nothing else of an answer says which webhook denied.
+    // The API server puts its own words before the webhook's message; nothing else in the answer says which webhook denied it.
     let by_webhook = status.message.starts_with("admission webhook ");
     match status.code {
         403 if by_webhook && status.message.ends_with(&format!(": {}", marker_message(group))) => Ok(()),
@@ -111,7 +111,7 @@ pub(crate) fn judge<T>(answer: Result<T, kube::Error>, group: &GroupId) -> Resul
     }
 }
 
-/// An error with what is behind it.
+/// An error with its causes.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -126,7 +126,7 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// How long to wait after this many tries: not long at first, as an API server sees a new webhook within about a second.
+/// How long to wait after this many tries: briefly at first, as an API server sees a new webhook within about a second.
 pub fn retry_after(tries: u32) -> Duration {
     LONGEST.min(FIRST * 2_u32.saturating_pow((tries / 2).min(16)))
 }

@@ -1,4 +1,4 @@
-//! Asks every API server.
+//! Asks every API server for a proof.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,17 +17,17 @@ use super::MARKER_ANNOTATION;
 use super::address::api_servers;
 use super::proof::{ProofProblem, Unproven, causes, judge, retry_after};
 
-/// Longest wait for one answer. The webhook itself has less.
+/// How long one answer may take. The webhook itself has less time.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The name that every API server's certificate has, whatever its address.
+/// The name in every API server's certificate, whatever its address.
 const SERVER_NAME: &str = "kubernetes.default.svc";
 
-/// Proves that webhooks are called.
+/// Proves that API servers call webhooks.
 pub struct Prover {
     config: Config,
     client: Client,
     namespace: String,
-    /// One for each API server, as connections are kept.
+    /// A client per API server, so that connections are reused.
     clients: Mutex<BTreeMap<SocketAddr, Client>>,
 }
 
@@ -38,16 +38,16 @@ struct Server {
 }
 
 impl Prover {
-    /// With the credentials of this configuration; `client` is made of it too. `namespace` is where the revisions are.
+    /// Uses the credentials of `config`, from which `client` is made too. `namespace` is that of the revisions.
     pub fn new(config: Config, client: Client, namespace: &str) -> Self {
         Self { config, client, namespace: namespace.to_owned(), clients: Mutex::default() }
     }
 
-    /// Asks each API server until it has proven that it calls the group's webhook, or until this time is over. The revision with this name
-    /// carries the marker, and only in a dry run.
+    /// Asks each API server until it has proven that it calls the group's webhook, or `patience` is over. The revision with this name
+    /// carries the marker, in a dry run only.
     ///
     /// # Errors
-    /// What was missing at last, at the API server where it is worst.
+    /// The most serious problem at the end, and the API server that has it.
     pub async fn prove(&self, group: &GroupId, revision: &str, patience: Duration) -> Result<(), Unproven> {
         let start = Instant::now();
         let mut tries = 0;
@@ -81,7 +81,7 @@ impl Prover {
         }
     }
 
-    /// All API servers, or the configured one where the cluster does not say where they are.
+    /// All API servers, or the configured one if the cluster does not publish their addresses.
     async fn servers(&self) -> Result<Vec<Server>, ProofProblem> {
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
         let params = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
@@ -124,7 +124,7 @@ impl Prover {
         config.cluster_url =
             format!("https://{address}").parse().map_err(|error: http::uri::InvalidUri| unreachable(&error))?;
         config.tls_server_name = Some(SERVER_NAME.to_owned());
-        // Tries are counted here.
+        // Retries are done here.
         config.default_retry = false;
         Client::try_from(config).map_err(|error| unreachable(&error))
     }
@@ -133,7 +133,7 @@ impl Prover {
         self.config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Nothing is known of any API server.
+    /// The failure to find the API servers.
     fn unproven(&self, problem: ProofProblem) -> Unproven {
         Unproven { problem, server: self.configured(), proven: 0, servers: 1 }
     }

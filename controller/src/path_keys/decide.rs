@@ -1,4 +1,4 @@
-//! What to do next about the keys. Pure: what is stored, who follows, and the time in; what is to be stored out.
+//! Decides the next step of a change of keys. Pure: from the stored keys, what follows them, and the time, to what is to be stored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,23 +8,23 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use portcullis_contract::{PathKey, PathKeys};
 
-/// When to ask again who follows a change.
+/// How long to wait before asking again whether replicas and webhooks follow a change.
 const FOLLOWING: Duration = Duration::from_secs(1);
 const KEYS: &str = "keys";
 const MADE: &str = "made";
 
-/// What the operator chose.
+/// The settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathRules {
-    /// Whether webhooks are to have paths without a code.
+    /// Whether webhooks get paths without a code.
     pub(crate) is_plain: bool,
     /// How long a key is used.
     pub(crate) age: Duration,
-    /// How long those may take to follow who are not asked.
+    /// How long pods and API servers that cannot be asked may take to follow.
     pub(crate) pause: Duration,
 }
 
-/// What the Secret says.
+/// The content of the Secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) keys: PathKeys,
@@ -32,7 +32,7 @@ pub(crate) struct Stored {
     pub(crate) made: Timestamp,
 }
 
-/// Who must follow before a change goes on.
+/// What a change waits for before its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// Every expected replica accepts this key.
@@ -41,57 +41,57 @@ pub(crate) enum Awaited {
     Webhooks(PathKey),
 }
 
-/// What there is where nothing is stored.
+/// What is known when nothing is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// This controller knows what was stored.
+    /// The keys that this controller read last.
     Remembered(PathKeys),
-    /// Webhooks without a code, or replicas that accept none.
+    /// Webhooks have paths without a code, or replicas accept no key.
     Plain,
-    /// Neither.
+    /// None of these.
     Nothing,
 }
 
-/// What is known beside the Secret.
+/// What is known besides the Secret.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
-    /// The time, as the API server has it.
+    /// The time, by the API server's clock.
     pub(crate) now: Timestamp,
-    /// For how long all has been seen just as it is. Counted by a clock that does not jump.
+    /// For how long nothing has changed, by the monotonic clock.
     pub(crate) quiet: Duration,
-    /// Whether those who are awaited follow.
+    /// Whether what the change waits for has happened.
     pub(crate) is_followed: bool,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// This is to be stored.
+    /// Store this.
     Store(Stored, Step),
-    /// Nothing for this long, if nothing changes.
+    /// Wait this long, unless something changes.
     Wait(Duration),
 }
 
-/// Why something is stored.
+/// Why the keys are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing was there.
+    /// There were no keys.
     Make,
-    /// What was there could not be read, or somebody removed it.
+    /// The Secret could not be read as keys, or was deleted.
     Restore,
-    /// Another key comes.
+    /// Replicas start to accept another key.
     Introduce,
-    /// Webhooks get the paths of the next key.
+    /// Webhooks move to the paths of the next key.
     Move,
-    /// The earlier key is not accepted any more.
+    /// Replicas no longer accept the previous key.
     Drop,
 }
 
 impl Stored {
-    /// Reads the data of a Secret; nothing where they hold no keys.
+    /// Reads the data of a Secret; `None` if they are not keys.
     pub(crate) fn read(data: &BTreeMap<String, ByteString>) -> Option<Self> {
         let text = |name: &str| str::from_utf8(&data.get(name)?.0).ok();
-        // A time that cannot be read is long ago: another key comes, and with it a time.
+        // A time that cannot be read counts as long ago, so the key is replaced and gets a time.
         let made = text(MADE).and_then(|text| text.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);
         Some(Self { keys: text(KEYS)?.parse().ok()?, made })
     }
@@ -102,17 +102,17 @@ impl Stored {
         texts.into_iter().map(|(name, text)| (name.to_owned(), ByteString(text.into_bytes()))).collect()
     }
 
-    /// Who must follow, in a change.
+    /// What the change waits for; `None` if there is no change.
     pub(crate) fn awaited(&self) -> Option<Awaited> {
         let PathKeys { current, next, previous } = self.keys;
         previous.map(|_| Awaited::Webhooks(current)).or(next.map(Awaited::Replicas))
     }
 }
 
-/// What is stored where nothing was.
+/// The keys to store when there are none.
 pub(crate) fn first(found: Found, rules: &PathRules, now: Timestamp, make: impl FnOnce() -> PathKey) -> (Stored, Step) {
     let (keys, step) = match found {
-        // Whoever removed it may want another key.
+        // Deleting the Secret may be a request for another key.
         Found::Remembered(keys) => {
             (PathKeys { next: keys.next.or_else(|| Some(other(keys, rules, make))), ..keys }, Step::Restore)
         }
@@ -128,7 +128,7 @@ fn other(keys: PathKeys, rules: &PathRules, make: impl FnOnce() -> PathKey) -> P
     if rules.is_plain && keys.current != PathKey::Plain { PathKey::Plain } else { make() }
 }
 
-/// Decides.
+/// Decides the next step.
 pub(crate) fn next(stored: &Stored, moment: &Moment, rules: &PathRules, make: impl FnOnce() -> PathKey) -> Next {
     let keys = stored.keys;
     if stored.awaited().is_some() {
@@ -163,10 +163,10 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Make => "the first keys",
-            Self::Restore => "the keys of before, as they were gone or could not be read, and another one",
+            Self::Restore => "the earlier keys, as they were deleted or could not be read, and another one",
             Self::Introduce => "another key, which webhooks get when all replicas accept it",
             Self::Move => "webhooks get the paths of the next key, which all replicas accept",
-            Self::Drop => "the earlier key is not accepted any more, as no webhook has its path",
+            Self::Drop => "the previous key is no longer accepted, as no webhook has its paths",
         })
     }
 }
@@ -194,7 +194,7 @@ mod tests {
         next(stored, &Moment { now: at(second), quiet, is_followed }, rules, || B)
     }
 
-    /// All keys that are stored until nothing more happens, with everybody following and no time passing.
+    /// All keys that are stored until nothing more happens, if all follow and no time passes.
     fn run(mut stored: Stored, rules: &PathRules, second: i64) -> Vec<PathKeys> {
         let mut all = Vec::new();
         while let Next::Store(then, _) = decide(&stored, rules, (second, PAUSE, true)) {

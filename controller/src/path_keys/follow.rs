@@ -1,4 +1,4 @@
-//! Who follows a change of keys: replicas by their reports, webhooks by their paths.
+//! Finds out whether replicas and webhooks follow a change of keys: replicas by their reports, webhooks by their paths.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +12,19 @@ use portcullis_api::kubernetes::ReplicaReport;
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_contract::PathKey;
 
-/// The Service of an EndpointSlice.
+/// The label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The paths of the webhooks of a policy server.
 pub(super) struct WebhookPaths(Vec<String>);
 
-/// What replicas say that they accept.
+/// The keys that replicas accept, as their reports say.
 pub(super) struct Replicas {
-    /// Names and uids of the pods that API servers may ask.
+    /// Names and uids of the pods that API servers may call.
     expected: BTreeSet<(String, String)>,
     /// Names and uids of pods, with the ids of their keys.
     reports: Vec<(String, String, BTreeSet<String>)>,
-    /// Whether an evaluator tells of no keys, as those of an earlier release do not, which accept none.
+    /// Whether an evaluator reports no keys, as evaluators of earlier releases do, which accept none.
     pub(super) have_old: bool,
 }
 
@@ -40,12 +40,12 @@ impl WebhookPaths {
         Ok(Self(validating.chain(mutating.map(|one| path(one.client_config))).collect()))
     }
 
-    /// Whether each is one that this key makes.
+    /// Whether all paths are derived from this key.
     pub(super) fn are_of(&self, key: PathKey) -> bool {
         self.0.iter().all(|path| key.opened(path).is_some())
     }
 
-    /// Whether some have no code.
+    /// Whether at least one path has no code.
     pub(super) fn have_plain(&self) -> bool {
         self.0.iter().any(|path| PathKey::Plain.opened(path).is_some())
     }
@@ -55,7 +55,7 @@ impl Replicas {
     pub(super) async fn list(client: &Client, namespace: &str, service: &str) -> Result<Self, kube::Error> {
         let params = ListParams::default().labels(&format!("{SERVICE_LABEL}={service}"));
         let slices = Api::<EndpointSlice>::namespaced(client.clone(), namespace).list(&params).await?;
-        // Read one by one, as a report that cannot be read stops no list.
+        // Read one by one, so that one unreadable report does not break the list.
         let kind = ApiResource::erase::<ReplicaReport>(&());
         let reports = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &kind);
         let reports = reports.list(&ListParams::default()).await?;
@@ -65,7 +65,7 @@ impl Replicas {
     fn of(slices: &[EndpointSlice], reports: &[DynamicObject]) -> Self {
         let expected = slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()).filter_map(|endpoint| {
             let conditions = endpoint.conditions.clone().unwrap_or_default();
-            // Absent means ready, and a pod that ends is asked no more.
+            // Absent means ready, and a terminating pod is no longer called.
             let is_asked =
                 conditions.serving.or(conditions.ready).unwrap_or(true) && conditions.terminating != Some(true);
             let pod =

@@ -1,30 +1,30 @@
-//! Metrics of the keys.
+//! Metrics of the keys of webhook paths.
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-/// All of them.
+/// The metrics.
 #[derive(Clone)]
 pub(crate) struct PathKeyMetrics {
-    /// Since when the newest key is there.
+    /// The age of the newest key, in seconds.
     pub(super) age: IntGauge,
-    /// Turns that failed.
+    /// The number of rounds that failed.
     pub(super) errors: IntCounter,
 }
 
 impl PathKeyMetrics {
-    /// Makes and registers them.
+    /// Creates and registers the metrics.
     ///
     /// # Errors
-    /// When another metric has one of their names.
+    /// When one of the names is taken.
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
             age: IntGauge::new(
                 "portcullis_controller_path_key_age_seconds",
-                "Seconds since the newest key of webhook paths was made; 0 where paths have no code and where another controller leads",
+                "Seconds since the newest key of webhook paths was made; 0 if paths have no code or another controller leads",
             )?,
             errors: IntCounter::new(
                 "portcullis_controller_path_key_errors_total",
-                "Times that the Secret of the keys of webhook paths could not be read or written, or that nobody could be asked who follows a change",
+                "Failures to read or write the Secret of the keys of webhook paths, or to find out whether replicas and webhooks follow a change",
             )?,
         };
         registry.register(Box::new(metrics.age.clone()))?;

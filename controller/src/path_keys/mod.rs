@@ -1,20 +1,20 @@
-//! The keys by which paths of webhooks are made, so that only API servers can ask an evaluator ([`portcullis_contract::PathKey`]).
+//! The keys from which paths of webhooks are derived, so that only API servers can call an evaluator ([`portcullis_contract::PathKey`]).
 //!
-//! One Secret is the truth, which pods mount. Its `keys` are [`portcullis_contract::PathKeys`], its `made` is when the newest of them was
-//! made. Evaluators accept all of them; webhooks are registered by the current one.
+//! One Secret, which pods mount, holds the state. Its `keys` are [`portcullis_contract::PathKeys`], and its `made` is the time at which
+//! the newest key was made. Evaluators accept all of them; webhooks are registered with the current one.
 //!
 //! ```text
 //!  settled ──the key is old──► introducing ──all replicas accept it, a pause──► moving ──all webhooks have it, a pause──► settled
 //!            (current)         (current, next)                      (current, previous)
 //! ```
 //!
-//! Which keys a replica accepts stands in its report. The pause is for those who are not asked: a pod that starts with what its kubelet
-//! remembered of the Secret, and an API server that has not seen yet that a webhook has changed.
+//! The report of a replica says which keys it accepts. The pause is for what cannot be asked: a pod that starts with a copy of the Secret
+//! from its kubelet's cache, and an API server that has not seen yet that a webhook has changed.
 //!
-//! Paths without a code are a key too, so that an installation of an earlier release comes to have codes as others come to another key:
-//! evaluators of that release accept no key, and webhooks stay as they are until the last of them has gone.
+//! Paths without a code count as a key too, so an installation of an earlier release gets codes in the same way in which others change
+//! keys: evaluators of that release accept no key, and webhooks stay as they are until the last of those evaluators is gone.
 //!
-//! What to do next is decided by `decide`, which knows neither clock nor network; [`PathKeeper`] reads, asks, writes and waits.
+//! `decide` decides the next step and knows neither clock nor network; [`PathKeeper`] reads, asks, writes and waits.
 
 mod decide;
 mod follow;

@@ -1,4 +1,4 @@
-//! A policy, as far as decisions look at it.
+//! A policy, with what decisions need of it.
 
 use std::io;
 use std::sync::Arc;
@@ -11,78 +11,78 @@ use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// What the API server waits for a webhook where a policy says nothing, in seconds.
+/// The default of `timeoutSeconds`, in seconds.
 const TIMEOUT_SECONDS: u32 = 10;
 
-/// Shards that are looked through for a group that only a label names.
+/// How many shards are searched for a group that only a label names.
 const SHARDS: u32 = 64;
 
 /// A policy.
 #[derive(Debug, Clone)]
 pub struct PolicyView {
-    /// Name and uid.
+    /// Kind, name and uid.
     pub reference: PolicyReference,
-    /// Which installation serves it.
+    /// The name of the policy server that serves it.
     pub policy_server: String,
     /// `metadata.generation`.
     pub generation: i64,
     /// `metadata.resourceVersion`.
     pub version: String,
-    /// Since when it is there.
+    /// When it was created.
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub is_deleting: bool,
     /// All its finalizers.
     pub finalizers: Vec<String>,
-    /// How large its spec is as JSON, in bytes. The spec itself is read again when a revision is made of it: the memory of this program
-    /// does not grow with what users write.
+    /// The size of its spec as JSON, in bytes. The spec itself is read again when a revision is made of it, so that the memory of this
+    /// program does not grow with what users write.
     pub spec_bytes: usize,
     /// How many older revisions are kept.
     pub history_limit: usize,
-    /// What the newest generation says of requests that get no verdict; nothing where this release cannot read it.
+    /// `failurePolicy` of the newest generation; `None` if this release cannot read it.
     pub failure_policy: Option<FailurePolicy>,
-    /// The generation to roll back to.
+    /// The generation to roll back to, if any.
     pub rollback_to: Option<i64>,
-    /// Whether it is not asked.
+    /// Whether it is suspended, so that it is not called.
     pub is_suspended: bool,
-    /// What of its spec decides which webhook calls it, or why it cannot be read.
+    /// The part of its spec that decides which webhook calls it, or why it cannot be read.
     pub content: Result<Content, String>,
-    /// What its status says.
-    pub standing: Standing,
+    /// What decisions need of its status.
+    pub status: StatusView,
 }
 
-/// What the status of a policy says that the controller looks at.
+/// The status of a policy, with what decisions need of it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Standing {
-    /// The newest generation that every expected replica knows while it serves some generation; 0 if there is none.
+pub struct StatusView {
+    /// The newest generation, if every expected replica knows it and serves it or an older one; otherwise 0.
     pub everywhere: i64,
-    /// The newest generation that the leader of the reporters has looked at; 0 if there is none.
+    /// The newest generation that the reporters' status takes into account; 0 if there is none.
     pub observed: i64,
-    /// What a generation means in bytes.
+    /// The digest of a generation's module.
     pub resolved: Option<Resolved>,
     /// The last generation that served on every replica.
     pub last_served: Option<Resolved>,
-    /// Our own condition.
+    /// The condition `WebhookConfigured`, which the controller writes.
     pub webhook: Option<Condition>,
 }
 
-/// What of a spec decides which webhook calls the policy.
+/// The part of a spec that decides which webhook calls the policy.
 #[derive(Debug, Clone)]
 pub struct Content {
     /// The match group.
     pub group: GroupId,
-    /// What it is made of.
+    /// The match part.
     pub part: Arc<MatchPart>,
-    /// Which shard of the match part the group is.
+    /// The shard of the match part that the group is.
     pub shard: u32,
-    /// Longest wait of the API server, in seconds.
+    /// How long the API server waits, in seconds.
     pub timeout_seconds: u32,
-    /// Longest evaluation, in seconds, where the spec says.
+    /// How long one evaluation may take, in seconds, if the spec says.
     pub timeout_eval_seconds: Option<u32>,
 }
 
 impl PolicyView {
-    /// Reads an object. Nothing where it has no name or uid, which no API server gives.
+    /// Reads an object; `None` without a name or uid, which every object of an API server has.
     pub fn read(kind: Kind, object: &DynamicObject) -> Option<Self> {
         let metadata = &object.metadata;
         let reference = PolicyReference::of(kind, metadata)?;
@@ -108,21 +108,21 @@ impl PolicyView {
             rollback_to: spec["rollbackTo"].as_i64(),
             is_suspended: spec["suspend"].as_bool().unwrap_or(false),
             spec_bytes: json_bytes(spec),
-            standing: Standing::of(status),
+            status: StatusView::of(status),
         })
     }
 
-    /// Whether our finalizer is on it.
+    /// Whether it has our finalizer.
     pub fn is_held(&self) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
     }
 }
 
-impl Standing {
+impl StatusView {
     fn of(status: PolicyStatus) -> Self {
         let counts = status.replica_counts;
         let all_serve = counts.expected > 0 && counts.current + counts.previous == counts.expected;
-        // A replica that serves an older generation without a failure may not have heard of the newest one, nor of its match group.
+        // A replica that serves an older generation without a failure may not know the newest one yet, nor its match group.
         let all_know = status.replicas.iter().all(|one| one.state != ReplicaState::Previous || one.reason.is_some());
         Self {
             everywhere: if all_serve && all_know { status.observed_generation } else { 0 },
@@ -135,10 +135,10 @@ impl Standing {
 }
 
 impl Content {
-    /// Reads what counts here of the spec of a policy or of its revision, which says in which shard it is.
+    /// Reads this part of the spec of a policy or of a revision, which has the shard.
     ///
     /// # Errors
-    /// What this release cannot read, with its place.
+    /// What this release cannot read, and where.
     pub fn read(policy: &PolicyReference, spec: &Value, shard: u32) -> Result<Self, String> {
         let policy = decode_match(policy, spec).map_err(|error| format!("spec.{error}"))?;
         let part = policy.match_part();
@@ -151,31 +151,31 @@ impl Content {
         })
     }
 
-    /// The same in another shard.
+    /// The same content in another shard.
     pub fn in_shard(&self, shard: u32) -> Self {
         Self { group: shard_id(&self.part, shard), shard, ..self.clone() }
     }
 
-    /// The same for another failure policy, in the first shard.
+    /// The same content with another failure policy, in the first shard.
     pub fn with(&self, failure_policy: FailurePolicy) -> Self {
         let part = Arc::new(MatchPart { failure_policy, ..(*self.part).clone() });
         Self { group: shard_id(&part, 0), shard: 0, part, ..self.clone() }
     }
 
-    /// The same in the shard whose group this is, if it is one of this match part.
+    /// The same content in the shard whose group this is, if it is a group of this match part.
     pub fn in_shard_of(&self, group: Option<&GroupId>) -> Self {
         let shards = (0..SHARDS).map(|shard| self.in_shard(shard));
         let is_it = |content: &Self| Some(&content.group) == group;
         group.and_then(|_| shards.into_iter().find(is_it)).unwrap_or_else(|| self.clone())
     }
 
-    /// How long one evaluation may take, in seconds, where this is what a policy without a limit of its own may take.
+    /// How long one evaluation may take, in seconds; `default` is the limit of policies that set none.
     pub fn turn(&self, default: u32) -> u32 {
         self.timeout_eval_seconds.unwrap_or(default).min(self.timeout_seconds)
     }
 }
 
-/// How many bytes a value takes as JSON.
+/// The size of a value as JSON, in bytes.
 pub(super) fn json_bytes(value: &Value) -> usize {
     struct Count(usize);
 
@@ -200,13 +200,13 @@ mod tests {
 
     use super::*;
 
-    fn standing(counts: [u32; 3], replicas: Value) -> i64 {
+    fn status(counts: [u32; 3], replicas: Value) -> i64 {
         let [expected, current, previous] = counts;
         let status = json!({
             "observedGeneration": 7, "replicas": replicas,
             "replicaCounts": {"expected": expected, "current": current, "previous": previous},
         });
-        Standing::of(serde_json::from_value(status).expect("a status")).everywhere
+        StatusView::of(serde_json::from_value(status).expect("a status")).everywhere
     }
 
     fn replica(state: &str, reason: Option<&str>) -> Value {
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn a_policy_is_everywhere_when_each_replica_serves_it_and_knows_the_newest_generation() {
-        assert_eq!(standing([3, 3, 0], json!([])), 7);
-        assert_eq!(standing([0, 0, 0], json!([])), 0, "nobody to call");
-        assert_eq!(standing([3, 2, 0], json!([])), 0);
-        assert_eq!(standing([2, 1, 1], json!([replica("Previous", Some("NotFound"))])), 7);
-        assert_eq!(standing([2, 1, 1], json!([replica("Previous", None)])), 0, "may not know the new match group");
+        assert_eq!(status([3, 3, 0], json!([])), 7);
+        assert_eq!(status([0, 0, 0], json!([])), 0, "nobody to call");
+        assert_eq!(status([3, 2, 0], json!([])), 0);
+        assert_eq!(status([2, 1, 1], json!([replica("Previous", Some("NotFound"))])), 7);
+        assert_eq!(status([2, 1, 1], json!([replica("Previous", None)])), 0, "may not know the new match group");
     }
 
     #[test]

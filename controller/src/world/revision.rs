@@ -1,4 +1,4 @@
-//! A revision, as far as decisions look at it.
+//! A revision, with what decisions need of it.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use super::policy::{Content, json_bytes};
 pub struct RevisionView {
     /// Its name.
     pub name: String,
-    /// Its own uid.
+    /// Its uid.
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub version: String,
-    /// Whose revision it is.
+    /// The policy.
     pub policy: PolicyReference,
-    /// Which generation.
+    /// The generation of the policy.
     pub generation: i64,
     /// What its annotations say.
     pub marks: RevisionMarks,
@@ -30,27 +30,27 @@ pub struct RevisionView {
     pub annotations: BTreeMap<String, String>,
     /// The match group that its labels name.
     pub label: Option<(GroupId, WebhookKind)>,
-    /// What of it decides which webhook calls the policy, or why it cannot be read.
+    /// The part of its spec that decides which webhook calls the policy, or why it cannot be read.
     pub content: Result<Content, String>,
-    /// What of it this release cannot read, where there is something; then no replica serves it.
+    /// Why this release cannot read it, if it cannot; then no replica serves it.
     pub unreadable: Option<Unreadable>,
-    /// How large the spec that it holds is as JSON, in bytes; it is read again by whoever rolls back to it.
+    /// The size of its spec as JSON, in bytes. The spec itself is read again when a policy is rolled back to it.
     pub spec_bytes: usize,
-    /// Whether there is something to serve. Not where the content for `rollbackTo` was not there.
+    /// Whether it can be served; false if the content for `rollbackTo` was missing.
     pub has_content: bool,
 }
 
 /// Why a revision cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Its data have not the form of a revision's, of any release.
+    /// Its data are not those of a revision of any release.
     Damaged(String),
     /// Its spec has a value that this release does not know.
     Unknown(String),
 }
 
 impl RevisionView {
-    /// Reads an object. Nothing where neither its data nor its labels tell whose revision it is.
+    /// Reads an object; `None` if neither its data nor its labels name a policy.
     pub fn read(object: &DynamicObject) -> Option<Self> {
         let data = &object.data["data"];
         let labels = object.metadata.labels.clone().unwrap_or_default();
@@ -81,21 +81,20 @@ impl RevisionView {
         })
     }
 
-    /// Whether the policy is a member of the match group of this generation.
+    /// Whether the policy is a member of this generation's match group.
     pub fn is_in_force(&self) -> bool {
         !self.marks.withdrawn && !self.marks.deleted
     }
 
-    /// The match groups that it names: that of its content, and that of its labels where they name another. Loaders see the same two,
-    /// so neither is left before the other is called. Content that can be read is where the policy belongs, and its labels are
-    /// corrected in the end.
+    /// The match groups that it names: that of its content, and that of its labels if it is another. Loaders see the same two, so the
+    /// policy leaves neither before the other is called. The content is right, if it can be read, and labels are corrected later.
     pub fn groups(&self) -> impl Iterator<Item = &GroupId> {
         let own = self.content.as_ref().ok().map(|content| &content.group);
         let label = self.label.as_ref().map(|(group, _)| group).filter(|group| Some(*group) != own);
         own.into_iter().chain(label)
     }
 
-    /// Whether it has the name that the controller gives. Somebody's copy of it does not stand in for it.
+    /// Whether it has the name that the controller gives; a copy with another name does not count.
     pub fn is_named_well(&self) -> bool {
         self.name == self.policy.revision_name(self.generation)
     }

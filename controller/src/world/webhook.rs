@@ -1,4 +1,4 @@
-//! A webhook configuration, as far as decisions look at it.
+//! A webhook configuration, with what decisions need of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use portcullis_contract::{GroupId, WebhookKind};
 use portcullis_kubernetes::{CONTROLLER_MANAGER, MANAGED_BY_LABEL};
 use serde_json::Value;
 
-/// The entries of a webhook configuration in one canonical form, so that equal means equal.
+/// The entries of a webhook configuration in canonical form, so that they can be compared.
 pub type Entries = Arc<Value>;
 
 /// A webhook configuration.
@@ -48,13 +48,13 @@ impl WebhookView {
         })
     }
 
-    /// Whether it has the labels or the name of this policy server's: who loses one of both is found by the other.
+    /// Whether it has our labels or our name: if it loses one, it is found by the other.
     pub fn concerns(&self, policy_server: &str) -> bool {
         let group = self.name.strip_prefix(&webhook_prefix(policy_server));
         self.is_ours(policy_server) || group.is_some_and(|group| group.parse::<GroupId>().is_ok())
     }
 
-    /// Whether a controller of this policy server made it.
+    /// Whether its labels say that a controller of this policy server made it.
     pub fn is_ours(&self, policy_server: &str) -> bool {
         let is = |label: &str, value: &str| self.labels.get(label).is_some_and(|found| found == value);
         is(MANAGED_BY_LABEL, CONTROLLER_MANAGER) && is(POLICY_SERVER_LABEL, policy_server)
@@ -66,12 +66,12 @@ pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
     format!("{}{group}", webhook_prefix(policy_server))
 }
 
-/// What the names of a policy server's webhook configurations begin with; the id of their group follows.
+/// The prefix of the names of a policy server's webhook configurations, before the id of the group.
 pub fn webhook_prefix(policy_server: &str) -> String {
     format!("portcullis-{policy_server}-")
 }
 
-/// Entries as this release's types write them: what a newer API server adds to them is nobody's edit.
+/// Entries as the types of this release write them, without fields that a newer API server adds.
 pub(crate) fn canonical(kind: WebhookKind, entries: Value) -> Entries {
     fn through<T: serde::de::DeserializeOwned + serde::Serialize>(entries: &Value) -> Option<Value> {
         let typed: Vec<T> = serde_json::from_value(entries.clone()).ok()?;

@@ -44,7 +44,7 @@ fn an_installation_gets_its_certificates() {
     });
     assert_ne!(replaced.leaf, again.leaf);
     let events = events(&installation, &secrets::name(&installation, "ca"), "CertificateInvalid");
-    assert!(events[0]["note"].as_str().unwrap().contains("`ca.key` is no private key"), "{events:?}");
+    assert!(events[0]["note"].as_str().unwrap().contains("`ca.key` is not a private key"), "{events:?}");
     assert_eq!(controller.restarts(Program::Controller), 0);
     let secret = key.lines().nth(1).unwrap();
     assert!(controller.program(Program::Controller).lines().iter().all(|line| !line.contains(secret)));

@@ -123,7 +123,7 @@ fn fault_h16_h17_certificates_of_somebody_else_are_followed_under_load_and_given
 
     let good = certificates.text("tls", "tls.key");
     certificates.spoil("external", "tls.key", "noise");
-    wait_event(certificates, "CertificateInvalid", "`tls.key` is no private key");
+    wait_event(certificates, "CertificateInvalid", "`tls.key` is not a private key");
     assert_eq!(certificates.text("tls", "tls.key"), good);
     certificates.put(&issuer, LONG - Duration::from_secs(120));
     let taken = certificates.wait_taken(&taken, || {});

@@ -25,7 +25,7 @@ fn a_policy_beyond_the_limit_of_its_namespace_says_so_and_is_taken_once_there_is
         says("Accepted", "False") && says("Stalled", "True")
     });
     let (_, _, words) = said(&object, "Accepted").expect("it is there");
-    let begin = format!("policies of namespace {} that are taken: 1 of at most 1; delete one", scene.namespace);
+    let begin = format!("namespace {} has 1 accepted policies of at most 1; delete one", scene.namespace);
     assert!(words.starts_with(&begin) && words.contains("controller.policiesPerNamespace"), "{words}");
     let is_of_second =
         |revision: &Value| revision["metadata"]["labels"]["policies.portcullis.dev/policy-name"] == "second";
@@ -76,7 +76,7 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     assert_eq!((taken.len(), refused.len()), (LIMIT, names.len() - LIMIT));
     let object = installation.object(&policy(refused[0], refused[0])).expect("it is there");
     let (_, _, words) = said(&object, "Accepted").expect("it is there");
-    let begin = format!("webhook configurations of namespace {}: 3 of at most 3; give", scene.namespace);
+    let begin = format!("namespace {} has 3 webhook configurations of at most 3; give", scene.namespace);
     assert!(words.starts_with(&begin) && words.contains("controller.webhooksPerNamespace"), "{words}");
     assert_eq!(installation.webhooks().len(), LIMIT + 1, "the tenant's, and that of the ClusterPolicy");
 
@@ -135,6 +135,6 @@ fn fault_z10_a_tenant_edits_without_end() {
     installation.api().patch(&larger.path(), &edited).expect("an answer").expect("the edit");
     let object = installation.wait_for_object(larger, "QuotaExceeded of the spec", is_refused);
     let (_, _, words) = said(&object, "Accepted").expect("it is there");
-    assert!(words.starts_with("the spec takes ") && words.contains("of at most 786432; make settings"), "{words}");
+    assert!(words.starts_with("the spec has ") && words.contains("of at most 786432; make settings"), "{words}");
     assert_eq!(said(&object, "Enforced").map(|one| (one.0, one.1)), Some(("True", "ServingPrevious")), "{words}");
 }

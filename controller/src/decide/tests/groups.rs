@@ -99,8 +99,8 @@ fn an_edit_is_undone_and_told_and_a_change_of_our_own_is_not() {
     assert_eq!(stage.told(), ["change back"]);
     stage.world.webhooks = right;
     stage.decide();
-    if let Ok(site) = &mut stage.rules.site {
-        site.ca_bundle = Arc::new("another".into());
+    if let Ok(installation) = &mut stage.rules.installation {
+        installation.ca_bundle = Arc::new("another".into());
     }
     assert_eq!(stage.told()[0], "change");
 }
@@ -112,8 +112,8 @@ fn another_key_of_paths_changes_a_webhook_that_stays_registered() {
     stage.revision(&policy("a"), &[]);
     stage.proven(&policy("a"));
     assert_eq!(stage.told(), ["a True Registered at 1"]);
-    if let Ok(site) = &mut stage.rules.site {
-        site.path_key = PathKey::Secret([7; 32]);
+    if let Ok(installation) = &mut stage.rules.installation {
+        installation.path_key = PathKey::Secret([7; 32]);
     }
     assert_eq!(stage.told(), ["change"], "its condition stays, as the old path answers meanwhile");
 }
@@ -123,14 +123,14 @@ fn a_bundle_that_trusts_nobody_is_told() {
     let mut stage = Stage::new();
     let authority = || rcgen::generate_simple_self_signed(["a.example".to_owned()]).expect("a certificate").cert.pem();
     let (ours, theirs) = (authority(), authority());
-    if let Ok(site) = &mut stage.rules.site {
-        site.ca_bundle = Arc::new(theirs);
+    if let Ok(installation) = &mut stage.rules.installation {
+        installation.ca_bundle = Arc::new(theirs);
     }
     stage.put(policy("a").everywhere().condition("True", "Registered", 1));
     stage.revision(&policy("a"), &[]);
     stage.proven(&policy("a"));
-    if let Ok(site) = &mut stage.rules.site {
-        site.ca_bundle = Arc::new(ours);
+    if let Ok(installation) = &mut stage.rules.installation {
+        installation.ca_bundle = Arc::new(ours);
     }
     assert_eq!(stage.told(), ["change", "a False CABundleInvalid at 1"]);
 }
@@ -173,8 +173,8 @@ fn a_revision_that_somebody_deletes_takes_no_webhook_away() {
 #[test]
 fn before_authority_and_owner_are_known_nothing_is_registered() {
     let mut stage = Stage::new();
-    let missing = Verdict { status: Truth::False, reason: "CABundleInvalid", message: "none yet".into() };
-    stage.rules.site = Err(missing);
+    let missing = ConditionValue { status: Truth::False, reason: "CABundleInvalid", message: "none yet".into() };
+    stage.rules.installation = Err(missing);
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &[]);
     assert_eq!(stage.told(), ["a False CABundleInvalid at 1"]);

@@ -13,7 +13,7 @@ fn a_new_policy_is_held_then_it_has_a_revision() {
 
 #[test]
 fn nothing_is_made_of_a_policy_beyond_the_limit_of_its_namespace_until_there_is_room() {
-    let namespaced = Source::Policies(Kind::Policy);
+    let namespaced = Collection::Policies(Kind::Policy);
     let of_tenant = |name: &str, second: u8| {
         let mut object = policy(name).without_finalizer().0;
         object["metadata"]["namespace"] = json!("team-a");
@@ -26,7 +26,7 @@ fn nothing_is_made_of_a_policy_beyond_the_limit_of_its_namespace_until_there_is_
     stage.take(namespaced, of_tenant("new", 2));
     assert_eq!(stage.told(), ["try", "new False QuotaExceeded at 1", "hold old"]);
     let old = serde_json::from_value(of_tenant("old", 1)).expect("an object");
-    stage.world.take(News::Deleted(namespaced, Box::new(old)));
+    stage.world.take(Change::Deleted(namespaced, Box::new(old)));
     assert_eq!(stage.told(), ["try", "hold new"]);
 }
 
@@ -65,7 +65,7 @@ fn a_registered_policy_says_so_only_after_the_proof() {
     assert_eq!(stage.told(), ["prove with a-1"]);
     stage.proven(&policy("a"));
     assert_eq!(stage.told(), ["a True Registered at 1"]);
-    let unproven = Verdict { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
+    let unproven = ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
     let group = stage.group(&policy("a"));
     stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
     assert_eq!(stage.told(), ["prove with a-1", "a Unknown Unknown at 1"]);
@@ -93,7 +93,7 @@ fn a_match_expression_that_is_refused_is_told_in_the_api_servers_words() {
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &[]);
     let (group, at) = (stage.group(&policy("a")), stage.start + stage.elapsed);
-    let refusal = crate::memory::Refusal { message: "compilation failed".into(), at };
+    let refusal = crate::memory::WebhookRejection { message: "compilation failed".into(), at };
     stage.memory.groups.entry(group).or_default().tried = Some(Err(refusal));
     assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
     stage.pass(600);

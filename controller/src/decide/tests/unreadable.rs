@@ -44,8 +44,8 @@ fn z18_a_new_controller_keeps_what_it_cannot_make_and_follows_the_authority() {
     let mut stage = registered(&newer(), true, |_| ());
     stage.memory = Memory::new(stage.start);
     assert_eq!(stage.told()[0], "prove with a-1");
-    if let Ok(site) = &mut stage.rules.site {
-        site.ca_bundle = Arc::new("another".into());
+    if let Ok(installation) = &mut stage.rules.installation {
+        installation.ca_bundle = Arc::new("another".into());
     }
     let actions = stage.decide();
     let [Action::ChangeWebhook { desired, .. }, ..] = &actions[..] else { panic!("{actions:?}") };
@@ -66,7 +66,7 @@ fn z18_a_webhook_that_is_deleted_meanwhile_comes_back_from_memory_or_is_told_to_
     stage.memory = Memory::new(stage.start);
     assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
     let text = message(&mut stage);
-    assert!(text.contains("is not there, and nobody knows any more"), "{text}");
+    assert!(text.contains("does not exist, and its content is no longer known"), "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const TENANTS: Source = Source::Policies(Kind::Policy);
+const TENANTS: Collection = Collection::Policies(Kind::Policy);
 
 /// A Policy of a namespace that is asked about this resource.
 fn tenant(name: &str, resource: &str) -> P {
