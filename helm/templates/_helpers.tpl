@@ -1,9 +1,9 @@
-{{/* The prefix of names that the whole cluster shares. */}}
+{{/* The prefix of the names of cluster-scoped objects. */}}
 {{- define "portcullis.prefix" -}}
 portcullis-{{ .Values.policyServer }}
 {{- end }}
 
-{{/* Labels of every object. Written with toYaml, like everything that users choose: a name may look like a number. */}}
+{{/* Labels of every object. Written with toYaml, like all values of users, as a name may look like a number. */}}
 {{- define "portcullis.labels" -}}
 {{- $own := dict
   "helm.sh/chart" (printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_"))
@@ -41,7 +41,7 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- mulf (float64 $number) (get $factors (trimPrefix $number $text) | default 0 | float64) | int64 -}}
 {{- end }}
 
-{{/* The evaluator's plan of its memory must have room: the same sum as `Wanted::least` in evaluator/src/memory/plan.rs. */}}
+{{/* The least memory that the evaluator needs: the same sum as `Wanted::least` in evaluator/src/memory/plan.rs. */}}
 {{- define "portcullis.refuseTooLittleMemory" -}}
 {{- with .Values.evaluator -}}
 {{- $limit := dig "limits" "memory" "" (dict "limits" ((.resources | default dict).limits | default dict)) -}}
@@ -55,7 +55,7 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
-{{/* The size of the volume as its values say it: of the claim, or of the folder on the node's disk. */}}
+{{/* The size of the volume: that of the claim, or of the folder on the node's disk. */}}
 {{- define "portcullis.volumeSize" -}}
 {{- ternary .Values.volume.persistence.size .Values.volume.sizeLimit .Values.volume.persistence.enabled -}}
 {{- end }}
