@@ -13,7 +13,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of a process of this machine.
+    /// The usage of a process of this machine.
     pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).context("a process that is measured has ended")?;
         Self::parse(&text).context("the kernel tells a process' times in an unknown form")

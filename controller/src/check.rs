@@ -162,7 +162,7 @@ mod tests {
             let config = Arc::new(config);
             for mut stream in listener.incoming().flatten() {
                 let mut connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
-                // It ends with what the client is told; then the client goes.
+                // The handshake ends with an alert to the client, which then hangs up.
                 connection.complete_io(&mut stream).ok();
                 io::copy(&mut stream, &mut io::sink()).ok();
             }

@@ -70,7 +70,7 @@ impl IdentityQuery {
             None => {
                 let reviews = Api::<SelfSubjectReview>::all(self.client.clone());
                 let asked = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
-                let asked = asked.map_err(|error| failed("as whom the API server sees this program", &error))?;
+                let asked = asked.map_err(|error| failed("the username of this program", &error))?;
                 let user = asked.status.and_then(|status| status.user_info).and_then(|user| user.username);
                 user.unwrap_or_default()
             }

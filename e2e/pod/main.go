@@ -113,7 +113,7 @@ func flood(connections string, arguments []string) error {
 	return nil
 }
 
-// lookup asks the servers that the pod is told of, or this one, over UDP.
+// lookup asks the name servers of the pod, or this one, over UDP.
 func lookup(name, server string) error {
 	within, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -32,14 +32,14 @@ const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 /// What kind of cluster to start.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What it is called; each cluster of a test gets a name of its own when absent.
+    /// Its name; if absent, one that no other cluster has.
     pub name: Option<Name>,
-    /// How many API servers, on one etcd. More than one takes root.
+    /// The number of API servers, on one etcd. More than one needs root.
     pub api_servers: u8,
     /// Whether it has a node, on which pods run: with kubelet, containerd, kube-proxy, a scheduler, and DNS. Takes root, and the
     /// Debian packages containerd, runc, containernetworking-plugins and nftables or the like.
     pub node: bool,
-    /// Where it is kept; the folder that the environment names when absent.
+    /// The cache folder; if absent, the one that the environment names.
     pub cache: Option<Cache>,
 }
 
@@ -51,9 +51,9 @@ impl Default for Options {
 
 /// A control plane with etcd, API servers and the controllers of Kubernetes, and with a node when that is wanted.
 ///
-/// It ends when this goes, so what talks to it should go before. It ends as well when this process ends in any other way, for
-/// instance killed, or with the cluster in a `static`, which is never dropped; files and routes that it then leaves are removed by
-/// the next cluster that starts, or by `cargo xtask cluster down --all`.
+/// It ends when this is dropped, so drop what talks to it before. It also ends when this process ends in any other way, for instance
+/// killed, or with the cluster in a `static`, which is never dropped. Files and routes that it leaves then are removed by the next
+/// cluster that starts, or by `cargo xtask cluster down --all`.
 pub struct Cluster {
     cache: Cache,
     kubernetes: Kubernetes,
@@ -175,7 +175,7 @@ impl Cluster {
         assert!(Self::own_network(), "this loads a network and may not run in that of the machine: {how}");
     }
 
-    /// Lets it go: from now on it lives until `cargo xtask cluster down`.
+    /// Detaches it from this process: it runs until `cargo xtask cluster down`.
     ///
     /// # Errors
     /// When its state file cannot be written.
@@ -203,7 +203,7 @@ impl Cluster {
         self.layout.api_server_numbers().map(|number| self.layout.api_server(number)).collect()
     }
 
-    /// Its folder. It vanishes with the cluster, so a test may put files of its own there.
+    /// Its folder. It is removed with the cluster, so a test may put files of its own there.
     pub fn folder(&self) -> &Path {
         self.layout.folder()
     }
@@ -216,7 +216,7 @@ impl Cluster {
         self.kubectl_as(&self.kubeconfig(), args, "")
     }
 
-    /// Runs the real kubectl as who a kubeconfig says, with this text as its standard input.
+    /// Runs the real kubectl with a kubeconfig, with this text as its standard input.
     ///
     /// # Panics
     /// When kubectl cannot be started.
@@ -255,8 +255,7 @@ impl Cluster {
         self.kubectl_as(&self.kubeconfig(), apply, objects)
     }
 
-    /// Writes a kubeconfig for the bearer of this token, who then talks to the first API server unless he chooses another
-    /// context.
+    /// Writes a kubeconfig with this token. Its current context is the first API server.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -279,7 +278,7 @@ impl Cluster {
         path
     }
 
-    /// A kubeconfig for who has the token of this file, at one of the API servers or at another address.
+    /// A kubeconfig with the token of this file, for one of the API servers or for another address.
     pub(crate) fn kubeconfig_text(&self, token_file: &Path, api_server: u8, at: Option<SocketAddr>) -> String {
         let credentials = Credentials::TokenFile(token_file);
         let text = match at {

@@ -44,7 +44,7 @@ impl GoProgram {
         bin.join(self.file).is_file().then_some(bin)
     }
 
-    /// The folder with the program; builds it first when it is not in the cache, which takes minutes. `tell` gets lines for who waits.
+    /// The folder with the program; builds it first when it is not in the cache, which takes minutes. `tell` gets lines about the progress.
     ///
     /// # Errors
     /// When the build fails.

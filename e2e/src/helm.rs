@@ -30,7 +30,7 @@ impl Helm {
         program().built(cache).map(|bin| Self { program: bin.join("helm") })
     }
 
-    /// That in the cache; builds it first when it is not there, which takes minutes. `tell` gets lines for who waits.
+    /// Helm from the cache; builds it first if it is not there, which takes minutes. `tell` gets lines about the progress.
     ///
     /// # Errors
     /// When the build fails.
@@ -48,7 +48,7 @@ impl Helm {
         crate::repository().join("helm")
     }
 
-    /// The command, away from the settings of who runs it. Without a kubeconfig it talks to no cluster.
+    /// The command, without the user's own settings. Without a kubeconfig it talks to no cluster.
     pub fn command(&self, kubeconfig: Option<&Path>) -> Command {
         let mut command = Command::new(&self.program);
         for (key, _) in std::env::vars_os() {

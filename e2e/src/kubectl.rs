@@ -1,4 +1,4 @@
-//! The real kubectl, away from the settings of who runs the test.
+//! The real kubectl, without the user's own settings.
 
 use std::io::{Read, Write as _};
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
-    /// For who this kubeconfig says; what kubectl keeps goes to `folder`.
+    /// kubectl with this kubeconfig; what it caches goes to `folder`.
     pub(crate) fn new(kubernetes: &Kubernetes, kubeconfig: &Path, folder: &Path) -> Self {
         let mut command = Command::new(kubernetes.program("kubectl"));
         command
@@ -63,7 +63,7 @@ impl Kubectl {
         Self { command }
     }
 
-    /// The command, for who wants to run it in another way.
+    /// The command, to be run in another way.
     pub(crate) fn into_command(self) -> Command {
         self.command
     }

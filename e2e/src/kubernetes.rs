@@ -42,7 +42,7 @@ impl Kubernetes {
         program().built(cache).map(|bin| Self { bin })
     }
 
-    /// Those in the cache; builds them first when they are not there, which takes minutes. `tell` gets lines for who waits.
+    /// The programs from the cache; builds them first if they are not there, which takes minutes. `tell` gets lines about the progress.
     ///
     /// # Errors
     /// When the build fails.

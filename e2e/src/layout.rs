@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::{API_SERVER_PORT, Kind, Network};
 
-/// A cluster as it is laid out: what its components are told follows from this alone.
+/// The layout of a cluster, from which all settings of its components follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Its folder.

@@ -34,7 +34,7 @@ pub(crate) struct Network {
     pub(crate) slot: u8,
     pub(crate) kind: Kind,
     /// The inode of the network namespace in which it was made. Routes of another one are not ours to touch: they end with it,
-    /// or are taken away by who starts a cluster there.
+    /// or are removed by the next cluster that starts there.
     #[serde(default = "own_namespace")]
     pub(crate) namespace: u64,
     /// Whether that namespace has no interface but the loopback, as a test's own has.

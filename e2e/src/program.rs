@@ -238,7 +238,7 @@ impl Process {
         address.unwrap_or_else(|| panic!("{} has no address in {line}", self.name()))
     }
 
-    /// Its last lines, for who looks for the cause of a failed test.
+    /// Its last lines, to find the cause of a failed test.
     pub(crate) fn last_words(&self, lines: usize) -> String {
         let state = if self.is_alive() { "runs" } else { "does not run" };
         let all = self.lines();

@@ -1,4 +1,4 @@
-//! Where a chart is tested: a cluster with a node that this process starts, or one that somebody else has.
+//! Where a chart is tested: a cluster with a node that this process starts, or an existing one.
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
@@ -16,15 +16,15 @@ use crate::kubectl::Kubectl;
 use crate::source::{self, Source};
 use crate::{Cache, Cluster, Kubernetes, Name, Options, Output, files, guard};
 
-/// The kubeconfig of somebody's cluster; without it, one is started.
+/// The kubeconfig of an existing cluster; without it, one is started.
 const KUBECONFIG: &str = "PORTCULLIS_E2E_KUBECONFIG";
 /// Where images for a cluster of our own are, as `cargo xtask images` makes them.
 const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
-/// What the references of images begin with, where somebody's cluster gets them.
+/// The prefix of image references from which an existing cluster gets the images.
 const IMAGE_REGISTRY: &str = "PORTCULLIS_E2E_IMAGE_REGISTRY";
-/// What the references of images end with, there.
+/// The tag of image references there.
 const IMAGE_TAG: &str = "PORTCULLIS_E2E_IMAGE_TAG";
-/// The address of this machine as pods of somebody's cluster know it, with a port that is free.
+/// The address at which pods of an existing cluster reach this machine, with a free port.
 const MODULES_ADDRESS: &str = "PORTCULLIS_E2E_MODULES_ADDRESS";
 
 /// The images that the chart names.
@@ -49,7 +49,7 @@ enum Place {
 }
 
 impl Site {
-    /// What the environment says: somebody's cluster, or a new one with a node, with the images on it.
+    /// The cluster that the environment names, or a new one with a node, with the images on it.
     ///
     /// # Panics
     /// When there is no such cluster; says what is missing.
@@ -110,7 +110,7 @@ impl Site {
     fn other(cache: &Cache, kubeconfig: PathBuf, kubernetes: Kubernetes, helm: Helm) -> Self {
         let words = "say with --modules-address at which IP:PORT pods of that cluster reach this machine";
         let modules = set(MODULES_ADDRESS).and_then(|address| address.parse().ok()).expect(words);
-        // What kubectl keeps of clusters is told apart by their addresses.
+        // kubectl's cache distinguishes clusters by their addresses.
         let folder = cache.root().join("kubectl");
         files::make_folder(&folder).unwrap_or_else(|error| panic!("{error}"));
         let (proxy, address) = start_proxy(&kubernetes, &kubeconfig, &folder);

@@ -1,4 +1,4 @@
-//! A place to fetch modules from, over TLS with an authority of its own, which remembers who asked for what.
+//! A server of modules over TLS, with its own certificate authority, which remembers requests.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -31,7 +31,7 @@ struct Shared {
     config: Arc<ServerConfig>,
     answers: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<(String, Instant)>>,
-    /// On whom it hangs up.
+    /// The clients that it hangs up on.
     refused: Mutex<Vec<IpAddr>>,
     is_closed: AtomicBool,
     /// How much longer every answer takes.
@@ -114,7 +114,7 @@ impl Source {
         lock(&self.shared.answers).insert(path.to_owned(), Reply::with(status, body).after(delay));
     }
 
-    /// From now on it hangs up on everybody who connects.
+    /// From now on it hangs up on every client.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
     }
@@ -124,12 +124,12 @@ impl Source {
         *lock(&self.shared.delay) = delay;
     }
 
-    /// From now on it hangs up on who connects from this address.
+    /// From now on it hangs up on clients from this address.
     pub fn refuse(&self, peer: IpAddr) {
         lock(&self.shared.refused).push(peer);
     }
 
-    /// From now on it answers everybody again, as fast as it can.
+    /// From now on it answers every client again, as fast as it can.
     pub fn open(&self) {
         lock(&self.shared.refused).clear();
         self.slow(Duration::ZERO);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use portcullis_e2e::{Health, Running, VERSION};
 
-/// After `up`: what there is, and the line that makes kubectl use it. A cluster that was there before took no time.
+/// The output of `up`: the cluster, and the line that makes kubectl use it. A cluster that existed before took no time.
 pub(crate) fn up(cluster: &Running, took: Option<Duration>) -> String {
     let took = took.map_or_else(|| "already".to_owned(), |took| format!("after {:.1} s", took.as_secs_f64()));
     format!(

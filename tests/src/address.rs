@@ -11,8 +11,8 @@ pub(crate) fn loopback() -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, a, b, c))
 }
 
-/// The first of ten ports of the caller's own on [`loopback`]. They stay his over restarts of a program, which port 0 would
-/// not, and lie below the ports that the kernel gives to outgoing connections.
+/// The first of ten ports on [`loopback`] that no other caller gets. They stay the same over restarts of a program, unlike port 0, and lie
+/// below the ports that the kernel gives to outgoing connections.
 pub(crate) fn ports() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(10_000);
     SocketAddr::new(loopback(), NEXT.fetch_add(10, Ordering::Relaxed))
@@ -23,7 +23,7 @@ pub(crate) fn ports() -> SocketAddr {
 pub(crate) struct Addresses(SocketAddr);
 
 impl Addresses {
-    /// Of a new pod.
+    /// The ports of a new pod.
     pub(crate) fn take() -> Self {
         Self(ports())
     }

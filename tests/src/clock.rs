@@ -1,4 +1,4 @@
-//! Rig CLK: a wall clock that jumps, for real programs: a library that is loaded before them shifts what they are told.
+//! Rig CLK: a wall clock that jumps, for real programs: a preloaded library shifts the time that they read.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;

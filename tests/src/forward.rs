@@ -1,4 +1,4 @@
-//! An outbound proxy: it opens tunnels for who asks with `CONNECT`, and knows names that nobody else resolves.
+//! An outbound proxy: it opens tunnels on `CONNECT`, and resolves names that nothing else resolves.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -33,7 +33,7 @@ impl ForwardProxy {
         Self::start(None)
     }
 
-    /// For who has this user and password.
+    /// A proxy that requires this user and password.
     pub fn with_login(user: &str, password: &str) -> Self {
         Self::start(Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))))
     }
@@ -97,7 +97,7 @@ impl Shared {
             return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\ncontent-length: 0\r\n\r\n");
         };
         lock(&self.tunnels).push(target.to_owned());
-        // Every name is one of this test's own servers, which are told apart by their ports.
+        // Every name is that of one of this test's servers, which differ by port.
         let port = target.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(443);
         let server = TcpStream::connect(SocketAddr::new(address::loopback(), port))?;
         caller.write_all(b"HTTP/1.1 200 Connected\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! Rig SRC: a source of modules over HTTP that does what a script says, and remembers who asked for what.
+//! Rig SRC: a source of modules over HTTP that does what a script says, and remembers requests.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -38,7 +38,7 @@ struct Shared {
 type Otherwise = dyn Fn(&Asked) -> Reply + Send;
 
 impl Source {
-    /// A server that answers 404 until it is told otherwise.
+    /// A server that answers 404 to paths without a script.
     ///
     /// # Panics
     /// When it cannot listen.

@@ -7,7 +7,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 
 use crate::{Authority, Identity, address};
 
-/// What a source shows to who connects.
+/// The TLS of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
     /// None: plain HTTP.

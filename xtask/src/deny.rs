@@ -30,7 +30,7 @@ pub(crate) fn advisories(workspace: &Workspace) -> Step<'static> {
     if !tools::on_path("cargo-deny") {
         return Step::skip(ADVISORIES, NOT_INSTALLED);
     }
-    // A machine without the database says nothing of our dependencies; one that has it must not say that they are fine unseen.
+    // Without the database the check proves nothing and is skipped; with it, a failure to read it must not pass as success.
     let fetched = workspace.cargo("deny").args(["fetch", "db"]).output();
     if !fetched.is_ok_and(|output| output.status.success()) {
         return Step::skip(ADVISORIES, "the RustSec database cannot be fetched: see `cargo deny fetch db`");

@@ -13,7 +13,7 @@ use crate::{cluster, images, network, tools};
 /// The binary of these tests.
 pub(crate) const TESTS: &str = "chart_promises";
 
-/// How it is told where images are.
+/// The environment variable with the folder of the images.
 const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
 
 /// Where they keep what a failed one left.
@@ -90,7 +90,7 @@ fn against_others(test: &mut Command, kubeconfig: &OsString, wanted: &Wanted) ->
 /// Tells a test that is complete which random faults to draw.
 fn choose_faults(test: &mut Command, wanted: &Wanted) {
     if wanted.faults_for.is_some() || wanted.seed.is_some() {
-        // Whoever waits for them wants to see them.
+        // Their progress is shown, as they take minutes.
         test.arg("--nocapture");
     }
     for (name, value) in [("FAULTS_FOR", wanted.faults_for.clone()), ("SEED", wanted.seed.map(|seed| seed.to_string()))]
@@ -110,7 +110,7 @@ fn complete(test: &mut Command, workspace: &Workspace, args: &[OsString]) {
     test.args(ARGS).env(LOGS, workspace.target.join("e2e"));
 }
 
-/// What the tests are told in `cargo xtask test`: a cluster of their own, with images for tests.
+/// The environment of the tests in `cargo xtask test`: a cluster of their own, with images for tests.
 pub(crate) fn set_up(test: &mut Command, workspace: &Workspace) {
     test.args(ARGS).env(LOGS, workspace.target.join("e2e"));
     test.env(IMAGES, images_dir(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");

@@ -17,7 +17,7 @@ pub(crate) const PROGRAMS: [&str; 4] =
 /// The package that makes the program which only clusters need.
 pub(crate) const CONTROLLER: &str = "portcullis-controller";
 
-/// All of them.
+/// All programs.
 pub(crate) fn all() -> Vec<&'static str> {
     [&PROGRAMS[..], &[CONTROLLER]].concat()
 }

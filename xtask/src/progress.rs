@@ -21,7 +21,7 @@ pub(crate) fn watch_cargo_with_flags(command: Command, flags: &[&str], label: &s
     watch_messages(command, flags, label, |_| ())
 }
 
-/// [`watch_cargo_with_flags`], for who needs each message: see
+/// [`watch_cargo_with_flags`], with a callback for each message: see
 /// <https://doc.rust-lang.org/cargo/reference/external-tools.html#json-messages>.
 pub(crate) fn watch_messages(
     mut command: Command,

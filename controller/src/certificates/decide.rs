@@ -50,19 +50,19 @@ pub(crate) struct Decision {
 pub(crate) enum Step {
     /// A new authority takes the place of the stored one.
     MakeAuthority {
-        /// Why.
+        /// Why it is made.
         cause: Cause,
         /// The other authorities that are trusted.
         previous: CaBundle,
     },
     /// The stored authority stays, and the other authorities that are trusted change.
     Trust {
-        /// All of them.
+        /// The other authorities that are trusted, all of them.
         previous: CaBundle,
     },
     /// The stored authority issues a new serving certificate.
     IssueServing {
-        /// Why.
+        /// Why it is made.
         cause: Cause,
     },
     /// The serving Secret's `ca.crt` becomes the bundle.
@@ -197,7 +197,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Decides.
+/// Decides the next step.
 pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &StoredServing, rules: &Rules) -> Decision {
     let mut decision = Decision::new(CaBundle::default());
     decision.problems.extend(stored.problem.clone().map(Problem::Previous));

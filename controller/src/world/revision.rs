@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn read(data: Value, label: Option<&GroupId>) -> RevisionView {
-        RevisionView::read(&object(data, label)).expect("its policy is told")
+        RevisionView::read(&object(data, label)).expect("its policy is known")
     }
 
     fn data(change: impl FnOnce(&mut Value)) -> Value {

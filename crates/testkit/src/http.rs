@@ -17,7 +17,7 @@ pub struct Asked {
     pub head: String,
     /// The body, of at most a mebibyte.
     pub body: String,
-    /// When.
+    /// When it came.
     pub at: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! What a kubelet does for one pod: mount its Secret, probe and restart its containers, tell whether it is ready, and end it
+//! What a kubelet does for one pod: mount its Secret, probe and restart its containers, report whether it is ready, and end it
 //! when its object is deleted.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::lock;
 const PACE: Duration = Duration::from_millis(100);
 /// How often the API server is asked for the pod and its Secret.
 const ASK: Duration = Duration::from_millis(400);
-/// How often the state is told anew though it did not change, for who has edited it.
+/// How often an unchanged state is written again, in case it was edited.
 const REPEAT: Duration = Duration::from_secs(20);
 /// So many probes in a row must fail before a container is not ready.
 const FAILURES: u32 = 3;
@@ -64,7 +64,7 @@ fn run(pod: &Pod) {
 /// The pod is terminating: it drains, ends, and then its object goes.
 fn end(pod: &Pod) {
     pod.is_ready.store(false, Ordering::SeqCst);
-    // The object is terminating already, so that endpoints do not count it whatever is told here.
+    // The object is terminating already, so endpoints do not count it, whatever is written here.
     let _ = pod.tell(false);
     pod.terminate();
     while !pod.is_alone.load(Ordering::SeqCst) && !matches!(object(pod), Object::Gone) {

@@ -58,8 +58,8 @@ impl PodSetup {
         self
     }
 
-    /// Its loader answers other loaders, and asks those of the pods at these addresses, with the certificates that the controller
-    /// makes where it is told to.
+    /// Its loader serves other loaders, and asks those of the pods at these addresses, with the certificates that the controller makes
+    /// for loaders.
     #[must_use]
     pub fn with_siblings(mut self, others: &[Ipv4Addr]) -> Self {
         self.siblings = Some(others.to_vec());

@@ -1,4 +1,4 @@
-//! What the parts of a node are told: command lines and files. All of it follows from the layout.
+//! The settings of the parts of a node: command lines and files. All of them follow from the layout.
 
 use std::path::Path;
 

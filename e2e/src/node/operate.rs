@@ -13,7 +13,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the node again after [`Cluster::cut_node`], and waits until it is ready. Its pods start anew, in their own time.
+    /// Starts the node again after [`Cluster::cut_node`], and waits until it is ready. Its pods start again, in their own time.
     ///
     /// # Panics
     /// When it does not become ready.

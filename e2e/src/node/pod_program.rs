@@ -17,7 +17,7 @@ pub struct PodProgram {
 }
 
 impl PodProgram {
-    /// The one in the cache; builds it first when it is not there, which takes some seconds. `tell` gets lines for who waits.
+    /// The program from the cache; builds it first if it is not there, which takes some seconds. `tell` gets lines about the progress.
     ///
     /// # Errors
     /// When the build fails.

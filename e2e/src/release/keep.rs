@@ -1,4 +1,4 @@
-//! What is left of a test that failed, for who looks why.
+//! Keeps what helps to find out why a test failed.
 
 use std::env;
 use std::fs;

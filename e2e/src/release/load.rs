@@ -47,7 +47,7 @@ struct Shared {
     path: String,
     body: String,
     pace: Duration,
-    /// When the next call is due, whoever makes it.
+    /// When the next call is due, on any connection.
     due: Mutex<Instant>,
     answers: Mutex<Answers>,
     is_done: AtomicBool,

@@ -34,7 +34,7 @@ impl Way {
 /// Chains in the words of nft(8) that keep these policies for these pods, at the addresses that they have now.
 pub(super) fn chains(policies: &[Value], pods: &[Value], namespaces: &[Value]) -> String {
     let all = Pods { pods, namespaces };
-    // A refusal is told, so that nobody waits for it, and in a way that no program of a pod does.
+    // Connections are rejected and not dropped, so that nothing waits for them, and in a way that no program of a pod uses.
     let refusal = "    reject with icmpx type admin-prohibited\n";
     let (mut forward, mut chains) = (String::new(), String::new());
     for pod in pods {
@@ -64,7 +64,7 @@ struct Pods<'a> {
 }
 
 impl Pods<'_> {
-    /// The addresses of those whom a peer of a policy in this namespace means.
+    /// The addresses that a peer of a policy in this namespace selects.
     fn of_peer(&self, peer: &Value, namespace: &Value) -> Vec<&str> {
         understood(peer, &["podSelector", "namespaceSelector"]);
         let is_meant = |pod: &Value| {

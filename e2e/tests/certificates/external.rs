@@ -96,7 +96,7 @@ fn fault_h14_a_certificate_near_its_end_is_told() {
     let short = left().unwrap();
     assert!((1..=3600).contains(&short), "{short}");
 
-    // Renewed, nothing is told any more.
+    // After the renewal, there is no warning any more.
     put(&installation, &issuer, Duration::from_secs(100 * 24 * 3600));
     eventually("the renewed certificate", || left().filter(|left| *left > 3600));
 }

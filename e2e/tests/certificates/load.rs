@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use portcullis_e2e::{Api, Installation, eventually};
 use serde_json::json;
 
-/// Those who create, each 25 times a second.
+/// The number of callers, each of which creates 25 objects a second.
 const CALLERS: usize = 4;
 const PACE: Duration = Duration::from_millis(40);
-/// Most wrong answers that are told.
+/// The largest number of wrong answers that are shown.
 const TOLD: usize = 5;
 
 /// A hundred creates of ConfigMaps a second, each of which a policy is to deny.

@@ -44,7 +44,7 @@ impl Paths {
         (!self.registered.is_empty() && self.registered.iter().all(is_moved)).then_some(key)
     }
 
-    /// The texts by which somebody else could ask, were they told.
+    /// The texts that must stay secret.
     fn secrets(&self) -> impl Iterator<Item = &str> {
         let keys = self.keys.iter().filter_map(|line| line.split(' ').nth(1));
         let codes = self.registered.iter().filter_map(|path| path.split('/').nth(3));
@@ -83,7 +83,7 @@ fn ask(installation: &Installation<'_>, path: &str) -> u16 {
     str::from_utf8(&status[9..]).unwrap().parse().unwrap()
 }
 
-/// Nothing that people read tells a key, or the code of a path.
+/// Nothing that people read contains a key, or the code of a path.
 fn assert_untold(installation: &Installation<'_>, policy: &str, paths: &Paths) {
     let events = format!("/apis/events.k8s.io/v1/namespaces/{}/events", installation.namespace());
     let mut said = vec![installation.api().get(policy).unwrap().to_string()];
@@ -99,7 +99,7 @@ fn assert_untold(installation: &Installation<'_>, policy: &str, paths: &Paths) {
         }
     }
     for secret in paths.secrets() {
-        assert!(!said.iter().any(|text| text.contains(secret)), "a key or a code is told");
+        assert!(!said.iter().any(|text| text.contains(secret)), "a key or a code is exposed");
     }
 }
 
@@ -190,7 +190,7 @@ fn fault_z15_a_deleted_secret_of_keys_comes_again_with_the_key_of_before() {
     let load = Load::start(&installation, &namespace, &text);
     load.go_on(100);
     installation.api().delete(&path(&installation, "paths"), None).unwrap().expect("a deleted Secret");
-    eventually("the key of before, and another one", || {
+    eventually("the earlier key, and another one", || {
         let keys = Paths::of(&installation).keys;
         (keys.len() == 2 && keys[0] == format!("current {key}")).then_some(())
     });

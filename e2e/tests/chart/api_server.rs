@@ -138,7 +138,7 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     }
     // Policies outlive the release.
     cluster.kubectl(["get", "clusterpolicies"]).expect("the definitions");
-    // They belong to the release that made them, until another one is told to take them.
+    // They belong to the release that made them, until another one takes them over explicitly.
     let take = |more: &[&str]| {
         at_cluster(cluster, &[&["install", "third", "--namespace", "second"], more].concat(), &json!({}))
     };

@@ -1,4 +1,4 @@
-//! Who may connect to whom, and at which addresses.
+//! Which connections are allowed, and at which addresses.
 
 use serde_json::{Value, json};
 

@@ -97,7 +97,7 @@ fn instances_that_have_no_room_in_the_container_are_refused() {
         let words = refusal(&evaluator(limit, memory, instances));
         assert!(words.contains("evaluator.resources.limits.memory") && words.contains(least), "{words}");
     }
-    // No limit is none that could be too small.
+    // Without a limit, none can be too small.
     render(&json!({ "evaluator": { "resources": { "limits": null } } }));
 }
 

@@ -1,4 +1,4 @@
-//! Whoever has installed it can ask whether it works.
+//! `helm test` says whether the installation works.
 
 use crate::stage::Stage;
 

@@ -20,7 +20,7 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     let before: Vec<_> = release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect();
     assert_eq!(before.len(), REPLICAS);
 
-    // One of the pods is to be made anew, with nothing on its disk, while nobody answers.
+    // One of the pods is to be created again, with an empty disk, while nothing answers.
     let old = names(&release.pods());
     cluster.cut_node();
     release.kubectl(["delete", "pod", &old[0], "--wait=false"]).expect("a deletion");
@@ -28,7 +28,7 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     cluster.cut_all();
     cluster.start_all();
 
-    eventually_within(Duration::from_secs(240), "containers that were started anew", || {
+    eventually_within(Duration::from_secs(240), "containers that were started again", || {
         let now: Vec<_> = release.pods().iter().filter_map(|pod| Container::of(pod, "evaluator")).collect();
         (now.len() == REPLICAS && now.iter().all(|container| !before.contains(container))).then_some(())
     });

@@ -24,7 +24,7 @@ fn address(pods: &[Value], name: &str) -> IpAddr {
     pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
 }
 
-/// Whether the newest generation is told of, and so many replicas have it.
+/// Whether the status is about the newest generation, and so many replicas have it.
 fn has(object: &Value, current: usize) -> bool {
     let is_newest =
         |kind| condition(object, kind).is_some_and(|one| one["observedGeneration"] == object["metadata"]["generation"]);
@@ -55,7 +55,7 @@ fn fault_k06_leaders_that_are_cut_from_the_api_are_followed_and_do_no_harm_when_
         (now[0] != before[0] && now[1] != before[1]).then_some(now)
     });
     assert!(start.elapsed() < LEASE, "{:?}", start.elapsed());
-    // The others go on: an edit becomes a revision, is loaded, and is told of. The pod that is cut off hears nothing of it.
+    // The others continue: an edit becomes a revision, is loaded, and is reported. The pod that is cut off does not see it.
     let policy = policy.denying("version two");
     release.apply(&policy).expect("the edit");
     policy.wait_until(&release.api(), "the edit in the status", |object| has(object, REPLICAS - 1));

@@ -152,7 +152,7 @@ fn network_policies_let_through_what_the_installation_needs_and_what_they_are_to
     let before = ["loader", "reporter"].map(|name| (name, Container::of(&pods[0], name).unwrap()));
     before.iter().for_each(|(_, container)| container.kill());
     for (name, old) in before {
-        eventually("a container that was started anew", || {
+        eventually("a container that was started again", || {
             let pods_now = release.pods();
             let pod = pods_now.iter().find(|pod| pod["metadata"]["uid"] == pods[0]["metadata"]["uid"])?;
             Container::of(pod, name).filter(|new| *new != old)

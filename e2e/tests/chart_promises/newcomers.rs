@@ -1,4 +1,4 @@
-//! Connections to pods as an API server makes them that has just started: each is new, and trusts whom webhooks trust then. API servers
+//! Connections to pods like those of an API server that has just started: each is new, and trusts what webhooks trust then. API servers
 //! that run keep their connections, and would not notice at once what is wrong.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Newcomers {
         Self { is_done, thread }
     }
 
-    /// Ends. Each was accepted, and accepted whom it called.
+    /// Ends. Each connection was accepted by both sides.
     pub(crate) fn end(mut self) {
         self.is_done.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {

@@ -55,7 +55,7 @@ fn a_node_that_lost_power_comes_back_without_the_source_and_serves_what_it_serve
     let load = release.load(&shop, 20);
     cluster.cut_node();
     cluster.start_node();
-    eventually_within(Duration::from_secs(240), "containers that were started anew", || {
+    eventually_within(Duration::from_secs(240), "containers that were started again", || {
         let now = evaluators(release);
         (now.len() == REPLICAS && now.iter().all(|container| !before.contains(container))).then_some(())
     });

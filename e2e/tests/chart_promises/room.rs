@@ -11,7 +11,7 @@ use crate::stage::{Stage, assert_all, names, own_cluster};
 const FLOOD: usize = 40;
 /// Bytes of each module, and as many again of what is compiled of it: 160 MiB in all.
 const MODULE: usize = 2 << 20;
-/// How long compiling what there is room for may take, in three pods.
+/// How long it may take three pods to compile the modules that fit in.
 const LONGEST: Duration = Duration::from_secs(600);
 /// Within this time the kubelet looks at the disk again.
 const LOOKS: Duration = Duration::from_secs(90);

@@ -1,4 +1,4 @@
-//! Every pod starts anew while modules cannot be had.
+//! Every pod restarts while modules cannot be fetched.
 
 use portcullis_e2e::condition;
 use serde_json::json;

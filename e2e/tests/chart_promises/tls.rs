@@ -1,4 +1,4 @@
-//! Connections to pods, as whoever the test wants to be.
+//! TLS connections to pods, as any client.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -25,7 +25,7 @@ fn an_api_server_ends_and_comes_back_and_the_controllers_go_on() {
 #[test]
 #[ignore = "starts a cluster"]
 fn tests_run_in_a_network_of_their_own() {
-    // Whoever starts them otherwise has routes on his own loopback device for a while, and no load.
+    // Otherwise the user's own loopback device would have routes for a while.
     if std::env::var_os("PORTCULLIS_BIN_DIR").is_some() {
         Cluster::demand_own_network();
     }

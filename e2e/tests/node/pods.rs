@@ -45,9 +45,9 @@ fn services_have_names_and_reach_pods() {
     assert!(!scene.exec("one", &["lookup", "nobody.service"]).is_ok());
 
     // Both answer, one of them being the pod that asks.
-    for who in ["one", "two"] {
-        eventually(&format!("an answer of {who}"), || {
-            (scene.get("one", "http://web") == format!("this is {who}")).then_some(())
+    for name in ["one", "two"] {
+        eventually(&format!("an answer of {name}"), || {
+            (scene.get("one", "http://web") == format!("this is {name}")).then_some(())
         });
     }
 }

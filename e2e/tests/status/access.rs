@@ -23,7 +23,7 @@ fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
     proxy.close();
     thread::sleep(Duration::from_secs(1));
     replica.says(&object, unreachable());
-    // Longer than the Lease, so that all begins anew.
+    // Longer than the Lease, so that everything starts again.
     thread::sleep(Duration::from_secs(18));
     assert!(replica.pod.is_ready(), "readiness does not depend on the API server");
     assert_eq!(

@@ -16,7 +16,7 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// The definition as the API server takes it anew.
+/// The definition in a form in which the API server accepts it again.
 fn definition(found: &Value) -> Value {
     let name = found["metadata"]["name"].clone();
     json!({ "apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": { "name": name }, "spec": found["spec"] })

@@ -1,4 +1,4 @@
-//! Evaluations that fail too often are told by one event, and by no condition.
+//! Evaluations that fail too often give one event, and no condition.
 
 use std::time::Duration;
 

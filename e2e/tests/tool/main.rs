@@ -27,7 +27,7 @@ fn install(name: &str) -> Installation<'static> {
     Installation::start(cluster(), InstallationOptions::named(name).certified_by_the_test())
 }
 
-/// The tool for who a kubeconfig says, without settings of who runs the test.
+/// The tool with a kubeconfig, without the user's own settings.
 fn command(program: &Path, kubeconfig: &Path) -> Command {
     let mut command = Command::new(program);
     command

@@ -1,4 +1,4 @@
-//! The controller against a real API server: which webhooks there are, what happens to who touches them, and that no request falls
+//! The controller against a real API server: which webhooks there are, what happens when something else changes them, and that no request falls
 //! between two of them. Tests are named after rows of the fault catalogue (docs/design/faults.md).
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]

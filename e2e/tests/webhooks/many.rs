@@ -117,7 +117,7 @@ fn fault_k08_many_policies_at_once_are_all_ready_and_the_others_are_judged_meanw
     scene.webhooks(11);
 }
 
-/// What was written about policies and their revisions, by whom and with which answer, divided by the number of policies.
+/// The writes about policies and their revisions, by user and answer, divided by the number of policies.
 fn writes(scene: &Scene, policies: usize) -> String {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for event in scene.installation.cluster().audit_events() {

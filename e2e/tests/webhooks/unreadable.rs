@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Does something while pods are created without a pause. Each must be refused, whoever refuses it.
+/// Does something while pods are created without a pause. Each must be refused, by any webhook.
 fn while_all_are_refused<T>(scene: &Scene, act: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -29,7 +29,7 @@ fn while_all_are_refused<T>(scene: &Scene, act: impl FnOnce() -> T) -> T {
     })
 }
 
-/// So that names of pods are told apart.
+/// Makes the names of pods unique.
 fn unique() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
 }
@@ -45,7 +45,7 @@ fn path(scene: &Scene, revision: &Value) -> String {
     format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", scene.installation.namespace())
 }
 
-/// Puts another object in a revision's place, while the controller is not there to make it again.
+/// Puts another object in a revision's place, while the controller is not there to restore it.
 fn replace(scene: &Scene, generation: i64, change: impl FnOnce(&mut Value)) {
     let mut object = revision(scene, generation);
     let (path, metadata) = (path(scene, &object), object["metadata"].clone());

@@ -38,7 +38,7 @@ fn validate(payload: &[u8]) -> CallResult {
 }
 
 /// Parses once, as a workload. Only when that fails is the kind looked at alone: an object
-/// of another kind may use the same field names for something else, and is none of ours.
+/// of another kind may use the same field names for something else, and is not our concern.
 fn judge(payload: &[u8]) -> serde_json::Result<Verdict> {
     match serde_json::from_slice::<Payload<Request>>(payload) {
         Ok(Payload { request }) if is_workload(&request.kind) => Ok(decide(&request)),

@@ -55,7 +55,7 @@ fn validate(payload: &[u8]) -> CallResult {
     decide(&settings, request.object.as_ref())?.into_reply()
 }
 
-/// Tells everything that is wrong at once, so that the user mends it at once.
+/// Reports everything that is wrong in one message, so that the user can fix it in one go.
 fn decide(settings: &Settings, object: Option<&Object>) -> Result<Verdict, regex_lite::Error> {
     // A DELETE carries no object.
     let Some(object) = object else {

@@ -87,7 +87,7 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     canary.finish(&pod);
 }
 
-/// What is on no list is refused, whoever the user is, and what threads and connections need is not. The filter itself is tried
+/// System calls on no list are refused for every user, and those that threads and connections need are not. The filter itself is tried
 /// number by number where it is made.
 #[test]
 fn fault_z19_system_calls_beyond_the_list() {

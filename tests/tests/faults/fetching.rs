@@ -150,7 +150,7 @@ fn fault_l16_bad_certificates() {
         folder.put(&Policy::cluster(&name).module(&source.url("/m.wasm")));
         let failure = pod.assert_unserved(&format!("cluster/{name}"), Reason::TLSFailed);
         assert!(words.iter().any(|word| failure.message.contains(word)), "{tls:?}: {}", failure.message);
-        assert!(source.requests("/m.wasm").is_empty(), "nothing is asked of who is not trusted");
+        assert!(source.requests("/m.wasm").is_empty(), "nothing is requested from an untrusted server");
     }
     folder.put(&Policy::cluster("updated").module(&sources[0].2.url("/m.wasm")));
     pod.assert_kept(UPDATED, Reason::TLSFailed, 1, |verdict| verdict.message == "generation one");

@@ -159,7 +159,7 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
         .logs()
         .into_iter()
         .filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with("too many connections")));
-    assert_eq!(told.count(), 1, "a flood is told once");
+    assert_eq!(told.count(), 1, "a flood is logged once");
     server.finish();
 }
 

@@ -22,7 +22,7 @@ fn five(resource: &str, place: usize, bad: &Policy) -> Vec<Policy> {
     (0..SIZE).map(member).collect()
 }
 
-/// The four others are told whatever the fifth does, in the order of their ids.
+/// The verdicts of the four others are in the answer whatever the fifth does, in the order of their ids.
 fn assert_others_deny(verdict: &Verdict, members: &[Policy], place: usize) {
     assert!(!verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
     let mut rest = verdict.message.as_str();
@@ -42,7 +42,7 @@ fn causes(verdict: &Verdict) -> Vec<(String, String)> {
     causes.map(|cause| (text(&cause["field"]), text(&cause["reason"]))).collect()
 }
 
-/// With `failurePolicy: Fail` all five are told, the bad one by its reason; with `Ignore` it is a warning beside four denials.
+/// With `failurePolicy: Fail` all five are in the answer, the bad one with its reason; with `Ignore` it is a warning beside four denials.
 fn assert_one_of_five(kind: &str, bad: &Policy, reason: Reason) {
     let folder = Folder::with_canary();
     let groups: Vec<_> = (0..SIZE)

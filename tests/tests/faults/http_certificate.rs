@@ -21,7 +21,7 @@ fn fault_h15_a_certificate_that_ends_is_named_and_renewed_without_a_restart() {
     assert!(health().body.starts_with("[-]certificate failed: it ended at "), "{:?}", health());
     let left = || server.pod.metric("portcullis_certificate_seconds_left");
     eventually("the metric to say so", || (left() <= 0.0).then_some(()));
-    // Whoever connects now refuses it, as an API server does; the webhook's failurePolicy counts then.
+    // New clients refuse it now, as an API server does; the webhook's failurePolicy counts then.
     // A certificate is good through the second in which it ends.
     let error = eventually("a refused certificate", || Client::tls(address).try_ask(DENIES, &Review::pod()).err());
     assert!(error.to_lowercase().contains("expired"), "{error}");

@@ -227,7 +227,7 @@ fn fault_h22_probe_ports_are_scanned() {
     let before = server.pod.evaluator().usage();
     let ports = [server.pod.probe_address(Program::Evaluator), server.pod.state_address(Program::Evaluator)];
     for port in ports {
-        // What a scanner asks for; what there is says names and reasons and no more.
+        // What a scanner asks for; answers contain only names and reasons.
         for path in [
             "/",
             "/healthz/policies?verbose",

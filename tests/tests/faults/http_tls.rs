@@ -191,7 +191,7 @@ fn wait_certificate(pod: &Pod, identity: &Identity) {
     });
 }
 
-/// A certificate for who calls by address.
+/// A certificate for clients that connect by address.
 fn identity(pod: &Pod, authority: &Authority) -> Identity {
     authority.identity(&[&pod.admission().ip().to_string()])
 }

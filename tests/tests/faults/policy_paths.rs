@@ -1,4 +1,4 @@
-//! Paths that name a policy, where they are closed, as they are in a cluster: whoever reaches the ports learns nothing by them.
+//! Closed paths that name a policy, as in a cluster: a client that reaches the ports learns nothing from them.
 
 use portcullis_contract::Reason;
 use portcullis_tests::{Client, Folder, Pod, Policy, Program, Review, eventually};
@@ -31,7 +31,7 @@ fn policy_paths_are_closed_by_the_head_alone_and_tell_no_policy_from_none() {
     let asked = |line: &&str| {
         line.starts_with("portcullis_policy_evaluations_total") && line.contains(DENIES) && !line.ends_with(" 0")
     };
-    assert_eq!(metrics.lines().find(asked), None, "nobody has asked the policy");
+    assert_eq!(metrics.lines().find(asked), None, "the policy was not called");
 
     // What API servers call answers.
     let group = pod.volume().manifest().groups[0].id.to_string();

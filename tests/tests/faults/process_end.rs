@@ -149,7 +149,7 @@ fn fault_e03_sigterm_under_load() {
         });
         assert!(ready.body.contains("draining"), "{ready:?}");
         draining.store(true, Ordering::SeqCst);
-        // Connections of before and new ones.
+        // Existing connections and new ones.
         for connection in [&mut kept, &mut Raw::tls(pod.admission()).expect("connects")] {
             connection.send(ask()).expect("sends");
             let response = connection.response().expect("answers");

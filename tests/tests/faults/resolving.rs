@@ -12,7 +12,7 @@ use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Source, Tls};
 /// A name server that knows one address for every name, or none.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
-    /// Of so many questions for one name, one is answered.
+    /// How many questions for one name there are for each answer.
     answers_one_of: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }

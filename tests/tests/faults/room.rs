@@ -66,7 +66,7 @@ fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     assert!(full.message.contains("namespace a-greedy"), "{}", full.message);
     assert!(full.next_retry_time.is_some() && full.class().is_retryable());
 
-    // There is room for whoever comes next, and for what he makes of it.
+    // There is room for the next module, and for what is compiled of it.
     for generation in 1..=3 {
         let others = others(generation);
         others.iter().for_each(|policy| folder.put(policy));

@@ -215,7 +215,7 @@ fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
 #[test]
 fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
     const POLICIES: usize = 60;
-    /// Of a manifest beside a volume of this size.
+    /// The largest manifest on a volume of this size, in bytes.
     const LIMIT_OF_MANIFEST: u64 = 16 << 20;
     let _alone = heavy();
     let folder = Folder::with_canary();

@@ -30,7 +30,7 @@ fn ask(pod: &Pod, members: &[Policy], timeout: &str) -> Answer {
     pod.new_client().post(&path, Review::small_pod().bytes()).expect("an answer")
 }
 
-/// Whoever slept is told to have run out of time; nobody else is, and the verdict of the others stands.
+/// Only the policies that slept have timed out; the verdicts of the others stand.
 fn assert_only_the_sleeper_is_blamed(answer: &Answer, members: &[Policy], place: usize, denies: bool) {
     let verdict = answer.verdict();
     let told = format!("policy {} was not evaluated: {}: ", members[place].id(), Reason::EvaluationTimedOut);

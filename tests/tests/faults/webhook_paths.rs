@@ -103,11 +103,11 @@ fn fault_z12_strangers_who_do_not_know_the_code_of_a_path_are_refused_by_the_hea
     let answer = pod.client().post(&marker, Review::pod().bytes()).expect("answers");
     assert!(answer.verdict().message.contains(group.as_str()), "{answer:?}");
 
-    // Nobody learns the key or a code from what the program says of itself.
+    // The key and the code are not in what the program says about itself.
     let mut said = pod.metrics(Program::Evaluator);
     said.push_str(&serde_json::to_string(&pod.evaluator_state()).expect("a state"));
     said.extend(pod.evaluator().lines());
-    assert!(said.contains(&FIRST.id()), "its id is told");
+    assert!(said.contains(&FIRST.id()), "its id is shown");
     assert!(!said.contains(code) && !said.contains(&"a5".repeat(32)));
 }
 

@@ -30,7 +30,7 @@ fn promise_failing_evaluations_are_told_once() {
     let note = told["note"].as_str().unwrap_or_default();
     assert!(note.ends_with("most of them: EvaluationTrapped"), "{note}");
 
-    // It goes on for longer than the window, and nobody is told again.
+    // It continues for longer than the window, and there is no second event.
     for _ in 0..100 {
         pod.ask(&policy.id(), &Review::pod());
         thread::sleep(Duration::from_millis(20));

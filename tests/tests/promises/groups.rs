@@ -104,7 +104,7 @@ fn promise_an_edit_of_mutating_denies_nobody() {
     let first = Policy::cluster("edited").guest("always_accept").on("services");
     let changing = Policy::cluster("edited").guest("mutates_label").on("services").mutating();
     let denying = Policy::cluster("edited").guest("mutates_and_denies").on("services").mutating();
-    // A policy whose spec forbids what its module does is told so, as ever.
+    // A policy whose spec forbids what its module does gets the same error as ever.
     let may_not = Policy::cluster("may-not").guest("mutates_label").on("secrets");
     folder.put(&first);
     folder.put(&may_not);

@@ -5,6 +5,7 @@ mod rows;
 mod tidy;
 mod tree;
 mod unsafe_code;
+mod words;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
         Step::check(circles::title(), || {
             circles::check(&workspace.packages, &files::read_all(&workspace.root)?, &circles::NOT_YET)
         }),
+        Step::check("boundaries: plain words", || Ok(words::check(&files::read_all(&workspace.root)?))),
         Step::check("boundaries: fault rows", || Ok(rows::check(&files::read_all(&workspace.root)?))),
     ]
 }

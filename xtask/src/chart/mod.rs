@@ -13,7 +13,7 @@ use self::values::Setting;
 
 /// Where the chart is in the repository.
 const FOLDER: &str = "helm";
-/// What is told of this file's place in others.
+/// The path of the values.
 const VALUES: &str = "helm/values.yaml";
 
 /// A file that is made, and what is in it.
@@ -48,7 +48,7 @@ fn versioned(chart: &str, version: &str) -> Result<String> {
         count += usize::from(key.is_some());
         lines.push(key.map_or_else(|| line.to_owned(), |key| format!("{key}: {version}")));
     }
-    ensure!(count == 2, "helm/Chart.yaml has not the two lines `version:` and `appVersion:`");
+    ensure!(count == 2, "helm/Chart.yaml does not have the two lines `version:` and `appVersion:`");
     Ok(lines.join("\n") + "\n")
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::values::Setting;
 
-/// The schema as the text of a file. Unknown keys are refused, so that a typing error is told.
+/// The schema as the text of a file. Unknown keys are refused, so that a typing error is noticed.
 pub(super) fn of(settings: &[Setting]) -> String {
     let mut root = mapping("Settings of the chart. Made by `cargo xtask generate` from values.yaml.");
     for setting in settings {

@@ -30,7 +30,7 @@ use packages::Packages;
 /// put onto a node is missed and not fetched from a stranger.
 const REGISTRY: &str = "localhost/portcullis";
 
-/// The group of all programs of a pod, to whom its volume belongs.
+/// The group of all programs of a pod, which owns the pod's volume.
 const GROUP: u32 = 65530;
 
 /// One image.

@@ -16,7 +16,7 @@ use crate::stage::{REPLICAS, names};
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Stand {
-    /// Ends every fault, and asserts that all is well again with nobody's help: statuses are true, nothing is left of what has gone,
+    /// Ends every fault, and asserts that everything works again without help: statuses are true, nothing is left of what has gone,
     /// nothing was told that must not be, and nothing changes any more.
     pub(super) fn recover(&mut self) {
         self.wanted = REPLICAS;
@@ -123,7 +123,7 @@ impl Stand {
 
     /// What objects and settings hold is in no log, no event, no status and no report.
     fn look_for_secrets(&self) {
-        let kubectl = |args: &[&str]| self.release.kubectl(args.iter().copied()).expect("what is told").to_owned();
+        let kubectl = |args: &[&str]| self.release.kubectl(args.iter().copied()).expect("the output").to_owned();
         for app in ["portcullis-policy-server", "portcullis-controller"] {
             let selector = format!("app.kubernetes.io/name={app}");
             let logs =

@@ -13,7 +13,7 @@ const SEED: &str = "PORTCULLIS_E2E_SEED";
 /// One run of random faults. When the test fails, the command that repeats it is printed as this goes.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// How long.
+    /// How long it lasts.
     pub(super) time: Duration,
     /// What the faults follow from.
     pub(super) seed: u64,

@@ -113,7 +113,7 @@ pub(super) enum Verdict {
     Wrong,
 }
 
-/// Judges an answer. Nothing excuses a request that is admitted and must not be, nor a denial by whom nobody knows.
+/// Judges an answer. Nothing excuses a request that is admitted and must not be, nor a denial by an unknown webhook.
 pub(super) fn judge(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses) -> Verdict {
     let is_admitted = answer.code == Some(201);
     let is_right = match expected {
@@ -124,7 +124,7 @@ pub(super) fn judge(answer: &Answer, expected: &Expected<'_>, excuses: &Excuses)
     match (is_right, expected) {
         (true, _) => Verdict::Right,
         (false, Expected::Denied(_) | Expected::DeniedByAll(_)) if is_admitted => Verdict::Wrong,
-        // Whoever has judged is not excused.
+        // A policy that did answer is not excused.
         (false, _) if answer.code == Some(403) && says_a_verdict(&answer.message) => Verdict::Wrong,
         (false, _) if excuses.cover(answer) => Verdict::Broken,
         (false, _) => Verdict::Wrong,
