@@ -1,4 +1,4 @@
-//! The benchmarks: a program of their own, which measures the real programs, built for release.
+//! The benchmarks, which measure the real programs, built for release, with the program of another crate.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::network;
 use crate::programs::{self, CONTROLLER, PROGRAMS, Profile};
 use crate::workspace::Workspace;
 
-/// Benchmarks that load a cluster. They run in a network of their own.
+/// Benchmarks that load a cluster, and run in their own network namespace.
 const ON_CLUSTERS: [&str; 2] = ["admission", "propagate"];
 
 /// Builds the programs for release and runs the benchmarks with these arguments.

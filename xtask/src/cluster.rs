@@ -1,4 +1,4 @@
-//! Kubernetes control planes for tests and for people: a program of their own, which makes real ones on this machine.
+//! Kubernetes control planes for tests and for people, which the program of another crate starts on this machine.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use crate::programs::Profile;
 use crate::workspace::Workspace;
 use crate::{e2e, network, programs, tools};
 
-/// The crate that makes them, and tests them.
+/// The crate that starts control planes, and its tests.
 pub(crate) const PACKAGE: &str = "portcullis-e2e";
 
-/// Its tests that start clusters with a node, which take more than the others.
+/// Its tests that start clusters with a node, which need more than the others.
 pub(crate) const NODE_TESTS: &str = "node";
 
 /// Runs a command on clusters, like `up`.
@@ -35,10 +35,10 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Builds Kubernetes and helm, if they are not in the cache. It tells of its progress on standard error.
+/// Builds Kubernetes and Helm, if they are not in the cache. Its progress is on standard error.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let status = command(workspace, &["build".into()]).status().context("failed to start cargo")?;
-    ensure!(status.success(), "Kubernetes or helm does not build; the words are above");
+    ensure!(status.success(), "failed to build Kubernetes or Helm; the output is above");
     Ok(())
 }
 
@@ -51,12 +51,12 @@ fn command(workspace: &Workspace, args: &[OsString]) -> Command {
 /// Whether tests can start clusters here.
 ///
 /// # Errors
-/// When they cannot: what is missing, and the next step.
+/// When they cannot; says what is missing, and the next step.
 pub(crate) fn possible() -> Result<()> {
     network::possible()?;
     let cached =
         env::var_os("PORTCULLIS_CACHE").or_else(|| env::var_os("XDG_CACHE_HOME")).or_else(|| env::var_os("HOME"));
-    ensure!(cached.is_some(), "it takes a folder for the cache: set PORTCULLIS_CACHE");
-    ensure!(tools::on_path("go"), "it takes Go 1.26 or newer, to build Kubernetes and helm once");
+    ensure!(cached.is_some(), "there is no folder for the cache: set PORTCULLIS_CACHE");
+    ensure!(tools::on_path("go"), "Go 1.26 or newer is needed, to build Kubernetes and Helm once");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Licences, sources, banned crates and known weaknesses, by cargo-deny after the rules of `deny.toml`.
+//! Checks licences, sources, banned crates and known vulnerabilities with cargo-deny, by the rules of `deny.toml`.
 
 use std::process::ExitCode;
 
@@ -8,13 +8,13 @@ use crate::step::Step;
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// The name of the step of the tests.
+/// The name of the step in `cargo xtask test`.
 pub(crate) const ADVISORIES: &str = "known weaknesses";
 
 const NOT_INSTALLED: &str =
     "cargo-deny is not installed: run `cargo install --locked cargo-deny` (some minutes), then this again";
 
-/// Runs cargo-deny. Advisories need a database from the network, so they are left to the tests ([`advisories`]).
+/// Runs cargo-deny without advisories, which need a database from the network and are a step of the tests ([`advisories`]).
 pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     ensure!(tools::on_path("cargo-deny"), NOT_INSTALLED);
     let status = workspace
@@ -25,7 +25,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Looks for known weaknesses of what is in `Cargo.lock`, where the RustSec database can be had.
+/// Looks for known vulnerabilities in `Cargo.lock`, if the RustSec database can be fetched.
 pub(crate) fn advisories(workspace: &Workspace) -> Step<'static> {
     if !tools::on_path("cargo-deny") {
         return Step::skip(ADVISORIES, NOT_INSTALLED);

@@ -1,4 +1,4 @@
-//! Tests of what the chart promises, in a cluster with a node or in somebody's own.
+//! Tests of the chart's promises, in a new cluster with a node or in an existing one.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,31 +16,31 @@ pub(crate) const TESTS: &str = "chart_promises";
 /// The environment variable with the folder of the images.
 const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
 
-/// Where they keep what a failed one left.
+/// The environment variable with the folder for evidence of failed tests.
 const LOGS: &str = "PORTCULLIS_E2E_LOGS";
 
-/// They wait for each other, as they share an installation.
+/// The tests run one after the other, as they share an installation.
 const ARGS: [&str; 3] = ["--include-ignored", "--test-threads", "1"];
 
-/// What to try, and where.
+/// What to test, and where.
 #[derive(clap::Args)]
 pub(crate) struct Wanted {
-    /// Test images that are built with optimisations, as users get them.
+    /// Test optimised images, as users get them.
     #[arg(long)]
     release: bool,
-    /// With KUBECONFIG: what references of images begin with, where that cluster can get them; the chart's default when absent.
+    /// With KUBECONFIG: the registry and prefix from which that cluster gets the images. [default: that of the chart]
     #[arg(long, value_name = "PREFIX", requires = "modules_address")]
     image_registry: Option<String>,
-    /// With KUBECONFIG: what references of images end with; the chart's default when absent.
+    /// With KUBECONFIG: the tag of the images. [default: that of the chart]
     #[arg(long, value_name = "TAG", requires = "modules_address")]
     image_tag: Option<String>,
     /// With KUBECONFIG: IP:PORT at which pods of that cluster reach this machine, for modules of policies. The port must be free.
     #[arg(long, value_name = "IP:PORT")]
     modules_address: Option<std::net::SocketAddr>,
-    /// How long random faults go on in the test that has some, like `1h`; a minute when absent. Each fault is shown as it happens.
+    /// How long the test of random faults takes, like `1h`; each fault is shown as it happens. [default: a minute]
     #[arg(long, value_name = "TIME")]
     faults_for: Option<String>,
-    /// The number that random faults follow from, to have those of an earlier run again; another one each time when absent.
+    /// The seed of the random faults, to repeat those of an earlier run. [default: another one each time]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Arguments for the tests, for instance a part of a test's name.
@@ -87,7 +87,7 @@ fn against_others(test: &mut Command, kubeconfig: &OsString, wanted: &Wanted) ->
     Ok(())
 }
 
-/// Tells a test that is complete which random faults to draw.
+/// Adds the settings of random faults to the command of a test.
 fn choose_faults(test: &mut Command, wanted: &Wanted) {
     if wanted.faults_for.is_some() || wanted.seed.is_some() {
         // Their progress is shown, as they take minutes.
@@ -116,7 +116,7 @@ pub(crate) fn set_up(test: &mut Command, workspace: &Workspace) {
     test.env(IMAGES, images_dir(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");
 }
 
-/// Makes images for tests, and tells a command where they are.
+/// Makes images for tests, and sets their folder for a command.
 pub(crate) fn make_images(workspace: &Workspace, command: &mut Command) -> Result<()> {
     let folder = images_dir(workspace, false);
     images::run(workspace, &images::Wanted::all(true, &folder))?;
@@ -132,7 +132,7 @@ pub(crate) fn images_command(workspace: &Workspace) -> Result<Command> {
     Ok(command)
 }
 
-/// Apart from those that are built for users.
+/// The folder of test images, apart from those for users.
 fn images_dir(workspace: &Workspace, is_release: bool) -> PathBuf {
     workspace.target.join(if is_release { "images" } else { "images/debug" })
 }

@@ -1,4 +1,4 @@
-//! The executables of all tests: built together, so that what they share is compiled once, and started one by one.
+//! The executables of all tests. They are built together, so that dependencies are compiled once, and run one by one.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use serde_json::Value;
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// One file that cargo has linked.
+/// One executable that cargo has built.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Executable {
-    /// The package that it belongs to.
+    /// The name of its package.
     pub(crate) package: String,
     /// `lib`, `bin`, `test` or `example`.
     pub(crate) kind: String,
     /// The name of the library, the program or the folder of tests.
     pub(crate) target: String,
-    /// Whether it is the tests of that, and not the program itself.
+    /// Whether it is the unit tests, and not the program itself.
     pub(crate) is_test: bool,
-    /// The package's folder, where cargo starts tests.
+    /// The package's folder, in which cargo runs tests.
     folder: PathBuf,
     path: PathBuf,
 }
 
-/// All of them, once they are built.
+/// All executables, once they are built.
 #[derive(Default)]
 pub(crate) struct Executables(OnceLock<Vec<Executable>>);
 
@@ -46,7 +46,7 @@ impl Executables {
         Ok(Vec::new())
     }
 
-    /// The commands that start those which are wanted, with these arguments.
+    /// The commands that run the executables that `is_wanted` selects, with these arguments.
     pub(crate) fn start(&self, wanted: impl Fn(&Executable) -> bool, args: &[OsString]) -> Result<Vec<Command>> {
         let all = self.0.get().context("the tests were not built")?;
         Ok(all.iter().filter(|one| wanted(one)).map(|one| one.command(args)).collect())
@@ -61,7 +61,7 @@ impl Executable {
     }
 }
 
-/// What a message of cargo says was linked, if it says so.
+/// The executable that a message of cargo is about, if it is about one.
 fn executable(message: &Value) -> Option<Executable> {
     let path = message["executable"].as_str()?;
     let target = &message["target"];

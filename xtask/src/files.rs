@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Larger files are data, which no rule is about.
+/// Larger files are data, to which no rule applies, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// One file.
+/// One text file.
 pub(crate) struct TextFile {
-    /// Below the repository's folder.
+    /// Its path below the repository's folder.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
 }
@@ -21,8 +21,8 @@ impl TextFile {
     }
 }
 
-/// Reads all text files below a folder, in the order of their paths. Left out is what is not ours or not text: `.git`,
-/// cargo's target folders, what `portcullis run` writes, symlinks, and files that are large or not UTF-8.
+/// Reads all text files below a folder, sorted by path. It skips `.git`, cargo's target folders, the output of `portcullis run`,
+/// symlinks, and files that are large or not UTF-8.
 pub(crate) fn read_all(root: &Path) -> Result<Vec<TextFile>> {
     let mut files = Vec::new();
     let mut dirs = vec![root.to_owned()];

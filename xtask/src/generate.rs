@@ -1,4 +1,4 @@
-//! Files of the repository that are made of others: the CustomResourceDefinitions of the product's types, and files of the chart.
+//! The generated files of the repository: the CustomResourceDefinitions, made from the product's types, and files of the chart.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result, ensure};
 use crate::chart::{self, Made};
 use crate::workspace::Workspace;
 
-/// Where they are in the repository.
+/// The folder of the definitions in the repository.
 const FOLDER: &str = "helm/definitions";
 
-/// The version of the programs, and so of the chart: that of the workspace.
+/// The version of the workspace, which is that of the programs and of the chart.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The package that has the types, and its example that writes their definitions: this program links none of the product's crates.
+/// The package with the types, and its example that writes their definitions, as this program links none of the product's crates.
 pub(crate) const DEFINITIONS: (&str, &str) = ("portcullis-api", "crds");
 
-/// Writes them; or, to check, tells which of those in the repository are others than they are made. `definitions` is the program that
-/// writes the definitions, where it was built already.
+/// Writes the files; or, to check, reports those that are not up to date. `definitions` is the program that writes the definitions, if
+/// it is built already.
 pub(crate) fn run(workspace: &Workspace, check: bool, definitions: Option<&Path>) -> Result<ExitCode> {
     let kept = workspace.root.join(FOLDER);
     let files = chart::made(&workspace.root, VERSION)?;
@@ -62,8 +62,8 @@ fn make(workspace: &Workspace, folder: &Path, definitions: Option<&Path>) -> Res
             cargo
         }
     };
-    let status = command.arg(folder).status().context("failed to start what writes the definitions")?;
-    ensure!(status.success(), "the definitions could not be made; the words are above");
+    let status = command.arg(folder).status().context("failed to start the program that writes the definitions")?;
+    ensure!(status.success(), "failed to make the definitions; the output is above");
     Ok(())
 }
 

@@ -1,8 +1,8 @@
-//! Building the guests: `guests/` to WebAssembly modules with their metadata.
+//! Builds the guests: from `guests/` to WebAssembly modules with their metadata.
 //!
-//! The Rust guests are kept under `examples/modules/`, so that trying the examples needs no
+//! The built Rust guests are committed under `examples/modules/`, so that the examples need no
 //! WebAssembly toolchain. The Go guest is too large for that and goes to `target/guests/`,
-//! as do variants built for speed tests.
+//! as do variants for benchmarks.
 //!
 //! For Rust there are two ways: the target `wasm32-unknown-unknown` of the Rust toolchain in
 //! use, or the packages of Debian, whose Rust 1.96 builds the standard library from source.
@@ -41,7 +41,7 @@ pub(crate) fn build_into(out: &Path, only: &[String], opt_level: Option<&str>) -
     build_guests(&select(only)?, out, opt_level)
 }
 
-/// Where modules go that are not kept: `target/guests/`, or below `CARGO_TARGET_DIR`.
+/// The folder of modules that are not committed: `target/guests/`, or below `CARGO_TARGET_DIR`.
 pub(crate) fn output_dir() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(target) => root().join(target).join("guests"),
@@ -49,8 +49,8 @@ pub(crate) fn output_dir() -> PathBuf {
     }
 }
 
-/// Compares the kept modules with their sources as far as that needs no build: each is there
-/// and carries the metadata that is in `guests/` today.
+/// Compares the committed modules with their sources as far as possible without a build: each
+/// one exists and has the metadata that is in `guests/` now.
 pub(crate) fn check() -> Result<()> {
     for guest in GUESTS.iter().filter(|guest| guest.language == Language::Rust) {
         let path = kept_dir().join(format!("{}.wasm", guest.name));
@@ -66,10 +66,10 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Finds what compiles the Rust guests.
+/// Finds the toolchain for the Rust guests.
 ///
 /// # Errors
-/// When nothing here can: what to install.
+/// When there is none; says what to install.
 pub(crate) fn find_toolchain() -> Result<()> {
     Toolchain::find().map(drop)
 }
@@ -145,7 +145,7 @@ fn build_rust(guests: &[&Guest], target: &Path, opt_level: Option<&str>) -> Resu
     run(cargo)
 }
 
-/// What can compile Rust to WebAssembly here.
+/// A toolchain that compiles Rust to WebAssembly.
 enum Toolchain {
     /// The toolchain in use has the target installed.
     WithTarget,
@@ -155,7 +155,7 @@ enum Toolchain {
 
 impl Toolchain {
     fn find() -> Result<Self> {
-        // The folder is named whether it exists or not; without the target it does not.
+        // rustc prints the folder even if the target is not installed; then it does not exist.
         let target_libs = Command::new("rustc")
             .args(["--print", "target-libdir", "--target", WASM_TARGET])
             .current_dir(root())

@@ -54,7 +54,7 @@ enum Command {
     /// Starts loader, evaluator and reporter under `portcullis run DIR`. Ctrl-C stops them.
     #[command(after_help = "Examples:\n  cargo xtask run\n  cargo xtask run ~/policies -- --plain-http")]
     Run {
-        /// The folder of Policy manifests; the examples of the repository when absent.
+        /// The folder of Policy manifests. [default: the examples of the repository]
         dir: Option<PathBuf>,
         /// Build with optimisations: slower to build, faster to answer.
         #[arg(long)]
@@ -65,7 +65,7 @@ enum Command {
     },
     /// Build the programs, each by itself.
     ///
-    /// Building them together would join the features of what they share, and so put the compiler into the evaluator.
+    /// Built together, they would share the features of their dependencies, and the evaluator would contain the compiler.
     Build {
         /// Build with optimisations.
         #[arg(long)]
@@ -77,9 +77,9 @@ enum Command {
     /// and tests on real Kubernetes control planes. On Debian, as root, missing packages are installed. The last line is `N passed, N
     /// failed, N skipped`, and says so when cluster tests were left out.
     ///
-    /// Cluster tests run on Linux, as root or where anybody may have user namespaces, and take Go 1.26: the first run builds Kubernetes
-    /// into the cache folder, which takes minutes. They run in a network namespace of their own. Those with a node take root, and
-    /// containerd, runc, plugins of pod networks and nftables.
+    /// Cluster tests need Linux, root or unprivileged user namespaces, and Go 1.26: the first run builds Kubernetes into the cache
+    /// folder, which takes minutes. They run in their own network namespace. Those with a node also need root, containerd, runc, CNI
+    /// plugins and nftables.
     #[command(after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --no-cluster\n  \
                       cargo xtask test --filter portcullis-loader\n  cargo xtask test --filter black-box -- fault_l09\n  \
                       cargo xtask test --filter cluster -- first_apply")]
@@ -97,18 +97,17 @@ enum Command {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
-    /// Check what the architecture promises.
+    /// Check the promises of the architecture.
     ///
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
     /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
     Boundaries,
-    /// Write the files that are made of others: the CustomResourceDefinitions in `helm/definitions`, and the chart's version, schema of values
-    /// and README.
+    /// Write the generated files: the CustomResourceDefinitions in `helm/definitions`, and the chart's version, schema of values and README.
     Generate {
-        /// Write nothing; fail where a file is not what the types give.
+        /// Write nothing, and fail if a file is not up to date.
         #[arg(long)]
         check: bool,
-        /// The program that writes the definitions, where it was built already.
+        /// The program that writes the definitions, if it is built already.
         #[arg(long, hide = true)]
         definitions: Option<PathBuf>,
     },
@@ -117,7 +116,7 @@ enum Command {
     /// The Rust guests are written to `examples/modules/`, the Go guest to `target/guests/`.
     #[command(after_help = "Examples:\n  cargo xtask guests\n  cargo xtask guests --opt-level 3 no-privileged")]
     Guests {
-        /// Names of guests; all when absent.
+        /// Names of guests. [default: all]
         names: Vec<String>,
         /// Optimise the Rust guests at this level, and write them to `target/guests/NAME-oLEVEL.wasm`.
         #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "2", "3", "s", "z"])]
@@ -126,11 +125,11 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
-    /// Make the container images, with no container engine.
+    /// Make the container images, without a container engine.
     ///
-    /// Each is one static program on an empty root, for a user of its own, with the certificate authorities of the world where it
-    /// talks to the world. Written are NAME.tar, which every engine takes, and NAME.cdx.json, the list of what is linked into the program
-    /// (CycloneDX). The same sources, compiler and SOURCE_DATE_EPOCH give the same bytes.
+    /// Each image has one static program and runs as its own user; programs that connect to public servers also get the public
+    /// certificate authorities. The command writes NAME.tar, which every engine can load, and NAME.cdx.json, the list of what is linked
+    /// into the program (CycloneDX). The same sources, compiler and SOURCE_DATE_EPOCH give the same bytes.
     #[command(after_help = "Examples:\n  cargo xtask images\n  cargo xtask images --debug loader evaluator\n  \
                       cargo xtask images --registry registry.example.com/portcullis\n\n\
                       Then, where the cluster is:\n  kind load image-archive target/images/loader.tar\n  \
@@ -145,18 +144,18 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Start and end real Kubernetes on this machine, with a node or without: `cargo xtask cluster --help` lists the commands.
+    /// Start and stop real Kubernetes on this machine, with or without a node: `cargo xtask cluster --help` lists the commands.
     #[command(disable_help_flag = true)]
     Cluster {
         /// Arguments for the clusters, like `up`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Make the images, install the chart with helm, and test what it promises.
+    /// Make the images, install the chart with Helm, and test its promises.
     ///
-    /// In a cluster of the tests' own, with a node on this machine, as root on Linux; or, with KUBECONFIG set, in the cluster that it
-    /// names, which must have the images. Tests that look into the node are not tried there. What a failed test left to look at is
-    /// kept in `target/e2e/`.
+    /// The tests start a cluster with a node on this machine, which needs Linux and root; or, with KUBECONFIG set, they use the cluster
+    /// that it names, which must have the images. Tests that look into the node are skipped there. What helps to explain a failed test
+    /// is kept in `target/e2e/`.
     #[command(after_help = "Examples:\n  cargo xtask e2e\n  cargo xtask e2e -- first_denial\n  \
                       KUBECONFIG=~/.kube/config cargo xtask e2e --modules-address 172.18.0.1:8446 \\\n      \
                       --image-registry registry.example.com/portcullis")]
@@ -165,14 +164,14 @@ enum Command {
     ///
     /// Serves a copy of the examples on port 8443 of the loopback, breaks a policy and mends it. Takes curl.
     Picture,
-    /// Become a program in a network namespace of its own; what cargo starts the cluster tests with.
+    /// Run a program in its own network namespace; cargo starts the cluster tests with it.
     #[command(hide = true)]
     InOwnNetwork {
         /// The program and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         program: Vec<OsString>,
     },
-    /// Check licences, sources and banned crates with cargo-deny, after the rules of `deny.toml`.
+    /// Check licences, sources and banned crates with cargo-deny, by the rules of `deny.toml`.
     Deny,
 }
 

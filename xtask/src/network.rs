@@ -1,5 +1,5 @@
-//! A network of a test's own: a network namespace without any interface but the loopback, so that no load leaves the machine
-//! and nothing of it is left behind.
+//! Runs a test in its own network namespace with only a loopback interface, so that no load leaves the machine and nothing is left
+//! behind.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -7,13 +7,13 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-/// What is run in the namespace before the program itself.
+/// The script that is run in the namespace before the program itself.
 const LOOPBACK_UP: &str = r#"ip link set lo up && exec "$0" "$@""#;
 
-/// Lets `cargo test` or `cargo run` start what it builds in a network of its own. Cargo itself stays outside.
+/// Lets `cargo test` or `cargo run` start what it builds in its own network namespace. Cargo itself stays outside.
 ///
 /// # Errors
-/// When this machine or this user cannot have one, with the next step.
+/// When this machine or user cannot create a network namespace; says the next step.
 pub(crate) fn own(cargo: &mut Command) -> Result<()> {
     possible()?;
     let program = std::env::current_exe().context("failed to find this program")?;
@@ -22,7 +22,7 @@ pub(crate) fn own(cargo: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same command, in a network of its own.
+/// The same command, in its own network namespace.
 ///
 /// # Errors
 /// When this program cannot be found.
@@ -42,7 +42,7 @@ pub(crate) fn inside_own(command: &Command) -> Result<Command> {
     Ok(inside)
 }
 
-/// Becomes this program, in a network of its own.
+/// Replaces this process by the program, in its own network namespace.
 ///
 /// # Errors
 /// When it cannot be started; otherwise this does not return.

@@ -1,4 +1,4 @@
-//! Files of the chart that are made of others: the version in `Chart.yaml`, the schema of the values, and their table in `README.md`.
+//! The generated files of the chart: the version in `Chart.yaml`, the schema of the values, and their table in `README.md`.
 
 mod readme;
 mod schema;
@@ -16,15 +16,15 @@ const FOLDER: &str = "helm";
 /// The path of the values.
 const VALUES: &str = "helm/values.yaml";
 
-/// A file that is made, and what is in it.
+/// A generated file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Made {
-    /// Below the repository's folder.
+    /// Its path below the repository's folder.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// All of them, for the chart of this repository at this version.
+/// All generated files of the chart, at this version.
 pub(crate) fn made(root: &Path, version: &str) -> Result<Vec<Made>> {
     let read = |name: &str| {
         let path = root.join(FOLDER).join(name);

@@ -11,21 +11,21 @@ const BEGIN: &str = "<!-- Made by `cargo xtask generate` from values.yaml, down 
 /// Where it ends.
 const END: &str = "<!-- The end of what is made. -->\n";
 
-/// The README with this table in place of the one it has.
+/// The README with this table instead of its present one.
 pub(super) fn with_table(readme: &str, settings: &[Setting]) -> Result<String> {
     let (before, rest) = readme.split_once(BEGIN).with_context(|| format!("there is no line {BEGIN:?}"))?;
     let (_, after) = rest.split_once(END).with_context(|| format!("there is no line {END:?}"))?;
     Ok(format!("{before}{BEGIN}{}\n{END}{after}", table(settings)))
 }
 
-/// A heading and a table for each mapping at the top, and one table for what is in none.
+/// A heading and a table for each top-level mapping, and one table for the other keys.
 fn table(settings: &[Setting]) -> String {
     let mut text = String::new();
     let is_top = |setting: &&Setting| setting.path.len() == 1;
     let plain: Vec<_> = settings.iter().filter(is_top).filter(|setting| setting.default.is_some()).collect();
     rows(&mut text, &plain);
     for part in settings.iter().filter(is_top).filter(|setting| setting.default.is_none()) {
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(text, "\n### `{}`\n\n{}\n", part.name(), part.words);
         let inner: Vec<_> = settings.iter().filter(|one| one.path.len() > 1 && one.path[0] == part.path[0]).collect();
         rows(&mut text, &inner);

@@ -1,10 +1,10 @@
-//! The schema by which helm checks values: each default says its type, and hints say more.
+//! The schema with which Helm checks values: types follow from the defaults, and hints add to them.
 
 use serde_json::{Map, Value, json};
 
 use super::values::Setting;
 
-/// The schema as the text of a file. Unknown keys are refused, so that a typing error is noticed.
+/// The text of the schema's file. Unknown keys are refused, so that typing errors are noticed.
 pub(super) fn of(settings: &[Setting]) -> String {
     let mut root = mapping("Settings of the chart. Made by `cargo xtask generate` from values.yaml.");
     for setting in settings {
@@ -13,7 +13,7 @@ pub(super) fn of(settings: &[Setting]) -> String {
     let mut schema = Map::new();
     schema.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
     schema.extend(root);
-    // What charts that have this one as a part may set for all of their parts.
+    // The values that a parent chart sets for all of its charts.
     schema["properties"]["global"] = json!({ "type": "object" });
     format!("{:#}\n", Value::Object(schema))
 }
@@ -50,8 +50,7 @@ fn type_of(default: &Value) -> &'static str {
     }
 }
 
-/// Puts the schema of a key into that of the mapping it is in. A key is required: who sets it to null takes away its default, and
-/// templates count on all of them.
+/// Puts the schema of a key into that of its mapping. All keys are required: null would remove the default, on which templates rely.
 fn add(root: &mut Map<String, Value>, path: &[String], schema: Map<String, Value>) {
     let Some((name, above)) = path.split_last() else { return };
     let mut at = root;

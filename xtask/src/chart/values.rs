@@ -1,36 +1,36 @@
-//! Reading `values.yaml`, words included. It is written so that this stays simple: the words of a key stand above it, a mapping of settings
-//! has a line for each, and every default is on the line of its key.
+//! Reads `values.yaml` with its comments. The file has a simple form: the comment of a key is above it, a mapping of settings has a line
+//! for each, and every default is on the line of its key.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value};
 
-/// What begins a line with more of a key's schema.
+/// The beginning of a comment with a part of a key's schema.
 const HINT: &str = "@schema ";
 
 /// A key of the values.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Setting {
-    /// Its name and those of the mappings that it is in.
+    /// The names of the mappings that it is in, and its own name.
     pub(super) path: Vec<String>,
-    /// What is said of it.
+    /// Its description.
     pub(super) words: String,
-    /// What is said of its schema.
+    /// The part of its schema that does not follow from the default.
     pub(super) hints: Map<String, Value>,
-    /// Its default; none for a mapping of settings.
+    /// Its default; `None` for a mapping of settings.
     pub(super) default: Option<Value>,
 }
 
 impl Setting {
-    /// For the table: `image.tag`.
+    /// Its path in the table, like `image.tag`.
     pub(super) fn name(&self) -> String {
         self.path.join(".")
     }
 }
 
-/// All keys, in their order, mappings before what is in them.
+/// All keys in order, each mapping before its keys.
 ///
 /// # Errors
-/// When a line is not of the simple form, or a key has no words. Names the line.
+/// When a line does not have the simple form, or a key has no comment. It names the line.
 pub(super) fn read(text: &str) -> Result<Vec<Setting>> {
     let mut settings = Vec::new();
     let mut reader = Reader::default();
@@ -42,7 +42,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Setting>> {
 
 #[derive(Default)]
 struct Reader {
-    /// Names of the mappings around the line, each with its indentation.
+    /// The names of the mappings around the line, each with its indentation.
     around: Vec<(usize, String)>,
     words: Vec<String>,
     hints: Map<String, Value>,
@@ -52,7 +52,7 @@ impl Reader {
     fn line(&mut self, line: &str, settings: &mut Vec<Setting>) -> Result<()> {
         let content = line.trim_start();
         if content.is_empty() {
-            // Words that no key follows are of the whole file.
+            // A comment without a key is about the whole file.
             self.words.clear();
             return Ok(());
         }
@@ -66,18 +66,21 @@ impl Reader {
         }
         let (name, default) = content.split_once(':').context("want `key: default` or `key:`")?;
         let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        ensure!(is_name, "want a key of letters and digits; lists and mappings that are a default go on its line");
+        ensure!(
+            is_name,
+            "want a key of letters and digits; a default that is a list or a mapping goes on the line of its key"
+        );
         let indentation = line.len() - content.len();
         self.around.retain(|(of, _)| *of < indentation);
         let path = self.around.iter().map(|(_, name)| name.clone()).chain([name.to_owned()]).collect();
         let words = std::mem::take(&mut self.words).join(" ");
-        ensure!(!words.is_empty(), "the key has no words above it");
+        ensure!(!words.is_empty(), "the key has no comment above it");
         let default = match default.trim() {
             "" => {
                 self.around.push((indentation, name.to_owned()));
                 None
             }
-            default => Some(serde_yaml_ng::from_str(default).context("the default is no YAML")?),
+            default => Some(serde_yaml_ng::from_str(default).context("the default is not valid YAML")?),
         };
         settings.push(Setting { path, words, hints: std::mem::take(&mut self.hints), default });
         Ok(())
@@ -85,9 +88,9 @@ impl Reader {
 }
 
 fn mapping(text: &str) -> Result<Map<String, Value>> {
-    match serde_yaml_ng::from_str(text).context("the schema is no YAML")? {
+    match serde_yaml_ng::from_str(text).context("the schema is not valid YAML")? {
         Value::Object(mapping) => Ok(mapping),
-        _ => bail!("want a mapping behind {HINT:?}"),
+        _ => bail!("want a mapping after {HINT:?}"),
     }
 }
 

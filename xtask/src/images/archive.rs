@@ -17,25 +17,25 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// What an image says of itself.
+/// The metadata of an image.
 pub(super) struct Config<'a> {
-    /// Its whole reference, `registry/name:tag`.
+    /// Its full reference, `registry/name:tag`.
     pub(super) reference: &'a str,
-    /// The processor, in the words of Go: `amd64`.
+    /// The architecture as Go names it: `amd64`.
     pub(super) architecture: &'a str,
-    /// The program at its root, which is started.
+    /// The program at its root, which is its entry point.
     pub(super) program: &'a str,
     pub(super) user: u32,
     pub(super) group: u32,
-    /// Names and values, `org.opencontainers.image.*` among them.
+    /// Its labels, among them `org.opencontainers.image.*`.
     pub(super) labels: &'a [(String, String)],
-    /// Whether certificate authorities are in its layer.
+    /// Whether its layer has certificate authorities.
     pub(super) has_authorities: bool,
-    /// When all was made, in seconds since 1970.
+    /// The time of its files, in seconds since 1970.
     pub(super) epoch: u64,
 }
 
-/// The archive of an image with this one layer, to the byte the same for the same input.
+/// The archive of an image with this layer. The same input gives the same bytes.
 pub(super) fn make(config: &Config<'_>, layer: Vec<u8>) -> Result<Vec<u8>> {
     let layer = Blob::new(LAYER, layer);
     let image = Blob::of_json(CONFIG, &image_config(config, &layer));
@@ -99,7 +99,7 @@ fn image_config(config: &Config<'_>, layer: &Blob) -> Value {
         "architecture": config.architecture,
         "os": "linux",
         "config": run,
-        // The layer is not compressed, so that its digest is that of what is in it.
+        // The layer is not compressed, so that its digest is that of its content.
         "rootfs": { "type": "layers", "diff_ids": [layer.name()] },
         "history": [{ "created": created, "created_by": "cargo xtask images" }],
     })
@@ -120,7 +120,7 @@ fn index(config: &Config<'_>, manifest: &Blob) -> Value {
     let mut descriptor = manifest.descriptor();
     descriptor["platform"] = json!({ "architecture": config.architecture, "os": "linux" });
     descriptor["annotations"] = json!({
-        // By the first, containerd knows the whole reference; others go by the second.
+        // containerd takes the full reference from the first annotation; others use the second.
         "io.containerd.image.name": config.reference,
         "org.opencontainers.image.ref.name": tag,
     });

@@ -4,18 +4,18 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The package that has them.
+/// The package with the authorities.
 pub(super) const PACKAGE: &str = "webpki-root-certs";
 
-/// Where programs look for them first.
+/// The path where programs look for authorities first.
 pub(super) const PATH: &str = "etc/ssl/certs/ca-certificates.crt";
 
-/// All of them as PEM.
+/// All authorities as PEM.
 pub(super) fn bundle() -> String {
     webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().map(|certificate| pem(certificate)).collect()
 }
 
-/// RFC 7468: lines of 64 letters.
+/// The length of a line of PEM (RFC 7468).
 fn pem(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line) + "\n");

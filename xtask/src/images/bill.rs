@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::packages::{Key, Linked, Package};
 use super::time;
 
-/// The bill, as JSON text; to the byte the same for the same input.
+/// The bill as JSON text. The same input gives the same bytes.
 pub(super) fn make(linked: &Linked, epoch: u64) -> String {
     let mut metadata = json!({ "component": component(&linked.program, "application") });
-    // A time that says nothing is left out.
+    // A time of zero is left out.
     if epoch > 0 {
         metadata["timestamp"] = time::rfc3339(epoch).into();
     }

@@ -1,4 +1,4 @@
-//! Building a program that needs nothing of the system that it runs on.
+//! Builds static programs, which need no libraries of the system that they run on.
 
 use std::env;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::progress;
 use crate::remap;
 use crate::workspace::Workspace;
 
-/// The compiler's flag that puts the C library into a program.
+/// The compiler flag that links the C library statically.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// What programs are built for.
+/// A target that programs are built for.
 #[derive(Debug, PartialEq)]
 pub(super) struct Target {
     triple: String,
@@ -23,10 +23,10 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// A target that images are made for.
+    /// A target by its name in Rust.
     ///
     /// # Errors
-    /// When it is another.
+    /// When images are not made for it.
     pub(super) fn new(triple: &str) -> Result<Self> {
         let architecture = match triple {
             "x86_64-unknown-linux-gnu" => "amd64",
@@ -39,7 +39,7 @@ impl Target {
         Ok(Self { triple: triple.to_owned(), architecture })
     }
 
-    /// That of this machine.
+    /// The target of this machine.
     pub(super) fn of_this_machine() -> Result<Self> {
         Self::new(&version_line("host: ")?)
     }
@@ -49,13 +49,13 @@ impl Target {
         &self.triple
     }
 
-    /// Its processor, in the words of OCI.
+    /// Its architecture as OCI names it.
     pub(super) fn architecture(&self) -> &'static str {
         self.architecture
     }
 }
 
-/// What `rustc -vV` says behind these words.
+/// The rest of the line of `rustc -vV` that begins with this.
 pub(super) fn version_line(words: &str) -> Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("-vV").output().context("failed to start rustc")?;
@@ -67,7 +67,7 @@ pub(super) fn version_line(words: &str) -> Result<String> {
 /// Builds a program statically and returns its bytes.
 ///
 /// # Errors
-/// When it does not build, or needs libraries of the system all the same.
+/// When it does not build, or is not static.
 pub(super) fn program(
     workspace: &Workspace,
     package: &str,
@@ -80,7 +80,7 @@ pub(super) fn program(
         if is_relinked { relink(workspace, package) } else { build(workspace, package, profile, target) };
     let flags = is_relinked.then_some(STATIC);
     let is_built = progress::watch_cargo_with_flags(command, flags.as_slice(), label)?;
-    ensure!(is_built, "{package} does not build; the compiler's words are above");
+    ensure!(is_built, "failed to build {package}; the compiler's output is above");
     let path = folder.join(profile.dir()).join(package);
     let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
     ensure!(
@@ -91,27 +91,27 @@ pub(super) fn program(
     Ok(bytes)
 }
 
-/// For tests: what the program is linked of is what other builds have compiled, and the flag is for the last link alone. The result
-/// takes the place of the program that needs libraries, until that is built next.
+/// The build for tests: it reuses what other builds have compiled and applies the flag to the final link only. The result replaces the
+/// dynamically linked program until that is built again.
 fn relink(workspace: &Workspace, package: &str) -> (Command, PathBuf) {
     let mut command = workspace.cargo("rustc");
     command.args(["--package", package, "--bin", package]);
     (command, workspace.target.clone())
 }
 
-/// For users: all of it with the same flags, in a folder of cargo's that other builds do not use.
+/// The build for users: everything with the same flags, in a target folder of its own.
 fn build(workspace: &Workspace, package: &str, profile: Profile, target: &Target) -> (Command, PathBuf) {
     let mut command = programs::build_command(workspace, package, profile);
-    // With a target named, these flags are for the program alone: what runs while building is shared with other builds.
+    // With an explicit target, these flags do not apply to build scripts, which are shared with other builds.
     command
         .args(["--locked", "--target", target.triple()])
         .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace).join("\x1f"));
     (command, workspace.target.join(target.triple()))
 }
 
-/// Flags of the compiler: the C library goes into the program, and the paths of this machine stay out of it.
+/// The compiler flags: link the C library statically, and keep the paths of this machine out of the program.
 fn flags(workspace: &Workspace) -> [String; 4] {
-    // The folder that comes last wins where one is in the other.
+    // The last folder wins if one contains the other.
     [
         STATIC.to_owned(),
         remap::flag(&remap::cargo_home(), "cargo"),
@@ -120,7 +120,7 @@ fn flags(workspace: &Workspace) -> [String; 4] {
     ]
 }
 
-/// Whether a program starts without a dynamic loader: none of the segments of its ELF file names one.
+/// Whether a program is static, that is no segment of its ELF file names a dynamic loader.
 fn is_static(program: &[u8]) -> Option<bool> {
     /// The segment with the path of a dynamic loader, `PT_INTERP`.
     const INTERPRETER: u32 = 3;
@@ -128,7 +128,7 @@ fn is_static(program: &[u8]) -> Option<bool> {
         let bytes = program.get(at..at.checked_add(size)?)?;
         Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
     };
-    // 64 bits, little-endian.
+    // An ELF file of 64 bits, little-endian.
     if !program.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }

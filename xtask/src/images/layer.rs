@@ -1,4 +1,4 @@
-//! The one layer of an image: a tar with the program, certificate authorities where it needs them, and nothing else.
+//! The one layer of an image: a tar with the program, and certificate authorities if it needs them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::authorities;
 
-/// The layer with a program at the root, to the byte the same for the same input.
+/// The layer with a program at the root. The same input gives the same bytes.
 pub(super) fn make(program: &str, bytes: &[u8], authorities: Option<&str>, epoch: u64) -> Result<Vec<u8>> {
     let mut files = BTreeMap::from([(program, (0o555, bytes))]);
     if let Some(authorities) = authorities {
@@ -17,7 +17,7 @@ pub(super) fn make(program: &str, bytes: &[u8], authorities: Option<&str>, epoch
     tar(&files, epoch)
 }
 
-/// A tar of files, by their paths, each with its mode. Folders above them are made; all belongs to root and has one time.
+/// A tar of files with their modes, and of the folders above them. Everything belongs to root and has the same time.
 pub(super) fn tar(files: &BTreeMap<&str, (u32, &[u8])>, epoch: u64) -> Result<Vec<u8>> {
     let mut entries: BTreeMap<String, Option<(u32, &[u8])>> = BTreeMap::new();
     for (path, file) in files {
@@ -31,7 +31,7 @@ pub(super) fn tar(files: &BTreeMap<&str, (u32, &[u8])>, epoch: u64) -> Result<Ve
             Some(file) => (EntryType::Regular, file),
             None => (EntryType::Directory, (0o755, &[][..])),
         };
-        // Neither names of users nor anything of the disk: what is left is the same everywhere.
+        // Without names of users and properties of the disk, so that it is the same everywhere.
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
         header.set_mode(mode);
@@ -41,7 +41,7 @@ pub(super) fn tar(files: &BTreeMap<&str, (u32, &[u8])>, epoch: u64) -> Result<Ve
         header.set_size(bytes.len() as u64);
         builder.append_data(&mut header, &path, bytes).with_context(|| format!("failed to put {path} into a tar"))?;
     }
-    builder.into_inner().context("failed to end a tar")
+    builder.into_inner().context("failed to finish a tar")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Container images without a container engine: a static program on an empty root, as one archive each, with a list of what is in it.
+//! Makes container images without a container engine: each is an archive with a static program, and comes with a bill of materials.
 //!
 //! ```text
 //! cargo build ──► program ──► layer (tar) ──► archive: OCI layout and docker's manifest.json
@@ -26,22 +26,22 @@ use archive::Config;
 use build::Target;
 use packages::Packages;
 
-/// Where an image says that it comes from, unless told otherwise. Nothing pulls from `localhost`, so that an image which was not
-/// put onto a node is missed and not fetched from a stranger.
+/// The default registry in the references of images. Nothing pulls from `localhost`, so an image that is missing on a node is not
+/// fetched from elsewhere.
 const REGISTRY: &str = "localhost/portcullis";
 
 /// The group of all programs of a pod, which owns the pod's volume.
 const GROUP: u32 = 65530;
 
-/// One image.
+/// One image of the product.
 struct Image {
-    /// The last part of its reference.
+    /// Its name, the last part of its reference.
     name: &'static str,
-    /// The package of the program, which is called alike.
+    /// The package of the program, which has the same name.
     package: &'static str,
-    /// The user that it runs as; each program of a pod has another.
+    /// The user id that it runs as; each program of a pod has its own.
     user: u32,
-    /// Whether it talks to servers of the world, whose certificates somebody has signed.
+    /// Whether it connects to public servers, so that it needs certificate authorities.
     has_authorities: bool,
 }
 
@@ -53,24 +53,24 @@ const IMAGES: [Image; 5] = [
     Image { name: "portcullis", package: "portcullis", user: 65530, has_authorities: true },
 ];
 
-/// What to make.
+/// Which images to make, and how.
 #[derive(clap::Args)]
 pub(crate) struct Wanted {
-    /// Names of images: loader, evaluator, reporter, controller, portcullis; all when absent.
+    /// Names of images: loader, evaluator, reporter, controller, portcullis. [default: all]
     names: Vec<String>,
     /// Build for tests: quick to build, not optimised, with fail points.
     #[arg(long)]
     debug: bool,
-    /// Write the archives to this folder; `target/images` when absent.
+    /// Write the archives to this folder. [default: target/images]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What the references begin with; the chart's `image.registry`.
+    /// The registry in the references, the chart's `image.registry`.
     #[arg(long, value_name = "PREFIX", default_value = REGISTRY)]
     registry: String,
-    /// What the references end with; the version of the workspace when absent.
+    /// The tag of the references. [default: the version of the workspace]
     #[arg(long, value_name = "TAG")]
     tag: Option<String>,
-    /// The Rust target: `x86_64-unknown-linux-gnu` or `aarch64-unknown-linux-gnu`; that of this machine when absent.
+    /// The Rust target: `x86_64-unknown-linux-gnu` or `aarch64-unknown-linux-gnu`. [default: that of this machine]
     #[arg(long, value_name = "TRIPLE")]
     target: Option<String>,
 }
@@ -132,19 +132,19 @@ fn select(names: &[String]) -> Result<Vec<&'static Image>> {
     Ok(IMAGES.iter().filter(|image| names.is_empty() || names.iter().any(|name| name == image.name)).collect())
 }
 
-/// The time that all files of an image have, in seconds since 1970: what <https://reproducible-builds.org> asks for.
+/// The time of all files of an image, in seconds since 1970, as <https://reproducible-builds.org> asks for.
 fn epoch(set: Option<&str>) -> Result<u64> {
     match set.map(str::parse) {
         None => Ok(0),
-        // A tar has room for no more than this, which is the year 2242.
+        // The largest time in a tar, in the year 2242.
         Some(Ok(seconds)) if seconds <= 0o77_777_777_777 => Ok(seconds),
         Some(_) => {
-            bail!("SOURCE_DATE_EPOCH is no number of seconds since 1970; unset it, or take `git log -1 --format=%ct`")
+            bail!("SOURCE_DATE_EPOCH is not a number of seconds since 1970; unset it, or use `git log -1 --format=%ct`")
         }
     }
 }
 
-/// The commit that is checked out, marked when files differ from it; nothing where git cannot tell.
+/// The commit that is checked out, with a mark if files differ from it; `None` if git does not know.
 fn revision(root: &Path) -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;

@@ -1,4 +1,4 @@
-//! What cargo knows of the packages that a program is made of.
+//! The packages that a program is made of, as cargo knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::build::{self, Target};
 use crate::workspace::Workspace;
 
-/// Name and version, by which cargo tells packages apart here.
+/// The name and version of a package, which identify it here.
 pub(super) type Key = (String, String);
 
 /// One package, as its author describes it.
@@ -19,29 +19,29 @@ pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) description: Option<String>,
-    /// An SPDX expression.
+    /// The licence, as an SPDX expression.
     pub(super) license: Option<String>,
     pub(super) repository: Option<String>,
     /// Whether it comes from crates.io.
     pub(super) is_published: bool,
-    /// SHA-256 of what crates.io gave, in hexadecimal digits.
+    /// The SHA-256 of its archive on crates.io, in hexadecimal digits.
     pub(super) checksum: Option<String>,
-    /// What its code calls.
+    /// The packages that it depends on.
     pub(super) dependencies: BTreeSet<Key>,
 }
 
-/// What is linked into one program.
+/// The packages that are linked into one program.
 #[derive(Debug)]
 pub(super) struct Linked {
     /// The program's own package.
     pub(super) program: Package,
-    /// All others, in the order of their names.
+    /// All others, sorted by name.
     pub(super) packages: Vec<Package>,
-    /// What comes with the compiler and the system: names and versions.
+    /// The libraries of the compiler and the system: names and versions.
     pub(super) system: Vec<(&'static str, String)>,
 }
 
-/// All packages of the workspace and of what it depends on.
+/// All packages of the workspace and its dependencies.
 pub(super) struct Packages {
     by_key: BTreeMap<Key, Package>,
 }
@@ -51,10 +51,11 @@ impl Packages {
     pub(super) fn load(workspace: &Workspace, target: &Target) -> Result<Self> {
         let mut metadata = workspace.cargo("metadata");
         metadata.args(["--format-version", "1", "--locked", "--filter-platform", target.triple()]);
-        let metadata = serde_json::from_str(&output(metadata)?).context("failed to parse what cargo metadata wrote")?;
+        let metadata =
+            serde_json::from_str(&output(metadata)?).context("failed to parse the output of cargo metadata")?;
         let lock = workspace.root.join("Cargo.lock");
         let lock = fs::read_to_string(&lock).with_context(|| format!("failed to read {}", lock.display()))?;
-        let mut by_key = parse_metadata(&metadata).context("cargo metadata wrote something unknown")?;
+        let mut by_key = parse_metadata(&metadata).context("the output of cargo metadata has an unknown form")?;
         for (key, checksum) in parse_lock(&lock) {
             if let Some(package) = by_key.get_mut(&key) {
                 package.checksum = Some(checksum);
@@ -78,7 +79,7 @@ impl Packages {
         found.with_context(|| format!("cargo metadata knows no package {name}"))
     }
 
-    /// What is linked into this program: by `cargo tree`, which knows the features of the program alone.
+    /// The packages that are linked into a program, from `cargo tree`, which uses the features of this program only.
     pub(super) fn linked(&self, workspace: &Workspace, program: &str, target: &Target) -> Result<Linked> {
         let mut tree = workspace.cargo("tree");
         tree.args(["--quiet", "--locked", "--package", program, "--target", target.triple()]);
@@ -101,7 +102,7 @@ impl Packages {
 }
 
 impl Package {
-    /// Its labels, as an image of it has them.
+    /// The labels of its image.
     pub(super) fn labels(&self, revision: Option<&str>) -> Vec<(String, String)> {
         let labels = [
             ("title", Some(self.name.as_str())),
@@ -117,7 +118,7 @@ impl Package {
     }
 }
 
-/// The standard library, and the C library where it is that of this machine.
+/// The standard library, and the C library if it is that of this machine.
 fn system(target: &Target) -> Result<Vec<(&'static str, String)>> {
     let mut system = vec![("rust-std", build::version_line("release: ")?)];
     if build::version_line("host: ")? != target.triple() {
@@ -125,7 +126,7 @@ fn system(target: &Target) -> Result<Vec<(&'static str, String)>> {
     }
     let mut ldd = Command::new("ldd");
     ldd.arg("--version");
-    // A machine without this program builds images all the same; their bills do not name the C library.
+    // Without this program, images are built too, but their bills do not name the C library.
     if let Ok(words) = output(ldd) {
         system.extend(glibc_version(&words).map(|version| ("glibc", version)));
     }
@@ -142,7 +143,7 @@ fn glibc_version(words: &str) -> Option<String> {
 fn output(mut command: Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("failed to start {program}"))?;
-    ensure!(output.status.success(), "{program} failed with {}; its words are above", output.status);
+    ensure!(output.status.success(), "{program} failed with {}; its output is above", output.status);
     String::from_utf8(output.stdout).with_context(|| format!("{program} wrote something else than text"))
 }
 

@@ -1,13 +1,13 @@
-//! Times as OCI and CycloneDX write them.
+//! Times in the format of OCI and CycloneDX.
 
-/// RFC 3339 of so many seconds since 1970, in UTC.
+/// A time in seconds since 1970 as RFC 3339, in UTC.
 pub(super) fn rfc3339(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// Year, month and day, so many days after the first of January 1970; by
+/// Year, month and day of a number of days since 1970-01-01, by
 /// <https://howardhinnant.github.io/date_algorithms.html>, where years begin in March.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;

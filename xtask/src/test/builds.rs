@@ -1,4 +1,4 @@
-//! What is built before tests are run: only what those need that are wanted.
+//! The builds before the tests: only what the selected tests need.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::step::Step;
 use crate::{cluster, e2e, guests, tools};
 
 impl<'a> Plan<'a> {
-    /// The steps that build tests, and what they need beside themselves. While one of them fails, no test is run.
+    /// The steps that build tests and what they need. If one of them fails, no test is run.
     pub(super) fn builds(&mut self, needs: &[Need]) -> Result<()> {
         let (executables, workspace) = (self.executables, self.workspace);
         self.add_needed(Step::check("build: tests", move || executables.build(workspace)).gate());
@@ -21,7 +21,7 @@ impl<'a> Plan<'a> {
             self.build_guests()?;
         }
         if needs.contains(&Need::Images) {
-            // Before the programs: these static ones are linked where the programs come to be.
+            // Before the programs, as these static ones are linked to the same paths.
             let images = e2e::images_command(workspace)?;
             self.add_needed(Step::command("build: images", images).shown().gate());
         }
@@ -39,18 +39,18 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Removes what clusters of ended tests have left.
+    /// Removes what is left of clusters of earlier tests.
     pub(super) fn clean_up(&mut self) {
         let executables = self.executables;
         self.add_needed(Step::commands("cluster: clean up", move || clusters(executables, &["down", "--abandoned"])));
     }
 
-    /// Where the guests are built for tests. A folder of their own: a test compares them with the modules that are kept in the repository.
+    /// The folder of guests that are built for tests, apart from the committed modules, with which a test compares them.
     pub(super) fn guests_dir(&self) -> PathBuf {
         self.workspace.target.join("guests/built")
     }
 
-    /// This program again, since a step's output belongs into its log.
+    /// Starts this program again, so that the output goes to the log of the step.
     fn build_guests(&mut self) -> Result<()> {
         let name = "build: guests";
         if !self.wanted.list
@@ -70,7 +70,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The program that makes clusters, which was built with its tests.
+/// The program that starts clusters, which was built with its tests.
 fn clusters(executables: &Executables, args: &[&str]) -> Result<Vec<Command>> {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     executables.start(|one| one.package == cluster::PACKAGE && one.kind == "bin" && !one.is_test, &args)

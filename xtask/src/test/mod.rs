@@ -1,4 +1,4 @@
-//! All tests, in the order in which a failure tells most: what is cheap first, the real programs last.
+//! All tests: the cheap ones first, those of the real programs last.
 
 mod builds;
 mod real;
@@ -19,19 +19,19 @@ const BENCH: &str = "portcullis-bench";
 /// The crate of the black-box tests, which start the real programs.
 const BLACK_BOX: &str = "portcullis-tests";
 
-/// What of the tests to run.
+/// Which tests to run, and how.
 pub(crate) struct Wanted {
-    /// Only steps that have this in their name.
+    /// Run only the steps with this text in their name.
     pub(crate) filter: String,
-    /// Name the steps, and run nothing.
+    /// Print the names of the steps and run nothing.
     pub(crate) list: bool,
-    /// Leave out what starts clusters.
+    /// Leave out the tests that start clusters.
     pub(crate) no_cluster: bool,
-    /// For the Rust tests.
+    /// Arguments for the Rust tests.
     pub(crate) args: Vec<OsString>,
 }
 
-/// Runs the steps that are wanted. Fails when any of them does.
+/// Runs the selected steps. Fails if one of them does.
 pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
     let executables = Executables::default();
     let mut plan = Plan { workspace, wanted, executables: &executables, steps: Vec::new() };
@@ -51,7 +51,7 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The steps, as they are collected.
+/// The steps, while they are collected.
 struct Plan<'a> {
     workspace: &'a Workspace,
     wanted: &'a Wanted,
@@ -59,10 +59,10 @@ struct Plan<'a> {
     steps: Vec<Step<'a>>,
 }
 
-/// Tests that are run when everything is built.
+/// Tests that run when everything is built.
 struct Tests<'a> {
     step: Step<'a>,
-    /// What they start or read, beside themselves.
+    /// What they start or read.
     needs: &'static [Need],
 }
 
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
     }
 
     fn advisories(&mut self) {
-        // Whether the database can be had is tried only where it is wanted.
+        // Whether the database can be fetched is tried only if the step is selected.
         if self.wanted.list {
             self.add(Step::skip(deny::ADVISORIES, ""));
         } else if self.selects(deny::ADVISORIES) {
@@ -125,14 +125,14 @@ impl<'a> Plan<'a> {
         self.add(Step::command("guests: formatting", guests));
     }
 
-    /// This program again, since what it says belongs into the step's log.
+    /// Starts this program again, so that the output goes to the log of the step.
     fn generated(&self) -> Tests<'a> {
         let (executables, workspace) = (self.executables, self.workspace);
         let step = Step::commands("generated files", move || {
             let (package, example) = generate::DEFINITIONS;
             let is_it = |one: &Executable| one.package == package && one.kind == "example" && one.target == example;
             let writes = executables.start(is_it, &[])?;
-            let writes = writes.first().context("what writes the definitions was not built")?.get_program();
+            let writes = writes.first().context("the program that writes the definitions was not built")?.get_program();
             let mut command = Command::new(std::env::current_exe().context("failed to find this program")?);
             command.args(["generate", "--check", "--definitions"]).arg(writes);
             command.env("CARGO_TARGET_DIR", &workspace.target);
@@ -141,8 +141,8 @@ impl<'a> Plan<'a> {
         Tests { step, needs: &[] }
     }
 
-    /// Everything at once, and what others build on by itself too. That a program builds alone is seen when it is built, and benchmarks and
-    /// tests have all of the workspace beside them.
+    /// Lints everything at once, and libraries also by themselves. Programs are built by themselves anyway, and benchmarks and tests are
+    /// always built with the whole workspace.
     fn lints(&mut self) {
         let mut clippy = self.workspace.cargo("clippy");
         clippy.args(["--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
@@ -178,13 +178,13 @@ impl<'a> Plan<'a> {
         }));
     }
 
-    /// The tests of each crate that start no cluster.
+    /// The tests of each crate that do not start a cluster.
     fn unit_tests(&self) -> Vec<Tests<'a>> {
         let packages = self.workspace.packages.iter().filter(|package| package.name != BLACK_BOX);
         let tests = packages.map(|package| {
             let (executables, args) = (self.executables, self.args());
             let step = Step::commands(format!("tests: {}", package.name), move || {
-                // Those that start clusters come last.
+                // Tests that start clusters come last.
                 let is_early = |kind: &str| kind != "test" || package.name != cluster::PACKAGE;
                 executables.start(|one| one.is_test && one.package == package.name && is_early(&one.kind), &args)
             });
@@ -193,7 +193,7 @@ impl<'a> Plan<'a> {
         tests.collect()
     }
 
-    /// The arguments for tests, without what tells cargo's from theirs.
+    /// The arguments for tests, without the `--` that separates them from cargo's.
     fn args(&self) -> Vec<OsString> {
         self.wanted.args.iter().filter(|arg| *arg != "--").cloned().collect()
     }
@@ -211,7 +211,7 @@ impl<'a> Plan<'a> {
         name.contains(&self.wanted.filter)
     }
 
-    /// Adds a step that is wanted by its name.
+    /// Adds a step, if its name is selected.
     fn add(&mut self, step: Step<'a>) {
         if self.selects(&step.name) {
             self.add_needed(step);

@@ -1,4 +1,4 @@
-//! Tests that start the real programs: on folders, on control planes, and as the chart installs them.
+//! Tests of the real programs: on folders, on control planes, and installed by the chart.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -11,17 +11,17 @@ use crate::programs::Profile;
 use crate::step::Step;
 use crate::{cluster, e2e, network, tools};
 
-/// The tests of what the chart renders, its alerts among that.
+/// The tests of the chart's output, alerts included.
 const CHART_TESTS: &str = "chart";
 
-/// Black-box tests that have the machine to themselves.
+/// Black-box tests that run alone on the machine.
 const ALONE: &str = "alone";
 
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
 
 impl<'a> Plan<'a> {
-    /// What takes longest comes first, so that it does not run alone in the end.
+    /// The longest tests come first, so that they do not run alone at the end.
     pub(super) fn real_tests(&self) -> Result<Vec<Tests<'a>>> {
         if self.wanted.no_cluster {
             return Ok(self.black_box());
@@ -45,7 +45,7 @@ impl<'a> Plan<'a> {
         all
     }
 
-    /// Black-box tests that nothing may run beside.
+    /// Black-box tests that must run alone.
     pub(super) fn alone(&self) -> Tests<'a> {
         let mut args = self.args();
         args.extend(["--test-threads", "1"].map(OsString::from));
@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         Tests { step, needs: &[Need::Programs, Need::Guests] }
     }
 
-    /// The tests that start real control planes, each binary as a step, in networks of their own.
+    /// The tests that start real control planes: a step per binary, each in its own network namespace.
     fn clusters(&self) -> Result<Vec<Tests<'a>>> {
         let package = self.workspace.packages.iter().find(|package| package.name == cluster::PACKAGE);
         let mut targets = package.context("the crate of the cluster tests is a member")?.test_targets();
@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
             return skipped;
         }
         let mut args = self.args();
-        // Tests of a binary share a cluster and two cores; more of them at once would only wait for each other.
+        // The tests of a binary share a cluster and two cores, so running more of them at once does not help.
         args.extend(["--include-ignored", "--test-threads", "3"].map(OsString::from));
         let programs = self.workspace.bin_dir(Profile::Dev.dir());
         let step = self.in_own_network(name, target, args, move |command| {
@@ -103,7 +103,7 @@ impl<'a> Plan<'a> {
         Tests { step, needs: &[Need::Programs, Need::Kubernetes] }
     }
 
-    /// The tests of what the chart promises, on images that are made for them.
+    /// The tests of the chart's promises, on images that are made for them.
     fn chart(&self) -> Tests<'a> {
         let name = format!("cluster: tests {}", e2e::TESTS);
         if let Some(skipped) = self.skipped_without_node(&name, "the chart was not installed") {
@@ -137,7 +137,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// A step that tells what is missing here, where a node cannot be had; packages are installed where that is our business.
+    /// A step that is skipped with what is missing, if this machine cannot run a node; on Debian as root, packages are installed first.
     fn skipped_without_node(&self, name: &str, what: &str) -> Option<Tests<'a>> {
         if self.wanted.list || !self.selects(name) {
             return None;
