@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use portcullis_contract::PathKey;
-use portcullis_kubernetes::{ClientLeases, Clients, Leadership, LeaseSettings, hold_lease};
+use portcullis_kubernetes::{ApiServer, Failures, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -52,38 +52,38 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let beat = sources.liveness.beat("control", LIVE_LIMIT);
     let started = sources.readiness.latch("started");
     let readiness = sources.readiness.clone();
-    let clients = args.access.clients("portcullis-controller").await?;
+    let server = args.access.connect("portcullis-controller").await?;
     let mut probes = ProbeServer::new();
     let address = probes.probes(args.probe_address, sources, axum::Router::new())?;
     probes.start().context("failed to start the probes")?;
     tracing::info!(port = "probes", %address, "listening");
 
     let lease = LeaseSettings { namespace: args.namespace.clone(), name: args.lease_name(), identity: args.pod_name() };
-    let leases = ClientLeases::new(clients.calls.clone(), &args.namespace);
-    let (seat, leadership) = Leadership::new();
-    let end = shutdown.clone();
-    let lease = tokio::spawn(hold_lease(leases, lease, seat, async move { end.begun().await }));
+    let (sender, leadership) = Leadership::new();
+    let (failures, end) = (Failures::new("hold the Lease", |_| ()), shutdown.clone());
+    let lease = hold_lease(server.client.clone(), lease, sender, failures, async move { end.begun().await });
+    let lease = tokio::spawn(lease);
 
     let mut helpers = JoinSet::new();
     let (sender, changes) = mpsc::channel(QUEUE);
     for collection in Collection::ALL {
-        let (client, failures) = (clients.watches.clone(), metrics.watch_failures.clone());
+        let (client, failures) = (server.client.clone(), metrics.watch_failures.clone());
         let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
         helpers.spawn(watch(client, collection, namespace, policy_server, failures, sender.clone()));
     }
     let (told, bundle) = watch::channel(None);
-    let (webhooks, siblings) = keepers(&args, &clients, &certificate_metrics)?;
+    let (webhooks, siblings) = keepers(&args, &server, &certificate_metrics)?;
     helpers.spawn(keep_certificates(webhooks, leadership.clone(), told));
     if let Some(siblings) = siblings {
         // Loaders take the authorities from the Secret that they mount.
         helpers.spawn(keep_certificates(siblings, leadership.clone(), watch::channel(None).0));
     }
     let (told, path_key) = watch::channel(None);
-    helpers.spawn(keep_path_keys(path_keeper(&args, &clients, path_metrics), leadership.clone(), told));
+    helpers.spawn(keep_path_keys(path_keeper(&args, &server, path_metrics), leadership.clone(), told));
     let (told, identity) =
         watch::channel(Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")));
     let question = IdentityQuery {
-        client: clients.calls.clone(),
+        client: server.client.clone(),
         username: args.username.clone(),
         owner: args.owner_cluster_role.clone(),
     };
@@ -91,7 +91,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
     started.release();
     let inputs = Inputs { changes, bundle, path_key, identity, leadership: leadership.clone() };
-    control(&args, &clients, metrics, leadership).run(inputs, beat, shutdown).await;
+    control(&args, &server, metrics, leadership).run(inputs, beat, shutdown).await;
     readiness.drain();
     helpers.shutdown().await;
     lease.await.context("the task of the Lease ended early")
@@ -99,7 +99,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
 /// Runs `--check` or `--uninstall`.
 async fn once(args: &Args) -> anyhow::Result<()> {
-    let client = args.access.clients("portcullis-controller").await?.calls;
+    let client = args.access.connect("portcullis-controller").await?.client;
     let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
     if let Some(deployment) = args.uninstall.clone() {
         return Uninstall { client, namespace, policy_server, deployment }.run().await;
@@ -110,13 +110,13 @@ async fn once(args: &Args) -> anyhow::Result<()> {
     Check { client, namespace, leases, service, port, authority }.run().await
 }
 
-fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leadership) -> Control {
+fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leadership) -> Control {
     let executor = Executor {
-        client: clients.calls.clone(),
+        client: server.client.clone(),
         namespace: args.namespace.clone(),
         leadership,
-        prover: Prover::new(clients.config.clone(), clients.calls.clone(), &args.namespace),
-        events: Events::new(clients.calls.clone(), &args.pod_name()),
+        prover: Prover::new(server.config.clone(), server.client.clone(), &args.namespace),
+        events: Events::new(server.client.clone(), &args.pod_name()),
     };
     Control {
         world: World::new(&args.policy_server),
@@ -147,12 +147,12 @@ fn control(args: &Args, clients: &Clients, metrics: Metrics, leadership: Leaders
 /// The keepers of the certificates that API servers see, and of those of the loaders if they get certificates.
 fn keepers(
     args: &Args,
-    clients: &Clients,
+    api: &ApiServer,
     metrics: &CertificateMetrics,
 ) -> Result<(KeeperParts, Option<KeeperParts>), SettingError> {
     let (certificates, server) = (&args.certificates, args.policy_server.as_str());
     let parts = |rules, external_secret, ca_secret, tls_secret| KeeperParts {
-        client: clients.calls.clone(),
+        client: api.client.clone(),
         namespace: args.namespace.clone(),
         policy_server: args.policy_server.clone(),
         instance: args.pod_name(),
@@ -190,9 +190,9 @@ async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told:
 }
 
 /// The keeper of the keys of webhook paths.
-fn path_keeper(args: &Args, clients: &Clients, metrics: PathKeyMetrics) -> PathKeeperParts {
+fn path_keeper(args: &Args, server: &ApiServer, metrics: PathKeyMetrics) -> PathKeeperParts {
     PathKeeperParts {
-        client: clients.calls.clone(),
+        client: server.client.clone(),
         namespace: args.namespace.clone(),
         policy_server: args.policy_server.clone(),
         service: args.service.clone(),

@@ -1,7 +1,6 @@
 //! Watches the objects that decisions depend on.
 //!
-//! Objects are decoded one by one, so that one that cannot be read does not hide the others. The watcher of `kube` lists in pages, keeps
-//! its place with bookmarks, starts over after 410, and waits with jitter after failures.
+//! Objects are read as they come and decoded one by one, so that an odd one hides no other.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -11,20 +10,18 @@ use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::ApiResource;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as follow};
 use kube::{Api, Client};
 use portcullis_api::Kind;
 use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_contract::{WebhookKind, clean};
+use portcullis_contract::WebhookKind;
+use portcullis_kubernetes::{Failures, watch as watch_collection};
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
 use crate::world::{Change, Collection};
 
-/// The longest text of a failure in the log, in bytes.
-const TEXT: usize = 500;
-/// How long one watch lasts, in seconds, so that a dead connection is noticed soon.
+/// Longest life of one watch, in seconds; a connection that died unnoticed is found soon after.
 const WATCH_SECONDS: u32 = 60;
 /// How many objects one page of a list has. An object can have 1.5 MB, and takes a multiple of that while it is read.
 const PAGE: u32 = 20;
@@ -57,41 +54,30 @@ pub(crate) async fn watch(
         // All webhooks, so that one whose labels were changed is found by its name.
         Collection::Policies(_) | Collection::Webhooks(_) => (Api::all_with(client, &resource), config),
     };
-    let mut events = pin!(follow(api, config).default_backoff());
-    let (mut listed, mut is_troubled) = (BTreeSet::new(), false);
+    let doing = match collection {
+        Collection::Policies(Kind::Policy) => "watch policies",
+        Collection::Policies(Kind::ClusterPolicy) => "watch clusterpolicies",
+        Collection::Revisions => "watch revisions",
+        Collection::Webhooks(WebhookKind::Validating) => "watch validating webhooks",
+        Collection::Webhooks(WebhookKind::Mutating) => "watch mutating webhooks",
+    };
+    let failures = Failures::new(doing, move |_| failures.inc());
+    let mut events = pin!(watch_collection(api, config, failures));
+    let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
         let change = match event {
-            Ok(event) => {
-                if std::mem::take(&mut is_troubled) {
-                    tracing::info!(kind = resource.plural, "watching works again");
-                }
-                match event {
-                    Event::Init => {
-                        listed.clear();
-                        continue;
-                    }
-                    // One by one, so that the whole list is never in memory.
-                    Event::InitApply(object) => {
-                        listed.extend(object.0.metadata.uid.clone());
-                        Change::Applied(collection, Box::new(object.0))
-                    }
-                    Event::InitDone => Change::Listed(collection, std::mem::take(&mut listed)),
-                    Event::Apply(object) => Change::Applied(collection, Box::new(object.0)),
-                    Event::Delete(object) => Change::Deleted(collection, Box::new(object.0)),
-                }
-            }
-            Err(error) => {
-                failures.inc();
-                if !std::mem::replace(&mut is_troubled, true) {
-                    let problem = clean(&error.to_string(), TEXT);
-                    tracing::warn!(
-                        kind = resource.plural,
-                        problem,
-                        "failed to list or watch; continuing with what is known and trying again"
-                    );
-                }
+            Event::Init => {
+                listed.clear();
                 continue;
             }
+            // One by one, so that a list is never in memory as a whole.
+            Event::InitApply(object) => {
+                listed.extend(object.0.metadata.uid.clone());
+                Change::Applied(collection, Box::new(object.0))
+            }
+            Event::InitDone => Change::Listed(collection, std::mem::take(&mut listed)),
+            Event::Apply(object) => Change::Applied(collection, Box::new(object.0)),
+            Event::Delete(object) => Change::Deleted(collection, Box::new(object.0)),
         };
         if changes.send(change).await.is_err() {
             return;

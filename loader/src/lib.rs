@@ -168,9 +168,9 @@ impl Watched {
         Ok(match input {
             Input::Folder(directory) => Self::Folder(directory.clone()),
             Input::Cluster(installation) => {
-                let clients = installation.access.clients("portcullis-loader").await;
-                let clients = clients.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?;
-                Self::Cluster(clients.watches, installation.clone())
+                let server = installation.access.connect("portcullis-loader").await;
+                let server = server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?;
+                Self::Cluster(server.client, installation.clone())
             }
         })
     }

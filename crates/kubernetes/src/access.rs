@@ -1,4 +1,4 @@
-//! Clients of an API server.
+//! Which API server is called, and as whom.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::client::connect;
+
 /// Longest time for a connection to an API server, and for sending a request.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Longest silence while an answer is awaited. Only watches are silent for longer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// Where the API server is and who asks.
+/// Where the API server and the credentials come from.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Access {
     /// The kubeconfig file. Where absent: ~/.kube/config, and without that the Pod's own service account.
@@ -21,21 +21,19 @@ pub struct Access {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// Clients with the same identity.
+/// The API server.
 #[derive(Clone)]
-pub struct Clients {
-    /// For lists and watches, which may be silent for long. What reads them has a time limit of its own.
-    pub watches: Client,
-    /// For everything else: an answer that does not come is an error.
-    pub calls: Client,
-    /// What both were made from, for clients of other addresses.
+pub struct ApiServer {
+    /// For all calls. Answers have limits of time and size, and nothing is tried again: callers decide that.
+    pub client: Client,
+    /// For clients of other addresses with the same identity.
     pub config: Config,
 }
 
-impl std::fmt::Debug for Clients {
+impl std::fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // A configuration can hold credentials.
-        f.debug_struct("Clients").field("server", &self.config.cluster_url).finish_non_exhaustive()
+        f.debug_struct("ApiServer").field("url", &self.config.cluster_url).finish_non_exhaustive()
     }
 }
 
@@ -45,27 +43,36 @@ pub enum AccessError {
     /// The named file cannot be used.
     #[error("failed to read the kubeconfig {file}: {source}; name another with --kubeconfig", file = file.display())]
     File {
-        /// The file.
+        /// Its path.
         file: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         source: Box<kube::config::KubeconfigError>,
     },
-    /// Neither a kubeconfig nor a service account.
+    /// There is neither a kubeconfig nor a service account.
     #[error("found neither a kubeconfig nor a Pod's service account: {0}; name a file with --kubeconfig")]
     Nothing(#[from] Box<kube::config::InferConfigError>),
-    /// The client cannot be made, for instance because of its certificates.
+    /// No client can be made of the configuration, for instance because of its certificates.
     #[error("failed to make a client of the API server: {0}")]
     Client(#[from] Box<kube::Error>),
 }
 
 impl Access {
-    /// Reads the configuration. `program` is told to the API server as user agent.
+    /// Reads the configuration and makes a client. `program` is its user agent.
     ///
     /// # Errors
-    /// When there is none or it cannot be used.
-    pub async fn config(&self, program: &str) -> Result<Config, AccessError> {
+    /// When there is no configuration, or no client can be made of it. Not when the API server cannot be reached.
+    pub async fn connect(&self, program: &str) -> Result<ApiServer, AccessError> {
+        Ok(ApiServer { client: connect(self, program).await?, config: self.config(program).await? })
+    }
+
+    /// kube's client, without limits on answers.
+    pub(crate) async fn unlimited_client(&self, program: &str) -> Result<Client, AccessError> {
+        Ok(Client::try_from(self.config(program).await?).map_err(Box::new)?)
+    }
+
+    async fn config(&self, program: &str) -> Result<Config, AccessError> {
         let mut config = match &self.kubeconfig {
-            // `KUBECONFIG` may list several files; the client merges them itself.
+            // `KUBECONFIG` may list several files; kube merges them itself.
             Some(file) if !file.to_string_lossy().contains(':') => {
                 let named = |source| AccessError::File { file: file.clone(), source: Box::new(source) };
                 let read = Kubeconfig::read_from(file).map_err(named)?;
@@ -79,48 +86,8 @@ impl Access {
         }
         config.connect_timeout = Some(CONNECT_LIMIT);
         config.write_timeout = Some(CONNECT_LIMIT);
+        config.default_retry = false;
         Ok(config)
-    }
-
-    /// The clients.
-    ///
-    /// # Errors
-    /// When there is no configuration, or no client can be made of it.
-    pub async fn clients(&self, program: &str) -> Result<Clients, AccessError> {
-        let config = self.config(program).await?;
-        Ok(Clients {
-            watches: Client::try_from(config.clone()).map_err(Box::new)?,
-            calls: calls(config.clone())?,
-            config,
-        })
-    }
-}
-
-/// A client for everything but lists and watches.
-///
-/// # Errors
-/// When no client can be made of the configuration.
-fn calls(mut config: Config) -> Result<Client, AccessError> {
-    config.read_timeout = Some(ANSWER_LIMIT);
-    config.reset_reader_on_write = true;
-    // Those who call decide when to try again.
-    config.default_retry = false;
-    Ok(Client::try_from(config).map_err(Box::new)?)
-}
-
-impl Clients {
-    /// A client with the same identity for one API server among several, by its address; the name in its certificate stays the one
-    /// of the configuration.
-    ///
-    /// # Errors
-    /// When the address cannot be used.
-    pub fn at(&self, url: http::Uri) -> Result<Client, AccessError> {
-        let mut config = self.config.clone();
-        config.tls_server_name = config
-            .tls_server_name
-            .or_else(|| config.cluster_url.host().map(|host| host.trim_matches(['[', ']']).to_owned()));
-        config.cluster_url = url;
-        calls(config)
     }
 }
 
@@ -131,7 +98,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_is_not_there_is_named_with_the_next_step() {
         let access = Access { kubeconfig: Some(PathBuf::from("/home/me/nowhere")) };
-        let error = access.config("portcullis-test").await.expect_err("no file").to_string();
+        let error = access.connect("portcullis-test").await.expect_err("no file").to_string();
         assert!(error.contains("/home/me/nowhere") && error.contains("--kubeconfig"), "{error}");
     }
 }

@@ -1,22 +1,58 @@
-//! How long to wait after failures.
+//! How long to wait after failures. Pure; [`random`] is where the numbers for jitter come from.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use crate::CallError;
+
+/// The first pause after a failed call.
+const FIRST: Duration = Duration::from_millis(250);
+/// Longest pause while the API server is away or busy: what it missed is done within seconds of its return.
+const LONGEST_AWAY: Duration = Duration::from_secs(4);
+/// Longest pause while it refuses: an administrator has to change something first.
+const LONGEST_REFUSED: Duration = Duration::from_secs(15);
+
 /// Waits that double from the shortest to the longest, each with jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The wait after the first failure.
     pub shortest: Duration,
-    /// After many.
+    /// No wait is longer.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The wait after this many failures in a row, from half of its nominal length up to the whole of it; `random` is from 0 to 1.
+    /// The wait after this many failures in a row: from half of its nominal length up to the whole of it. `random` is from 0 to 1.
     pub fn wait(&self, failures: u32, random: f64) -> Duration {
         let doubled = self.shortest.saturating_mul(1 << failures.saturating_sub(1).min(20));
         doubled.min(self.longest).mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
+    }
+}
+
+/// The pauses between tries of a call to the API server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retry {
+    failures: u32,
+}
+
+impl Retry {
+    /// A try succeeded.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// A try failed: how long to wait before the next one. What the API server asks for is obeyed, with a little more, so that not
+    /// all clients come back at the same time. `random` is from 0 to 1.
+    pub fn pause(&mut self, error: &CallError, random: f64) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        let longest = match error.code() {
+            Some(400..=428 | 430..=499) => LONGEST_REFUSED,
+            _ => LONGEST_AWAY,
+        };
+        match error {
+            CallError::Refused { retry_after: Some(asked), .. } => *asked + FIRST.mul_f64(4.0 * random),
+            _ => Backoff { shortest: FIRST, longest }.wait(self.failures, random),
+        }
     }
 }
 
@@ -31,12 +67,44 @@ pub fn random() -> f64 {
 mod tests {
     use super::*;
 
+    fn refused(code: u16, retry_after: Option<u64>) -> CallError {
+        CallError::Refused { code, retry_after: retry_after.map(Duration::from_secs), message: String::new() }
+    }
+
+    fn pauses(error: &CallError, random: f64) -> Vec<u128> {
+        let mut retry = Retry::default();
+        (0..8).map(|_| retry.pause(error, random).as_millis()).collect()
+    }
+
     #[test]
     fn waits_double_up_to_the_longest() {
         let backoff = Backoff { shortest: Duration::from_millis(200), longest: Duration::from_secs(10) };
         let waits = [1, 2, 3, 7, 99].map(|failures| backoff.wait(failures, 1.0).as_millis());
         assert_eq!(waits, [200, 400, 800, 10_000, 10_000]);
         assert_eq!(backoff.wait(2, 0.0), Duration::from_millis(200));
+    }
+
+    #[test]
+    fn pauses_are_longer_where_the_api_server_refuses() {
+        let away = CallError::Unreachable(String::new());
+        assert_eq!(pauses(&away, 1.0), [250, 500, 1000, 2000, 4000, 4000, 4000, 4000]);
+        assert_eq!(pauses(&refused(403, None), 1.0)[7], 15_000);
+        assert_eq!(pauses(&refused(500, None), 0.0)[7], 2000);
+    }
+
+    #[test]
+    fn what_the_api_server_asks_for_is_obeyed() {
+        assert_eq!(pauses(&refused(429, Some(30)), 0.0)[0], 30_000);
+        assert_eq!(pauses(&refused(429, Some(30)), 0.5)[0], 30_500);
+    }
+
+    #[test]
+    fn after_a_success_pauses_are_short_again() {
+        let mut retry = Retry::default();
+        retry.pause(&CallError::TimedOut, 1.0);
+        retry.pause(&CallError::TimedOut, 1.0);
+        retry.reset();
+        assert_eq!(retry.pause(&CallError::TimedOut, 1.0), FIRST);
     }
 
     #[test]

@@ -1,18 +1,25 @@
-//! What every program does alike that talks to an API server: its clients, the Lease of a leader, waiting after failures, and
-//! the names under which it writes.
+//! What the programs that talk to an API server share: a client with limits of time and size, watches, pauses after failures, the
+//! Lease of a leader, and the names under which they write.
 //!
-//! Programs that have no API token never link this crate. It decides nothing about policies.
+//! Programs without an API token do not link this crate. It decides nothing about policies.
 #![forbid(unsafe_code)]
 
 mod access;
 mod backoff;
+mod client;
+mod error;
+mod failures;
 mod lease;
 mod names;
+mod watch;
 
-pub use access::{Access, AccessError, Clients};
-pub use backoff::{Backoff, random};
-pub use lease::{ClientLeases, Leadership, LeaseCalls, LeaseSettings, Seat, hold_lease};
+pub use access::{Access, AccessError, ApiServer};
+pub use backoff::{Backoff, Retry, random};
+pub use error::CallError;
+pub use failures::{Failures, LogOnce};
+pub use lease::{Leadership, LeadershipSender, LeaseSettings, hold_lease};
 pub use names::{
     CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING, STATUS_MANAGER,
-    siblings_name,
+    is_object_name, siblings_name,
 };
+pub use watch::watch;

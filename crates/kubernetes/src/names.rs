@@ -1,4 +1,4 @@
-//! Names under which the programs write to an API server, and one by which loaders know each other.
+//! Names under which the programs write to an API server, and the name in the certificates of loaders.
 
 /// Field manager of what the controller writes; also the value of [`MANAGED_BY_LABEL`] on its webhook configurations.
 pub const CONTROLLER_MANAGER: &str = "portcullis-controller";
@@ -13,8 +13,29 @@ pub const REPORTER_REPORTING: &str = "policies.portcullis.dev/reporter";
 /// Label of objects that a program made and may change and remove.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 
-/// The DNS name in the certificates of an installation's loaders: the controller has it certified, and a loader wants it of
-/// whoever it asks and answers.
+/// The DNS name in the certificates of an installation's loaders. The controller issues them, and each loader requires the name of
+/// its siblings.
 pub fn siblings_name(policy_server: &str, namespace: &str) -> String {
     format!("siblings.{policy_server}.{namespace}.portcullis").to_ascii_lowercase()
+}
+
+/// Whether an object can have this name: a DNS subdomain, as most kinds require.
+pub fn is_object_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    bytes.len() <= 253 && bytes.iter().copied().all(is_inner) && is_end(bytes.first()) && is_end(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_a_path_is_refused() {
+        assert!(["a", "pod-a.eu", "0"].into_iter().all(is_object_name));
+        let longest = "a".repeat(253);
+        assert!(is_object_name(&longest) && !is_object_name(&format!("{longest}a")));
+        assert!(!["", "../a", "A", "a/b", "-a", "a.", "a_b"].into_iter().any(is_object_name));
+    }
 }

@@ -44,8 +44,9 @@ impl LogArgs {
         let filter = EnvFilter::try_new(&self.log_level).map_err(|error| {
             SettingError::new("--log-level", format!("{:?} is no level or filter: {error}", self.log_level))
         })?;
-        // The client of the API server logs each failed call as an error. Its callers tell what matters, and tell it once.
+        // The client of the API server logs each failed call as an error. Its callers log what matters, and log it once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
+        let filter = filter.add_directive("kube_runtime=off".parse().expect("it is a directive"));
         let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
         // A reader of the log that has gone away must not make the program panic.
         let builder = builder.log_internal_errors(false);

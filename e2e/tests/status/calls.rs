@@ -101,10 +101,10 @@ fn fault_r06_a_watch_that_is_cut_or_too_old_loses_nothing_and_flaps_nothing() {
     } });
     for watched in ["/policies?", "/clusterpolicies?", "/replicareports?", "/endpointslices?"] {
         eventually_within(SOON, "a watch", || (proxy.watches(watched) > 0).then_some(()));
-        let lists = proxy.requests_of("GET", &format!("{watched}limit=")).len();
+        let lists = proxy.requests_of("GET", &format!("{watched}&limit=")).len();
         proxy.inject(watched, &error);
         eventually_within(SOON, "a list", || {
-            (proxy.requests_of("GET", &format!("{watched}limit=")).len() > lists).then_some(())
+            (proxy.requests_of("GET", &format!("{watched}&limit=")).len() > lists).then_some(())
         });
         eventually_within(SOON, "a watch", || (proxy.watches(watched) > 0).then_some(()));
         proxy.cut(watched);
@@ -136,9 +136,9 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
     never(Duration::from_secs(1), "a status", || {
         (told(&stage.installation.object(&policy)?, "Ready") == "False/Error").then_some(())
     });
-    let watches = proxy.requests_of("GET", "/replicareports?watch").len();
+    let watches = proxy.requests_of("GET", "/replicareports?&watch").len();
     eventually_within(SOON, "another watch", || {
-        (proxy.requests_of("GET", "/replicareports?watch").len() > watches).then_some(())
+        (proxy.requests_of("GET", "/replicareports?&watch").len() > watches).then_some(())
     });
     proxy.clear();
     stage.word(&policy, "Error");

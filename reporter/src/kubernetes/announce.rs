@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use portcullis_api::{API_VERSION, EventType};
 use portcullis_contract::{Digest, PolicyId, truncate};
+use portcullis_kubernetes::REPORTER_REPORTING;
 use serde_json::{Value, json};
 
 use super::object::kind;
@@ -53,10 +54,10 @@ struct Entry {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Make this object in the collection of this path.
-    Create(String, Value),
-    /// Change the object of this path.
-    Raise(String, Value),
+    /// Create this event.
+    Create { namespace: String, object: Value },
+    /// Change the event of this name by a merge patch.
+    Raise { namespace: String, name: String, patch: Value },
     /// Nothing before this time.
     At(Instant),
     /// Nothing.
@@ -181,18 +182,17 @@ impl Announcer {
     fn step(&self, entry: &Entry) -> Step {
         let Notice { policy, uid, r#type, reason, note } = &entry.notice;
         // `kubectl describe` looks for events of cluster-wide objects there.
-        let namespace = policy.namespace().unwrap_or("default");
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let namespace = policy.namespace().unwrap_or("default").to_owned();
         let series = json!({ "count": entry.count, "lastObservedTime": micro(entry.last) });
         if entry.written > 0 {
-            return Step::Raise(format!("{path}/{}", entry.name), json!({ "series": series }));
+            return Step::Raise { namespace, name: entry.name.clone(), patch: json!({ "series": series }) };
         }
         let mut object = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": { "name": entry.name, "namespace": namespace },
             "eventTime": micro(entry.first),
-            "reportingController": "policies.portcullis.dev/reporter",
+            "reportingController": REPORTER_REPORTING,
             "reportingInstance": truncate(&self.instance, 128),
             "action": "Report",
             "reason": reason,
@@ -211,7 +211,7 @@ impl Announcer {
         if entry.count > 1 {
             object["series"] = series;
         }
-        Step::Create(path, object)
+        Step::Create { namespace, object }
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_kubernetes::is_object_name;
 use portcullis_process::{SettingError, parse_duration};
 
 /// Where the reporter writes in Kubernetes, and as whom.
@@ -124,7 +125,7 @@ impl KubernetesArgs {
             ("--service", &service),
             ("--lease-name", &lease_name),
         ] {
-            if !is_name(name) {
+            if !is_object_name(name) {
                 let problem = format!("{name:?} is no name of an object: want lower-case letters, digits, - and .");
                 return Err(SettingError::new(setting, problem));
             }
@@ -154,12 +155,6 @@ impl KubernetesArgs {
             watch_limit: self.watch_limit.max(Duration::from_secs(6)),
         }))
     }
-}
-
-/// A DNS subdomain, as names of objects are; so it is safe in a path.
-fn is_name(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    (1..=253).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with(['.', '-'])
 }
 
 #[cfg(test)]

@@ -10,9 +10,6 @@ use serde_json::{Map, Value, json};
 
 use super::object::{PolicyObject, kind};
 
-/// The name under which every leader writes.
-pub(crate) const MANAGER: &str = "portcullis-status";
-
 /// The types of conditions that are ours; `WebhookConfigured` is the controller's, and there may be others.
 const CONDITIONS: [ConditionType; 6] = [
     ConditionType::Accepted,

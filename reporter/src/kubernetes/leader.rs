@@ -12,29 +12,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Method;
 use jiff::Timestamp;
-use portcullis_api::revision::POLICY_SERVER_LABEL;
-use portcullis_api::{API_VERSION, EventType, PolicyStatus};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ApiResource, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use portcullis_api::kubernetes::BoundedObject;
+use portcullis_api::{EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
-use portcullis_kubernetes::Leadership;
+use portcullis_kubernetes::{CallError, Failures, Leadership, Retry, random};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::announce::{Announcer, Notice, Step};
 use super::args::Settings;
-use super::backoff::{Backoff, dice};
-use super::call::{CallError, Content, Server};
+use super::collections::{collections, follow};
 use super::fields::{self, Fit};
 use super::judge::wanted;
 use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
 use super::pace::{Next, Pace};
-use super::store::{Record, Source, Store};
-use super::trouble::Trouble;
+use super::store::{News, Record, Source, Store};
 use super::urgency::{Urgency, urgency};
-use super::watch::{Collection, News, follow};
 use super::write::{self, Outcome};
 use crate::decide::Replica;
 use crate::{event, failing};
@@ -43,15 +42,12 @@ use crate::{event, failing};
 const QUEUE: usize = 1024;
 /// How often staleness is judged and the remains of pods are looked for.
 const TICK: Duration = Duration::from_secs(1);
-/// Pages of small and of large objects.
-const PAGE: u32 = 250;
-const REPORTS_PAGE: u32 = 50;
 /// Tries of an event that is refused; a new leader may be refused for some seconds.
 const EVENT_TRIES: u32 = 6;
 
 /// Leads while the Lease is held, for ever.
 pub(crate) async fn lead_whenever_held(
-    server: Arc<Server>,
+    client: Client,
     settings: Arc<Settings>,
     metrics: ClusterMetrics,
     mut leadership: Leadership,
@@ -60,20 +56,18 @@ pub(crate) async fn lead_whenever_held(
         metrics.leads.set(0);
         leadership.held().await;
         metrics.leads.set(1);
-        lead(Arc::clone(&server), &settings, &metrics, leadership.clone()).await;
+        lead(client.clone(), &settings, &metrics, leadership.clone()).await;
     }
 }
 
 /// Leads until the Lease is lost.
-async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics, mut leadership: Leadership) {
+async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut leadership: Leadership) {
     let (sender, mut news) = mpsc::channel(QUEUE);
     let mut watches = JoinSet::new();
-    for (source, doing, collection) in collections(settings) {
-        let trouble = Trouble::new(doing, metrics.failures.clone());
-        let wrap = move |news| (source, news);
-        watches.spawn(follow(Arc::clone(&server), collection, trouble, wrap, sender.clone()));
+    for (source, doing, collection, config) in collections(&client, settings) {
+        watches.spawn(follow(source, collection, config, metrics.failures_to(doing), sender.clone()));
     }
-    let mut leader = Leader::new(server, settings, metrics, leadership.clone());
+    let mut leader = Leader::new(client, settings, metrics, leadership.clone());
     let mut tick = tokio::time::interval(TICK);
     while leadership.is_held() {
         let due = leader.turn();
@@ -113,29 +107,9 @@ async fn lead(server: Arc<Server>, settings: &Settings, metrics: &ClusterMetrics
     }
 }
 
-fn collections(settings: &Settings) -> [(Source, &'static str, Collection); 4] {
-    let namespace = &settings.identity.namespace;
-    let of = |path: String, labels: String, page| Collection { path, labels, page, longest: settings.watch_limit };
-    let reports = format!("{POLICY_SERVER_LABEL}={}", settings.identity.policy_server);
-    let service = format!("kubernetes.io/service-name={}", settings.service);
-    [
-        (Source::Policies, "watch policies", of(format!("/apis/{API_VERSION}/policies"), String::new(), PAGE)),
-        (
-            Source::ClusterPolicies,
-            "watch clusterpolicies",
-            of(format!("/apis/{API_VERSION}/clusterpolicies"), String::new(), PAGE),
-        ),
-        (
-            Source::Reports,
-            "watch replicareports",
-            of(format!("/apis/{API_VERSION}/namespaces/{namespace}/replicareports"), reports, REPORTS_PAGE),
-        ),
-        (
-            Source::Endpoints,
-            "watch endpointslices",
-            of(format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"), service, PAGE),
-        ),
-    ]
+/// Events of a namespace.
+fn events(client: &Client, namespace: &str) -> Api<BoundedObject> {
+    Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Event>(&()))
 }
 
 /// How soon a policy's status is to be written; nothing where it is right.
@@ -144,44 +118,44 @@ fn wish(record: &Record, replicas: &[Replica<'_>]) -> Option<Urgency> {
 }
 
 struct Leader<'a> {
-    server: Arc<Server>,
+    client: Client,
     settings: &'a Settings,
     metrics: &'a ClusterMetrics,
     leadership: Leadership,
     store: Store,
     pace: Pace,
     announcer: Announcer,
-    backoffs: BTreeMap<PolicyId, Backoff>,
+    retries: BTreeMap<PolicyId, Retry>,
     /// Policies whose write met a newer version, which the watch will tell.
     conflicts: BTreeSet<PolicyId>,
     /// Policies of which an event has told that too many evaluations fail, while they do.
     failing: BTreeSet<PolicyId>,
-    trouble: Trouble,
-    event_trouble: Trouble,
-    event_backoff: Backoff,
+    failures: Failures,
+    event_failures: Failures,
+    event_retry: Retry,
     event_tries: u32,
     writes: JoinSet<Outcome>,
-    event: JoinSet<Result<Value, CallError>>,
+    event: JoinSet<Result<(), CallError>>,
     removals: JoinSet<()>,
     told_outdated: bool,
 }
 
 impl<'a> Leader<'a> {
-    fn new(server: Arc<Server>, settings: &'a Settings, metrics: &'a ClusterMetrics, leadership: Leadership) -> Self {
+    fn new(client: Client, settings: &'a Settings, metrics: &'a ClusterMetrics, leadership: Leadership) -> Self {
         Self {
-            server,
+            client,
             settings,
             metrics,
             leadership,
             store: Store::new(&settings.identity.policy_server, settings.report_lifetime),
             pace: Pace::new(settings.status_writes, Instant::now()),
             announcer: Announcer::new(&settings.identity.pod),
-            backoffs: BTreeMap::new(),
+            retries: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             failing: BTreeSet::new(),
-            trouble: Trouble::new("write status", metrics.failures.clone()),
-            event_trouble: Trouble::new("write events", metrics.failures.clone()),
-            event_backoff: Backoff::default(),
+            failures: metrics.failures_to("write status"),
+            event_failures: metrics.failures_to("write events"),
+            event_retry: Retry::default(),
             event_tries: 0,
             writes: JoinSet::new(),
             event: JoinSet::new(),
@@ -226,7 +200,7 @@ impl<'a> Leader<'a> {
             }
             let store = &self.store;
             self.pace.forget(|id| store.policy(id).is_some());
-            self.backoffs.retain(|id, _| store.policy(id).is_some());
+            self.retries.retain(|id, _| store.policy(id).is_some());
             self.failing.retain(|id| store.policy(id).is_some());
             let policies = self.store.policies();
             self.metrics
@@ -262,7 +236,7 @@ impl<'a> Leader<'a> {
             if let Some(record) = self.store.policy_mut(&id) {
                 record.tried = Some(status.clone());
             }
-            self.writes.spawn(write::status(Arc::clone(&self.server), object, status));
+            self.writes.spawn(write::status(self.client.clone(), object, status));
         }
     }
 
@@ -292,8 +266,8 @@ impl<'a> Leader<'a> {
         let id = object.id.clone();
         match answer {
             Ok(found) => {
-                self.trouble.over();
-                self.backoffs.remove(&id);
+                self.failures.over();
+                self.retries.remove(&id);
                 self.metrics.writes.inc();
                 self.pace.done(&id, None);
                 self.settle(&object, status, found);
@@ -308,11 +282,11 @@ impl<'a> Leader<'a> {
                     Some(409) => {
                         self.metrics.conflicts.inc();
                         self.conflicts.insert(id.clone());
-                        Some(now + self.backoffs.entry(id.clone()).or_default().pause(&error, dice()))
+                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, random()))
                     }
                     _ => {
-                        self.trouble.is(&error);
-                        Some(now + self.backoffs.entry(id.clone()).or_default().pause(&error, dice()))
+                        self.failures.failed(&error);
+                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, random()))
                     }
                 };
                 self.pace.done(&id, again);
@@ -377,14 +351,21 @@ impl<'a> Leader<'a> {
             return None;
         }
         match self.announcer.next(now) {
-            Step::Create(path, object) => {
-                let server = Arc::clone(&self.server);
-                self.event.spawn(async move { server.send(Method::POST, &path, Content::Json, &object).await });
+            Step::Create { namespace, object } => {
+                let events = events(&self.client, &namespace);
+                self.event.spawn(async move {
+                    let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+                    events.create(&PostParams::default(), &object).await?;
+                    Ok(())
+                });
                 None
             }
-            Step::Raise(path, patch) => {
-                let server = Arc::clone(&self.server);
-                self.event.spawn(async move { server.send(Method::PATCH, &path, Content::Merge, &patch).await });
+            Step::Raise { namespace, name, patch } => {
+                let events = events(&self.client, &namespace);
+                self.event.spawn(async move {
+                    events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+                    Ok(())
+                });
                 None
             }
             Step::At(at) => Some(at),
@@ -392,30 +373,30 @@ impl<'a> Leader<'a> {
         }
     }
 
-    fn announced(&mut self, outcome: Result<Value, CallError>) {
+    fn announced(&mut self, outcome: Result<(), CallError>) {
         let error = match outcome {
-            Ok(_) => None,
+            Ok(()) => None,
             // It is there already: an earlier try got through, though its answer did not.
             Err(error) if error.code() == Some(409) => None,
             Err(error) => Some(error),
         };
         let Some(error) = error else {
-            self.event_trouble.over();
-            self.event_backoff.reset();
+            self.event_failures.over();
+            self.event_retry.reset();
             self.event_tries = 0;
             self.metrics.events.inc();
             let count = self.announcer.given_out();
             self.announcer.done(count, None);
             return;
         };
-        self.event_trouble.is(&error);
+        self.event_failures.failed(&error);
         self.event_tries += 1;
         let refused = matches!(error.code(), Some(400 | 403 | 404 | 422));
         let is_over = error.code() == Some(404) || (refused && self.event_tries >= EVENT_TRIES);
-        let pause = self.event_backoff.pause(&error, dice());
+        let pause = self.event_retry.pause(&error, random());
         if is_over {
             self.event_tries = 0;
-            self.event_backoff.reset();
+            self.event_retry.reset();
             self.metrics.events_lost.inc();
         }
         self.announcer.done(None, (!is_over).then(|| Instant::now() + pause));
@@ -428,8 +409,8 @@ impl<'a> Leader<'a> {
         if self.removals.is_empty() && self.leadership.is_held() {
             for report in self.store.dead_reports() {
                 let namespace = self.settings.identity.namespace.clone();
-                let trouble = Trouble::new("remove reports", self.metrics.failures.clone());
-                self.removals.spawn(write::remove_report(Arc::clone(&self.server), namespace, report, trouble));
+                let failures = self.metrics.failures_to("remove reports");
+                self.removals.spawn(write::remove_report(self.client.clone(), namespace, report, failures));
             }
         }
     }

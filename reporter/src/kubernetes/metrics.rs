@@ -1,5 +1,6 @@
 //! What is counted of the output to Kubernetes.
 
+use portcullis_kubernetes::{CallError, Failures};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use super::tally::Tally;
@@ -8,7 +9,7 @@ use super::tally::Tally;
 #[derive(Clone)]
 pub(crate) struct ClusterMetrics {
     /// Calls without success, by what was being done and why.
-    pub(crate) failures: IntCounterVec,
+    failures: IntCounterVec,
     /// 1 while this reporter leads.
     pub(crate) leads: IntGauge,
     /// 1 while the API server drops fields of the status.
@@ -66,5 +67,11 @@ impl ClusterMetrics {
             registry.register(Box::new(counter.clone()))?;
         }
         Ok(metrics)
+    }
+
+    /// Counts and logs the failures of one kind of call. `doing` is the label `call`.
+    pub(crate) fn failures_to(&self, doing: &'static str) -> Failures {
+        let failures = self.failures.clone();
+        Failures::new(doing, move |error: &CallError| failures.with_label_values(&[doing, &error.label()]).inc())
     }
 }

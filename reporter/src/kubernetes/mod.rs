@@ -15,28 +15,24 @@
 
 mod announce;
 mod args;
-mod backoff;
-mod call;
+mod collections;
 mod fields;
 mod judge;
 mod leader;
-mod lease;
 mod metrics;
 mod object;
 mod own;
 mod pace;
 mod store;
 mod tally;
-mod trouble;
 mod urgency;
-mod watch;
 mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_api::ReplicaReportSpec;
-use portcullis_kubernetes::{Leadership, LeaseSettings, hold_lease};
+use portcullis_kubernetes::{Access, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{SettingError, Shutdown};
 use prometheus::Registry;
 use tokio::task::{JoinHandle, JoinSet};
@@ -44,10 +40,7 @@ use tokio::task::{JoinHandle, JoinSet};
 pub use args::KubernetesArgs;
 pub(crate) use args::Settings;
 
-use call::Server;
-use lease::Leases;
 use metrics::ClusterMetrics;
-use trouble::Trouble;
 
 /// Before a part that panicked is started again.
 const RESTART: Duration = Duration::from_secs(1);
@@ -68,12 +61,13 @@ impl Cluster {
     /// When the settings do not tell how to reach an API server. Not when it cannot be reached.
     pub(crate) async fn start(settings: Settings, registry: &Registry, shutdown: Shutdown) -> anyhow::Result<Self> {
         let metrics = ClusterMetrics::new(registry)?;
-        let server = Server::open(settings.kubeconfig.as_deref()).await;
-        let server = Arc::new(server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?);
+        let access = Access { kubeconfig: settings.kubeconfig.clone() };
+        let server = access.connect("portcullis-reporter").await;
+        let client = server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?.client;
         let identity = settings.identity.clone();
 
         let (report, news) = tokio::sync::watch::channel(None);
-        let (seat, leadership) = Leadership::new();
+        let (sender, leadership) = Leadership::new();
         let node = settings.identity.node.clone();
         let wanted = LeaseSettings {
             namespace: identity.namespace.clone(),
@@ -83,25 +77,24 @@ impl Cluster {
         let settings = Arc::new(settings);
 
         let own = {
-            let (server, identity, heartbeat) = (Arc::clone(&server), identity.clone(), settings.heartbeat);
-            let failures = metrics.failures.clone();
+            let (client, identity, heartbeat) = (client.clone(), identity.clone(), settings.heartbeat);
+            let metrics = metrics.clone();
             supervised("the report", move || {
-                let trouble = Trouble::new("write the report", failures.clone());
-                own::report(Arc::clone(&server), identity.clone(), heartbeat, trouble, news.clone())
+                let failures = metrics.failures_to("write the report");
+                own::report(client.clone(), identity.clone(), heartbeat, failures, news.clone())
             })
         };
         let lease = {
-            let (server, metrics) = (Arc::clone(&server), metrics.clone());
+            let (client, metrics) = (client.clone(), metrics.clone());
             supervised("the Lease", move || {
-                let trouble = Trouble::new("hold the Lease", metrics.failures.clone());
-                let leases = Leases::new(Arc::clone(&server), &wanted.namespace, trouble);
-                let end = shutdown.clone();
-                hold_lease(leases, wanted.clone(), seat.clone(), async move { end.begun().await })
+                let (failures, end) = (metrics.failures_to("hold the Lease"), shutdown.clone());
+                let end = async move { end.begun().await };
+                hold_lease(client.clone(), wanted.clone(), sender.clone(), failures, end)
             })
         };
         let leader = supervised("the leader", move || {
-            let (server, settings, metrics) = (Arc::clone(&server), Arc::clone(&settings), metrics.clone());
-            leader::lead_whenever_held(server, settings, metrics, leadership.clone())
+            let (client, settings, metrics) = (client.clone(), Arc::clone(&settings), metrics.clone());
+            leader::lead_whenever_held(client, settings, metrics, leadership.clone())
         });
         Ok(Self { report, node, own, lease, leader })
     }

@@ -1,7 +1,10 @@
 //! The parts of objects that count here, read leniently: what cannot be understood is absent, and stops nothing else. Pure.
 
 use jiff::Timestamp;
-use portcullis_api::{API_VERSION, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
+use kube::api::ApiResource;
+use kube::{Api, Client};
+use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy, ReplicaReport};
+use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::PolicyId;
 use serde_json::Value;
 
@@ -84,13 +87,17 @@ pub(crate) fn kind(id: &PolicyId) -> &'static str {
     if id.namespace().is_some() { "Policy" } else { "ClusterPolicy" }
 }
 
-/// The path of a policy's status.
-pub(crate) fn status_path(id: &PolicyId) -> String {
-    let name = id.name();
+/// The collection of a policy.
+pub(crate) fn policies(client: Client, id: &PolicyId) -> Api<BoundedObject> {
     match id.namespace() {
-        Some(namespace) => format!("/apis/{API_VERSION}/namespaces/{namespace}/policies/{name}/status"),
-        None => format!("/apis/{API_VERSION}/clusterpolicies/{name}/status"),
+        Some(namespace) => Api::namespaced_with(client, namespace, &ApiResource::erase::<Policy>(&())),
+        None => Api::all_with(client, &ApiResource::erase::<ClusterPolicy>(&())),
     }
+}
+
+/// The reports of a namespace.
+pub(crate) fn reports(client: Client, namespace: &str) -> Api<BoundedObject> {
+    Api::namespaced_with(client, namespace, &ApiResource::erase::<ReplicaReport>(&()))
 }
 
 /// A pod's report.
@@ -180,7 +187,6 @@ mod tests {
         let policy = PolicyObject::of(Kind::Policy, &object).expect("is read");
         assert_eq!((policy.id.as_str(), policy.policy_server.as_str()), ("namespaced/n/a", "default"));
         assert_eq!((policy.suspend, policy.status, policy.meta.generation), (false, None, 2));
-        assert_eq!(status_path(&policy.id), format!("/apis/{API_VERSION}/namespaces/n/policies/a/status"));
     }
 
     #[test]

@@ -1,21 +1,20 @@
 //! This pod's own report: written with each change, and renewed. One slot: what waits is the newest word, so that a slow API server
 //! makes no queue.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Method;
 use jiff::Timestamp;
+use kube::Client;
+use kube::api::{Patch, PatchParams};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_api::{API_VERSION, ReplicaReportSpec};
+use portcullis_kubernetes::{CallError, Failures, REPORT_MANAGER, Retry, random};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::args::Identity;
-use super::backoff::{Backoff, dice};
-use super::call::{Content, Server};
+use super::object::reports;
 use super::pace::Bucket;
-use super::trouble::Trouble;
 
 /// Changes that are written at once, before it is one a second.
 const BURST: f64 = 3.0;
@@ -23,28 +22,29 @@ const PER_SECOND: f64 = 1.0;
 
 /// Writes what `news` has until its sender is gone.
 pub(crate) async fn report(
-    server: Arc<Server>,
+    client: Client,
     identity: Identity,
     heartbeat: Duration,
-    mut trouble: Trouble,
+    mut failures: Failures,
     mut news: watch::Receiver<Option<ReplicaReportSpec>>,
 ) {
     let mut slot = Slot::new(heartbeat, Instant::now());
-    let mut backoff = Backoff::default();
+    let mut retry = Retry::default();
+    let (reports, params) = (reports(client, &identity.namespace), PatchParams::apply(REPORT_MANAGER).force());
     loop {
         match slot.next(Instant::now()) {
             Some(at) if at <= Instant::now() => {
                 let Some(spec) = slot.begin(Instant::now(), Timestamp::now()) else { continue };
-                let (path, body) = apply(&identity, &spec);
-                match server.send(Method::PATCH, &path, Content::Apply, &body).await {
+                let body = Patch::Apply(body(&identity, &spec));
+                match reports.patch(&identity.pod, &params, &body).await.map_err(CallError::from) {
                     Ok(_) => {
-                        backoff.reset();
-                        trouble.over();
-                        slot.written(spec, Instant::now(), dice());
+                        retry.reset();
+                        failures.over();
+                        slot.written(spec, Instant::now(), random());
                     }
                     Err(error) => {
-                        trouble.is(&error);
-                        slot.failed(Instant::now() + backoff.pause(&error, dice()));
+                        failures.failed(&error);
+                        slot.failed(Instant::now() + retry.pause(&error, random()));
                     }
                 }
                 // What has come meanwhile is there already.
@@ -74,13 +74,10 @@ pub(crate) async fn report(
     }
 }
 
-/// Path and body of the report's apply. The pod owns it, so that it goes away with the pod.
-fn apply(identity: &Identity, spec: &ReplicaReportSpec) -> (String, Value) {
+/// The report as it is applied. The pod owns it, so that it goes away with the pod.
+fn body(identity: &Identity, spec: &ReplicaReportSpec) -> Value {
     let Identity { namespace, policy_server, pod, pod_uid, .. } = identity;
-    let path = format!(
-        "/apis/{API_VERSION}/namespaces/{namespace}/replicareports/{pod}?fieldManager=portcullis-reporter&force=true"
-    );
-    let body = json!({
+    json!({
         "apiVersion": API_VERSION,
         "kind": "ReplicaReport",
         "metadata": {
@@ -90,8 +87,7 @@ fn apply(identity: &Identity, spec: &ReplicaReportSpec) -> (String, Value) {
             "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": pod_uid }],
         },
         "spec": spec,
-    });
-    (path, body)
+    })
 }
 
 /// When the report is written. Pure.
@@ -129,11 +125,11 @@ impl Slot {
         Some(ReplicaReportSpec { heartbeat: time, ..self.wanted.clone()? })
     }
 
-    /// It was written. The next renewal comes a little early, by `dice` from 0 to 1, so that replicas that started together do
+    /// It was written. The next renewal comes a little early, by `random` from 0 to 1, so that replicas that started together do
     /// not stay together.
-    fn written(&mut self, spec: ReplicaReportSpec, now: Instant, dice: f64) {
+    fn written(&mut self, spec: ReplicaReportSpec, now: Instant, random: f64) {
         self.written = Some(spec);
-        self.renew = now + self.heartbeat.mul_f64(0.8 + 0.2 * dice);
+        self.renew = now + self.heartbeat.mul_f64(0.8 + 0.2 * random);
     }
 
     fn failed(&mut self, not_before: Instant) {
@@ -221,8 +217,8 @@ mod tests {
             pod_uid: "uid-a".into(),
             node: String::new(),
         };
-        let (path, body) = apply(&identity, &spec(1));
-        assert!(path.starts_with(&format!("/apis/{API_VERSION}/namespaces/ns/replicareports/pod-a?")), "{path}");
+        let body = body(&identity, &spec(1));
+        assert_eq!((&body["metadata"]["namespace"], &body["metadata"]["name"]), (&json!("ns"), &json!("pod-a")));
         assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "uid-a");
     }
 }

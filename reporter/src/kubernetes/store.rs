@@ -8,7 +8,6 @@ use portcullis_contract::PolicyId;
 use serde_json::Value;
 
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints};
-use super::watch::News;
 use crate::decide::{Heard, Replica};
 
 /// Which collection.
@@ -18,6 +17,17 @@ pub(crate) enum Source {
     ClusterPolicies,
     Reports,
     Endpoints,
+}
+
+/// A change of a collection.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// All objects of the collection.
+    Listed(Vec<Value>),
+    /// An object is new or has changed.
+    Put(Value),
+    /// An object was deleted.
+    Gone(Value),
 }
 
 /// A policy, and what was made of it so far.

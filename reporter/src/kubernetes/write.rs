@@ -1,48 +1,44 @@
 //! The leader's calls that change something beside events.
 
-use std::sync::Arc;
-
-use http::Method;
-use portcullis_api::{API_VERSION, PolicyStatus};
+use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use portcullis_api::PolicyStatus;
+use portcullis_kubernetes::{CallError, Failures, STATUS_MANAGER};
 use serde_json::{Value, json};
 
-use super::call::{CallError, Content, Server};
-use super::fields::{self, Fit, MANAGER};
-use super::object::{Meta, PolicyObject, status_path};
-use super::trouble::Trouble;
+use super::fields::{self, Fit};
+use super::object::{Meta, PolicyObject, policies, reports};
 
-/// What became of a write.
+/// The result of a write.
 pub(crate) struct Outcome {
     /// The policy, as it was when the write began.
     pub(crate) object: PolicyObject,
+    /// The status that was written.
     pub(crate) status: PolicyStatus,
     /// The object that came back.
     pub(crate) answer: Result<Value, CallError>,
 }
 
-/// Applies the status. Where somebody else's values stay beside ours, they are removed.
-pub(crate) async fn status(server: Arc<Server>, object: PolicyObject, status: PolicyStatus) -> Outcome {
+/// Applies the status. Values of other managers that stay beside ours are removed.
+pub(crate) async fn status(client: Client, object: PolicyObject, status: PolicyStatus) -> Outcome {
     portcullis_process::failpoint::hit_async("reporter.before_status_write").await;
-    let answer = write(&server, &object, &status).await;
+    let answer = write(&client, &object, &status).await;
     Outcome { object, status, answer }
 }
 
-async fn write(server: &Server, object: &PolicyObject, status: &PolicyStatus) -> Result<Value, CallError> {
-    let path = status_path(&object.id);
-    let apply = format!("{path}?fieldManager={MANAGER}&force=true");
-    let found = match server.send(Method::PATCH, &apply, Content::Apply, &fields::apply(object, status)).await {
+async fn write(client: &Client, object: &PolicyObject, status: &PolicyStatus) -> Result<Value, CallError> {
+    let found = match apply(client, object, fields::apply(object, status)).await {
         Ok(found) => found,
         Err(error) if error.code() == Some(500) => {
-            let Some(body) = without_unknown(server, object, status).await else { return Err(error) };
-            server.send(Method::PATCH, &apply, Content::Apply, &body).await?
+            let Some(body) = without_unknown(client, object, status).await else { return Err(error) };
+            apply(client, object, body).await?
         }
         Err(error) => return Err(error),
     };
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&found["status"]));
     let (Fit::Foreign, Some(meta)) = (fit, Meta::of(&found)) else { return Ok(found) };
     let object = PolicyObject { meta, ..object.clone() };
-    let sweep = format!("{path}?fieldManager={MANAGER}");
-    match server.send(Method::PATCH, &sweep, Content::Merge, &fields::sweep(&object, status)).await {
+    match merge(client, &object, fields::sweep(&object, status), false).await {
         Ok(swept) => Ok(swept),
         // The apply has succeeded; what is left over is found again.
         Err(error) if error.code() == Some(409) => Ok(found),
@@ -50,26 +46,40 @@ async fn write(server: &Server, object: &PolicyObject, status: &PolicyStatus) ->
     }
 }
 
-/// The apply with what the API server's schema knows; nothing where it knows all. An apply with other fields is refused with 500, so
-/// a trial that changes nothing tells which they are.
-async fn without_unknown(server: &Server, object: &PolicyObject, status: &PolicyStatus) -> Option<Value> {
-    let path = format!("{}?fieldManager={MANAGER}&dryRun=All", status_path(&object.id));
-    let kept = server.send(Method::PATCH, &path, Content::Merge, &fields::trial(object, status)).await.ok()?;
+async fn apply(client: &Client, object: &PolicyObject, body: Value) -> Result<Value, CallError> {
+    patch(client, object, PatchParams::apply(STATUS_MANAGER).force(), Patch::Apply(body)).await
+}
+
+async fn merge(client: &Client, object: &PolicyObject, body: Value, dry_run: bool) -> Result<Value, CallError> {
+    let params = PatchParams { dry_run, ..PatchParams::apply(STATUS_MANAGER) };
+    patch(client, object, params, Patch::Merge(body)).await
+}
+
+async fn patch(
+    client: &Client,
+    object: &PolicyObject,
+    params: PatchParams,
+    body: Patch<Value>,
+) -> Result<Value, CallError> {
+    let policies = policies(client.clone(), &object.id);
+    Ok(json!(policies.patch_status(object.id.name(), &params, &body).await?))
+}
+
+/// The apply with what the API server's schema knows; `None` if it knows everything. An apply with unknown fields is refused with
+/// 500, so a trial that changes nothing finds out which they are.
+async fn without_unknown(client: &Client, object: &PolicyObject, status: &PolicyStatus) -> Option<Value> {
+    let kept = merge(client, object, fields::trial(object, status), true).await.ok()?;
     let fit = fields::fit(&fields::ours(&json!(status)), &fields::ours(&kept["status"]));
     matches!(fit, Fit::Dropped(_)).then(|| fields::apply_known(object, status, &kept["status"]))
 }
 
-/// Removes the report of a pod that is gone, unless it has changed meanwhile.
-pub(crate) async fn remove_report(server: Arc<Server>, namespace: String, report: Meta, mut trouble: Trouble) {
-    let path = format!("/apis/{API_VERSION}/namespaces/{namespace}/replicareports/{}", report.name);
-    let options = json!({
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": { "uid": report.uid, "resourceVersion": report.version },
-    });
-    match server.send(Method::DELETE, &path, Content::Json, &options).await {
+/// Removes the report of a pod that is gone, unless the report has changed meanwhile.
+pub(crate) async fn remove_report(client: Client, namespace: String, report: Meta, mut failures: Failures) {
+    let preconditions = Preconditions { uid: Some(report.uid), resource_version: Some(report.version) };
+    let params = DeleteParams::default().preconditions(preconditions);
+    match reports(client, &namespace).delete(&report.name, &params).await.map_err(CallError::from) {
         Ok(_) => tracing::info!(pod = report.name, "removed the report of a pod that is gone"),
         Err(error) if matches!(error.code(), Some(404 | 409)) => {}
-        Err(error) => trouble.is(&error),
+        Err(error) => failures.failed(&error),
     }
 }

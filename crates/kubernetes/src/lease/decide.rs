@@ -8,18 +8,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 use super::DURATION;
 
-/// Which Lease, and for whom.
+/// Which Lease to hold, and under which name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// Its namespace.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
-    /// Who wants it: the name of the Pod.
+    /// The identity of its holder: the name of this Pod.
     pub identity: String,
 }
 
-/// Who holds the Lease, and when that was first seen, on the local clock.
+/// The holder and renewal that were seen last, and when they were first seen, on the local clock.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     last: Option<(String, Option<MicroTime>, Instant)>,
@@ -28,16 +28,16 @@ pub(super) struct Seen {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// There is none.
+    /// There is no Lease yet.
     Create(Box<Lease>),
     /// Renew it, or take it over.
     Replace(Box<Lease>),
-    /// Somebody else holds it.
+    /// Another program holds it.
     Wait,
 }
 
 impl Seen {
-    /// `found` is the Lease as it is now.
+    /// What to do about `found`, the Lease as it is now.
     pub(super) fn step(
         &mut self,
         settings: &LeaseSettings,
@@ -84,7 +84,7 @@ impl Seen {
     }
 }
 
-/// The Lease given back, for the next one to take at once; nothing where it is somebody else's.
+/// The Lease given up, so that another may take it at once; `None` if another holds it.
 pub(super) fn given_up(mut lease: Lease, identity: &str) -> Option<Lease> {
     let spec = lease.spec.as_mut()?;
     if spec.holder_identity.as_deref() != Some(identity) {
@@ -136,7 +136,7 @@ mod tests {
         seen.step(&settings(), found, now, Timestamp::UNIX_EPOCH)
     }
 
-    /// Who holds it after the step; nothing where another goes on holding it.
+    /// The holder after the step; `None` if another goes on holding it.
     fn holder(step: &Step) -> Option<&str> {
         match step {
             Step::Create(lease) | Step::Replace(lease) => lease.spec.as_ref()?.holder_identity.as_deref(),

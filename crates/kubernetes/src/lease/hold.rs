@@ -1,48 +1,53 @@
-//! Asking for a Lease, keeping it, and letting go.
+//! Asking for a Lease, keeping it, and giving it up.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::{Api, Client};
 
-use super::calls::LeaseCalls;
 use super::decide::{LeaseSettings, Seen, Step, given_up};
-use super::leadership::Seat;
+use super::leadership::LeadershipSender;
 use super::{LOOK, RENEW, TRUSTED, TURN_LIMIT};
-use crate::{Backoff, random};
+use crate::{Backoff, CallError, Failures, random};
 
 /// Longest time for giving a Lease up: a program that ends does not wait for an API server that is away.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
 /// Pauses after failures: short, as the Lease must not end while the API server is well again.
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(250), longest: Duration::from_secs(2) };
 
-/// Asks for the Lease, keeps it, and gives it up when `end` is over. `seat` is told until when this program leads.
+/// Asks for the Lease, keeps it, and gives it up when `end` is over. `sender` gets until when this program leads.
 pub async fn hold_lease(
-    mut calls: impl LeaseCalls,
+    client: Client,
     settings: LeaseSettings,
-    seat: Seat,
+    sender: LeadershipSender,
+    mut failures: Failures,
     end: impl Future<Output = ()>,
 ) {
+    let leases = Api::namespaced(client, &settings.namespace);
     tokio::select! {
-        () = keep(&mut calls, &settings, &seat) => {}
+        () = keep(&leases, &settings, &sender, &mut failures) => {}
         () = end => {}
     }
-    if seat.tell(None).is_some() {
-        let _ = tokio::time::timeout(GIVE_UP_LIMIT, give_up(&calls, &settings)).await;
+    if sender.set(None).is_some() {
+        let _ = tokio::time::timeout(GIVE_UP_LIMIT, give_up(&leases, &settings)).await;
     }
 }
 
-async fn keep(calls: &mut impl LeaseCalls, settings: &LeaseSettings, seat: &Seat) {
+async fn keep(leases: &Api<Lease>, settings: &LeaseSettings, sender: &LeadershipSender, failures: &mut Failures) {
     let LeaseSettings { namespace, name, identity } = settings;
-    let (mut seen, mut failures, mut led) = (Seen::default(), 0, false);
+    let (mut seen, mut failed, mut led) = (Seen::default(), 0, false);
     loop {
         let begun = Instant::now();
-        let turn = tokio::time::timeout(TURN_LIMIT, turn(calls, settings, &mut seen)).await;
+        let turn = tokio::time::timeout(TURN_LIMIT, turn(leases, settings, &mut seen)).await;
+        let turn = turn.map_or(Err(CallError::TimedOut), |turn| turn.map_err(CallError::from));
         let until = match &turn {
-            Ok(Ok(holds)) => holds.then(|| begun + TRUSTED),
+            Ok(holds) => holds.then(|| begun + TRUSTED),
             // What is held stays held until its own time is over.
-            Ok(Err(_)) | Err(_) => seat.until(),
+            Err(_) => sender.until(),
         };
-        seat.tell(until);
+        sender.set(until);
         if until.is_some() != led {
             led = until.is_some();
             if led {
@@ -52,39 +57,49 @@ async fn keep(calls: &mut impl LeaseCalls, settings: &LeaseSettings, seat: &Seat
             }
         }
         let pause = match turn {
-            Ok(Ok(holds)) => {
-                calls.works();
-                failures = 0;
+            Ok(holds) => {
+                failures.over();
+                failed = 0;
                 match holds {
                     // Counted from the begin, so that a slow API server makes renewals no rarer.
                     true => RENEW.saturating_sub(begun.elapsed()),
                     false => LOOK.mul_f64(0.8 + 0.2 * random()),
                 }
             }
-            failed => {
-                calls.failed(failed.ok().and_then(Result::err));
-                failures += 1;
-                BACKOFF.wait(failures, random())
+            Err(error) => {
+                failures.failed(&error);
+                failed += 1;
+                BACKOFF.wait(failed, random())
             }
         };
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Looks at the Lease, and makes, takes or renews it. Whether it is held then.
-async fn turn<C: LeaseCalls>(calls: &C, settings: &LeaseSettings, seen: &mut Seen) -> Result<bool, C::Error> {
-    let found = calls.get(&settings.name).await?;
+/// Reads the Lease, and creates, takes or renews it. Whether it is held then.
+async fn turn(leases: &Api<Lease>, settings: &LeaseSettings, seen: &mut Seen) -> kube::Result<bool> {
+    let found = leases.get_opt(&settings.name).await?;
     match seen.step(settings, found, Instant::now(), Timestamp::now()) {
         Step::Wait => Ok(false),
-        Step::Create(lease) => calls.create(&lease).await,
-        Step::Replace(lease) => calls.replace(&lease).await,
+        Step::Create(lease) => is_written(leases.create(&PostParams::default(), &lease).await),
+        // Only the version that was read.
+        Step::Replace(lease) => is_written(leases.replace(&settings.name, &PostParams::default(), &lease).await),
     }
 }
 
-async fn give_up(calls: &impl LeaseCalls, settings: &LeaseSettings) {
-    let Ok(Some(lease)) = calls.get(&settings.name).await else { return };
+/// False when another program was faster: the next turn shows which.
+fn is_written(answer: kube::Result<Lease>) -> kube::Result<bool> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn give_up(leases: &Api<Lease>, settings: &LeaseSettings) {
+    let Ok(Some(lease)) = leases.get_opt(&settings.name).await else { return };
     if let Some(lease) = given_up(lease, &settings.identity) {
-        let is_given = calls.replace(&lease).await.is_ok();
+        let is_given = leases.replace(&settings.name, &PostParams::default(), &lease).await.is_ok();
         tracing::debug!(lease = settings.name, is_given, "gave the Lease up");
     }
 }
@@ -94,71 +109,76 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
-    use k8s_openapi::api::coordination::v1::Lease;
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::Leadership;
+    use crate::client::limited;
 
-    /// One Lease, as an API server keeps it, and what the next calls are answered instead.
+    /// One Lease, as an API server keeps it. The tests of clusters have real ones.
     #[derive(Default)]
     struct Shelf {
-        lease: Option<Lease>,
+        lease: Option<Value>,
         version: u32,
-        refusals: VecDeque<&'static str>,
-        told: Vec<&'static str>,
+        /// Status codes with which the next calls are refused.
+        refusals: VecDeque<u16>,
+        /// Labels of failures.
+        failed: Vec<String>,
     }
 
     #[derive(Clone, Default)]
-    struct Calls(Arc<Mutex<Shelf>>);
+    struct Stand(Arc<Mutex<Shelf>>);
 
-    impl Calls {
+    impl Stand {
         fn with<T>(&self, act: impl FnOnce(&mut Shelf) -> T) -> T {
             act(&mut self.0.lock().expect("no test panics in it"))
         }
 
         fn holder(&self) -> Option<String> {
-            self.with(|shelf| shelf.lease.as_ref()?.spec.as_ref()?.holder_identity.clone())
+            self.with(|shelf| Some(shelf.lease.as_ref()?["spec"]["holderIdentity"].as_str()?.to_owned()))
         }
 
-        fn put(&self, lease: &Lease, expected: Option<String>) -> Result<bool, &'static str> {
-            self.with(|shelf| {
-                if let Some(refusal) = shelf.refusals.pop_front() {
-                    return Err(refusal);
+        fn failures(&self) -> Failures {
+            let stand = self.clone();
+            Failures::new("hold the Lease", move |error| stand.with(|shelf| shelf.failed.push(error.label())))
+        }
+
+        fn client(&self) -> Client {
+            let stand = self.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let stand = stand.clone();
+                async move {
+                    let (parts, body) = request.into_parts();
+                    let body = body.collect().await.expect("a body").to_bytes();
+                    let (code, body) = stand.answer(&parts.method, serde_json::from_slice(&body).unwrap_or_default());
+                    let body = Body::from(body.to_string().into_bytes());
+                    limited(Response::builder().status(code).body(body).expect("an answer"), false).await
                 }
-                let found = shelf.lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
-                if found != expected {
-                    return Ok(false);
+            });
+            Client::new(service, "default")
+        }
+
+        fn answer(&self, method: &Method, mut lease: Value) -> (u16, Value) {
+            self.with(|shelf| {
+                let refused = |code: u16| (code, json!("refused"));
+                if let Some(code) = shelf.refusals.pop_front() {
+                    return refused(code);
+                }
+                let found = shelf.lease.clone().unwrap_or_default();
+                if method == Method::GET {
+                    return if found.is_null() { refused(404) } else { (200, found) };
+                }
+                if lease["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"] {
+                    return refused(409);
                 }
                 shelf.version += 1;
-                let mut lease = lease.clone();
-                lease.metadata.resource_version = Some(shelf.version.to_string());
-                shelf.lease = Some(lease);
-                Ok(true)
+                lease["metadata"]["resourceVersion"] = json!(shelf.version.to_string());
+                shelf.lease = Some(lease.clone());
+                (200, lease)
             })
-        }
-    }
-
-    impl LeaseCalls for Calls {
-        type Error = &'static str;
-
-        async fn get(&self, _: &str) -> Result<Option<Lease>, &'static str> {
-            self.with(|shelf| shelf.refusals.pop_front().map_or(Ok(shelf.lease.clone()), Err))
-        }
-
-        async fn create(&self, lease: &Lease) -> Result<bool, &'static str> {
-            self.put(lease, None)
-        }
-
-        async fn replace(&self, lease: &Lease) -> Result<bool, &'static str> {
-            self.put(lease, lease.metadata.resource_version.clone())
-        }
-
-        fn failed(&mut self, error: Option<&'static str>) {
-            self.with(|shelf| shelf.told.push(error.unwrap_or("silence")));
-        }
-
-        fn works(&mut self) {
-            self.with(|shelf| shelf.told.push("works"));
         }
     }
 
@@ -168,33 +188,32 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_held_after_a_refusal_and_given_up_at_the_end() {
-        let calls = Calls::default();
-        calls.with(|shelf| shelf.refusals.push_back("refused"));
-        let (seat, mut leadership) = Leadership::new();
+        let stand = Stand::default();
+        stand.with(|shelf| shelf.refusals.push_back(403));
+        let (sender, mut leadership) = Leadership::new();
         let (stop, end) = tokio::sync::oneshot::channel::<()>();
-        let holding = tokio::spawn(hold_lease(calls.clone(), settings("pod-a"), seat, async move {
-            let _ = end.await;
-        }));
+        let end = async move { drop(end.await) };
+        let holding = tokio::spawn(hold_lease(stand.client(), settings("pod-a"), sender, stand.failures(), end));
         tokio::time::timeout(Duration::from_secs(10), leadership.held()).await.expect("leads");
-        assert_eq!(calls.holder().as_deref(), Some("pod-a"));
+        assert_eq!(stand.holder().as_deref(), Some("pod-a"));
         stop.send(()).expect("still held");
         holding.await.expect("ends");
         assert!(!leadership.is_held());
-        assert_eq!(calls.holder().as_deref(), Some(""));
-        assert_eq!(calls.with(|shelf| shelf.told.clone()), ["refused", "works"]);
+        assert_eq!(stand.holder().as_deref(), Some(""));
+        assert_eq!(stand.with(|shelf| shelf.failed.clone()), ["403"]);
     }
 
     #[tokio::test]
     async fn of_two_one_leads_and_the_other_follows_when_it_lets_go() {
-        let calls = Calls::default();
-        let (seat, mut first) = Leadership::new();
+        let stand = Stand::default();
+        let (sender, mut first) = Leadership::new();
         let (stop, end) = tokio::sync::oneshot::channel::<()>();
-        let holding = tokio::spawn(hold_lease(calls.clone(), settings("pod-a"), seat, async move {
-            let _ = end.await;
-        }));
-        first.held().await;
-        let (seat, mut second) = Leadership::new();
-        let other = tokio::spawn(hold_lease(calls.clone(), settings("pod-b"), seat, std::future::pending()));
+        let end = async move { drop(end.await) };
+        let holding = tokio::spawn(hold_lease(stand.client(), settings("pod-a"), sender, stand.failures(), end));
+        tokio::time::timeout(Duration::from_secs(10), first.held()).await.expect("leads");
+        let (sender, mut second) = Leadership::new();
+        let end = std::future::pending();
+        let other = tokio::spawn(hold_lease(stand.client(), settings("pod-b"), sender, stand.failures(), end));
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(first.is_held() && !second.is_held());
         stop.send(()).expect("still held");

@@ -4,22 +4,22 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-/// Where the holder of a Lease says until when it leads.
+/// Where the task that holds a Lease sets until when this program leads.
 #[derive(Debug, Clone)]
-pub struct Seat(watch::Sender<Option<Instant>>);
+pub struct LeadershipSender(watch::Sender<Option<Instant>>);
 
-/// Whether this program leads. To be asked before each write.
+/// Whether this program leads. Check it before each write.
 #[derive(Debug, Clone)]
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
 impl Leadership {
-    /// Nobody leads yet.
-    pub fn new() -> (Seat, Self) {
+    /// The two ends. This program does not lead yet.
+    pub fn new() -> (LeadershipSender, Self) {
         let (sender, receiver) = watch::channel(None);
-        (Seat(sender), Self(receiver))
+        (LeadershipSender(sender), Self(receiver))
     }
 
-    /// Whether it does now. False as soon as its own time has run out, whatever became of the renewal.
+    /// Whether it leads now. False as soon as its time has run out, whatever became of the renewal.
     pub fn is_held(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }
@@ -31,9 +31,9 @@ impl Leadership {
         }
     }
 
-    /// Waits until a renewal, a loss, or the end of its time. For ever where nothing can change any more.
+    /// Waits until a renewal, a loss, or the end of its time. For ever when nothing can change any more.
     pub async fn changed(&mut self) {
-        // Not marked as seen: what was told since the last time counts as a change.
+        // Not marked as seen: what was set since the last call counts as a change.
         let until = *self.0.borrow();
         let over = async {
             match until.filter(|until| *until > Instant::now()) {
@@ -48,14 +48,14 @@ impl Leadership {
     }
 }
 
-impl Seat {
-    /// Until when this program leads, where it does.
+impl LeadershipSender {
+    /// Until when this program leads; `None` if it does not.
     pub(super) fn until(&self) -> Option<Instant> {
         self.0.borrow().filter(|until| Instant::now() < *until)
     }
 
-    /// Says it. Gives what was said before.
-    pub(super) fn tell(&self, until: Option<Instant>) -> Option<Instant> {
+    /// Sets until when this program leads. Returns what was set before.
+    pub(super) fn set(&self, until: Option<Instant>) -> Option<Instant> {
         self.0.send_replace(until)
     }
 }
@@ -67,22 +67,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_ends_by_itself_when_nobody_renews_it() {
-        let (seat, mut leadership) = Leadership::new();
+    async fn it_ends_by_itself_without_a_renewal() {
+        let (sender, mut leadership) = Leadership::new();
         assert!(!leadership.is_held());
-        seat.tell(Some(Instant::now() + Duration::from_millis(200)));
+        sender.set(Some(Instant::now() + Duration::from_millis(200)));
         leadership.held().await;
         leadership.changed().await;
         let over = tokio::time::timeout(Duration::from_secs(10), leadership.changed()).await;
         assert!(over.is_ok() && !leadership.is_held());
-        assert_eq!(seat.until(), None);
+        assert_eq!(sender.until(), None);
     }
 
     #[tokio::test]
-    async fn what_was_told_before_somebody_waits_is_heard() {
-        let (seat, mut leadership) = Leadership::new();
-        seat.tell(Some(Instant::now() + Duration::from_secs(60)));
-        seat.tell(None);
+    async fn a_change_before_the_wait_counts() {
+        let (sender, mut leadership) = Leadership::new();
+        sender.set(Some(Instant::now() + Duration::from_secs(60)));
+        sender.set(None);
         tokio::time::timeout(Duration::from_secs(10), leadership.changed()).await.expect("a change");
     }
 }

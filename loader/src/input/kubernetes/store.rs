@@ -79,7 +79,8 @@ impl Store {
     }
 
     /// Whether a list is on its way.
-    pub(super) fn is_listing(&self) -> bool {
+    #[cfg(test)]
+    fn is_listing(&self) -> bool {
         self.listing.is_some() || !self.complete
     }
 

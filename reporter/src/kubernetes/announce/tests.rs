@@ -19,8 +19,8 @@ fn written(announcer: &mut Announcer, now: Instant) -> Vec<String> {
     let mut out = Vec::new();
     loop {
         out.push(match announcer.next(now) {
-            Step::Create(_, object) => format!("create {}", object["reason"].as_str().expect("text")),
-            Step::Raise(_, patch) => format!("raise {}", patch["series"]["count"]),
+            Step::Create { object, .. } => format!("create {}", object["reason"].as_str().expect("text")),
+            Step::Raise { patch, .. } => format!("raise {}", patch["series"]["count"]),
             Step::At(_) | Step::Idle => return out,
         });
         let count = announcer.given_out();
@@ -33,8 +33,8 @@ fn an_event_of_a_namespaced_policy_is_where_the_policy_is() {
     let now = Instant::now();
     let mut announcer = Announcer::new("pod-a");
     announcer.add(notice("namespaced/team-a/labels", "NotFound"), time(0), now);
-    let Step::Create(path, object) = announcer.next(now) else { panic!("an event") };
-    assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/team-a/events");
+    let Step::Create { namespace, object } = announcer.next(now) else { panic!("an event") };
+    assert_eq!(namespace, "team-a");
     assert_eq!(object["regarding"]["namespace"], "team-a");
     assert_eq!((&object["eventTime"], &object["type"]), (&json!("1970-01-01T00:00:00.000000Z"), &json!("Warning")));
     assert_eq!(object["regarding"]["uid"], "uid of namespaced/team-a/labels");
@@ -45,8 +45,8 @@ fn an_event_of_a_cluster_wide_policy_is_in_the_default_namespace() {
     let now = Instant::now();
     let mut announcer = Announcer::new("pod-a");
     announcer.add(notice("cluster/a", "NotFound"), time(0), now);
-    let Step::Create(path, object) = announcer.next(now) else { panic!("an event") };
-    assert_eq!(path, "/apis/events.k8s.io/v1/namespaces/default/events");
+    let Step::Create { namespace, object } = announcer.next(now) else { panic!("an event") };
+    assert_eq!(namespace, "default");
     assert_eq!((object["regarding"].get("namespace"), &object["regarding"]["kind"]), (None, &json!("ClusterPolicy")));
 }
 

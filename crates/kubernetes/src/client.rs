@@ -1,0 +1,226 @@
+//! A client of the API server whose answers have limits of time and size.
+//!
+//! It is kube's client, with a layer for what that one lacks. It reads answers, and lines of a watch, of any length, and waits for
+//! them for ever; it never reads a kubeconfig or certificate again that has changed; and it drops the header `Retry-After`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::header::{HeaderMap, RETRY_AFTER};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+use kube::core::response::StatusDetails;
+use portcullis_contract::clean;
+use tower::BoxError;
+
+use crate::access::{Access, AccessError};
+
+/// Longest time for a whole answer, and for the beginning of a watch. It lets API servers work that need half a minute for each.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(45);
+/// Largest answer, in bytes.
+const LARGEST_ANSWER: usize = 128 << 20;
+/// Largest refusal whose text is read, in bytes.
+const LARGEST_REFUSAL: usize = 64 << 10;
+/// Longest line of a watch, in bytes: an object in etcd has at most 1.5 MiB, and its JSON may be longer than what is stored.
+const LONGEST_LINE: usize = 8 << 20;
+/// Longest text of a refusal that is not a `Status`, in bytes.
+const LONGEST_TEXT: usize = 512;
+/// Shortest time between two readings of the credentials.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
+
+/// Details that say nothing.
+const NO_DETAILS: StatusDetails = StatusDetails {
+    name: String::new(),
+    group: String::new(),
+    kind: String::new(),
+    uid: String::new(),
+    causes: Vec::new(),
+    retry_after_seconds: 0,
+};
+
+/// The body of an answer.
+pub(crate) type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+/// No answer came in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
+pub(crate) struct TimedOut;
+
+/// A line of a watch is too long.
+#[derive(Debug, thiserror::Error)]
+#[error("an event of the watch is longer than {LONGEST_LINE} bytes")]
+pub(crate) struct LineTooLong;
+
+/// The API server, and how to reach it.
+struct Connection {
+    access: Access,
+    program: String,
+    /// kube's client, and when its credentials were read.
+    current: Mutex<(Client, Instant)>,
+}
+
+/// A client with limits.
+///
+/// # Errors
+/// When there is no configuration, or no client can be made of it.
+pub(crate) async fn connect(access: &Access, program: &str) -> Result<Client, AccessError> {
+    let client = access.unlimited_client(program).await?;
+    let namespace = client.default_namespace().to_owned();
+    let current = Mutex::new((client, Instant::now()));
+    let connection = Arc::new(Connection { access: access.clone(), program: program.to_owned(), current });
+    let service = tower::service_fn(move |request| {
+        let connection = Arc::clone(&connection);
+        async move { connection.send(request).await }
+    });
+    Ok(Client::new(service, namespace))
+}
+
+impl Connection {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        let is_watch = is_watch(request.uri());
+        let client = self.current.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let answered = async {
+            let response = client.send(request).await;
+            // The address, the authority or the credentials may have changed.
+            if response.as_ref().map_or(true, |response| response.status() == StatusCode::UNAUTHORIZED) {
+                self.renew().await;
+            }
+            limited(response?, is_watch).await
+        };
+        tokio::time::timeout(ANSWER_LIMIT, answered).await.unwrap_or_else(|_| Err(TimedOut.into()))
+    }
+
+    /// Reads kubeconfig and token again. When that fails, the old client stays.
+    async fn renew(&self) {
+        {
+            let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            if current.1.elapsed() < RENEWAL_PAUSE {
+                return;
+            }
+            current.1 = Instant::now();
+        }
+        match self.access.unlimited_client(&self.program).await {
+            Ok(client) => self.current.lock().unwrap_or_else(PoisonError::into_inner).0 = client,
+            Err(error) => tracing::debug!(%error, "failed to read the credentials again"),
+        }
+    }
+}
+
+fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
+}
+
+/// A good answer within its limits: a watch as it comes, everything else as a whole. A refusal is an error.
+pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<Response<Answer>, BoxError> {
+    let (parts, body) = response.into_parts();
+    if !parts.status.is_success() {
+        let text = Limited::new(body, LARGEST_REFUSAL).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        return Err(kube::Error::Api(Box::new(refusal(parts.status, &parts.headers, &text))).into());
+    }
+    let body = if is_watch {
+        lines(body)
+    } else {
+        let bytes = Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes();
+        Full::new(bytes).map_err(BoxError::from).boxed_unsync()
+    };
+    Ok(Response::from_parts(parts, body))
+}
+
+/// A body that fails when a line is too long.
+fn lines(body: Body) -> Answer {
+    let mut length = 0;
+    let frames = BodyStream::new(body).map(move |frame| {
+        let frame = frame?;
+        for part in frame.data_ref().into_iter().flat_map(|data| data.split_inclusive(|byte| *byte == b'\n')) {
+            length += part.len();
+            if length > LONGEST_LINE {
+                return Err(BoxError::from(LineTooLong));
+            }
+            if part.ends_with(b"\n") {
+                length = 0;
+            }
+        }
+        Ok(frame)
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// What the API server answered, with the time after which it wants to be asked again.
+fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
+    let mut status = serde_json::from_slice::<Status>(body).unwrap_or_else(|_| {
+        // A proxy, or the API server's own limit of requests, answers in plain text.
+        // `NotFound` and so on, as kube goes by the reason alone.
+        let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
+        Status::failure(&clean(&String::from_utf8_lossy(body), LONGEST_TEXT), &reason)
+    });
+    status.code = code.as_u16();
+    // In seconds: API servers send no dates.
+    let asked = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    if let Some(seconds) = asked {
+        status.details = Some(StatusDetails { retry_after_seconds: seconds, ..status.details.unwrap_or(NO_DETAILS) });
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::CallError;
+
+    fn answer(code: u16, body: Vec<u8>) -> Response<Body> {
+        Response::builder().status(code).body(Body::from(body)).expect("an answer")
+    }
+
+    async fn read(response: Response<Body>, is_watch: bool) -> Result<Bytes, BoxError> {
+        Ok(limited(response, is_watch).await?.into_body().collect().await?.to_bytes())
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_not_read() {
+        assert_eq!(read(answer(200, b"{}".to_vec()), false).await.expect("read"), "{}");
+        let error = read(answer(200, vec![b' '; LARGEST_ANSWER + 1]), false).await.expect_err("too large");
+        assert_eq!(error.to_string(), "length limit exceeded");
+    }
+
+    #[tokio::test]
+    async fn a_watch_may_be_long_but_no_line_of_it() {
+        let line = [vec![b' '; LONGEST_LINE - 1], b"\n".to_vec()].concat();
+        let read_lines = read(answer(200, line.repeat(3)), true).await.expect("read");
+        assert_eq!(read_lines.len(), 3 * LONGEST_LINE);
+        let error = read(answer(200, vec![b' '; LONGEST_LINE + 1]), true).await.expect_err("too long");
+        assert!(error.is::<LineTooLong>(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_an_error_and_says_when_to_come_back() {
+        let mut busy = answer(429, b"too many requests\x1b[2J".to_vec());
+        busy.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("7"));
+        let error = limited(busy, false).await.expect_err("refused").downcast::<kube::Error>().expect("a refusal");
+        let CallError::Refused { code, retry_after, message } = CallError::from(*error) else { panic!("refused") };
+        assert_eq!((code, retry_after), (429, Some(Duration::from_secs(7))));
+        assert!(message.starts_with("too many requests") && !message.contains('\x1b'), "{message}");
+        let status = br#"{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"no"}"#;
+        let error = limited(answer(403, status.to_vec()), true).await.expect_err("refused");
+        assert_eq!(error.downcast::<kube::Error>().map(|error| CallError::from(*error).code()).ok(), Some(Some(403)));
+        let error = limited(answer(404, b"404 page not found".to_vec()), false).await.expect_err("refused");
+        let error = error.downcast::<kube::Error>().expect("a refusal");
+        assert!(matches!(*error, kube::Error::Api(status) if status.is_not_found()), "kube takes it for what it is");
+        // More than is read of a refusal.
+        let error = limited(answer(500, vec![b'a'; LARGEST_REFUSAL + 1]), false).await.expect_err("refused");
+        assert_eq!(error.downcast::<kube::Error>().map(|error| CallError::from(*error).code()).ok(), Some(Some(500)));
+    }
+
+    #[test]
+    fn a_watch_is_known_by_its_query() {
+        assert!(is_watch(&Uri::from_static("https://a/api/v1/pods?&watch=true&resourceVersion=1")));
+        assert!(!is_watch(&Uri::from_static("https://a/api/v1/pods?labelSelector=watch")));
+    }
+}

@@ -1,0 +1,131 @@
+//! Why a call to the API server failed, in the classes that pauses, metrics and callers distinguish.
+
+use std::time::Duration;
+
+use kube::runtime::watcher;
+use portcullis_contract::clean;
+
+use crate::client::{ANSWER_LIMIT, TimedOut};
+
+/// Longest text of an error, in bytes.
+const LONGEST_TEXT: usize = 512;
+/// Longest `Retry-After` that is obeyed. A longer one is a mistake.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// A failed call.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The kubeconfig, its certificates or the token cannot be read.
+    #[error("failed to read how to reach the API server: {0}")]
+    Settings(String),
+    /// There is no connection, it was cut, or more was sent than is read.
+    #[error("failed to reach the API server: {0}")]
+    Unreachable(String),
+    /// No answer came in time.
+    #[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
+    TimedOut,
+    /// An API server does not answer like this.
+    #[error("failed to read the API server's answer: {0}")]
+    Malformed(String),
+    /// The API server refused the call.
+    #[error("the API server refused with {code}: {message}")]
+    Refused {
+        /// The HTTP status code.
+        code: u16,
+        /// How long the API server wants to be left alone, if it says so.
+        retry_after: Option<Duration>,
+        /// The API server's message.
+        message: String,
+    },
+}
+
+impl CallError {
+    /// The HTTP status code of a refusal.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// The label `code` of metrics.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Settings(_) => "settings".to_owned(),
+            Self::Unreachable(_) => "unreachable".to_owned(),
+            Self::TimedOut => "timeout".to_owned(),
+            Self::Malformed(_) => "malformed".to_owned(),
+            Self::Refused { code, .. } => code.to_string(),
+        }
+    }
+}
+
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        let text = || root_cause(&error);
+        match &error {
+            kube::Error::Api(status) => {
+                let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+                let retry_after = Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER);
+                Self::Refused {
+                    code: status.code,
+                    retry_after: (!retry_after.is_zero()).then_some(retry_after),
+                    message: clean(&status.message, LONGEST_TEXT),
+                }
+            }
+            kube::Error::Service(error) if error.is::<TimedOut>() => Self::TimedOut,
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => Self::Malformed(text()),
+            kube::Error::Auth(_) => Self::Settings(text()),
+            _ => Self::Unreachable(text()),
+        }
+    }
+}
+
+impl From<watcher::Error> for CallError {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => kube::Error::Api(status).into(),
+            watcher::Error::NoResourceVersion => Self::Malformed("an object has no resourceVersion".to_owned()),
+        }
+    }
+}
+
+/// The innermost cause, for instance "Connection refused (os error 111)".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(cause) = deepest.source() {
+        deepest = cause;
+    }
+    clean(&deepest.to_string(), LONGEST_TEXT)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_mistaken_retry_after_is_cut() {
+        let status = r#"{"status": "Failure", "code": 503, "details": {"retryAfterSeconds": 999999}}"#;
+        let status: Status = serde_json::from_str(status).expect("a Status");
+        let error = CallError::from(kube::Error::Api(Box::new(status)));
+        assert!(
+            matches!(error, CallError::Refused { retry_after: Some(LONGEST_RETRY_AFTER), code: 503, .. }),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn each_failure_has_a_label() {
+        let timed_out = CallError::from(kube::Error::Service(TimedOut.into()));
+        let away = CallError::from(kube::Error::Service("gone".into()));
+        let malformed = serde_json::from_str::<u8>("a").expect_err("no number");
+        let malformed = CallError::from(watcher::Error::WatchFailed(kube::Error::SerdeError(malformed)));
+        assert_eq!([timed_out.label(), away.label(), malformed.label()], ["timeout", "unreachable", "malformed"]);
+        assert_eq!(away.to_string(), "failed to reach the API server: gone");
+    }
+}

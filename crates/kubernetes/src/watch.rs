@@ -1,0 +1,191 @@
+//! Watching a collection, for as long as it takes.
+//!
+//! kube's `watcher` lists in pages, resumes where it was, lists again after 410, and notices a silent watch. Added here, for all
+//! programs alike: failures are paced by what the API server asks for, counted, and logged once; and a watch whose events cannot be
+//! read is listed again, where kube would resume it at the same event for ever.
+//!
+//! What is known stays known until a new list is complete: [`Event::Init`] begins it, [`Event::InitDone`] ends it.
+
+use std::error::Error;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt as _};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::client::{ANSWER_LIMIT, LineTooLong};
+use crate::{CallError, Failures, Retry, random};
+
+/// Longest pause before a list that replaces a watch which is too old, so that not all clients list at the same time.
+const TOO_OLD_PAUSE: Duration = Duration::from_secs(1);
+/// A watch without a word works again when no failure came for longer than a call can take.
+const SETTLED: Duration = Duration::from_secs(ANSWER_LIMIT.as_secs() + 5);
+
+/// The events of a collection, for ever. Limits of time and size are those of the client.
+pub fn watch<K>(api: Api<K>, config: watcher::Config, failures: Failures) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let events = watcher(api.clone(), config.clone()).boxed();
+    let watch = Watch { api, config, events, failures, retry: Retry::default() };
+    stream::unfold(watch, |mut watch| async move { Some((watch.next().await, watch)) })
+}
+
+struct Watch<K> {
+    api: Api<K>,
+    config: watcher::Config,
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    failures: Failures,
+    retry: Retry,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    async fn next(&mut self) -> Event<K> {
+        loop {
+            let next = tokio::select! {
+                next = self.events.next() => next,
+                () = tokio::time::sleep(SETTLED) => {
+                    self.works();
+                    continue;
+                }
+            };
+            match next {
+                Some(Ok(event)) => {
+                    // A list that begins has not worked yet.
+                    if !matches!(event, Event::Init) {
+                        self.works();
+                    }
+                    return event;
+                }
+                Some(Err(error)) => self.fail(error).await,
+                None => self.restart(),
+            }
+        }
+    }
+
+    fn works(&mut self) {
+        self.failures.over();
+        self.retry.reset();
+    }
+
+    /// Waits before the next try.
+    async fn fail(&mut self, error: watcher::Error) {
+        let is_unreadable = is_unreadable(&error);
+        let error = CallError::from(error);
+        let is_too_old = error.code() == Some(410);
+        if is_too_old || is_unreadable {
+            self.restart();
+        }
+        let pause = if is_too_old {
+            TOO_OLD_PAUSE.mul_f64(random())
+        } else {
+            self.failures.failed(&error);
+            self.retry.pause(&error, random())
+        };
+        tokio::time::sleep(pause).await;
+    }
+
+    fn restart(&mut self) {
+        self.events = watcher(self.api.clone(), self.config.clone()).boxed();
+    }
+}
+
+/// Whether an event of the watch is too long, or not what an API server sends.
+fn is_unreadable(error: &watcher::Error) -> bool {
+    let watcher::Error::WatchFailed(error) = error else { return false };
+    matches!(error, kube::Error::SerdeError(_)) || is_caused_by::<LineTooLong>(error)
+}
+
+/// Whether this is the error, or one of its causes.
+fn is_caused_by<T: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<T>() {
+            return true;
+        }
+        next = match error.downcast_ref::<std::io::Error>() {
+            // Its `source` leaves out the error that it was made of.
+            Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => error.source(),
+        };
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+    use crate::client::limited;
+
+    /// An API server with an empty collection, whose watches say these things one after the other. What it was asked is kept.
+    fn api(watches: Vec<Vec<u8>>, asked: &Arc<Mutex<Vec<&'static str>>>) -> Api<ConfigMap> {
+        let (watches, asked) = (Mutex::new(watches.into_iter()), Arc::clone(asked));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            asked.lock().expect("no test panics in it").push(if is_watch { "watch" } else { "list" });
+            let body = match is_watch {
+                true => watches.lock().expect("no test panics in it").next(),
+                false => Some(br#"{"metadata": {"resourceVersion": "5"}, "items": []}"#.to_vec()),
+            };
+            async move {
+                let Some(body) = body else { return std::future::pending().await };
+                limited(Response::new(Body::from(body)), is_watch).await
+            }
+        });
+        Api::default_namespaced(Client::new(service, "default"))
+    }
+
+    /// What was asked, and the labels of failures, until an object comes.
+    async fn followed(mut watches: Vec<Vec<u8>>) -> (Vec<&'static str>, Vec<String>) {
+        let object = r#"{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "6"}}}"#;
+        watches.push(format!("{object}\n").into_bytes());
+        let (asked, failed) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
+        let count = {
+            let failed = Arc::clone(&failed);
+            move |error: &CallError| failed.lock().expect("no test panics in it").push(error.label())
+        };
+        let failures = Failures::new("watch", count);
+        let mut events = pin!(watch(api(watches, &asked), watcher::Config::default(), failures));
+        let object = async { while !matches!(events.next().await, Some(Event::Apply(_))) {} };
+        tokio::time::timeout(Duration::from_secs(20), object).await.expect("an object");
+        (asked.lock().expect("no test panics in it").clone(), failed.lock().expect("no test panics in it").clone())
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_ends_is_resumed() {
+        assert_eq!(followed(vec![Vec::new()]).await, (vec!["list", "watch", "watch"], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_watch_with_an_event_that_is_too_long_is_listed_again() {
+        let endless = vec![b' '; (8 << 20) + 1];
+        let (asked, failed) = followed(vec![endless]).await;
+        assert_eq!((asked, failed), (vec!["list", "watch", "list", "watch"], vec!["unreachable".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn a_watch_with_an_event_that_cannot_be_read_is_listed_again() {
+        let (asked, failed) = followed(vec![b"nonsense\n".to_vec()]).await;
+        assert_eq!((asked, failed), (vec!["list", "watch", "list", "watch"], vec!["malformed".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_too_old_is_listed_again_and_is_no_failure() {
+        let gone = br#"{"type": "ERROR", "object": {"status": "Failure", "code": 410, "message": "too old"}}"#;
+        assert_eq!(followed(vec![gone.to_vec()]).await, (vec!["list", "watch", "list", "watch"], vec![]));
+    }
+}
