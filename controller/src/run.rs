@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use portcullis_contract::PathKey;
-use portcullis_kubernetes::{ApiServer, Failures, Leadership, LeaseSettings, hold_lease};
+use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -60,7 +60,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let lease = LeaseSettings { namespace: args.namespace.clone(), name: args.lease_name(), identity: args.pod_name() };
     let (sender, leadership) = Leadership::new();
-    let (failures, end) = (Failures::new("hold the Lease", |_| ()), shutdown.clone());
+    let (failures, end) = (portcullis_kubernetes::Failures::new("hold the Lease", |_| ()), shutdown.clone());
     let lease = hold_lease(server.client.clone(), lease, sender, failures, async move { end.begun().await });
     let lease = tokio::spawn(lease);
 

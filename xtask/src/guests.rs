@@ -20,19 +20,28 @@ use crate::remap;
 const METADATA_SECTION: &str = "io.kubewarden.metadata";
 const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
-const GUESTS: [Guest; 4] = [
+/// The compiler of Rego guests, as `go run` takes it.
+const OPA: &str = "github.com/open-policy-agent/opa@v1.22.2";
+
+const GUESTS: [Guest; 8] = [
     Guest { name: "default-resources", language: Language::Rust },
     Guest { name: "no-privileged", language: Language::Rust },
     Guest { name: "required-labels", language: Language::Rust },
     Guest { name: "allowed-registries", language: Language::Go },
+    Guest { name: "host-paths", language: Language::Rego("kubewarden/host_paths/main") },
+    Guest { name: "required-probes", language: Language::Rego("required_probes/violation") },
+    Guest { name: "rego-builtins", language: Language::Rego("builtins/main") },
+    Guest { name: "rego-missing", language: Language::Rego("missing/main") },
 ];
 
 /// Builds the guests of these names, or all: the Rust ones into `examples/modules/`, the Go
 /// one into `target/guests/`.
 pub(crate) fn build(only: &[String]) -> Result<()> {
-    let (kept, large): (Vec<_>, Vec<_>) = select(only)?.into_iter().partition(|guest| guest.language == Language::Rust);
-    build_guests(&kept, &kept_dir(), None)?;
-    build_guests(&large, &output_dir(), None)
+    for guest in select(only)? {
+        let dir = guest.language.kept_dir().unwrap_or_else(output_dir);
+        build_guests(&[guest], &dir, None)?;
+    }
+    Ok(())
 }
 
 /// Builds the guests of these names, or all, into another folder. With an optimisation level
@@ -52,8 +61,9 @@ pub(crate) fn output_dir() -> PathBuf {
 /// Compares the committed modules with their sources as far as possible without a build: each
 /// one exists and has the metadata that is in `guests/` now.
 pub(crate) fn check() -> Result<()> {
-    for guest in GUESTS.iter().filter(|guest| guest.language == Language::Rust) {
-        let path = kept_dir().join(format!("{}.wasm", guest.name));
+    let kept = GUESTS.iter().filter_map(|guest| Some((guest, guest.language.kept_dir()?)));
+    for (guest, dir) in kept {
+        let path = dir.join(format!("{}.wasm", guest.name));
         let module = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         ensure!(
             module.ends_with(&metadata_section(guest)?),
@@ -88,6 +98,19 @@ struct Guest {
 enum Language {
     Rust,
     Go,
+    /// With its entrypoint.
+    Rego(&'static str),
+}
+
+impl Language {
+    /// The folder of modules of this language that are kept; nothing where they are too large.
+    fn kept_dir(self) -> Option<PathBuf> {
+        match self {
+            Self::Rust => Some(kept_dir()),
+            Self::Rego(_) => Some(root().join("guests/modules")),
+            Self::Go => None,
+        }
+    }
 }
 
 fn select(only: &[String]) -> Result<Vec<&'static Guest>> {
@@ -116,6 +139,7 @@ fn build_guests(guests: &[&Guest], out: &Path, opt_level: Option<&str>) -> Resul
                 target.join(WASM_TARGET).join("release").join(file)
             }
             Language::Go => build_go(guest, &target)?,
+            Language::Rego(entrypoint) => build_rego(guest, entrypoint, &target)?,
         };
         let suffix = match (guest.language, opt_level) {
             (Language::Rust, Some(level)) => format!("-o{level}"),
@@ -200,6 +224,21 @@ fn build_go(guest: &Guest, target: &Path) -> Result<PathBuf> {
         .env("GOARCH", "wasm");
     run(go)?;
     Ok(built)
+}
+
+/// Compiles a Rego guest with OPA, which Go fetches and builds the first time.
+fn build_rego(guest: &Guest, entrypoint: &str, target: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(target)?;
+    let bundle = target.join(format!("{}.tar.gz", guest.name));
+    let mut opa = Command::new("go");
+    opa.args(["run", OPA, "build", "-t", "wasm", "-e", entrypoint, "-o"]).arg(&bundle).arg("policy.rego");
+    opa.current_dir(root().join("guests").join(guest.name));
+    run(opa)?;
+    let mut tar = Command::new("tar");
+    tar.arg("--extract").arg("--file").arg(&bundle).arg("--directory").arg(target).args(["--absolute-names", "--transform"]);
+    tar.arg(format!("s|.*|{}.wasm|", guest.name)).arg("/policy.wasm");
+    run(tar)?;
+    Ok(target.join(format!("{}.wasm", guest.name)))
 }
 
 /// Adds the metadata and puts the module in place with a rename: `portcullis run` may be

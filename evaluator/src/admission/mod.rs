@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use portcullis_contract::{Mode, PolicyId, WebhookKind};
+use portcullis_contract::{Mode, PolicyId, Reason, WebhookKind};
 use portcullis_process::failpoint;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
@@ -119,6 +119,11 @@ impl Admission {
             Step::Evaluate(loaded) => loaded,
             Step::Decided(decision) => return decision.alone(&record.id, None),
         };
+        if draft.is_raw() && !loaded.takes_raw() {
+            let text = "internal server error: Gatekeeper does not support raw validation requests";
+            let refused = Err(EvaluationError::new(Reason::ModuleUnsupported, text));
+            return self.conclude(record, refused, &mut draft).alone(&record.id, None);
+        }
         let deadline = deadline(until, Instant::now(), loaded.timeout());
         let evaluation = Evaluation {
             record: Arc::clone(record),

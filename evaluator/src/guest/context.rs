@@ -8,6 +8,7 @@ use std::time::Instant;
 use wasmtime::{Memory, ResourceLimiterAsync};
 
 use super::preview1::Streams;
+use super::rego::Rego;
 use super::{CallError, Host, Parts};
 use crate::memory::Lease;
 
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(super) wapc: Exchange,
     /// WASI: arguments and streams.
     pub(super) wasi: Streams,
+    /// Rego: the functions of the instance, and its builtins.
+    pub(super) rego: Rego,
 }
 
 impl Context {
@@ -37,12 +40,13 @@ impl Context {
     pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant, lease: Lease) -> Self {
         Self {
             deadline,
-            growth: Growth { limits, lease },
+            growth: Growth { limits, lease, reserved: 0 },
             memory: None,
             host: Arc::clone(host),
             denied: false,
             wapc: Exchange::default(),
             wasi: Streams::default(),
+            rego: Rego::default(),
         }
     }
 }
@@ -73,12 +77,24 @@ pub(crate) struct Limits {
 pub(crate) struct Growth {
     limits: Limits,
     lease: Lease,
+    /// Taken for work of the host beside the instance, in bytes.
+    reserved: u64,
 }
 
 /// Whether an instance may grow, once that is known.
 type Decision<'a> = Pin<Box<dyn Future<Output = wasmtime::Result<bool>> + Send + 'a>>;
 
 impl Growth {
+    /// Takes memory for work of the host, of which there is one at a time: what was taken for the largest one counts for the others.
+    pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), CallError> {
+        let more = bytes.saturating_sub(self.reserved);
+        if more > 0 {
+            self.lease.grow(more).await.map_err(|error| CallError::Overloaded(error.to_string()))?;
+            self.reserved = bytes;
+        }
+        Ok(())
+    }
+
     /// Gives the instance `more` bytes, now or when they become available.
     fn grow<'a>(&'a mut self, more: u64) -> Decision<'a> {
         Box::pin(async move {

@@ -48,6 +48,9 @@ pub(crate) enum CallError {
     /// A capability was refused, and the guest failed over it; the text is what it would be without.
     #[error("{0}")]
     Denied(String),
+    /// It asks for what this host does not have.
+    #[error("{0}")]
+    Unsupported(String),
     /// This host failed.
     #[error("{0}")]
     Host(String),
@@ -65,6 +68,7 @@ impl CallError {
             Self::ReplyTooLarge => Reason::ResponseTooLarge,
             Self::Overloaded(_) => Reason::Overloaded,
             Self::Denied(_) => Reason::CapabilityDenied,
+            Self::Unsupported(_) => Reason::ModuleUnsupported,
             Self::Host(_) => Reason::InternalError,
         }
     }
@@ -89,7 +93,7 @@ impl CallError {
                 text: format!("Initialization failed: {function} init interrupted, execution deadline exceeded"),
                 timed_out: true,
             },
-            Self::Host(_) | Self::Overloaded(_) => self,
+            Self::Host(_) | Self::Overloaded(_) | Self::Unsupported(_) => self,
             other => Self::Init { text: format!("Initialization failed: {other}"), timed_out: false },
         }
     }

@@ -6,6 +6,7 @@ use wasmtime::{ExternType, Linker, Module, UnknownImportError, ValType};
 
 use super::context::{Context, Limits};
 use super::preview1;
+use super::rego::{self, RegoGuest};
 use super::wapc::{self, WapcGuest};
 use super::wasi::{self, WasiGuest};
 
@@ -17,6 +18,8 @@ pub(crate) struct Guests {
     engine: RunningEngine,
     wapc: Linker<Context>,
     wasi: Linker<Context>,
+    /// But for the memory, which is each instance's own.
+    rego: Linker<Context>,
 }
 
 /// A module that fits, ready to be instantiated.
@@ -25,6 +28,8 @@ pub(crate) enum Guest {
     Wapc(WapcGuest),
     /// Of mode `wasi`.
     Wasi(WasiGuest),
+    /// Of mode `opa` or `gatekeeper`.
+    Rego(Box<RegoGuest>),
 }
 
 /// Why a module does not fit.
@@ -44,9 +49,6 @@ pub(crate) enum LinkError {
         /// The calling convention.
         mode: ExecutionMode,
     },
-    /// A calling convention that is not there yet.
-    #[error("execution mode {} is not supported by this release; it comes with a later one", .0.as_str())]
-    Mode(ExecutionMode),
 }
 
 impl LinkError {
@@ -68,7 +70,9 @@ impl Guests {
         let mut wasi = Linker::new(engine.engine());
         wasi::add_to_linker(&mut wasi)?;
         preview1::add_to_linker(&mut wasi)?;
-        Ok(Self { engine, wapc, wasi })
+        let mut rego = Linker::new(engine.engine());
+        rego::add_to_linker(&mut rego)?;
+        Ok(Self { engine, wapc, wasi, rego })
     }
 
     /// Links a module.
@@ -101,7 +105,17 @@ impl Guests {
                 need("_start (a function without parameters and results)", is_procedure(module, "_start"))?;
                 Ok(Guest::Wasi(WasiGuest { pre, limits }))
             }
-            ExecutionMode::Opa | ExecutionMode::Gatekeeper => Err(LinkError::Mode(mode)),
+            ExecutionMode::Opa | ExecutionMode::Gatekeeper => {
+                let is_offered = |import: &wasmtime::ImportType<'_>| {
+                    import.module() == "env" && (import.name() == "memory" || import.name().starts_with("opa_"))
+                };
+                if let Some(import) = module.imports().find(|import| !is_offered(import)) {
+                    let name = format!("{}::{}", clean(import.module(), MAX_NAME), clean(import.name(), MAX_NAME));
+                    return Err(LinkError::UnknownImport(clean(&name, MAX_NAME)));
+                }
+                rego::check(module).map_err(|export| LinkError::Export { export, mode })?;
+                Ok(Guest::Rego(Box::new(RegoGuest::new(module, &self.rego, limits, mode))))
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use wasmtime::Module;
 
 use crate::guest::{CallError, Guest, Host, Operation, Parts};
 use crate::verdict::offload;
-use crate::verdict::reply;
+use crate::verdict::{rego, reply};
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
 
 /// A generation that passed all its checks.
@@ -71,13 +71,21 @@ impl Loaded {
     /// # Errors
     /// When the guest fails, is not done by `deadline`, or replies what is no verdict.
     pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
-        let payload = Parts::request(request, self.settings.clone());
+        let payload = Parts::request(request.clone(), self.settings.clone());
         // Held until the instance is gone and its reply is decoded.
         let (lease, _hold) = self.host.lease(deadline);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, lease).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let mode = self.mode;
+        if is_rego(mode) {
+            return offload::work(reply.len() + request.len(), move || rego::verdict(&reply, mode, &request)).await;
+        }
         offload::work(reply.len(), move || reply::verdict(&reply, mode)).await
+    }
+
+    /// Whether it can judge a request that is no AdmissionReview.
+    pub(crate) fn takes_raw(&self) -> bool {
+        self.mode != ExecutionMode::Gatekeeper
     }
 
     /// The generation.
@@ -106,6 +114,10 @@ impl Loaded {
     }
 }
 
+fn is_rego(mode: ExecutionMode) -> bool {
+    matches!(mode, ExecutionMode::Opa | ExecutionMode::Gatekeeper)
+}
+
 /// The texts of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
@@ -115,6 +127,7 @@ fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
         CallError::Overloaded(text) => text.clone(),
         // A command's own words on standard error are its whole message.
         CallError::Guest(said) | CallError::Denied(said) if mode == ExecutionMode::Wasi => said.clone(),
+        _ if is_rego(mode) => format!("internal server error: {error}"),
         _ => format!("internal server error: Guest call failure: {error}"),
     };
     EvaluationError::new(error.reason(), text)

@@ -1,4 +1,4 @@
-//! Running guests: one fresh instance a call, in the two calling conventions that a policy may have.
+//! Running guests: one fresh instance a call, in the calling conventions that a policy may have.
 //!
 //! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits. Nothing of one call is there for
 //! the next: instance, memory and [`Context`] are made anew each time.
@@ -15,6 +15,7 @@
 //! | standard error, and standard output where it is no reply | 64 KiB | dropped |
 //! | a log event while it is decoded | 16 KiB | logged as it is, cut |
 //! | one poll | 1,024 subscriptions | refused |
+//! | arguments and result of a builtin, Rego | 2 MiB of JSON; taken from the instance's memory budget | error |
 //!
 //! A host call does a bounded amount of work and returns to the guest, where the clock is looked at: a guest that calls
 //! its host for ever ends with its deadline like one that loops.
@@ -28,6 +29,7 @@ pub(crate) mod loaded;
 mod log;
 mod parts;
 mod preview1;
+mod rego;
 mod wapc;
 mod wasi;
 
@@ -37,6 +39,7 @@ pub(crate) use host::Grants;
 pub(crate) use link::{Guest, Guests, LinkError};
 pub(crate) use log::GuestLog;
 pub(crate) use parts::Parts;
+pub(crate) use rego::apply_patch;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -114,6 +117,7 @@ impl Guest {
         match self {
             Self::Wapc(guest) => guest.call(host, operation, payload, deadline, lease).await,
             Self::Wasi(guest) => guest.call(host, operation, payload, deadline, lease).await,
+            Self::Rego(guest) => guest.call(host, operation, payload, deadline, lease).await,
         }
     }
 }
@@ -122,12 +126,17 @@ impl Guest {
 fn store(pre: &wasmtime::InstancePre<Context>, context: Context) -> Store<Context> {
     let deadline = context.deadline;
     let mut store = Store::new(pre.module().engine(), context);
+    configure(&mut store, deadline);
+    store
+}
+
+/// Bounds what runs in a store: its growth, and its time until `deadline`.
+fn configure(store: &mut Store<Context>, deadline: Instant) {
     store.limiter_async(|context| &mut context.growth);
     store.set_epoch_deadline(FIRST_YIELD);
     store.epoch_deadline_callback(move |_| {
         if Instant::now() >= deadline { Err(Trap::Interrupt.into()) } else { Ok(UpdateDeadline::Yield(1)) }
     });
-    store
 }
 
 /// A fresh instance; its start function has run.

@@ -19,6 +19,17 @@ impl Parts {
         Self([text(b"{\"request\":"), request, text(b",\"settings\":"), settings, text(b"}")])
     }
 
+    /// Request and settings, of what [`Parts::request`] made.
+    pub(crate) fn documents(&self) -> Option<(Bytes, Bytes)> {
+        let [_, request, _, settings, end] = &self.0;
+        (!end.is_empty()).then(|| (request.clone(), settings.clone()))
+    }
+
+    /// All of them in one.
+    pub(crate) fn concat(&self) -> Vec<u8> {
+        self.0.concat()
+    }
+
     /// Their length together.
     pub(crate) fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()

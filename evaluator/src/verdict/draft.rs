@@ -63,6 +63,11 @@ impl<'a> Draft<'a> {
         Self { raw: Some(raw), subject: Subject::Raw, first: None, current: None, patch: None }
     }
 
+    /// Whether it is no Kubernetes object.
+    pub(crate) fn is_raw(&self) -> bool {
+        matches!(self.subject, Subject::Raw)
+    }
+
     /// What the evaluation of the next policy needs.
     pub(crate) fn edit(&self) -> Edit {
         Edit { subject: self.subject, first: self.first.clone(), is_left_out: false }

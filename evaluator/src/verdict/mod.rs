@@ -14,6 +14,7 @@ pub(crate) mod draft;
 pub(crate) mod group;
 pub(crate) mod offload;
 mod patch;
+pub(crate) mod rego;
 pub(crate) mod reply;
 pub(crate) mod text;
 mod warnings;

@@ -27,13 +27,18 @@ pub(crate) struct SettingsResponse {
 /// # Errors
 /// When the reply is no validation response.
 pub(crate) fn verdict(reply: &[u8], mode: ExecutionMode) -> Result<Verdict, EvaluationError> {
-    let mut verdict: Verdict = decode(reply).map_err(|cause| {
+    let verdict: Verdict = decode(reply).map_err(|cause| {
         let action = match mode {
             ExecutionMode::Wasi => "Cannot deserialize policy validation response",
             _ => "invalid response from policy",
         };
         EvaluationError::new(Reason::ResponseInvalid, format!("internal server error: {action}: {cause}"))
     })?;
+    Ok(cleaned(verdict))
+}
+
+/// The verdict with texts that can be shown.
+pub(super) fn cleaned(mut verdict: Verdict) -> Verdict {
     verdict.message = verdict.message.map(|text| clean(&text, MAX_TEXT));
     if let Some(warnings) = &mut verdict.warnings {
         warnings.iter_mut().for_each(|text| *text = clean(text, MAX_TEXT));
@@ -42,7 +47,7 @@ pub(crate) fn verdict(reply: &[u8], mode: ExecutionMode) -> Result<Verdict, Eval
         let shown = annotations.into_iter().map(|(key, text)| (clean(&key, 256), clean(&text, MAX_TEXT)));
         verdict.audit_annotations = Some(shown.collect());
     }
-    Ok(verdict)
+    verdict
 }
 
 /// The reply to `validate_settings`, or what is wrong with it.
@@ -51,10 +56,15 @@ pub(crate) fn settings(reply: &[u8]) -> Result<SettingsResponse, String> {
 }
 
 fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
+    decode_any::<Object<T>>(reply).map(|Object(response)| response)
+}
+
+/// Decodes what need not be an object.
+pub(super) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
     if json::is_deeper(reply, MAX_DEPTH) {
         return Err(format!("it is nested deeper than {MAX_DEPTH} levels"));
     }
-    serde_json::from_slice::<Object<T>>(reply).map(|Object(response)| response).map_err(|error| error.to_string())
+    serde_json::from_slice(reply).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ pub(crate) enum LoadError {
     /// Its module does not fit this host.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// Its module asks for what this host does not have.
+    #[error("{0}")]
+    Unsupported(String),
     /// It does not start.
     #[error("{0}")]
     Start(String),
@@ -55,6 +58,7 @@ impl LoadError {
         match self {
             Self::Artifact(error) => error.reason(),
             Self::Link(error) => error.reason(),
+            Self::Unsupported(_) => Reason::ModuleUnsupported,
             Self::Start(_) => Reason::InstantiationFailed,
             Self::NoMemory(_) => Reason::MemoryUnavailable,
             Self::StartTimedOut(_) => Reason::StartTimedOut,
@@ -90,6 +94,7 @@ impl Loading {
     ) -> Result<Arc<Loaded>, LoadError> {
         let settings = candidate.settings.get();
         check_size(settings)?;
+        check_context(candidate)?;
         let who = Claimant::new(id);
         let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
@@ -130,6 +135,17 @@ impl Loading {
     }
 }
 
+/// A Rego rule over objects that are not there is undefined, and a denial that depends on it never comes.
+fn check_context(candidate: &Candidate) -> Result<(), LoadError> {
+    let is_rego = matches!(candidate.execution_mode, ExecutionMode::Opa | ExecutionMode::Gatekeeper);
+    if is_rego && !candidate.context_aware_resources.is_empty() {
+        let text = "this release does not give objects of the cluster to Rego policies yet: remove contextAwareResources if the \
+                    policy works without them";
+        return Err(LoadError::Unsupported(text.to_owned()));
+    }
+    Ok(())
+}
+
 fn check_size(settings: &str) -> Result<(), LoadError> {
     if settings.len() >= MAX_SETTINGS {
         return Err(LoadError::Settings(format!(
@@ -153,6 +169,7 @@ fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), L
         Err(CallError::Init { text, timed_out: true }) => return Err(LoadError::StartTimedOut(quote(&text))),
         Err(CallError::Init { text, timed_out: false }) => return Err(LoadError::Start(quote(&text))),
         Err(CallError::Overloaded(text)) => return Err(LoadError::NoMemory(text)),
+        Err(CallError::Unsupported(text)) => return Err(LoadError::Unsupported(text)),
         Err(CallError::Host(text)) => return Err(LoadError::Start(quote(&format!("Initialization failed: {text}")))),
         Err(error @ (CallError::Guest(_) | CallError::Denied(_))) if is_wasi => {
             return Err(LoadError::SettingsCheck(quote(&error.to_string())));

@@ -36,12 +36,16 @@ async fn modules_that_do_not_fit_are_named() {
 }
 
 #[tokio::test]
-async fn modes_that_come_later_are_refused_by_name() {
+async fn a_module_without_the_functions_of_opa_is_no_rego_policy() {
     for mode in [ExecutionMode::Opa, ExecutionMode::Gatekeeper] {
         let mut policy = Policy::guest(ID, "always_accept");
         policy.last().execution_mode = mode;
         let (reason, text) = Rig::start().refusal(policy).await;
-        assert!(reason == Reason::ModuleUnsupported && text.contains(mode.as_str()), "{text}");
+        assert!(reason == Reason::ModuleUnsupported && text.contains("wapc::"), "{text}");
+        let mut policy = Policy::guest(ID, "opa_abi");
+        policy.last().execution_mode = mode;
+        let (reason, text) = Rig::start().refusal(policy).await;
+        assert!(reason == Reason::ModuleUnsupported && text.contains("opa_malloc") && text.contains(mode.as_str()), "{text}");
     }
 }
 

@@ -9,5 +9,6 @@ mod examples;
 mod following;
 mod hosting;
 mod loading;
+mod rego;
 mod rig;
 mod speed;

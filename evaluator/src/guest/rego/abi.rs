@@ -1,0 +1,257 @@
+//! What a module and its host call of each other, with every address taken as hostile.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use wasmtime::{AsContextMut, Caller, ExternType, Instance, Linker, MemoryType, Module, Store, TypedFunc};
+
+use super::super::error::quote;
+use super::super::linear_memory::index;
+use super::super::{CallError, Context, MAX_REPLY};
+use super::builtins;
+use crate::review::json;
+use crate::verdict::offload;
+
+/// Largest text of the arguments of one builtin, in bytes, all together, and of its result.
+const MAX_VALUE: usize = 2 << 20;
+/// Deepest nesting of a value that a builtin takes.
+const MAX_DEPTH: usize = 128;
+/// Longest text of `print`, `trace` or an abort that is looked at, in bytes.
+const MAX_TEXT: usize = 64 << 10;
+
+/// The functions of a module that its host calls.
+pub(super) struct Exports {
+    malloc: TypedFunc<i32, i32>,
+    parse: TypedFunc<(i32, i32), i32>,
+    dump: TypedFunc<i32, i32>,
+    builtins: TypedFunc<(), i32>,
+    new_context: TypedFunc<(), i32>,
+    set_input: TypedFunc<(i32, i32), ()>,
+    set_data: TypedFunc<(i32, i32), ()>,
+    set_entrypoint: TypedFunc<(i32, i32), ()>,
+    eval: TypedFunc<i32, i32>,
+    result: TypedFunc<i32, i32>,
+}
+
+/// The names of the exports with their types, as an error shows them.
+const EXPORTS: [(&str, usize, usize, &str); 10] = [
+    ("opa_malloc", 1, 1, "opa_malloc (a function of an i32 that gives an i32)"),
+    ("opa_json_parse", 2, 1, "opa_json_parse (a function of two i32 that gives an i32)"),
+    ("opa_json_dump", 1, 1, "opa_json_dump (a function of an i32 that gives an i32)"),
+    ("builtins", 0, 1, "builtins (a function that gives an i32)"),
+    ("opa_eval_ctx_new", 0, 1, "opa_eval_ctx_new (a function that gives an i32)"),
+    ("opa_eval_ctx_set_input", 2, 0, "opa_eval_ctx_set_input (a function of two i32)"),
+    ("opa_eval_ctx_set_data", 2, 0, "opa_eval_ctx_set_data (a function of two i32)"),
+    ("opa_eval_ctx_set_entrypoint", 2, 0, "opa_eval_ctx_set_entrypoint (a function of two i32)"),
+    ("eval", 1, 1, "eval (a function of an i32 that gives an i32)"),
+    ("opa_eval_ctx_get_result", 1, 1, "opa_eval_ctx_get_result (a function of an i32 that gives an i32)"),
+];
+
+/// The export that a module lacks, or has with another type.
+pub(in super::super) fn check(module: &Module) -> Result<(), &'static str> {
+    let is_i32 = |ty: wasmtime::ValType| matches!(ty, wasmtime::ValType::I32);
+    for (name, params, results, shown) in EXPORTS {
+        let Some(ExternType::Func(ty)) = module.get_export(name) else { return Err(shown) };
+        let fits = ty.params().len() == params && ty.results().len() == results;
+        if !fits || !ty.params().chain(ty.results()).all(is_i32) {
+            return Err(shown);
+        }
+    }
+    match memory_import(module) {
+        Some(memory) if memory.is_64() || memory.is_shared() || memory.page_size_log2() != 16 => {
+            Err("a memory of 32 bits for itself")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The memory that the module takes from its host.
+pub(super) fn memory_import(module: &Module) -> Option<MemoryType> {
+    module.imports().find_map(|import| match import.ty() {
+        ExternType::Memory(memory) if (import.module(), import.name()) == ("env", "memory") => Some(memory),
+        _ => None,
+    })
+}
+
+impl Exports {
+    pub(super) fn of(instance: &Instance, store: &mut Store<Context>) -> Result<Self, CallError> {
+        let missing = |error: wasmtime::Error| CallError::Host(format!("failed to find an export: {error:#}"));
+        Ok(Self {
+            malloc: instance.get_typed_func(&mut *store, "opa_malloc").map_err(missing)?,
+            parse: instance.get_typed_func(&mut *store, "opa_json_parse").map_err(missing)?,
+            dump: instance.get_typed_func(&mut *store, "opa_json_dump").map_err(missing)?,
+            builtins: instance.get_typed_func(&mut *store, "builtins").map_err(missing)?,
+            new_context: instance.get_typed_func(&mut *store, "opa_eval_ctx_new").map_err(missing)?,
+            set_input: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_input").map_err(missing)?,
+            set_data: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_data").map_err(missing)?,
+            set_entrypoint: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_entrypoint").map_err(missing)?,
+            eval: instance.get_typed_func(&mut *store, "eval").map_err(missing)?,
+            result: instance.get_typed_func(&mut *store, "opa_eval_ctx_get_result").map_err(missing)?,
+        })
+    }
+}
+
+/// One of the functions, while the store is used for calling it.
+fn export<T>(store: &mut impl AsContextMut<Data = Context>, which: impl Fn(&Exports) -> T) -> Result<T, CallError> {
+    let mut context = store.as_context_mut();
+    let exports = context.data_mut().rego.exports.as_ref();
+    // A start function may call a builtin before the instance is there.
+    exports.map(which).ok_or_else(|| CallError::Trap("the module calls its host before it has started".to_owned()))
+}
+
+async fn call<P, R>(
+    store: &mut impl AsContextMut<Data = Context>,
+    function: &TypedFunc<P, R>,
+    parameters: P,
+) -> Result<R, CallError>
+where
+    P: wasmtime::WasmParams + Sync,
+    R: wasmtime::WasmResults + Sync,
+{
+    function.call_async(store.as_context_mut(), parameters).await.map_err(|error| CallError::of(&error))
+}
+
+/// Puts a JSON text into the guest's memory as a value, and gives its address.
+pub(super) async fn push(store: &mut impl AsContextMut<Data = Context>, text: &[u8]) -> Result<i32, CallError> {
+    let (malloc, parse) = export(store, |exports| (exports.malloc.clone(), exports.parse.clone()))?;
+    let length = i32::try_from(text.len()).map_err(|_| CallError::Limit("a value is above 2 GiB".to_owned()))?;
+    let address = call(store, &malloc, length).await?;
+    let memory = memory(store)?;
+    let written = memory.write(store.as_context_mut(), index(address), text);
+    written.map_err(|_| CallError::Trap("opa_malloc: an address leads out of the guest's memory".to_owned()))?;
+    match call(store, &parse, (address, length)).await? {
+        0 => Err(CallError::Guest("the module's JSON parser refuses a value".to_owned())),
+        value => Ok(value),
+    }
+}
+
+/// The JSON text of a value in the guest's memory, of at most `limit` bytes.
+async fn pull(
+    store: &mut impl AsContextMut<Data = Context>,
+    value: i32,
+    limit: usize,
+) -> Result<Option<Vec<u8>>, CallError> {
+    let dump = export(store, |exports| exports.dump.clone())?;
+    let address = call(store, &dump, value).await?;
+    let memory = memory(store)?;
+    let context = store.as_context_mut();
+    Ok(text(memory.data(&context), address, limit)?.map(<[u8]>::to_vec))
+}
+
+/// A text that ends with a zero; nothing where it is longer than `limit`.
+fn text(memory: &[u8], address: i32, limit: usize) -> Result<Option<&[u8]>, CallError> {
+    let outside = || CallError::Trap("a text leads out of the guest's memory".to_owned());
+    let from = memory.get(index(address)..).ok_or_else(outside)?;
+    let window = &from[..from.len().min(limit + 1)];
+    match window.iter().position(|byte| *byte == 0) {
+        Some(end) => Ok(Some(&window[..end])),
+        None if window.len() > limit => Ok(None),
+        None => Err(outside()),
+    }
+}
+
+fn memory(store: &mut impl AsContextMut<Data = Context>) -> Result<wasmtime::Memory, CallError> {
+    let memory = store.as_context_mut().data().memory;
+    memory.ok_or_else(|| CallError::Host("a Rego instance has no memory".to_owned()))
+}
+
+/// The names and numbers of the builtins that a module asks its host for.
+pub(super) async fn builtins(store: &mut Store<Context>) -> Result<BTreeMap<String, i32>, CallError> {
+    let function = export(store, |exports| exports.builtins.clone())?;
+    let address = call(store, &function, ()).await?;
+    let told = pull(store, address, MAX_VALUE).await?;
+    let unreadable = || CallError::Trap("builtins: what the module gives is no object of names and numbers".to_owned());
+    told.and_then(|text| serde_json::from_slice(&text).ok()).ok_or_else(unreadable)
+}
+
+/// Evaluates, and gives the JSON text of the result.
+pub(super) async fn evaluate(
+    store: &mut Store<Context>,
+    entrypoint: i32,
+    input: i32,
+    data: i32,
+) -> Result<Vec<u8>, CallError> {
+    let new_context = export(store, |exports| exports.new_context.clone())?;
+    let setters = export(store, |exports| {
+        [exports.set_input.clone(), exports.set_data.clone(), exports.set_entrypoint.clone()]
+    })?;
+    let (eval, result) = export(store, |exports| (exports.eval.clone(), exports.result.clone()))?;
+    let context = call(store, &new_context, ()).await?;
+    for (set, value) in setters.iter().zip([input, data, entrypoint]) {
+        call(store, set, (context, value)).await?;
+    }
+    call(store, &eval, context).await?;
+    let address = call(store, &result, context).await?;
+    pull(store, address, MAX_REPLY).await?.ok_or(CallError::ReplyTooLarge)
+}
+
+/// Runs a builtin on values in the guest's memory. The memory that the host needs is taken from the instance's budget first.
+async fn run_builtin(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) -> Result<i32, CallError> {
+    let found = caller.data().rego.builtins.get(&id).copied();
+    let builtin = found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
+    let failed = |text: String| CallError::Guest(format!("{}: {text}", builtin.name));
+    let too_large = || CallError::Limit(format!("{}: its values are above {MAX_VALUE} bytes", builtin.name));
+    let (mut values, mut size) = (Vec::with_capacity(arguments.len()), 0);
+    for argument in arguments {
+        let text = pull(caller, *argument, MAX_VALUE - size).await?.ok_or_else(too_large)?;
+        size += text.len();
+        if json::is_deeper(&text, MAX_DEPTH) {
+            return Err(failed(format!("a value is nested deeper than {MAX_DEPTH} levels")));
+        }
+        values.push(text);
+    }
+    caller.data_mut().growth.reserve(builtins::memory_for(size)).await?;
+    let seed = caller.data_mut().rego.scene.seed();
+    let done = offload::work(size, move || {
+        let values: Result<Vec<Value>, _> = values.iter().map(|text| serde_json::from_slice(text)).collect();
+        let value = (builtin.run)(&builtins::Arguments::new(values.map_err(|error| error.to_string())?, seed))?;
+        serde_json::to_vec(&value).map_err(|error| error.to_string())
+    });
+    let text = done.await.map_err(failed)?;
+    if text.len() > MAX_VALUE {
+        return Err(too_large());
+    }
+    if let Some(said) = (builtin.said)(&text) {
+        caller.data().host.log.console(said.as_bytes());
+    }
+    push(caller, &text).await
+}
+
+/// Defines the imports of module `env`, but for the memory.
+pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
+    let module = "env";
+    linker.func_wrap(module, "opa_abort", |mut caller: Caller<'_, Context>, address: i32| {
+        let said = said(&mut caller, address);
+        Err::<(), _>(wasmtime::Error::new(CallError::Guest(said)))
+    })?;
+    linker.func_wrap(module, "opa_println", |mut caller: Caller<'_, Context>, address: i32| {
+        let said = said(&mut caller, address);
+        caller.data().host.log.console(said.as_bytes());
+    })?;
+    linker.func_wrap_async(module, "opa_builtin0", |mut caller, (id, _): (i32, i32)| {
+        Box::new(async move { run_builtin(&mut caller, id, &[]).await.map_err(wasmtime::Error::new) })
+    })?;
+    linker.func_wrap_async(module, "opa_builtin1", |mut caller, (id, _, a): (i32, i32, i32)| {
+        Box::new(async move { run_builtin(&mut caller, id, &[a]).await.map_err(wasmtime::Error::new) })
+    })?;
+    linker.func_wrap_async(module, "opa_builtin2", |mut caller, (id, _, a, b): (i32, i32, i32, i32)| {
+        Box::new(async move { run_builtin(&mut caller, id, &[a, b]).await.map_err(wasmtime::Error::new) })
+    })?;
+    linker.func_wrap_async(module, "opa_builtin3", |mut caller, (id, _, a, b, c): (i32, i32, i32, i32, i32)| {
+        Box::new(async move { run_builtin(&mut caller, id, &[a, b, c]).await.map_err(wasmtime::Error::new) })
+    })?;
+    linker.func_wrap_async(module, "opa_builtin4", |mut caller, (id, _, a, b, c, d): (i32, i32, i32, i32, i32, i32)| {
+        Box::new(async move { run_builtin(&mut caller, id, &[a, b, c, d]).await.map_err(wasmtime::Error::new) })
+    })?;
+    Ok(())
+}
+
+/// A text of the guest for people, cut.
+fn said(caller: &mut Caller<'_, Context>, address: i32) -> String {
+    let Ok(memory) = memory(caller) else { return String::new() };
+    match text(memory.data(&*caller), address, MAX_TEXT) {
+        Ok(Some(text)) => quote(text),
+        Ok(None) => "a text that is too long to show".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,65 @@
+//! The arguments of a builtin, taken by place and type.
+
+use serde_json::{Map, Value};
+
+/// They are as many as the module gave, which need not be as many as the builtin has.
+pub(in super::super) struct Arguments {
+    values: Vec<Value>,
+    seed: u64,
+}
+
+impl Arguments {
+    pub(in super::super) fn new(values: Vec<Value>, seed: u64) -> Self {
+        Self { values, seed }
+    }
+
+    /// A number that is the same for all builtins of one call.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(super) fn value(&self, place: usize) -> Result<&Value, String> {
+        self.values.get(place).ok_or_else(|| format!("argument {} is missing", place + 1))
+    }
+
+    pub(super) fn text(&self, place: usize) -> Result<&str, String> {
+        self.value(place)?.as_str().ok_or_else(|| is_no("string", place))
+    }
+
+    pub(super) fn integer(&self, place: usize) -> Result<i64, String> {
+        integer(self.value(place)?).ok_or_else(|| is_no("whole number", place))
+    }
+
+    pub(super) fn list(&self, place: usize) -> Result<&[Value], String> {
+        self.value(place)?.as_array().map(Vec::as_slice).ok_or_else(|| is_no("list", place))
+    }
+
+    pub(super) fn object(&self, place: usize) -> Result<&Map<String, Value>, String> {
+        self.value(place)?.as_object().ok_or_else(|| is_no("object", place))
+    }
+
+    /// A text, or several.
+    pub(super) fn texts(&self, place: usize) -> Result<Vec<&str>, String> {
+        match self.value(place)? {
+            Value::String(text) => Ok(vec![text]),
+            Value::Array(list) => {
+                list.iter().map(|item| item.as_str().ok_or_else(|| is_no("list of strings", place))).collect()
+            }
+            _ => Err(is_no("string or list of strings", place)),
+        }
+    }
+}
+
+/// A number without a fraction, however it is written.
+pub(super) fn integer(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| {
+        let float = value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15)?;
+        // Exact: the value is whole and within 2^53.
+        #[expect(clippy::cast_possible_truncation, reason = "checked above")]
+        Some(float as i64)
+    })
+}
+
+fn is_no(what: &str, place: usize) -> String {
+    format!("argument {} is no {what}", place + 1)
+}

@@ -1,0 +1,134 @@
+//! Texts as other texts: base64url, hexadecimal digits, query strings, YAML.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+
+use super::{Arguments, Outcome};
+
+pub(super) fn base64url_no_pad(arguments: &Arguments) -> Outcome {
+    Ok(URL_SAFE_NO_PAD.encode(arguments.text(0)?).into())
+}
+
+pub(super) fn hex_encode(arguments: &Arguments) -> Outcome {
+    Ok(hex(arguments.text(0)?.as_bytes()).into())
+}
+
+pub(super) fn hex_decode(arguments: &Arguments) -> Outcome {
+    let digits: Option<Vec<u32>> = arguments.text(0)?.chars().map(|digit| digit.to_digit(16)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or("it is not made of pairs of hexadecimal digits")?;
+    let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits"));
+    Ok(text(bytes.collect())?.into())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn json_is_valid(arguments: &Arguments) -> Outcome {
+    let text = arguments.value(0)?.as_str();
+    Ok(text.is_some_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()).into())
+}
+
+pub(super) fn urlquery_encode(arguments: &Arguments) -> Outcome {
+    Ok(form_urlencoded::byte_serialize(arguments.text(0)?.as_bytes()).collect::<String>().into())
+}
+
+pub(super) fn urlquery_decode(arguments: &Arguments) -> Outcome {
+    let encoded = arguments.text(0)?;
+    // What has no name is decoded as one.
+    let pair = format!("={}", encoded.replace('&', "%26").replace('=', "%3D"));
+    Ok(form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()).collect::<String>().into())
+}
+
+pub(super) fn urlquery_encode_object(arguments: &Arguments) -> Outcome {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    let mut names: Vec<_> = arguments.object(0)?.iter().collect();
+    names.sort_unstable_by_key(|(name, _)| *name);
+    for (name, value) in names {
+        match value {
+            Value::String(value) => drop(query.append_pair(name, value)),
+            Value::Array(values) => {
+                for value in values {
+                    query.append_pair(name, value.as_str().ok_or("a value is neither a string nor a list of strings")?);
+                }
+            }
+            _ => return Err("a value is neither a string nor a list of strings".to_owned()),
+        }
+    }
+    Ok(query.finish().into())
+}
+
+pub(super) fn urlquery_decode_object(arguments: &Arguments) -> Outcome {
+    let mut object = Map::new();
+    for (name, value) in form_urlencoded::parse(arguments.text(0)?.as_bytes()) {
+        let values = object.entry(name.into_owned()).or_insert_with(|| Value::Array(Vec::new()));
+        values.as_array_mut().expect("only lists are put in").push(value.into_owned().into());
+    }
+    Ok(object.into())
+}
+
+pub(super) fn yaml_is_valid(arguments: &Arguments) -> Outcome {
+    let text = arguments.value(0)?.as_str();
+    Ok(text.is_some_and(|text| serde_saphyr::from_str::<serde::de::IgnoredAny>(text).is_ok()).into())
+}
+
+pub(super) fn yaml_marshal(arguments: &Arguments) -> Outcome {
+    serde_saphyr::to_string(arguments.value(0)?).map(Value::String).map_err(|error| error.to_string())
+}
+
+pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
+    // The error of the library quotes the text, which is for nobody's log.
+    let line = |error: &serde_saphyr::Error| error.location().map_or(0, |location| location.line());
+    serde_saphyr::from_str(arguments.text(0)?).map_err(|error| format!("line {}: it is no YAML", line(&error)))
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|_| "what it says is no UTF-8".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::run;
+
+    /// Values of OPA's own tests and documentation.
+    #[test]
+    fn known_answers() {
+        let of = |name, argument: &str| run(name, json!([argument])).expect("a text");
+        assert_eq!(of("base64url.encode_no_pad", "a?>"), "YT8-");
+        assert_eq!(of("hex.encode", "lorem ipsum"), "6c6f72656d20697073756d");
+        assert_eq!(of("hex.decode", "6C6f72656d20697073756d"), "lorem ipsum");
+        assert!(run("hex.decode", json!(["6c6"])).is_err() && run("hex.decode", json!(["ff"])).is_err());
+        assert_eq!(of("urlquery.encode", "a=b+1 &"), "a%3Db%2B1+%26");
+        assert_eq!(of("urlquery.decode", "a%3Db%2B1+%26"), "a=b+1 &");
+        let query = json!([{"c": ["d", "e"], "a": "b&"}]);
+        assert_eq!(run("urlquery.encode_object", query), Ok(json!("a=b%26&c=d&c=e")));
+        assert_eq!(of("urlquery.decode_object", "a=b%26&c=d&c=e"), json!({"a": ["b&"], "c": ["d", "e"]}));
+        assert_eq!((of("json.is_valid", "[1]"), of("json.is_valid", "[1")), (json!(true), json!(false)));
+    }
+
+    #[test]
+    fn yaml() {
+        assert_eq!(run("yaml.unmarshal", json!(["a: [1, x]\nb: {c: true}\n"])), Ok(json!({"a": [1, "x"], "b": {"c": true}})));
+        let value = json!({"a": ["1", 2, null], "b": {"c": "yes"}});
+        let text = run("yaml.marshal", json!([value])).expect("a text");
+        assert_eq!(run("yaml.unmarshal", json!([text])), Ok(value));
+        assert_eq!(run("yaml.is_valid", json!(["a: [1"])), Ok(json!(false)));
+        let error = run("yaml.unmarshal", json!(["a: 1\nb: [secret"])).expect_err("no YAML");
+        assert!(error.contains("it is no YAML") && !error.contains("secret"), "{error}");
+    }
+
+    /// A few hundred bytes that would be a billion texts.
+    #[test]
+    fn aliases_of_aliases_are_refused() {
+        let mut text = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+        for level in 1..10 {
+            let before = format!("*a{}", level - 1);
+            text += &format!("a{level}: &a{level} [{}]\n", [&*before; 9].join(", "));
+        }
+        assert!(run("yaml.unmarshal", json!([text])).is_err());
+        assert!(run("yaml.unmarshal", json!(["[".repeat(100_000)])).is_err());
+    }
+}

@@ -1,0 +1,38 @@
+//! `io.jwt.decode`: what a token says. Nothing of it is checked.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+
+use super::{Arguments, Outcome};
+
+/// Header, claims, and the signature in hexadecimal digits.
+pub(super) fn decode(arguments: &Arguments) -> Outcome {
+    let parts: Vec<&str> = arguments.text(0)?.split('.').collect();
+    let [header, claims, signature] = parts[..] else {
+        return Err("it does not have the three parts of a JWS in compact form".to_owned());
+    };
+    let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).map_err(|_| "a part is no base64url".to_owned());
+    let object = |part: &str| -> Result<Value, String> {
+        let value: Value = serde_json::from_slice(&bytes(part)?).map_err(|_| "a part is no JSON".to_owned())?;
+        if value.is_object() { Ok(value) } else { Err("a part is no JSON object".to_owned()) }
+    };
+    let signature = super::encoding::hex(&bytes(signature)?);
+    Ok(Value::Array(vec![object(header)?, object(claims)?, signature.into()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::run;
+
+    #[test]
+    fn the_parts_of_a_token() {
+        let token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AQI";
+        assert_eq!(run("io.jwt.decode", json!([token])), Ok(json!([{"alg": "HS256"}, {"sub": "a"}, "0102"])));
+        for odd in ["", "a.b", "a.b.c", "e30.e30.e30.e30", "WzFd.e30.AQI"] {
+            assert!(run("io.jwt.decode", json!([odd])).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Builtins of Rego that OPA leaves to its host. Each is a pure function of its arguments; those that are random are so once a request.
+//!
+//! What a builtin refuses ends the evaluation with an error, and so rejects: undefined, as OPA has it outside of strict mode, could make a rule
+//! that denies fall silent.
+
+mod arguments;
+mod crypto;
+mod encoding;
+mod jwt;
+mod network;
+mod object;
+mod regex;
+mod semver;
+mod strings;
+mod time;
+mod units;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+pub(super) use self::arguments::Arguments;
+pub(crate) use self::object::apply_patch;
+
+/// What a builtin gives: a value, or what is wrong with its arguments.
+type Outcome = Result<Value, String>;
+/// What a builtin does.
+type Run = fn(&Arguments) -> Outcome;
+
+/// A builtin.
+#[derive(Clone, Copy)]
+pub(super) struct Builtin {
+    pub(super) name: &'static str,
+    pub(super) run: Run,
+    /// What of its result goes to the policy's log.
+    pub(super) said: fn(&[u8]) -> Option<String>,
+}
+
+/// What builtins know of the call that they are a part of.
+#[derive(Default)]
+pub(super) struct Scene(Option<u64>);
+
+impl Scene {
+    /// A number that is the same for the whole call, and another one for the next.
+    pub(super) fn seed(&mut self) -> u64 {
+        *self.0.get_or_insert_with(|| {
+            use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+            RandomState::new().build_hasher().finish()
+        })
+    }
+}
+
+/// Host memory that a builtin takes for arguments of so many bytes of JSON: a list of empty lists has the most for its length.
+pub(super) fn memory_for(bytes: usize) -> u64 {
+    const PER_BYTE: u64 = 16;
+    u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(PER_BYTE)
+}
+
+/// Names of a module's builtins by what this host has. An error names those that it does not have.
+pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>, String> {
+    let (mut found, mut missing) = (HashMap::new(), Vec::new());
+    for (name, id) in names {
+        match ALL.iter().find(|(known, _)| *known == name) {
+            Some((name, run)) => {
+                let said = if *name == "trace" || *name == "internal.print" { strings::said } else { |_: &[u8]| None };
+                found.insert(id, Builtin { name, run: *run, said });
+            }
+            None => missing.push(portcullis_contract::clean(&name, 64)),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    let no_network = ["http.send", "net.lookup_ip_addr"];
+    let why = if missing.iter().any(|name| no_network.contains(&&**name)) { "; policies have no network" } else { "" };
+    missing.truncate(16);
+    Err(format!("Missing Rego builtins: {}{why}", missing.join(", ")))
+}
+
+/// All of them. Upstream knows two without their prefix, so both names are taken.
+const ALL: &[(&str, Run)] = &[
+    ("base64url.encode_no_pad", encoding::base64url_no_pad),
+    ("crypto.hmac.equal", crypto::hmac_equal),
+    ("crypto.hmac.sha1", crypto::hmac_sha1),
+    ("crypto.hmac.sha256", crypto::hmac_sha256),
+    ("crypto.hmac.sha512", crypto::hmac_sha512),
+    ("crypto.sha1", crypto::sha1),
+    ("crypto.sha256", crypto::sha256),
+    ("date", time::date),
+    ("glob.quote_meta", strings::quote_glob),
+    ("hex.decode", encoding::hex_decode),
+    ("hex.encode", encoding::hex_encode),
+    ("indexof_n", strings::indexof_n),
+    ("internal.print", strings::print),
+    ("io.jwt.decode", jwt::decode),
+    ("json.is_valid", encoding::json_is_valid),
+    ("json.patch", object::patch),
+    ("net.cidr_contains", network::cidr_contains),
+    ("net.cidr_intersects", network::cidr_intersects),
+    ("net.cidr_is_valid", network::cidr_is_valid),
+    ("net.cidr_overlap", network::cidr_contains),
+    ("numbers.range_step", units::range_step),
+    ("object.subset", object::subset),
+    ("object.union_n", object::union_n),
+    ("opa.runtime", object::runtime),
+    ("parse_rfc3339_ns", time::parse_rfc3339),
+    ("rand.intn", units::rand_intn),
+    ("regex.find_n", regex::find_n),
+    ("regex.is_valid", regex::is_valid),
+    ("regex.match", regex::is_match),
+    ("regex.replace", regex::replace),
+    ("regex.split", regex::split),
+    ("regex.template_match", regex::template_match),
+    ("semver.compare", semver::compare),
+    ("semver.is_valid", semver::is_valid),
+    ("sprintf", strings::sprintf),
+    ("strings.any_prefix_match", strings::any_prefix),
+    ("strings.any_suffix_match", strings::any_suffix),
+    ("strings.count", strings::count),
+    ("strings.reverse", strings::reverse),
+    ("time.add_date", time::add_date),
+    ("time.clock", time::clock),
+    ("time.date", time::date),
+    ("time.diff", time::diff),
+    ("time.format", time::format),
+    ("time.now_ns", time::now),
+    ("time.parse_duration_ns", time::parse_duration),
+    ("time.parse_ns", time::parse),
+    ("time.parse_rfc3339_ns", time::parse_rfc3339),
+    ("time.weekday", time::weekday),
+    ("trace", strings::trace),
+    ("units.parse", units::parse),
+    ("units.parse_bytes", units::parse_bytes),
+    ("urlquery.decode", encoding::urlquery_decode),
+    ("urlquery.decode_object", encoding::urlquery_decode_object),
+    ("urlquery.encode", encoding::urlquery_encode),
+    ("urlquery.encode_object", encoding::urlquery_encode_object),
+    ("uuid.rfc4122", units::uuid),
+    ("yaml.is_valid", encoding::yaml_is_valid),
+    ("yaml.marshal", encoding::yaml_marshal),
+    ("yaml.unmarshal", encoding::yaml_unmarshal),
+];
+
+#[cfg(test)]
+pub(super) fn run(name: &str, arguments: Value) -> Outcome {
+    let (_, run) = ALL.iter().find(|(known, _)| *known == name).expect("a builtin");
+    let Value::Array(values) = arguments else { panic!("a list of arguments") };
+    run(&Arguments::new(values, 7))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_host_does_not_have_is_named() {
+        let names = |names: &[&str]| names.iter().zip(1..).map(|(name, id)| ((*name).to_owned(), id)).collect();
+        assert_eq!(find(names(&["sprintf", "trace"])).expect("both").len(), 2);
+        let error = |list: &[&str]| find(names(list)).err().expect("one is missing");
+        assert_eq!(error(&["sprintf", "graphql.parse", "x.y"]), "Missing Rego builtins: graphql.parse, x.y");
+        assert_eq!(error(&["http.send"]), "Missing Rego builtins: http.send; policies have no network");
+        let many: Vec<String> = (0..500).map(|number| format!("{number:0>200}")).collect();
+        assert!(error(&many.iter().map(String::as_str).collect::<Vec<_>>()).len() < 2048);
+    }
+
+    #[test]
+    fn each_is_listed_once() {
+        assert!(ALL.iter().zip(&ALL[1..]).all(|(one, next)| one.0 < next.0));
+    }
+
+    #[test]
+    fn no_argument_makes_one_panic() {
+        use serde_json::json;
+        let odd = [
+            json!(null), json!(true), json!(-1), json!(1e300), json!(9_223_372_036_854_775_807_i64), json!(""), json!("%"),
+            json!("%*d%99999999999d%.9999999f%[3]v"), json!("\u{0}é\u{10FFFF}"), json!([]), json!([[], [null]]), json!({"a": {"b": []}}),
+            json!("["), json!("2006-01-02T15:04:05Z07:00"), json!([i64::MAX, "Mars/Phobos"]), json!("a.b.c"), json!("1.0.0-"),
+        ];
+        for (_, run) in ALL {
+            for count in 0..=4 {
+                for first in &odd {
+                    for second in &odd {
+                        let mut values = vec![first.clone(), second.clone(), first.clone(), second.clone()];
+                        values.truncate(count);
+                        let _ = run(&Arguments::new(values, 1));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Texts: `sprintf` after Go's package fmt, searching, and what policies say.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::arguments::integer;
+use super::{Arguments, Outcome};
+
+/// Widest field and longest fraction of `sprintf`; Go's own limit is a million.
+const MAX_WIDTH: usize = 1024;
+
+pub(super) fn quote_glob(arguments: &Arguments) -> Outcome {
+    let mut quoted = String::new();
+    for character in arguments.text(0)?.chars() {
+        if matches!(character, '*' | '?' | '\\' | '[' | ']' | '{' | '}') {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    Ok(quoted.into())
+}
+
+pub(super) fn trace(arguments: &Arguments) -> Outcome {
+    arguments.text(0)?;
+    Ok(true.into())
+}
+
+/// `print`: a list of sets of values, of which those that are undefined have none.
+pub(super) fn print(arguments: &Arguments) -> Outcome {
+    let words = arguments.list(0)?.iter().map(|set| match set.as_array().map(Vec::as_slice) {
+        Some([]) | None => "<undefined>".to_owned(),
+        Some([value, ..]) => shown(value),
+    });
+    Ok(words.collect::<Vec<_>>().join(" ").into())
+}
+
+/// What `print` has made of its arguments, for the log.
+pub(super) fn said(result: &[u8]) -> Option<String> {
+    serde_json::from_slice(result).ok()
+}
+
+/// Where a text is in another, in characters.
+pub(super) fn indexof_n(arguments: &Arguments) -> Outcome {
+    let (text, part) = (arguments.text(0)?, arguments.text(1)?);
+    if part.is_empty() {
+        return Err("argument 2 is empty".to_owned());
+    }
+    let mut places = Vec::new();
+    let (mut characters, mut last) = (0, 0);
+    for (index, _) in text.match_indices(part) {
+        characters += text[last..index].chars().count();
+        last = index;
+        places.push(characters.into());
+    }
+    Ok(Value::Array(places))
+}
+
+pub(super) fn count(arguments: &Arguments) -> Outcome {
+    Ok(arguments.text(0)?.matches(arguments.text(1)?).count().into())
+}
+
+pub(super) fn reverse(arguments: &Arguments) -> Outcome {
+    Ok(arguments.text(0)?.chars().rev().collect::<String>().into())
+}
+
+pub(super) fn any_prefix(arguments: &Arguments) -> Outcome {
+    any(arguments, |text, part| text.starts_with(part))
+}
+
+pub(super) fn any_suffix(arguments: &Arguments) -> Outcome {
+    any(arguments, |text, part| text.ends_with(part))
+}
+
+fn any(arguments: &Arguments, is_it: impl Fn(&str, &str) -> bool) -> Outcome {
+    let (texts, parts) = (arguments.texts(0)?, arguments.texts(1)?);
+    if texts.len().saturating_mul(parts.len()) > 10_000_000 {
+        return Err("the lists are too long together".to_owned());
+    }
+    Ok(texts.iter().any(|text| parts.iter().any(|part| is_it(text, part))).into())
+}
+
+/// A directive of a format, `%[flags][width][.precision]verb`.
+#[derive(Default)]
+struct Directive {
+    minus: bool,
+    plus: bool,
+    sharp: bool,
+    space: bool,
+    zero: bool,
+    width: usize,
+    precision: Option<usize>,
+}
+
+pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
+    let (format, values) = (arguments.text(0)?, arguments.list(1)?);
+    let mut text = String::new();
+    let mut values = values.iter();
+    let mut characters = format.chars().peekable();
+    while let Some(character) = characters.next() {
+        if character != '%' {
+            text.push(character);
+            continue;
+        }
+        let mut directive = Directive::default();
+        while let Some(flag) = characters.next_if(|flag| matches!(flag, '-' | '+' | '#' | ' ' | '0')) {
+            match flag {
+                '-' => directive.minus = true,
+                '+' => directive.plus = true,
+                '#' => directive.sharp = true,
+                ' ' => directive.space = true,
+                _ => directive.zero = true,
+            }
+        }
+        let mut number = |most: usize| -> Result<usize, String> {
+            let mut number = 0;
+            while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
+                characters.next();
+                number = number * 10 + digit as usize;
+                if number > most {
+                    return Err(format!("a width or precision of the format is above {most}"));
+                }
+            }
+            Ok(number)
+        };
+        directive.width = number(MAX_WIDTH)?;
+        if characters.next_if_eq(&'.').is_some() {
+            let mut precision = 0;
+            while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
+                characters.next();
+                precision = precision * 10 + digit as usize;
+                if precision > MAX_WIDTH {
+                    return Err(format!("a width or precision of the format is above {MAX_WIDTH}"));
+                }
+            }
+            directive.precision = Some(precision);
+        }
+        match characters.next() {
+            Some('%') => text.push('%'),
+            None => text += "%!(NOVERB)",
+            Some(verb) => match values.next() {
+                Some(value) => text += &directive.show(verb, value),
+                None => drop(write!(text, "%!{verb}(MISSING)")),
+            },
+        }
+    }
+    let extra: Vec<String> = values.map(|value| format!("{}={}", go_type(value), shown(value))).collect();
+    if !extra.is_empty() {
+        let _ = write!(text, "%!(EXTRA {})", extra.join(", "));
+    }
+    Ok(text.into())
+}
+
+impl Directive {
+    fn show(&self, verb: char, value: &Value) -> String {
+        if verb == 'T' {
+            return self.pad(go_type(value).to_owned(), false);
+        }
+        match value {
+            Value::Number(_) => match integer(value).filter(|_| !value.is_f64() || value.as_f64().is_some_and(is_small)) {
+                Some(whole) => self.whole(verb, whole),
+                None => self.float(verb, value.as_f64().unwrap_or_default(), value),
+            },
+            Value::String(text) => self.text(verb, text, value),
+            other => self.text(verb, &shown(other), other),
+        }
+    }
+
+    fn text(&self, verb: char, text: &str, value: &Value) -> String {
+        let cut = || match self.precision {
+            Some(most) => text.chars().take(most).collect(),
+            None => text.to_owned(),
+        };
+        match verb {
+            's' => self.pad(cut(), false),
+            'v' if self.sharp => self.pad(format!("{text:?}"), false),
+            'v' => self.pad(cut(), false),
+            'q' => self.pad(Value::from(cut()).to_string(), false),
+            'x' | 'X' => {
+                let digits = super::encoding::hex(text.as_bytes());
+                self.pad(if verb == 'X' { digits.to_uppercase() } else { digits }, false)
+            }
+            _ => wrong(verb, value),
+        }
+    }
+
+    fn whole(&self, verb: char, whole: i64) -> String {
+        let size = whole.unsigned_abs();
+        let digits = match verb {
+            'd' | 'v' | 's' if verb != 's' => size.to_string(),
+            'x' => format!("{}{size:x}", if self.sharp { "0x" } else { "" }),
+            'X' => format!("{}{size:X}", if self.sharp { "0X" } else { "" }),
+            'o' => format!("{}{size:o}", if self.sharp { "0" } else { "" }),
+            'b' => format!("{size:b}"),
+            'c' => {
+                let character = u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
+                return self.pad(character.to_string(), false);
+            }
+            'q' => {
+                let character = u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
+                return self.pad(format!("'{character}'"), false);
+            }
+            _ => return wrong(verb, &whole.into()),
+        };
+        let digits = match self.precision {
+            Some(least) => format!("{digits:0>least$}"),
+            None => digits,
+        };
+        self.pad(self.signed(whole < 0, &digits), self.precision.is_none())
+    }
+
+    fn float(&self, verb: char, float: f64, value: &Value) -> String {
+        let size = float.abs();
+        let digits = match verb {
+            'f' | 'F' => format!("{size:.*}", self.precision.unwrap_or(6)),
+            'e' | 'E' => {
+                let text = exponent(&format!("{size:.*e}", self.precision.unwrap_or(6)));
+                if verb == 'E' { text.to_uppercase() } else { text }
+            }
+            'v' | 'g' | 'G' => shortest(size),
+            _ => return wrong(verb, value),
+        };
+        self.pad(self.signed(float.is_sign_negative(), &digits), true)
+    }
+
+    fn signed(&self, negative: bool, digits: &str) -> String {
+        let sign = match (negative, self.plus, self.space) {
+            (true, ..) => "-",
+            (false, true, _) => "+",
+            (false, false, true) => " ",
+            _ => "",
+        };
+        format!("{sign}{digits}")
+    }
+
+    fn pad(&self, text: String, is_number: bool) -> String {
+        let missing = self.width.saturating_sub(text.chars().count());
+        match (missing, self.minus, self.zero && is_number) {
+            (0, ..) => text,
+            (_, true, _) => text + &" ".repeat(missing),
+            (_, false, true) => {
+                let sign = text.len() - text.trim_start_matches(['-', '+', ' ']).len();
+                format!("{}{}{}", &text[..sign], "0".repeat(missing), &text[sign..])
+            }
+            _ => " ".repeat(missing) + &text,
+        }
+    }
+}
+
+fn is_small(float: f64) -> bool {
+    float.abs() < 1e15
+}
+
+/// As Go shows floats that have no precision of their own: with an exponent from 10^21 on and below 10^-4.
+fn shortest(size: f64) -> String {
+    if size != 0.0 && !(1e-4..1e21).contains(&size) { exponent(&format!("{size:e}")) } else { format!("{size}") }
+}
+
+/// Go writes exponents with a sign and two digits at least.
+fn exponent(text: &str) -> String {
+    let Some((digits, exponent)) = text.split_once('e') else { return text.to_owned() };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+fn wrong(verb: char, value: &Value) -> String {
+    format!("%!{verb}({}={})", go_type(value), shown(value))
+}
+
+/// What OPA gives to Go's package fmt: numbers as such, everything else as a text.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int",
+        _ => "string",
+    }
+}
+
+/// A value as Rego writes it, a text as it is.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => rego(other),
+    }
+}
+
+fn rego(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(rego).collect::<Vec<_>>().join(", ")),
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            let members = members.iter().map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), rego(value)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::run;
+    use super::*;
+
+    fn sprintf(format: &str, values: Value) -> String {
+        let text = run("sprintf", json!([format, values])).expect("a text");
+        text.as_str().expect("a text").to_owned()
+    }
+
+    /// What Go's fmt gives.
+    #[test]
+    fn formats() {
+        for (format, values, expected) in [
+            ("hello %v %v %v", json!(["world", 42, ["this", 1]]), r#"hello world 42 ["this", 1]"#),
+            ("%s is %d%%", json!(["a", 5]), "a is 5%"),
+            ("%v", json!([{"b": [true, null], "a": "x"}]), r#"{"a": "x", "b": [true, null]}"#),
+            ("%q", json!(["a\"b"]), r#""a\"b""#),
+            ("[%5d|%-5d|%05d|%+d|% d]", json!([42, 42, -42, 42, 42]), "[   42|42   |-0042|+42| 42]"),
+            ("[%5s|%-5s|%.2s]", json!(["ab", "ab", "abc"]), "[   ab|ab   |ab]"),
+            ("%x %X %#x %o %b %c", json!([255, 255, 255, 8, 5, 65]), "ff FF 0xff 10 101 A"),
+            ("%x", json!(["hi"]), "6869"),
+            ("%f %.2f %e %v %g", json!([1.5, 1.456, 1234.5, 2.5, 1e-7]), "1.500000 1.46 1.234500e+03 2.5 1e-07"),
+            ("%v", json!([1e21]), "1e+21"),
+            ("%d", json!(["x"]), "%!d(string=x)"),
+            ("%s", json!([1]), "%!s(int=1)"),
+            ("%s %s", json!(["a"]), "a %!s(MISSING)"),
+            ("a", json!([1, "b"]), "a%!(EXTRA int=1, string=b)"),
+            ("100%", json!([]), "100%!(NOVERB)"),
+            ("%T", json!([1.5]), "float64"),
+        ] {
+            assert_eq!(sprintf(format, values), expected, "{format}");
+        }
+    }
+
+    #[test]
+    fn a_format_cannot_make_gigabytes() {
+        for format in ["%1000000000d", "%.1000000000f", "%99999999999999999999999d"] {
+            assert!(run("sprintf", json!([format, [1]])).is_err(), "{format}");
+        }
+    }
+
+    #[test]
+    fn searching() {
+        assert_eq!(run("indexof_n", json!(["sad as é sad", "s"])), Ok(json!([0, 5, 9])));
+        assert_eq!(run("strings.count", json!(["cheese", "e"])), Ok(json!(3)));
+        assert_eq!(run("strings.reverse", json!(["abé"])), Ok(json!("éba")));
+        assert_eq!(run("strings.any_prefix_match", json!([["a/b", "c"], ["x", "a/"]])), Ok(json!(true)));
+        assert_eq!(run("strings.any_suffix_match", json!(["a/b", "a"])), Ok(json!(false)));
+        assert_eq!(run("glob.quote_meta", json!(["*.{a}?"])), Ok(json!("\\*.\\{a\\}\\?")));
+        assert_eq!(run("internal.print", json!([[["a"], [], [{"b": 1}]]])), Ok(json!("a <undefined> {\"b\": 1}")));
+    }
+}

@@ -1,0 +1,129 @@
+//! Rego guests, compiled by OPA: the evaluation-context calls of its Wasm ABI 1.x (docs/design/policy-abi.md, section 7).
+//!
+//! A fresh instance a call, as with every guest: the host makes the memory, the data and the input go into it as JSON, entrypoint 0 is
+//! evaluated, and the result comes back as JSON. Settings are small, so they are parsed anew in each instance and not kept in an image of the
+//! memory.
+
+mod abi;
+mod builtins;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use portcullis_contract::ExecutionMode;
+use wasmtime::{Linker, Memory, MemoryType, Module, Store};
+
+use self::abi::Exports;
+use self::builtins::Builtin;
+use super::context::Limits;
+use super::{CallError, Context, Host, Operation, Parts, configure};
+use crate::memory::Lease;
+
+pub(super) use self::abi::{add_to_linker, check};
+pub(crate) use self::builtins::apply_patch;
+
+/// The rule or package that a policy is built with first, `opa build -e`.
+const ENTRYPOINT: i32 = 0;
+/// Pages of the memory at least; what the ABI tells hosts to give.
+const MIN_PAGES: u64 = 5;
+/// What is wrong with a module whose reply cannot be read at all.
+const NO_RESULT: &str = "the policy gave no result";
+
+/// What the host knows of a Rego instance.
+#[derive(Default)]
+pub(super) struct Rego {
+    exports: Option<Exports>,
+    builtins: Arc<HashMap<i32, Builtin>>,
+    /// What builtins need of the request, made when one asks for it.
+    scene: builtins::Scene,
+}
+
+/// A Rego policy, linked but for the memory, which each instance has of its own.
+pub(crate) struct RegoGuest {
+    module: Module,
+    linker: Linker<Context>,
+    limits: Limits,
+    mode: ExecutionMode,
+    /// The builtins that the module asks its host for, known once an instance has said it.
+    builtins: OnceLock<Arc<HashMap<i32, Builtin>>>,
+}
+
+impl RegoGuest {
+    pub(super) fn new(module: &Module, linker: &Linker<Context>, limits: Limits, mode: ExecutionMode) -> Self {
+        Self { module: module.clone(), linker: linker.clone(), limits, mode, builtins: OnceLock::new() }
+    }
+
+    pub(super) async fn call(
+        &self,
+        host: &Arc<Host>,
+        operation: Operation,
+        payload: Parts,
+        deadline: Instant,
+        lease: Lease,
+    ) -> Result<Vec<u8>, CallError> {
+        let mut store = Store::new(self.module.engine(), Context::new(host, self.limits, deadline, lease));
+        configure(&mut store, deadline);
+        self.start(&mut store).await?;
+        match (operation, payload.documents()) {
+            (Operation::Validate, Some((request, settings))) => self.evaluate(&mut store, &request, &settings).await,
+            (Operation::Validate, None) => Err(CallError::Host("a request has no settings".to_owned())),
+            // The language has no way to judge settings. That they can be read, and the module be served, is all there is to know.
+            (Operation::ValidateSettings, _) => {
+                abi::push(&mut store, &payload.concat()).await?;
+                Ok(br#"{"valid":true}"#.to_vec())
+            }
+        }
+    }
+
+    /// Makes the instance and learns what it asks the host for.
+    async fn start(&self, store: &mut Store<Context>) -> Result<(), CallError> {
+        let failed = |error: wasmtime::Error| CallError::of(&error).init("start");
+        let memory = Memory::new_async(&mut *store, memory_type(&self.module)).await.map_err(failed)?;
+        store.data_mut().memory = Some(memory);
+        let mut linker = self.linker.clone();
+        linker.define(&mut *store, "env", "memory", memory).map_err(failed)?;
+        let instance = linker.instantiate_async(&mut *store, &self.module).await.map_err(failed)?;
+        let exports = Exports::of(&instance, store)?;
+        store.data_mut().rego.exports = Some(exports);
+        let known = match self.builtins.get() {
+            Some(known) => Arc::clone(known),
+            None => {
+                let names = abi::builtins(store).await?;
+                let found = builtins::find(names).map_err(CallError::Unsupported)?;
+                Arc::clone(self.builtins.get_or_init(|| Arc::new(found)))
+            }
+        };
+        store.data_mut().rego.builtins = known;
+        Ok(())
+    }
+
+    async fn evaluate(
+        &self,
+        store: &mut Store<Context>,
+        request: &Bytes,
+        settings: &Bytes,
+    ) -> Result<Vec<u8>, CallError> {
+        let (input, data): (Vec<u8>, &[u8]) = match self.mode {
+            ExecutionMode::Gatekeeper => {
+                ([b"{\"parameters\":", &**settings, b",\"review\":", &**request, b"}"].concat(), b"{}")
+            }
+            _ => ([b"{\"request\":", &**request, b"}"].concat(), settings),
+        };
+        let data = abi::push(store, data).await?;
+        let input = abi::push(store, &input).await?;
+        let result = abi::evaluate(store, ENTRYPOINT, input, data).await?;
+        if result.is_empty() { Err(CallError::NoReply(NO_RESULT.to_owned())) } else { Ok(result) }
+    }
+}
+
+/// The memory that the module wants, with room for what the ABI says.
+fn memory_type(module: &Module) -> MemoryType {
+    let wanted = abi::memory_import(module);
+    let (least, most) = wanted.map_or((0, None), |wanted| (wanted.minimum(), wanted.maximum()));
+    let least = most.map_or(MIN_PAGES, |most| MIN_PAGES.min(most)).max(least);
+    // A memory of 32 bits has far fewer.
+    let pages = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    MemoryType::new(pages(least), most.map(pages))
+}

@@ -1,0 +1,144 @@
+//! Policies in Rego, compiled by OPA: docs/design/policy-abi.md, section 7.
+
+use std::time::Duration;
+
+use portcullis_contract::{ContextAwareResource, ExecutionMode, Reason};
+use portcullis_evaluator::Verdict;
+use serde_json::{Value, json};
+
+use crate::rig::{Policy, Rig, file};
+
+const ID: &str = "cluster/a";
+
+fn policy(name: &str, mode: ExecutionMode) -> Policy {
+    Policy::module(ID, &file(&format!("guests/modules/{name}.wasm")), mode)
+}
+
+async fn serving(policy: Policy) -> Rig {
+    let rig = Rig::start();
+    rig.apply(policy).await;
+    rig
+}
+
+async fn ask(rig: &Rig, object: &Value) -> Verdict {
+    rig.ask(ID, &json!({"uid": "u", "object": object}).to_string()).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_opa_policy_judges_by_its_settings() {
+    let policy = policy("host-paths", ExecutionMode::Opa);
+    let rig = serving(policy.settings(r#"{"allowedPrefixes": ["/var/log"]}"#)).await;
+    let pod = |path: &str| json!({"spec": {"volumes": [{"name": "logs", "hostPath": {"path": path}}]}});
+    assert!(ask(&rig, &json!({"spec": {}})).await.accepted);
+    assert!(ask(&rig, &pod("/var/log/pods")).await.accepted);
+    let denied = ask(&rig, &pod("/etc")).await;
+    let message = denied.message.unwrap();
+    assert_eq!((denied.accepted, &*message), (false, "these volumes mount paths of the node: logs"));
+    assert_eq!(denied.code, Some(403));
+}
+
+#[tokio::test]
+async fn a_gatekeeper_policy_tells_all_violations() {
+    let policy = policy("required-probes", ExecutionMode::Gatekeeper);
+    let rig = serving(policy.settings(r#"{"probes": ["livenessProbe", "readinessProbe"]}"#)).await;
+    let container = |name: &str, probes: Value| {
+        let mut container = probes;
+        container["name"] = name.into();
+        container
+    };
+    let good = container("good", json!({"livenessProbe": {}, "readinessProbe": {}}));
+    assert!(ask(&rig, &json!({"spec": {"containers": [good]}})).await.accepted);
+    let denied = ask(&rig, &json!({"spec": {"containers": [container("app", json!({"livenessProbe": {}}))]}})).await;
+    assert_eq!(denied.message.as_deref(), Some(r#"container "app" has no readinessProbe"#));
+    let both = ask(&rig, &json!({"spec": {"containers": [container("app", json!({}))]}})).await;
+    let text = both.message.unwrap();
+    assert!(!both.accepted && text.contains("no livenessProbe, ") && text.contains("no readinessProbe"), "{text}");
+}
+
+async fn builtin(rig: &Rig, name: &str, arguments: Value) -> Value {
+    let verdict = ask(rig, &json!({"builtin": name, "arguments": arguments})).await;
+    serde_json::from_str(&verdict.message.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn builtins_of_the_host_answer_the_module() {
+    let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;
+    for (name, arguments, expected) in [
+        ("sprintf", json!(["%s has %d of %v", ["a", 2, {"x": [true]}]]), json!(r#"a has 2 of {"x": [true]}"#)),
+        ("yaml.unmarshal", json!(["a: [1, x]"]), json!({"a": [1, "x"]})),
+        ("time.parse_rfc3339_ns", json!(["1970-01-01T00:00:01Z"]), json!(1_000_000_000)),
+        ("time.format", json!([[0, "Europe/Rome", "2006-01-02 15:04 MST"]]), json!("1970-01-01 01:00 CET")),
+        ("semver.compare", json!(["1.10.0", "1.9.0"]), json!(1)),
+        ("units.parse_bytes", json!(["1.5Gi"]), json!(1_610_612_736)),
+        ("regex.split", json!([",\\s*", "a, b,c"]), json!(["a", "b", "c"])),
+        ("json.patch", json!([{"a": 1}, [{"op": "add", "path": "/b", "value": 2}]]), json!({"a": 1, "b": 2})),
+        ("urlquery.encode", json!(["a b&c"]), json!("a+b%26c")),
+        ("net.cidr_contains", json!(["10.0.0.0/8", "10.1.0.0/16"]), json!(true)),
+        ("io.jwt.decode", json!(["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AQI"]), json!([{"alg": "HS256"}, {"sub": "a"}, "0102"])),
+        ("opa.runtime", json!([]), json!({})),
+        ("print", json!(["x"]), json!("printed")),
+    ] {
+        assert_eq!(builtin(&rig, name, arguments).await, expected, "{name}");
+    }
+    let random = builtin(&rig, "rand.intn", json!(["a", 1_000_000_007])).await;
+    assert_eq!(random[0], random[1], "the same throughout one request");
+    assert_ne!(random, builtin(&rig, "rand.intn", json!(["a", 1_000_000_007])).await);
+    assert!(builtin(&rig, "time.now_ns", json!([])).await.as_i64().unwrap() > 1_700_000_000_000_000_000);
+}
+
+#[tokio::test]
+async fn what_a_builtin_refuses_rejects_the_request_and_names_it() {
+    let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;
+    let request = json!({"uid": "u", "object": {"builtin": "yaml.unmarshal", "arguments": ["a: [1"]}}).to_string();
+    let error = rig.ask(ID, &request).await.expect_err("an error");
+    assert_eq!(error.reason, Reason::EvaluationTrapped);
+    assert!(error.text.starts_with("internal server error: yaml.unmarshal: line "), "{}", error.text);
+    // Nothing of it is left.
+    assert_eq!(builtin(&rig, "semver.compare", json!(["1.0.0", "1.0.0"])).await, 0);
+}
+
+#[tokio::test]
+async fn a_loop_in_rego_ends_with_its_deadline() {
+    let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;
+    let request = json!({"uid": "u", "object": {"builtin": "loop", "arguments": []}}).to_string();
+    let error = rig.ask_within(ID, &request, Duration::from_millis(300)).await.expect_err("an error");
+    assert_eq!(error.reason, Reason::EvaluationTimedOut);
+}
+
+#[tokio::test]
+async fn values_of_megabytes_are_refused_before_the_host_reads_them() {
+    let rig = serving(policy("rego-builtins", ExecutionMode::Opa)).await;
+    let large = "x".repeat(3 << 20);
+    let request = json!({"uid": "u", "object": {"builtin": "yaml.unmarshal", "arguments": [large]}}).to_string();
+    let error = rig.ask(ID, &request).await.expect_err("an error");
+    assert!(error.text.contains("yaml.unmarshal: its values are above 2097152 bytes"), "{}", error.text);
+}
+
+#[tokio::test]
+async fn missing_builtins_are_named_when_the_policy_is_loaded() {
+    let (reason, text) = Rig::start().refusal(policy("rego-missing", ExecutionMode::Opa)).await;
+    assert_eq!((reason, &*text), (Reason::ModuleUnsupported, "Missing Rego builtins: http.send; policies have no network"));
+}
+
+#[tokio::test]
+async fn a_result_of_another_mode_rejects() {
+    // The set of violations is no response of an AdmissionReview, and the other way round.
+    for (name, mode, part) in [
+        ("required-probes", ExecutionMode::Opa, "cannot interpret OPA policy result"),
+        ("host-paths", ExecutionMode::Gatekeeper, "cannot interpret Gatekeeper policy result"),
+    ] {
+        let rig = serving(policy(name, mode)).await;
+        let error = rig.ask(ID, r#"{"uid":"u","object":{}}"#).await.expect_err("an error");
+        assert_eq!(error.reason, Reason::ResponseInvalid);
+        assert!(error.text.starts_with(&format!("internal server error: {part}")), "{}", error.text);
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_needs_objects_of_the_cluster_does_not_serve_without_them() {
+    let mut policy = policy("host-paths", ExecutionMode::Opa);
+    let pods = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+    policy.last().context_aware_resources.push(pods);
+    let (reason, text) = Rig::start().refusal(policy).await;
+    assert!(reason == Reason::ModuleUnsupported && text.contains("contextAwareResources"), "{text}");
+}
