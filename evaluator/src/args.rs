@@ -1,4 +1,4 @@
-//! Settings.
+//! The settings.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ const LEAST_PRIVATE: u64 = 32 << 20;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portcullis-evaluator", version)]
 pub struct Args {
-    /// The folder that the loader publishes to. It is only read, and may come later.
+    /// The folder that the loader publishes to. It is only read, and need not exist yet.
     #[arg(long, env = "PORTCULLIS_VOLUME", value_name = "PATH")]
     pub volume: PathBuf,
 
-    /// The folder for private copies of what is run: for this program's user only, on a disk and not in memory. Made if it
-    /// is not there.
+    /// The folder for private copies of the code that runs: for this program's user only, on a disk and not in memory. It is made if
+    /// it does not exist.
     #[arg(long, env = "PORTCULLIS_PRIVATE_DIR", value_name = "PATH")]
     pub private_dir: PathBuf,
 
-    /// How large that folder may become. Where it is not given, the disk is the limit. A pod whose folder grows beyond its limit is
-    /// evicted; policies whose copies have no room below this say so, and what serves goes on.
+    /// The largest size of that folder; without it, the disk is the limit. A pod whose folder outgrows its limit is evicted, so a policy
+    /// whose copy does not fit below this size fails to load, and what serves goes on.
     #[arg(long, env = "PORTCULLIS_PRIVATE_SIZE", value_name = "BYTES", value_parser = parse_bytes)]
     pub private_size: Option<u64>,
 
@@ -39,16 +39,16 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8081")]
     pub probe_address: SocketAddr,
 
-    /// Where the state is told to loader and reporter, and /healthz/policies is served; on the loopback only.
+    /// Where loader and reporter read the state, and /healthz/policies is served; on the loopback only.
     #[arg(long, env = "PORTCULLIS_STATE_ADDRESS", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
     pub state_address: SocketAddr,
 
-    /// The folder with tls.crt, which may be a chain, and tls.key. They are taken anew when they change.
+    /// The folder with tls.crt, which may be a chain, and tls.key. They are read again when they change.
     #[arg(long, env = "PORTCULLIS_TLS_DIR", value_name = "PATH", conflicts_with = "plain_http")]
     pub tls_dir: Option<PathBuf>,
 
-    /// The folder with the file `keys`, by which the controller makes the paths of webhooks. Then only these paths are answered, and
-    /// any other by its head alone. It is read anew when it changes; before it can be read nobody is answered.
+    /// The folder with the file `keys`, with which the controller makes the paths of webhooks. Then only these paths are answered; requests
+    /// to others are refused by their head alone. It is read again when it changes; until it can be read, no request is answered.
     #[arg(long, env = "PORTCULLIS_PATH_KEYS", value_name = "PATH")]
     pub path_keys: Option<PathBuf>,
 
@@ -56,51 +56,50 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_PLAIN_HTTP")]
     pub plain_http: bool,
 
-    /// Certificates of those who sign clients' certificates; then every client needs one.
+    /// The file with the authorities of client certificates; with it, every client needs a certificate.
     #[arg(long, env = "PORTCULLIS_CLIENT_CA", value_name = "FILE", conflicts_with = "plain_http")]
     pub client_ca: Option<PathBuf>,
 
-    /// With --client-ca: the name of a client that may ask, as the common name of its certificate's subject or as a DNS name. May be
-    /// given several times; without any, whoever has a certificate may ask.
+    /// With --client-ca: the name of a client that may send requests, as the common name or a DNS name of its certificate. May be given
+    /// several times; without it, any client with a certificate may.
     #[arg(long, env = "PORTCULLIS_CLIENT_NAME", value_name = "NAME", value_delimiter = ',', requires = "client_ca")]
     pub client_name: Vec<String>,
 
-    /// Longest evaluation of a policy that sets no limit of its own.
+    /// The time limit of evaluations, for policies that set none of their own.
     #[arg(long, env = "PORTCULLIS_POLICY_TIMEOUT", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     pub policy_timeout: Duration,
 
-    /// Memory of one policy instance.
+    /// The memory limit of one policy instance.
     #[arg(long, env = "PORTCULLIS_MEMORY_LIMIT", value_name = "BYTES", default_value = "128MiB", value_parser = parse_bytes)]
     pub memory_limit: u64,
 
-    /// Memory that this program may use in all: the container's limit, or half of the machine's memory where there is none, when
-    /// not given. Instances and requests wait for memory rather than to go beyond.
+    /// The memory that this program may use in all; by default the container's limit, or half of the machine's memory where there is
+    /// none. Instances and requests wait for memory rather than exceed it.
     #[arg(long, env = "PORTCULLIS_TOTAL_MEMORY", value_name = "BYTES", value_parser = parse_bytes)]
     pub total_memory: Option<u64>,
 
-    /// Processors to plan threads and shares for: the container's CPU limit, or what the machine has where there is none, when
-    /// not given. Worth saying on large nodes where there is no limit and this program is to have few of them.
+    /// The processors to plan threads and shares for; by default the container's CPU limit, or those of the machine where there is none.
+    /// Set it on large nodes without a CPU limit, where this program should use few of them.
     #[arg(long, env = "PORTCULLIS_CORES", value_name = "N")]
     pub cores: Option<u16>,
 
-    /// Policy instances at the same time.
+    /// The most policy instances at the same time.
     #[arg(long, env = "PORTCULLIS_INSTANCES", value_name = "N", default_value_t = 128)]
     pub instances: u32,
 
-    /// How long after the first manifest this replica is ready in any case.
+    /// How long after the first manifest this replica becomes ready whatever is loaded.
     #[arg(long, env = "PORTCULLIS_START_GATE", value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub start_gate: Duration,
 
-    /// How often the volume is looked at when no event comes.
+    /// How often the volume is checked when no event comes.
     #[arg(long, env = "PORTCULLIS_POLL_INTERVAL", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub poll_interval: Duration,
 
-    /// For how long more than 5 % of a policy's evaluations must fail before an event tells it.
+    /// For how long more than 5 % of a policy's evaluations must fail before an event reports it.
     #[arg(long, env = "PORTCULLIS_ERROR_WINDOW", value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
     pub error_window: Duration,
 
-    /// How long requests are still answered after the signal to end, until everybody has heard that this replica is not
-    /// ready.
+    /// How long requests are still answered after the signal to end, until all clients know that this replica is not ready.
     #[arg(long, env = "PORTCULLIS_DRAIN_DELAY", value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub drain_delay: Duration,
 
@@ -108,34 +107,33 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_GRACE", value_name = "TIME", default_value = "20s", value_parser = parse_duration)]
     pub grace: Duration,
 
-    /// Largest body of a request.
+    /// The largest body of a request.
     #[arg(long, env = "PORTCULLIS_MAX_BODY", value_name = "BYTES", default_value = "7MiB", value_parser = parse_bytes)]
     pub max_body: u64,
 
-    /// Connections at the same time. Beyond it the one that is idle for the longest time is closed.
+    /// The most connections at the same time. Beyond it the one that has been idle the longest is closed.
     #[arg(long, env = "PORTCULLIS_MAX_CONNECTIONS", value_name = "N", default_value_t = 4096)]
     pub max_connections: u32,
 
-    /// Requests under way at the same time. Beyond it they are answered at once as Overloaded, by each policy's
-    /// failurePolicy.
+    /// The most requests under way at the same time. Beyond it they are answered at once as Overloaded, by each policy's failurePolicy.
     #[arg(long, env = "PORTCULLIS_MAX_REQUESTS", value_name = "N", default_value_t = 2048)]
     pub max_requests: u32,
 
-    /// Whether paths that name a policy answer to everybody: /validate/<policy> at --address, and /healthz/policies at
-    /// --probe-address. API servers ask match groups and do not need them; where policies have several owners, whoever
-    /// reaches the ports could ask any policy anything, and learn which there are.
+    /// Whether paths that name a policy are open to every client: /validate/<policy> at --address, and /healthz/policies at
+    /// --probe-address. API servers call match groups and do not need them. Where policies have several owners, any client that
+    /// reaches the ports could ask any policy anything and learn which policies exist.
     #[arg(long, env = "PORTCULLIS_POLICY_PATHS", value_enum, default_value = "off")]
     pub policy_paths: Switch,
 
-    /// Whether /audit/<policy> answers too. Wants --policy-paths on.
+    /// Whether /audit/<policy> is open too. Needs --policy-paths on.
     #[arg(long, env = "PORTCULLIS_AUDIT", value_enum, default_value = "off")]
     pub audit: Switch,
 
-    /// Whether /validate_raw/<policy> answers too. Wants --policy-paths on.
+    /// Whether /validate_raw/<policy> is open too. Needs --policy-paths on.
     #[arg(long, env = "PORTCULLIS_VALIDATE_RAW", value_enum, default_value = "off")]
     pub validate_raw: Switch,
 
-    /// Do not give up files, connections and other programs. For debuggers and profilers.
+    /// Keep the right to files, connections and other programs. For debuggers and profilers.
     #[arg(long, env = "PORTCULLIS_NO_CONFINEMENT", hide = true)]
     pub no_confinement: bool,
 
@@ -158,7 +156,7 @@ impl Args {
             return refuse("--client-ca", "clients show certificates under TLS only; name --tls-dir as well");
         }
         if !self.state_address.ip().is_loopback() {
-            let problem = format!("{} is not on the loopback; the state is told there only", self.state_address);
+            let problem = format!("{} is not on the loopback; the state is served there only", self.state_address);
             return refuse("--state-address", &problem);
         }
         if self.volume.is_file() {
@@ -168,12 +166,12 @@ impl Args {
             return refuse("--private-dir", &format!("{} is a file; name a folder", self.private_dir.display()));
         }
         if self.private_dir.starts_with(&self.volume) {
-            return refuse("--private-dir", "it is within the volume, which others write");
+            return refuse("--private-dir", "it is within the volume, which the loader writes; name another folder");
         }
         let policy_paths = [("--audit", self.audit), ("--validate-raw", self.validate_raw)];
         if let Some((setting, _)) = policy_paths.iter().find(|(_, switch)| switch.is_on() && !self.policy_paths.is_on())
         {
-            return refuse(setting, "its paths name policies, which get no answer; say --policy-paths on as well");
+            return refuse(setting, "its paths name policies and are closed; set --policy-paths on as well");
         }
         let zero = [
             ("--policy-timeout", self.policy_timeout.is_zero()),
@@ -213,7 +211,7 @@ impl Args {
         Ok(())
     }
 
-    /// Which paths answer beside those that API servers call.
+    /// Which paths are open beside those that API servers call.
     pub(crate) fn open_paths(&self) -> OpenPaths {
         OpenPaths {
             validate: self.policy_paths.is_on(),
@@ -222,7 +220,7 @@ impl Args {
         }
     }
 
-    /// What there must be memory for.
+    /// What memory must suffice for.
     pub(crate) fn wanted(&self) -> Wanted {
         Wanted { instances: self.instances.into(), memory_limit: self.memory_limit, max_body: self.max_body }
     }

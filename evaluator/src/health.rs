@@ -1,5 +1,6 @@
-//! Each policy's health on the state port, and on the probe port where paths of policies are open (docs/design/status-api.md, section 7).
-//! Names, generations and reasons only: settings and objects may stand in messages, and whoever reaches the port may read it.
+//! The health of each policy, on the state port, and on the probe port where paths of policies are open (docs/design/status-api.md,
+//! section 7). It has names, generations and reasons only: messages may quote settings and objects, and any client that reaches the
+//! port may read it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::http::route::{decoded, quoted};
 use crate::table::{Record, Serving, SharedTable, Table};
 use crate::verdict::text::from_now;
 
-/// When to ask again where no time is known.
+/// The `Retry-After` where the time of the next try is not known.
 const LATER: Duration = Duration::from_secs(5);
 
 /// `/healthz/policies` and `/healthz/policies/<id>`.
@@ -25,16 +26,16 @@ pub(crate) fn routes(table: SharedTable) -> Router {
     Router::new().route("/healthz/policies", get(all)).route("/healthz/policies/{*id}", get(one)).with_state(table)
 }
 
-/// How one policy does.
+/// The health of one policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Health {
     code: u16,
-    /// Why the newest generation does not serve.
+    /// Why the newest generation does not serve; none if it does.
     reason: Option<Reason>,
     /// The newest generation, and the one that answers; 0 where none does.
     generation: i64,
     serving: i64,
-    /// Time to the next try.
+    /// The time to the next try; none if none is planned.
     wait: Option<Duration>,
 }
 
@@ -63,7 +64,7 @@ impl Health {
         Self { code: reason.class().code(), reason: Some(reason), generation, serving, wait }
     }
 
-    /// The form of the API server's own health checks.
+    /// One line in the form of the API server's own health checks.
     fn line(&self, id: &str, out: &mut String) {
         let Self { generation, serving, .. } = self;
         let written = match (self.reason, serving) {
@@ -117,7 +118,7 @@ fn awaiting() -> Response {
     respond(503, Some(LATER), format!("[-]manifest failed: {}: {reason}\n", reason.stage()))
 }
 
-/// Every policy on a line, the worst code, and the shortest wait of those that may pass.
+/// The worst code, the shortest wait of the failures that may pass, and a line for each policy.
 fn summary(table: &Table, query: &str, now: Timestamp) -> (u16, Option<Duration>, String) {
     let value = |name: &'static str| {
         query.split('&').filter_map(move |pair| match pair.split_once('=') {
@@ -144,13 +145,13 @@ fn summary(table: &Table, query: &str, now: Timestamp) -> (u16, Option<Duration>
     }
 }
 
-/// Ids may have their slashes encoded in a query.
+/// Decodes an id of a query, where its slashes may be encoded.
 fn decoded_query(value: &str) -> Option<String> {
     let value = value.replace("%2F", "/").replace("%2f", "/");
     decoded(&value).map(|value| value.into_owned())
 }
 
-/// 500 before 503 before 200.
+/// The worse of two codes: 500 before 503 before 200.
 fn worst(a: u16, b: u16) -> u16 {
     let rank = |code| match code {
         200 => 0,

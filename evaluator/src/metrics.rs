@@ -15,10 +15,10 @@ const SECONDS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 30.0,
 ];
 
-/// All of them.
+/// The metrics that policies share, and the means to make those of one policy.
 #[derive(Clone)]
 pub struct Metrics {
-    /// What `/metrics` shows.
+    /// The registry that `/metrics` shows.
     pub registry: Registry,
     evaluations: IntCounterVec,
     errors: IntCounterVec,
@@ -28,9 +28,9 @@ pub struct Metrics {
     passed_over: IntCounterVec,
     /// Swaps of the table.
     pub swaps: IntCounter,
-    /// Policies with something that serves.
+    /// Policies of which a generation serves.
     pub loaded: IntGauge,
-    /// Policies with nothing that serves.
+    /// Policies of which no generation serves.
     pub failed: IntGauge,
     /// Manifests that could not be used.
     pub manifest_errors: IntCounter,
@@ -38,7 +38,7 @@ pub struct Metrics {
     pub watch_polling: IntGauge,
     /// Instances in use now.
     pub instances: IntGauge,
-    /// Instances that there may be.
+    /// The most instances at the same time.
     pub instance_limit: IntGauge,
     /// Memory that instances and their floors hold.
     pub guest_memory: IntGauge,
@@ -46,9 +46,9 @@ pub struct Metrics {
     pub guest_memory_limit: IntGauge,
     /// Times that an instance waited for memory.
     pub guest_memory_waits: IntCounter,
-    /// Times that it got none.
+    /// Times that an instance got no memory.
     pub guest_memory_refused: IntCounter,
-    /// Requests refused because too many were under way, or for want of memory.
+    /// Requests refused because too many were under way or memory was exhausted.
     pub overloaded: IntCounter,
     /// Markers of the controller that were answered.
     pub markers: IntCounter,
@@ -62,9 +62,9 @@ pub struct Metrics {
     pub bodies_without_room: IntCounter,
     /// TLS handshakes that failed.
     pub handshakes_failed: IntCounter,
-    /// Seconds left of the serving certificate; negative when it has ended.
+    /// Seconds until the serving certificate expires; negative after that.
     pub certificate_seconds_left: IntGauge,
-    /// Certificates that could not be taken.
+    /// Certificates that could not be used.
     pub certificate_errors: IntCounter,
     /// 1 where Landlock is fully in force.
     pub landlock: IntGauge,
@@ -74,9 +74,9 @@ pub struct Metrics {
     pub panics: IntCounter,
 }
 
-/// One policy's handles.
+/// The counters of one policy.
 pub struct PolicyMetrics {
-    /// `verdict`: allowed, denied, mutated, error.
+    /// Admissions without a change of the object.
     pub allowed: IntCounter,
     /// Denials.
     pub denied: IntCounter,
@@ -84,7 +84,7 @@ pub struct PolicyMetrics {
     pub mutated: IntCounter,
     /// Evaluations without a verdict.
     pub failed: IntCounter,
-    /// Requests whose match group passed over it. None of `verdict`: the policy was not asked, so its shares are not touched.
+    /// Requests whose match group passed over the policy. They have no `verdict`: it was not asked, so its shares stay what they are.
     pub passed_over: IntCounter,
     /// Time of an evaluation, without waiting.
     pub seconds: Histogram,
@@ -93,7 +93,7 @@ pub struct PolicyMetrics {
     /// Log lines of the guest that were dropped by its rate limit.
     pub log_lines_dropped: IntCounter,
     errors: IntCounterVec,
-    /// Evaluations that failed, since the policy came.
+    /// Evaluations that failed, since the policy was first listed.
     failures: Mutex<BTreeMap<Reason, u64>>,
     policy: PolicyId,
     is_forgotten: AtomicBool,
@@ -139,7 +139,7 @@ impl PolicyMetrics {
             let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
             *failures.entry(reason).or_default() += 1;
         }
-        // What still runs of a policy that is gone would bring back a series that nobody removes any more.
+        // An evaluation that outlives its policy would bring back a series that is never removed.
         if self.is_forgotten.load(Ordering::Relaxed) {
             return;
         }
@@ -156,10 +156,10 @@ impl PolicyMetrics {
 }
 
 impl Metrics {
-    /// Makes and registers them.
+    /// Makes and registers the metrics.
     ///
     /// # Errors
-    /// Never with the names given here; the registry's own error else.
+    /// Never, with the names given here.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let evaluations = IntCounterVec::new(
@@ -250,7 +250,7 @@ impl Metrics {
         })
     }
 
-    /// The handles of one policy.
+    /// The counters of one policy.
     pub fn policy(&self, id: &PolicyId) -> Arc<PolicyMetrics> {
         let verdict = |verdict: &str| self.evaluations.with_label_values(&[id.as_str(), verdict]);
         Arc::new(PolicyMetrics {
@@ -269,12 +269,12 @@ impl Metrics {
         })
     }
 
-    /// Forgets a policy that is gone, so that names of the past do not pile up.
+    /// Removes the series of a policy that is gone, so that they do not pile up.
     pub fn forget(&self, policy: &PolicyMetrics) {
         policy.is_forgotten.store(true, Ordering::Relaxed);
         let id = &policy.policy;
         for verdict in ["allowed", "denied", "mutated", "error"] {
-            // An error says that there was no such series, which is what is wanted.
+            // An error says that there is no such series, which is just as well.
             let _ = self.evaluations.remove_label_values(&[id.as_str(), verdict]);
         }
         for reason in Reason::ALL {

@@ -16,7 +16,7 @@ use portcullis_process::{
 use crate::admission::Admission;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
-use crate::confinement::shut_in;
+use crate::confinement::confine;
 use crate::health;
 use crate::http::body::BodyLimits;
 use crate::http::connections::Connections;
@@ -27,25 +27,25 @@ use crate::http::server::{DrainTimes, Server};
 use crate::http::tls::expiry::{self, Expiry};
 use crate::http::tls::{Certificates, TlsFiles};
 use crate::lanes::{LaneLimits, Lanes};
-use crate::memory::{Memory, MemoryPlan};
+use crate::memory::{MemoryPlan, TotalMemory};
 use crate::metrics::Metrics;
 use crate::table::{SharedTable, Table};
 use crate::volume::follow::Follow;
 use crate::volume::private_copy::prepare_private_dir;
 use crate::volume::state::{Overall, document, numbered};
 
-/// Connections that wait to be accepted: when there is no room for another, the kernel has its client wait for a second.
+/// The most connections that wait to be accepted. Beyond it the kernel drops the client's packet, which comes again after a second.
 const BACKLOG: i32 = 4096;
-/// How often the main runtime shows that it turns, and how long it may fail to: under load alone it never does.
+/// How often the main runtime reports that it is alive, and how late it may be: load alone never delays it so long.
 const BEAT: Duration = Duration::from_secs(1);
 const BEAT_LIMIT: Duration = Duration::from_secs(10);
-/// The engine's clock ticks every few milliseconds; later than this it has stopped.
+/// How late a tick of the engine's clock may be; a tick is due every few milliseconds.
 const TICK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the evaluator until a signal ends it.
 ///
 /// # Errors
-/// For a setting that cannot be used, a port that cannot be bound, and an engine that cannot be had.
+/// For a setting that cannot be used, a port that cannot be bound, and an engine that cannot be set up.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.check()?;
     let metrics = Metrics::new()?;
@@ -55,28 +55,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let sources = ProbeSources { metrics: metrics.registry.clone(), ..ProbeSources::default() };
     let (readiness, liveness) = (sources.readiness.clone(), sources.liveness.clone());
 
-    // Ports first: what is shut in binds no more.
+    // Ports first: a confined process cannot bind any.
     let listener = bind(args.address)?;
     let mut probes = ProbeServer::new();
     let expiry = Expiry::default();
-    // Whoever may forward ports of the pod reads the health of its policies on the loopback, where it always is.
+    // The health of policies is always on the loopback, for those with the right to forward ports of the pod.
     let health = health::routes(Arc::clone(&table));
     let shown = if args.policy_paths.is_on() { health.clone() } else { Router::new() };
-    // Without TLS there is no certificate that could end.
+    // Without TLS there is no certificate that could expire.
     let shown = if args.tls_dir.is_some() { shown.merge(expiry::routes(expiry.clone())) } else { shown };
     let address = probes.probes(args.probe_address, sources, shown)?;
     listening("probes", address);
     let address = probes.port(args.state_address, state_route(state.clone()).merge(health))?;
     listening("state", address);
 
-    // Asked before the files that tell it are out of reach. The number of cores is that of the container's quota, on the way up
-    // through its control groups of either version, and of the processors that it is bound to, whichever is less.
+    // Read before the files that say it are out of reach. The number of cores is the lesser of the container's quota, found on the way
+    // up through its control groups of either version, and the processors that it is bound to.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let connections = descriptors::make_room_for(args.max_connections);
     let cores = args.cores.map_or(cores, usize::from);
     let memory = planned_memory(args, &metrics);
     prepare_private_dir(&args.private_dir)?;
-    shut_in(args, &metrics);
+    confine(args, &metrics);
 
     let limits = RunLimits {
         memory_bytes: usize::try_from(args.memory_limit).context("--memory-limit")?,
@@ -86,10 +86,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let hang = || {
         failpoint::hit("evaluator.tick");
     };
-    let engine = RunningEngine::with_hook(limits, hang).map_err(anyhow::Error::msg)?;
+    let engine = RunningEngine::with_hook(limits, hang)?;
     let ticks = engine.ticks().clone();
     liveness.watch("epoch", TICK_LIMIT, move || ticks.age());
-    // Every latch is there before the first probe can ask: a program without latches would count as ready.
+    // Every latch is made before the first probe: a program without latches would count as ready.
     let gate = readiness.latch("start-gate");
     let certificate = args.tls_dir.is_some().then(|| readiness.latch("certificate"));
     let keys = keys.map(|keys| (keys, readiness.latch("path-keys")));
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(parts.serve(args, listener));
-    // What is left at the end is left for good reason, and nobody waits for it.
+    // Whatever still runs was given its time, and is not waited for.
     runtime.shutdown_background();
     served
 }
@@ -162,10 +162,10 @@ impl Parts {
             metrics: self.metrics.clone(),
         };
         let beat = self.liveness.beat("follow", BEAT_LIMIT);
-        // Not the program's own shutdown: while it drains, changes still count, and the loop still shows that it turns.
+        // A shutdown of its own: while the program drains, changes still count, and the loop still shows that it is alive.
         let following = follow.run(Arc::clone(&self.table), self.state, self.gate, beat, Shutdown::default());
         tokio::spawn(following);
-        tokio::spawn(turn(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
+        tokio::spawn(report_alive(self.liveness.beat("runtime", BEAT_LIMIT), self.cores));
         let certificates = match (&args.tls_dir, self.certificate) {
             (Some(dir), Some(ready)) => {
                 let certificates = Certificates::new(TlsFiles {
@@ -204,9 +204,9 @@ impl Parts {
     }
 }
 
-/// What there is of memory, and for what.
+/// Plans the memory that this program may use, and logs the plan.
 fn planned_memory(args: &Args, metrics: &Metrics) -> MemoryPlan {
-    let total = args.total_memory.map_or_else(Memory::of_this_program, Memory::Said);
+    let total = args.total_memory.map_or_else(TotalMemory::found, TotalMemory::Said);
     let (bytes, source, wanted) = (total.bytes(), total.source(), args.wanted());
     let plan = MemoryPlan::new(bytes, wanted);
     let MemoryPlan { floor, shared, bodies } = plan;
@@ -217,7 +217,7 @@ fn planned_memory(args: &Args, metrics: &Metrics) -> MemoryPlan {
             bytes,
             source,
             least,
-            "there is not enough memory for so many instances of that size: policies that want much of it are refused as Overloaded; raise the limit, or make --instances or --memory-limit smaller"
+            "too little memory for so many instances of that size: policies that need much of it are refused as Overloaded; raise the limit, or make --instances or --memory-limit smaller"
         );
     }
     let limit = shared.saturating_add(floor.saturating_mul(u64::from(args.instances)));
@@ -239,8 +239,8 @@ fn listening(port: &str, address: SocketAddr) {
     tracing::info!(port, %address, "listening");
 }
 
-/// Shows for ever that the main runtime turns.
-async fn turn(beat: Beat, workers: usize) {
+/// Reports for ever that the main runtime is alive.
+async fn report_alive(beat: Beat, workers: usize) {
     let mut turns = tokio::time::interval(BEAT);
     turns.tick().await;
     loop {

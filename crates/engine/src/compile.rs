@@ -16,7 +16,7 @@ pub enum CompileError {
     Module(String),
 }
 
-/// The smallest module: what is compiled of it tells the engine and nothing else.
+/// The smallest module: its artifact identifies the engine and nothing else.
 const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
 
 /// Cranelift with the configuration that the evaluator runs.
@@ -41,8 +41,8 @@ impl Compiler {
         Ok(Self { engine, key })
     }
 
-    /// Names the engine version, its settings and this machine's CPU features: an artifact loads only where the key is the
-    /// same. 16 hex digits.
+    /// The engine key: 16 hex digits that identify the engine's version, its settings and this machine's CPU features. An artifact loads
+    /// only where the key is the same.
     pub fn key(&self) -> String {
         self.key.clone()
     }

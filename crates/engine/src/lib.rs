@@ -13,13 +13,13 @@ mod run;
 #[cfg(feature = "compile")]
 pub use compile::{CompileError, Compiler};
 #[cfg(feature = "run")]
-pub use run::{RunLimits, RunningEngine, Ticks};
+pub use run::{EngineError, RunLimits, RunningEngine, Ticks};
 use wasmtime::{Config, WasmFeatures};
 
 /// The engine and its version, for states and reports.
 pub const ENGINE: &str = concat!("wasmtime ", "48");
 
-/// How often the epoch moves: a guest that runs yields to its neighbours this often, and a deadline is met this exactly.
+/// How often the epoch moves. A running guest yields to its neighbours this often, and deadlines are met with this precision.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// WebAssembly proposals that guests may use: what wasmtime has on by default without threads, 64-bit memories and
@@ -33,7 +33,7 @@ pub fn features() -> WasmFeatures {
         | WasmFeatures::RELAXED_SIMD
 }
 
-/// What decides whether compiled code fits: everything else in a [`Config`] is free.
+/// The settings that decide whether compiled code is compatible; all others in a [`Config`] are free.
 fn shared_config() -> Config {
     let mut config = Config::new();
     config.wasm_features(WasmFeatures::all(), false);

@@ -7,21 +7,48 @@ use std::time::{Duration, Instant};
 
 use wasmtime::{Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-/// What one instance may use, and how many there are.
+/// What one instance may use, and how many there may be.
 #[derive(Debug, Clone, Copy)]
 pub struct RunLimits {
-    /// Linear memory of one instance, in bytes.
+    /// The largest linear memory of one instance, in bytes.
     pub memory_bytes: usize,
-    /// Elements of one table.
+    /// The most elements of one table.
     pub table_elements: usize,
-    /// Instances at the same time, and stacks for them.
+    /// The most instances at the same time, each with its stack.
     pub instances: u32,
 }
+
+/// What wasmtime may allocate to describe one instance, with its globals, functions and imports. Policies need a small part of it.
+const INSTANCE_BYTES: usize = 4 << 20;
+/// The most tables of one instance: compilers write one, for function pointers, and a second one for references where they use them.
+const TABLES: u32 = 2;
+/// The beginning of a linear memory that stays resident between two instances. Pages that an instance is likely to touch again are cleared
+/// in place, which is cheaper than giving them back and faulting them in again.
+const MEMORY_KEPT: usize = 256 << 10;
+/// The same for a table, in bytes: two thousand elements.
+const TABLE_KEPT: usize = 16 << 10;
+/// How many free slots keep their pages. More would hold memory for a load that is rare.
+const WARM_SLOTS: u32 = 32;
+/// The stack that WebAssembly may use, as wasmtime's own default: recursion beyond it ends with a trap.
+const WASM_STACK: usize = 512 << 10;
+/// The whole stack of an instance: half of it is left for host functions, which run on it as well.
+const STACK: usize = 2 * WASM_STACK;
 
 impl Default for RunLimits {
     fn default() -> Self {
         Self { memory_bytes: 128 << 20, table_elements: 100_000, instances: 128 }
     }
+}
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// wasmtime refuses the configuration, or the address space for the pool cannot be reserved.
+    #[error("failed to set up the engine: {0:#}")]
+    Setup(wasmtime::Error),
+    /// The clock's thread cannot be started.
+    #[error("failed to start the clock's thread: {0}")]
+    Clock(std::io::Error),
 }
 
 /// The evaluator's engine. Its epoch moves every [`crate::TICK`] for as long as the engine lives: building the engine
@@ -44,8 +71,8 @@ impl RunningEngine {
     /// An engine with room for `limits.instances` instances.
     ///
     /// # Errors
-    /// When the address space for the pool cannot be had, or no thread for the clock.
-    pub fn new(limits: RunLimits) -> Result<Self, String> {
+    /// When the address space for the pool cannot be reserved, or the clock's thread cannot be started.
+    pub fn new(limits: RunLimits) -> Result<Self, EngineError> {
         Self::with_hook(limits, || {})
     }
 
@@ -53,29 +80,27 @@ impl RunningEngine {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_hook(limits: RunLimits, before_tick: impl Fn() + Send + 'static) -> Result<Self, String> {
+    pub fn with_hook(limits: RunLimits, before_tick: impl Fn() + Send + 'static) -> Result<Self, EngineError> {
         let mut pool = PoolingAllocationConfig::default();
         pool.total_core_instances(limits.instances)
             .total_memories(limits.instances)
-            .total_tables(limits.instances.saturating_mul(2))
+            .total_tables(limits.instances.saturating_mul(TABLES))
             .total_stacks(limits.instances)
-            .max_core_instance_size(4 << 20)
-            .max_tables_per_module(2)
+            .max_core_instance_size(INSTANCE_BYTES)
+            .max_tables_per_module(TABLES)
             .max_memories_per_module(1)
             .max_memory_size(limits.memory_bytes)
             .table_elements(limits.table_elements)
-            // Pages that an instance is likely to touch again are cleared in place, which is cheaper than to give them
-            // back and fault them in anew.
-            .linear_memory_keep_resident(256 << 10)
-            .table_keep_resident(16 << 10)
-            .max_unused_warm_slots(limits.instances.min(32));
+            .linear_memory_keep_resident(MEMORY_KEPT)
+            .table_keep_resident(TABLE_KEPT)
+            .max_unused_warm_slots(limits.instances.min(WARM_SLOTS));
         let mut config = crate::shared_config();
         config
             .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-            .max_wasm_stack(512 << 10)
-            .async_stack_size(1 << 20)
+            .max_wasm_stack(WASM_STACK)
+            .async_stack_size(STACK)
             .wasm_backtrace_max_frames(None);
-        let engine = Engine::new(&config).map_err(|error| format!("failed to set up the engine: {error:#}"))?;
+        let engine = Engine::new(&config).map_err(EngineError::Setup)?;
         let ticks = Ticks { start: Instant::now(), last_millis: Arc::default() };
         let (weak, clock) = (engine.weak(), ticks.clone());
         thread::Builder::new()
@@ -89,17 +114,17 @@ impl RunningEngine {
                     thread::sleep(crate::TICK);
                 }
             })
-            .map_err(|error| format!("failed to start the clock's thread: {error}"))?;
+            .map_err(EngineError::Clock)?;
         Ok(Self { engine, ticks, limits })
     }
 
-    /// An engine of the same configuration without a pool: it takes modules that the pool refuses as too large, so that
-    /// one can say what is. Not for running.
+    /// An engine of the same configuration without a pool: it accepts modules that the pool refuses as too large, so that the error can
+    /// say what is. Not for running.
     ///
     /// # Errors
     /// When the engine cannot be set up.
-    pub fn unpooled(&self) -> Result<Engine, String> {
-        Engine::new(&crate::shared_config()).map_err(|error| format!("failed to set up the engine: {error:#}"))
+    pub fn unpooled(&self) -> Result<Engine, EngineError> {
+        Engine::new(&crate::shared_config()).map_err(EngineError::Setup)
     }
 
     /// The wasmtime engine.
@@ -107,7 +132,7 @@ impl RunningEngine {
         &self.engine
     }
 
-    /// The clock, to be watched.
+    /// The clock, for a watcher.
     pub fn ticks(&self) -> &Ticks {
         &self.ticks
     }
@@ -124,7 +149,7 @@ impl Ticks {
         self.last_millis.store(millis, Ordering::Relaxed);
     }
 
-    /// How long ago the last tick was.
+    /// The time since the last tick.
     pub fn age(&self) -> Duration {
         self.start.elapsed().saturating_sub(Duration::from_millis(self.last_millis.load(Ordering::Relaxed)))
     }

@@ -1,4 +1,4 @@
-//! The end of the process as a request sees it.
+//! The end of the process, as requests see it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-/// Announced shortly before the process ends: what still runs is answered as out of time instead of being cut off.
+/// Announced shortly before the process ends: requests still under way are answered as out of time instead of being cut off.
 ///
-/// A flag and no notification: each request looks at it, and registering for a notification would be a lock that all
-/// requests share. Who announces it wakes the connections' tasks, which run the requests.
+/// It is a flag and no notification: every request reads it, and registering for a notification would take a lock that all requests
+/// share. The announcer wakes the tasks of the connections, which run the requests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastCall(Arc<AtomicBool>);
 
-/// The last call came first.
+/// The last call came before the future ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Over;
 
 impl LastCall {
-    /// Announces it. The tasks that run requests must be woken afterwards.
+    /// Announces the last call. The tasks that run requests must be woken afterwards.
     pub(crate) fn announce(&self) {
         self.0.store(true, Ordering::SeqCst);
     }

@@ -1,8 +1,8 @@
-//! How long each member of a mutating group may take, where they are asked in turn. Pure.
+//! How long each member of a mutating group may take, where they are asked one after the other. Pure.
 //!
-//! The controller lets API servers wait for the sum of the members' limits, so that each has all of its own. Where they wait less
-//! (a webhook that another release registered, a direct call with a `timeout`), each has its share of what is left, in proportion to
-//! the limits of those who are still to come. So a slow member runs into its own end and into nobody else's, wherever it stands.
+//! The controller lets API servers wait for the sum of the members' limits, so that each member has its own. Where they wait less (a
+//! webhook that another release registered, a direct call with a `timeout`), each has its share of what is left, in proportion to the
+//! limits of the members still to come. So a slow member uses up its own time and no other's, whatever its place.
 
 use std::time::{Duration, Instant};
 
@@ -10,27 +10,27 @@ use portcullis_contract::{PolicyId, Reason};
 
 use crate::verdict::EvaluationError;
 
-/// Nobody is asked for less: hardly any policy answers in it, and who does not would be blamed for what others took.
+/// The least time to ask a member in. Hardly any policy answers in less, and would be blamed for the time that others took.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// When each member must have answered, for one request.
+/// The deadlines of the members, for one request.
 #[derive(Debug)]
 pub(super) struct MemberDeadlines {
-    /// When the sender gives up, less the way back.
+    /// When the answer must be on its way; none if the sender does not say.
     until: Option<Instant>,
-    /// The limits of those who were not asked yet.
+    /// The sum of the limits of the members still to come.
     to_come: Duration,
-    /// Who took longest.
+    /// The member that took longest so far.
     longest: Option<(PolicyId, Duration)>,
 }
 
 impl MemberDeadlines {
-    /// Of members with these limits, until the sender gives up.
+    /// The deadlines of members with these limits, where the answer must be on its way at `until`.
     pub(super) fn new(until: Option<Instant>, limits: impl Iterator<Item = Duration>) -> Self {
         Self { until, to_come: limits.fold(Duration::ZERO, Duration::saturating_add), longest: None }
     }
 
-    /// The next one, whose limit is this: when it must have answered.
+    /// The deadline of the next member, whose own limit is `limit`.
     ///
     /// # Errors
     /// When there is no time left to ask it.
@@ -49,7 +49,7 @@ impl MemberDeadlines {
         Ok(now + share.max(LEAST))
     }
 
-    /// One was asked and took so long.
+    /// Notes how long a member took.
     pub(super) fn took(&mut self, policy: &PolicyId, time: Duration) {
         if self.longest.as_ref().is_none_or(|(_, longest)| time > *longest) {
             self.longest = Some((policy.clone(), time));

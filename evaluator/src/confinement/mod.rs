@@ -1,4 +1,4 @@
-//! The process shuts itself in: which files it keeps, and what it says of it.
+//! The process confines itself: which files it keeps, and what it logs about it.
 
 mod probe_inside;
 
@@ -12,8 +12,8 @@ use crate::args::Args;
 use crate::metrics::Metrics;
 
 /// Gives up connections, other programs, and all files but the volume, the certificates, the keys of paths and the private copies. To be
-/// called while there is no other thread.
-pub(crate) fn shut_in(args: &Args, metrics: &Metrics) {
+/// called while the process has no other thread.
+pub(crate) fn confine(args: &Args, metrics: &Metrics) {
     if args.no_confinement {
         tracing::warn!(
             "not shut in, as asked: a policy that breaks out of its instance could reach files and connections"
@@ -25,13 +25,13 @@ pub(crate) fn shut_in(args: &Args, metrics: &Metrics) {
     let report = Confinement { read, write: vec![args.private_dir.clone()] }.apply();
     metrics.landlock.set(i64::from(report.landlock == "full"));
     metrics.seccomp.set(i64::from(report.seccomp == "on"));
-    tell(&report);
+    log(&report);
     if failpoint::hit("evaluator.probe_inside") {
         probe_inside::run(&args.volume, &args.private_dir);
     }
 }
 
-fn tell(report: &ConfinementReport) {
+fn log(report: &ConfinementReport) {
     let ConfinementReport { landlock, seccomp } = report;
     if report.is_full() {
         tracing::info!(landlock, seccomp, "shut in");
@@ -40,8 +40,8 @@ fn tell(report: &ConfinementReport) {
     }
 }
 
-/// What must be readable so that `path` is, also when it is removed and made anew: its folder, unless it is mounted there,
-/// and what it links to. The root folder is never among them.
+/// The folders that must stay readable for `path` to be, even after it is removed and made again: its parent, unless it is a mount point
+/// there, and the target of its link. The root folder is never among them.
 fn readable(path: &Path) -> Vec<PathBuf> {
     let here = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let there = fs::canonicalize(path).ok();
@@ -59,7 +59,7 @@ fn kept(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether `path` is mounted in `parent`: then it cannot be removed and made anew.
+/// Whether `path` is a mount point in `parent`: then it cannot be removed and made again.
 fn is_mount(path: &Path, parent: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     device(path).is_some_and(|device_of_path| device(parent) != Some(device_of_path))

@@ -1,4 +1,4 @@
-//! What code that has broken out of its instance would try, tried by a test in the process that is shut in.
+//! What code that broke out of its instance would try, tried by a test in the confined process.
 //!
 //! The fail point `evaluator.probe_inside=error` runs it after the confinement and before the first module. Each attempt
 //! is one log line `probe` with `attempt` and `outcome`: `refused: <cause>`, or what it got.
@@ -12,13 +12,13 @@ use std::process::Command;
 use rustix::mount::{FsOpenFlags, MountFlags, fsopen, mount};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-/// Names of variables that would hold what this program must not have.
+/// Parts of the names of variables that this program must not have.
 const SECRETS: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "KUBECONFIG", "CREDENTIAL"];
 
-/// Where everybody may write on most machines, also in a container whose root is read-only.
+/// A folder that every user may write to on most machines, even in a container with a read-only root.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Tries everything, with these folders among others.
+/// Makes all attempts, some of them on these folders.
 pub(crate) fn run(volume: &Path, private: &Path) {
     tell("connect", TcpStream::connect(("127.0.0.1", 9)).map(|_| "connected"));
     if let Some(server) = api_server() {
@@ -27,9 +27,9 @@ pub(crate) fn run(volume: &Path, private: &Path) {
     tell("listen", TcpListener::bind(("127.0.0.1", 0)).map(|_| "listening"));
     tell("datagram", UdpSocket::bind(("127.0.0.1", 0)).map(|_| "bound"));
     tell("exec", Command::new("/bin/true").status().map(|status| status.to_string()));
-    // Of all programs this one is there in any case.
+    // This program exists in any case.
     tell("exec itself", Command::new("/proc/self/exe").arg("--version").status().map(|status| status.to_string()));
-    // Calls that are refused for being on no list; as root, or in a kernel without the filter, each would get further than that.
+    // Calls that are refused because the filter does not list them; as root, or without the filter, each would get further.
     let flags = MountFlags::empty();
     tell("mount", mount("none", private, "no-such-file-system", flags, None).map(|()| "mounted"));
     tell("open a file system", fsopen("tmpfs", FsOpenFlags::empty()).map(|_| "opened"));
@@ -45,7 +45,7 @@ pub(crate) fn run(volume: &Path, private: &Path) {
     ] {
         let file = folder.join(&name);
         tell(attempt, fs::write(&file, "probe").map(|()| "written"));
-        // Where it could be written it should not stay.
+        // A file that could be written should not stay.
         let _ = fs::remove_file(&file);
     }
     tell("read", fs::read("/etc/hostname").map(|_| "read"));
@@ -61,7 +61,7 @@ pub(crate) fn run(volume: &Path, private: &Path) {
     tell("environment", Ok::<_, std::io::Error>(outcome));
 }
 
-/// Where Kubernetes tells every container of a pod to find the API server.
+/// The address of the API server, as Kubernetes gives it to every container of a pod.
 fn api_server() -> Option<(String, u16)> {
     let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?;
     Some((host, std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?))

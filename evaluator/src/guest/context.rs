@@ -10,7 +10,7 @@ use wasmtime::{Memory, ResourceLimiterAsync};
 use super::preview1::Streams;
 use super::rego::Rego;
 use super::{CallError, Host, Parts};
-use crate::memory::Lease;
+use crate::memory::InstanceMemory;
 
 /// Bytes of one element of a table.
 const ELEMENT: u64 = 8;
@@ -37,10 +37,10 @@ pub(crate) struct Context {
 
 impl Context {
     /// The context of a call that has not begun.
-    pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant, lease: Lease) -> Self {
+    pub(super) fn new(host: &Arc<Host>, limits: Limits, deadline: Instant, account: InstanceMemory) -> Self {
         Self {
             deadline,
-            growth: Growth { limits, lease, reserved: 0 },
+            growth: Growth { limits, account, reserved: 0 },
             memory: None,
             host: Arc::clone(host),
             denied: false,
@@ -76,7 +76,7 @@ pub(crate) struct Limits {
 /// The growth of an instance: within its limits, and when memory is available.
 pub(crate) struct Growth {
     limits: Limits,
-    lease: Lease,
+    account: InstanceMemory,
     /// Taken for work of the host beside the instance, in bytes.
     reserved: u64,
 }
@@ -89,7 +89,7 @@ impl Growth {
     pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), CallError> {
         let more = bytes.saturating_sub(self.reserved);
         if more > 0 {
-            self.lease.grow(more).await.map_err(|error| CallError::Overloaded(error.to_string()))?;
+            self.account.grow(more).await.map_err(|error| CallError::Overloaded(error.to_string()))?;
             self.reserved = bytes;
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Growth {
     /// Gives the instance `more` bytes, now or when they become available.
     fn grow<'a>(&'a mut self, more: u64) -> Decision<'a> {
         Box::pin(async move {
-            let grown = self.lease.grow(more).await;
+            let grown = self.account.grow(more).await;
             grown.map(|()| true).map_err(|error| wasmtime::Error::new(CallError::Overloaded(error.to_string())))
         })
     }

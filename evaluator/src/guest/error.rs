@@ -15,17 +15,17 @@ pub(crate) enum CallError {
     /// It trapped; the text is the trap's.
     #[error("{0}")]
     Trap(String),
-    /// It would have had this host keep more than a call may; the text names the limit. Neither its own words nor a
-    /// capability that it was refused take the place of that.
+    /// It made this host keep more than a call may; the text names the limit. Neither the guest's own text nor a denied capability
+    /// replaces it.
     #[error("{0}")]
     Limit(String),
     /// It ended itself.
     #[error("the guest exited with code {0}")]
     Exit(i32),
-    /// It said that it failed; the text is its own.
+    /// It reported a failure; the text is its own.
     #[error("{0}")]
     Guest(String),
-    /// It said that it succeeded and gave no reply; the text is its own where it left one.
+    /// It reported success and gave no reply; the text is its own if it left one.
     #[error("{0}")]
     NoReply(String),
     /// It handed over a reply that is not inside its memory.
@@ -45,7 +45,7 @@ pub(crate) enum CallError {
     /// There was no memory for it.
     #[error("{0}")]
     Overloaded(String),
-    /// A capability was refused, and the guest failed over it; the text is what it would be without.
+    /// It was denied a capability and failed because of that; the text is that of the failure.
     #[error("{0}")]
     Denied(String),
     /// It asks for what this host does not have.
@@ -57,7 +57,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The reason of an evaluation that failed so.
+    /// The reason for the evaluation's failure.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::TimedOut | Self::Init { timed_out: true, .. } => Reason::EvaluationTimedOut,
@@ -73,7 +73,7 @@ impl CallError {
         }
     }
 
-    /// What an error of the engine means. Kinds are told by type, never by text.
+    /// What an error of the engine means. Kinds are distinguished by type, never by text.
     pub(super) fn of(error: &wasmtime::Error) -> Self {
         if let Some(known) = error.downcast_ref::<Self>() {
             return known.clone();
@@ -98,7 +98,7 @@ impl CallError {
         }
     }
 
-    /// The same failure of a guest that was refused a capability before.
+    /// The same failure of a guest that was denied a capability before.
     pub(crate) fn after_denial(self) -> Self {
         match self {
             Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => Self::Denied(text),

@@ -1,7 +1,7 @@
 //! Calls of a guest to its host (docs/design/policy-abi.md, section 8).
 //!
-//! Only the log is there so far. Grants are checked all the same, and first: a guest without a right learns that, and not
-//! whether the capability exists.
+//! Only the log exists so far. Grants are checked all the same, and first: a guest without a right learns that, and not whether the
+//! capability exists.
 
 use super::Host;
 use super::linear_memory::{OutOfBounds, slice};
@@ -9,7 +9,7 @@ use super::linear_memory::{OutOfBounds, slice};
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;
 
-/// The namespaces and operations there are.
+/// The known namespaces and their operations.
 const CAPABILITIES: &[(&str, &[&str])] = &[
     ("oci", &["v1/verify", "v2/verify", "v1/manifest_digest", "v1/oci_manifest", "v1/oci_manifest_config"]),
     ("net", &["v1/dns_lookup_host"]),
@@ -23,7 +23,7 @@ const CAPABILITIES: &[(&str, &[&str])] = &[
 pub(crate) struct Grants(Vec<String>);
 
 impl Grants {
-    /// Takes patterns as the manifest has them; the loader has checked their form.
+    /// Grants by the patterns of the manifest, whose form the loader has checked.
     pub(crate) fn new(patterns: &[String]) -> Self {
         Self(patterns.to_vec())
     }
@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
         Ok(Self { binding: binding?, namespace: namespace?, operation: operation?, payload: payload? })
     }
 
-    /// The reply, or the error text for the guest. `denied` is set when a right was missing.
+    /// The reply, or the error text for the guest. Sets `denied` if a right was missing.
     pub(super) fn run(&self, host: &Host, denied: &mut bool) -> Result<Vec<u8>, String> {
         let [binding, namespace, operation] = [self.binding, self.namespace, self.operation].map(name);
         if binding != "kubewarden" {

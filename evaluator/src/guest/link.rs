@@ -35,13 +35,13 @@ pub(crate) enum Guest {
 /// Why a module does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkError {
-    /// It wants what this host does not have; most often it is made for another host.
+    /// It imports what this host does not have; most often it is made for another host.
     #[error("the module imports {0}, which this host does not have")]
     UnknownImport(String),
-    /// It wants something of another type.
+    /// It imports something with another type.
     #[error("the module's imports do not fit: {0}")]
     Import(String),
-    /// It lacks what its calling convention demands, or has it with another type.
+    /// It lacks an export that its calling convention needs, or has it with another type.
     #[error("the module has no export {export}, which execution mode {} needs; check the mode in its metadata", mode.as_str())]
     Export {
         /// The export, with its type.
@@ -62,7 +62,7 @@ impl Guests {
     /// The host functions of every calling convention.
     ///
     /// # Errors
-    /// Never with the names defined here; the engine's own error else.
+    /// Never, with the names defined here.
     pub(crate) fn new(engine: RunningEngine) -> Result<Self, wasmtime::Error> {
         let mut wapc = Linker::new(engine.engine());
         wapc::add_to_linker(&mut wapc)?;

@@ -73,8 +73,8 @@ impl Loaded {
     pub async fn validate(&self, request: Bytes, deadline: Instant) -> Result<Verdict, EvaluationError> {
         let payload = Parts::request(request.clone(), self.settings.clone());
         // Held until the instance is gone and its reply is decoded.
-        let (lease, _hold) = self.host.lease(deadline);
-        let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, lease).await;
+        let (account, _hold) = self.host.account(deadline);
+        let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let mode = self.mode;
         if is_rego(mode) {

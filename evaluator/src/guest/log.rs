@@ -1,4 +1,4 @@
-//! A policy's own log lines: cut, cleaned, and no more than its rate allows.
+//! The log lines of a policy: cut, cleaned, and no more than its rate allows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -8,16 +8,16 @@ use serde_json::{Map, Value};
 
 use crate::metrics::PolicyMetrics;
 
-/// Lines a second, and at once.
+/// The rate in lines a second, and the most at once.
 const LINES: f64 = 100.0;
-/// Bytes a second, and at once.
+/// The rate in bytes a second, and the most at once.
 const BYTES: f64 = 64.0 * 1024.0;
 /// Longest line, in bytes.
 const MAX_LINE: usize = 2 << 10;
 /// Longest payload of `tracing/log` that is decoded, in bytes; of a longer one the beginning is logged as it is.
 const MAX_EVENT: usize = 16 << 10;
 
-/// Where one policy's lines go. All its instances share the rate.
+/// The log of one policy. All its instances share the rate.
 pub(crate) struct GuestLog {
     policy: PolicyId,
     generation: i64,
@@ -41,7 +41,7 @@ impl GuestLog {
         self.line(tracing::Level::INFO, text);
     }
 
-    /// What a guest wrote to standard error, a line each.
+    /// What a guest wrote to standard error, line by line.
     pub(super) fn stderr(&self, text: &[u8]) {
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
             self.line(tracing::Level::WARN, line);
@@ -112,7 +112,7 @@ impl GuestLog {
     }
 }
 
-/// Lines and bytes that may still be logged.
+/// How many lines and bytes may still be logged.
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     lines: f64,

@@ -1,7 +1,7 @@
-//! Running guests: one fresh instance a call, in the calling conventions that a policy may have.
+//! Runs guests: each call in a fresh instance, in one of the calling conventions that a policy may have.
 //!
-//! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits. Nothing of one call is there for
-//! the next: instance, memory and [`Context`] are made anew each time.
+//! [`Guests`] links modules to what this host offers; a [`Guest`] is a module that fits, and [`loaded::Loaded`] one that serves. Nothing
+//! of one call is left for the next: instance, memory and [`Context`] are made for each call.
 //!
 //! What this program keeps for one call beside the guest's own memory, all of it limited:
 //!
@@ -17,8 +17,8 @@
 //! | one poll | 1,024 subscriptions | refused |
 //! | arguments and result of a builtin, Rego | 2 MiB of JSON; taken from the instance's memory budget | error |
 //!
-//! A host call does a bounded amount of work and returns to the guest, where the clock is looked at: a guest that calls
-//! its host for ever ends with its deadline like one that loops.
+//! A host call does a bounded amount of work and returns to the guest, where the deadline is checked: a guest that calls its host for
+//! ever ends with its deadline, like one that loops.
 
 mod context;
 mod error;
@@ -47,22 +47,22 @@ use std::time::Instant;
 use wasmtime::{Instance, Store, Trap, UpdateDeadline};
 
 use crate::fair::claimant::Claimant;
-use crate::memory::{GuestMemory, Hold, Lease};
+use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
 
 /// Largest reply of a guest, in bytes.
 pub(crate) const MAX_REPLY: usize = 8 << 20;
 
-/// Ticks until a guest yields for the first time: the first tick may come at once, so this is the least number that
-/// leaves a short call alone for one whole tick.
+/// The number of ticks until a guest yields for the first time. The first tick may come at once, so two is the least number that leaves a
+/// short call alone for one whole tick.
 const FIRST_YIELD: u64 = 2;
 
-/// What a policy may do and where its words go; the same for all its calls.
+/// What a policy may do and where its output goes; the same for all its calls.
 pub(crate) struct Host {
     /// The host capabilities it may use.
     pub(crate) grants: Grants,
     /// Where its log lines go.
     pub(crate) log: GuestLog,
-    /// Where the memory of its instances comes from, and whose it is.
+    /// The memory of its instances, and the policy that takes it.
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) who: Arc<Claimant>,
 }
@@ -75,11 +75,11 @@ impl Host {
     }
 
     /// An account for an instance that must have ended at `deadline`.
-    pub(crate) fn lease(&self, deadline: Instant) -> (Lease, Arc<Hold>) {
-        self.memory.lease(&self.who, deadline)
+    pub(crate) fn account(&self, deadline: Instant) -> (InstanceMemory, Arc<MemoryHold>) {
+        self.memory.account(&self.who, deadline)
     }
 
-    /// One that may do nothing, for tests.
+    /// A host that grants nothing else, for tests.
     #[cfg(test)]
     pub(crate) fn test(grants: &[String]) -> Self {
         let metrics = crate::metrics::Metrics::new().expect("registers");
@@ -102,7 +102,7 @@ pub(crate) enum Operation {
 }
 
 impl Guest {
-    /// Asks a fresh instance once and gives its reply. The instance's memory is taken from `lease`.
+    /// Calls a fresh instance once and gives its reply. The instance's memory is taken from `account`.
     ///
     /// # Errors
     /// When the guest cannot start, fails, takes longer than until `deadline`, or does not reply.
@@ -112,12 +112,12 @@ impl Guest {
         operation: Operation,
         payload: Parts,
         deadline: Instant,
-        lease: Lease,
+        account: InstanceMemory,
     ) -> Result<Vec<u8>, CallError> {
         match self {
-            Self::Wapc(guest) => guest.call(host, operation, payload, deadline, lease).await,
-            Self::Wasi(guest) => guest.call(host, operation, payload, deadline, lease).await,
-            Self::Rego(guest) => guest.call(host, operation, payload, deadline, lease).await,
+            Self::Wapc(guest) => guest.call(host, operation, payload, deadline, account).await,
+            Self::Wasi(guest) => guest.call(host, operation, payload, deadline, account).await,
+            Self::Rego(guest) => guest.call(host, operation, payload, deadline, account).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a guest is given, in parts that many calls share. Nothing puts them together: they are copied once, into the guest.
+//! The input of a guest, in parts that many calls share. They are copied only once, into the guest.
 
 use bytes::Bytes;
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 pub(crate) struct Parts([Bytes; 5]);
 
 impl Parts {
-    /// Bytes that are whole.
+    /// A single part.
     pub(crate) fn whole(bytes: Bytes) -> Self {
         Self([bytes, Bytes::new(), Bytes::new(), Bytes::new(), Bytes::new()])
     }
 
-    /// `{"request":…,"settings":…}` of two documents that are JSON already: nothing is decoded, so the guest sees them byte for
-    /// byte, numbers beyond 2^53 and the order of keys included.
+    /// `{"request":…,"settings":…}` from two JSON documents. Neither is decoded, so the guest sees them byte for byte, with numbers beyond
+    /// 2^53 and the order of keys.
     pub(crate) fn request(request: Bytes, settings: Bytes) -> Self {
         let text = Bytes::from_static;
         Self([text(b"{\"request\":"), request, text(b",\"settings\":"), settings, text(b"}")])
@@ -30,12 +30,12 @@ impl Parts {
         self.0.concat()
     }
 
-    /// Their length together.
+    /// The length of all parts.
     pub(crate) fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
 
-    /// Writes them one after the other.
+    /// Writes the parts one after the other.
     ///
     /// # Panics
     /// When `buffer` is shorter than they are.

@@ -9,7 +9,7 @@ use super::context::Limits;
 use super::error::quote;
 use super::linear_memory::{OutOfBounds, index, parts, slice, slice_mut, write};
 use super::{CallError, Context, Host, MAX_REPLY, Operation, Parts, host, instantiate, store};
-use crate::memory::Lease;
+use crate::memory::InstanceMemory;
 
 /// Largest error text of a guest that is kept, in bytes; the rest is dropped. Of what is kept, a kilobyte is quoted.
 const MAX_ERROR: usize = 64 << 10;
@@ -31,9 +31,9 @@ impl WapcGuest {
         operation: Operation,
         payload: Parts,
         deadline: Instant,
-        lease: Lease,
+        account: InstanceMemory,
     ) -> Result<Vec<u8>, CallError> {
-        let mut context = Context::new(host, self.limits, deadline, lease);
+        let mut context = Context::new(host, self.limits, deadline, account);
         context.wapc.operation = match operation {
             Operation::Validate => "validate",
             Operation::ValidateSettings => "validate_settings",

@@ -9,7 +9,7 @@ use super::context::Limits;
 use super::error::quote;
 use super::linear_memory::parts;
 use super::{CallError, Context, Host, Operation, Parts, host, instantiate, store};
-use crate::memory::Lease;
+use crate::memory::InstanceMemory;
 
 /// A command, linked.
 pub(crate) struct WasiGuest {
@@ -24,9 +24,9 @@ impl WasiGuest {
         operation: Operation,
         payload: Parts,
         deadline: Instant,
-        lease: Lease,
+        account: InstanceMemory,
     ) -> Result<Vec<u8>, CallError> {
-        let mut context = Context::new(host, self.limits, deadline, lease);
+        let mut context = Context::new(host, self.limits, deadline, account);
         let argument = match operation {
             Operation::Validate => "validate",
             Operation::ValidateSettings => "validate-settings",

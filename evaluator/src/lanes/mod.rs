@@ -1,15 +1,15 @@
-//! Who may run, and where: a bound for each policy, and a lane of its own for what takes long.
+//! Which evaluations may run, and on which threads: a limit for each policy, and a lane of its own for those that take long.
 //!
 //! ```text
-//!  request ──► share (bound, short queue) ──► instance ──► fast lane: the thread that accepted the request, up to two ticks
+//!  request ──► share (limit, short queue) ──► instance ──► fast lane: the thread that accepted the request, up to two ticks
 //!                       │                                       │ still running
 //!                       └─ full: refused at once                └──► long permit ──► slow lane: threads of low priority,
 //!                                                                                    a turn of one tick each
 //! ```
 //!
-//! A short evaluation never changes threads. A long one, an endless loop for instance, costs the fast lane at most two
-//! ticks and then competes with other long ones only: the slow lane's threads are so nice that the kernel takes them off
-//! the processor whenever a short evaluation wants it.
+//! A short evaluation never changes threads. A long one, an endless loop for instance, costs the fast lane at most two ticks and then
+//! competes with other long ones only: the slow lane's threads have such a low priority (a niceness of 10) that the kernel takes them
+//! off the processor whenever a short evaluation needs it.
 //!
 //! What is scarce is shared by one rule, which [`crate::fair`] tells: instances, long permits, loads, and the memory of guests. Turns
 //! of the slow lane have an order of their own, in [`schedule`], since processor time is used up and does not come back.
@@ -38,46 +38,46 @@ use tracing::Instrument as _;
 
 pub(crate) use self::error::LaneError;
 pub(crate) use self::share::Share;
-use self::slow_lane::{InTurns, Order};
+use self::slow_lane::{Scheduled, Scheduler};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::memory::{GuestMemory, MemoryPlan};
 use crate::metrics::Metrics;
 
-/// How nice the slow lane's threads are. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
+/// The niceness of the slow lane's threads. A thread of niceness 10 has a tenth of the weight of a normal one, and a normal
 /// one that wakes up takes its place at once; yet on a busy machine it still gets on.
 const NICENESS: i32 = 10;
 /// How long a load may still run after its deadline.
 const GRACE: Duration = Duration::from_millis(500);
-/// Most who wait for an instance, for a long permit or to be loaded: far more than shares let through, and an end all the same.
+/// The most claims that wait for an instance, a long permit or a load: far more than shares let through, and a limit all the same.
 const QUEUE: usize = 1 << 16;
 
-/// The bounds.
+/// The limits of the lanes.
 #[derive(Debug, Clone, Copy)]
 pub struct LaneLimits {
-    /// Instances at the same time, over all policies; what the engine's pool has.
+    /// The most instances at the same time, of all policies together: as many as the engine's pool has.
     pub instances: usize,
-    /// Threads of the slow lane.
+    /// The number of threads of the slow lane.
     pub threads: usize,
-    /// Evaluations of one policy at the same time.
+    /// The most evaluations of one policy at the same time.
     pub running: usize,
 }
 
 impl LaneLimits {
-    /// The bounds for a machine of `cores` cores.
+    /// The limits for a machine with `cores` cores.
     pub fn new(instances: usize, cores: usize) -> Self {
         let instances = instances.max(1);
         let running = (4 * cores).max(8).min(instances);
         Self { instances, threads: cores.max(1), running }
     }
 
-    /// Instances that long evaluations may hold; the rest is always there for short ones.
+    /// The most instances that long evaluations may hold; the rest is always free for short ones.
     fn long(self) -> usize {
         (self.instances / 2).max(1)
     }
 
-    /// Candidates that may be started and checked at the same time.
+    /// The most candidates that are started and checked at the same time.
     fn loading(self) -> usize {
         (self.instances / 4).max(1)
     }
@@ -90,10 +90,10 @@ pub struct Lanes {
     long: Arc<PolicyPool>,
     loading: Arc<PolicyPool>,
     memory: Arc<GuestMemory>,
-    order: Arc<Order>,
+    order: Arc<Scheduler>,
     in_use: IntGauge,
     refused: IntCounter,
-    /// `None` only while dropping.
+    /// None only while this is dropped.
     slow: Option<Runtime>,
 }
 
@@ -101,14 +101,14 @@ impl Lanes {
     /// Starts the slow lane.
     ///
     /// # Errors
-    /// When its threads cannot be had.
+    /// When its threads cannot be started.
     pub fn new(limits: LaneLimits, memory: MemoryPlan, metrics: &Metrics) -> io::Result<Arc<Self>> {
         let slow = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(limits.threads)
             .thread_name("slow-lane")
             .enable_time()
             .on_thread_start(|| {
-                // Where the kernel does not allow it, long evaluations compete on equal terms: slower, still right.
+                // Where the kernel does not allow it, long evaluations compete on equal terms: slower, but still correct.
                 if let Err(error) = rustix::process::nice(NICENESS) {
                     tracing::debug!(%error, "failed to lower the priority of a thread");
                 }
@@ -122,24 +122,24 @@ impl Lanes {
             long: permits(limits.long()),
             loading: permits(limits.loading()),
             memory: GuestMemory::new(memory, metrics),
-            order: Order::new(limits.threads),
+            order: Scheduler::new(limits.threads),
             in_use: metrics.instances.clone(),
             refused: metrics.overloaded.clone(),
             slow: Some(slow),
         }))
     }
 
-    /// The bounds.
+    /// The limits.
     pub fn limits(&self) -> LaneLimits {
         self.limits
     }
 
-    /// What the instances of all policies may use of memory.
+    /// The memory of the instances of all policies.
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
         &self.memory
     }
 
-    /// Runs what `start` makes of its deadline, outside any policy's share: for loading. The time begins when there is room.
+    /// Runs the future that `start` makes for its deadline, outside any policy's share: for loading. `timeout` begins when there is room.
     pub(crate) async fn load<F>(
         &self,
         who: &Arc<Claimant>,
@@ -151,7 +151,7 @@ impl Lanes {
         F::Output: Send + 'static,
     {
         let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
-        // Without a deadline: a load is bounded by the manifest, and nobody else waits for it.
+        // Without a deadline: the manifest limits the number of loads, and no request waits for them.
         let full = |_| self.overloaded("too many policies are being loaded on this replica".to_owned());
         let loading = self.loading.take(&one, None).await.map_err(full)?;
         let instance = self.instances.take(&one, None).await.map_err(full)?;
@@ -161,17 +161,17 @@ impl Lanes {
         if let Poll::Ready(output) = first_turn(&mut future).await {
             return output.map_err(panicked);
         }
-        let turns = InTurns::new(future, Arc::clone(&self.order), Arc::clone(who), None);
+        let turns = Scheduled::new(future, Arc::clone(&self.order), Arc::clone(who), None);
         let turns = async move {
             let output = turns.await;
             drop(permits);
             output
         };
-        // A guest that notices the deadline itself can say what it was at; only one that cannot is ended from outside.
+        // A guest that notices the deadline itself can say what it was doing; only one that does not is ended from outside.
         self.slow_turns(deadline + GRACE, turns).await
     }
 
-    /// Runs `turns` in the slow lane, no longer than until `deadline`.
+    /// Runs `turns` in the slow lane, until `deadline` at the latest.
     async fn slow_turns<T: Send + 'static>(
         &self,
         deadline: Instant,
@@ -181,7 +181,7 @@ impl Lanes {
         // The clock of the caller's own lane: however full the slow lane is, the answer is on time.
         match timeout_at(deadline.into(), task).await {
             Ok(Ok(output)) => output.map_err(panicked),
-            // The task ends early only by a panic outside the future or with the slow lane itself.
+            // The task ends early only by a panic outside the future, or with the slow lane itself.
             Ok(Err(_)) => Err(LaneError::Panicked),
             Err(_) => Err(LaneError::TimedOut),
         }

@@ -1,10 +1,10 @@
-//! Whose turn it is in the slow lane. Pure.
+//! Which evaluation has the next turn in the slow lane. Pure.
 //!
-//! A turn is a tick of processor time. The next one goes to the tenant that has had the least of them, there to the policy that
-//! has had the least, there to the evaluation that waits the longest. So `n` tenants with something to do get one part in `n`
-//! each, however many evaluations or policies stand behind one of them; ClusterPolicies together count as two. Who comes anew
-//! begins with what the least of those present has had: nobody saves up turns, and nobody sheds a debt by going for a moment
-//! while others of its policy are there.
+//! A turn is a tick of processor time. The next one goes to the tenant that has had the least of it, there to the policy that has had the
+//! least, there to the evaluation that has waited longest. So `n` tenants with something to do get one part in `n` each, however many
+//! evaluations or policies one of them has; ClusterPolicies together count as two tenants. A newcomer begins with what the least of
+//! those present has had: no tenant saves up turns, and none sheds a debt by leaving for a moment while others of its policies are
+//! present.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use std::time::Duration;
 use portcullis_contract::{PolicyId, Tenant};
 use portcullis_engine::TICK;
 
-use super::width::{Turn, Width};
+use super::width::{TurnUsage, Width};
 use crate::fair::claimant::Claimant;
 
-/// The order of turns. `W` is how an evaluation is told that it has one.
-pub(crate) struct Turns<W> {
+/// The schedule of the turns. `W` is how an evaluation gets its turn.
+pub(crate) struct Schedule<W> {
     width: Width,
     running: usize,
     tenants: HashMap<Tenant, TenantTime<W>>,
 }
 
 struct TenantTime<W> {
-    /// Nanoseconds, divided by the tenant's weight.
+    /// Processor time in nanoseconds, divided by the tenant's weight.
     had: u64,
     policies: HashMap<PolicyId, PolicyTime<W>>,
 }
@@ -34,13 +34,13 @@ struct PolicyTime<W> {
     queue: VecDeque<W>,
 }
 
-impl<W: PartialEq> Turns<W> {
-    /// At most `most` turns at the same time.
+impl<W: PartialEq> Schedule<W> {
+    /// A schedule of at most `most` turns at the same time.
     pub(crate) fn new(most: usize) -> Self {
         Self { width: Width::new(most), running: 0, tenants: HashMap::new() }
     }
 
-    /// An evaluation comes.
+    /// Adds an evaluation.
     pub(crate) fn enter(&mut self, who: &Claimant) {
         let least = self.tenants.values().map(|tenant| tenant.had).min().unwrap_or(0);
         let tenant = self
@@ -56,7 +56,7 @@ impl<W: PartialEq> Turns<W> {
         policy.present += 1;
     }
 
-    /// An evaluation goes, having no turn.
+    /// Removes an evaluation that has no turn.
     pub(crate) fn leave(&mut self, who: &Claimant, waiter: &W) {
         let Some(tenant) = self.tenants.get_mut(&who.tenant) else { return };
         if let Some(policy) = tenant.policies.get_mut(&who.policy) {
@@ -71,14 +71,14 @@ impl<W: PartialEq> Turns<W> {
         }
     }
 
-    /// Asks for a turn.
+    /// Queues an evaluation for a turn.
     pub(crate) fn ask(&mut self, who: &Claimant, waiter: W) {
         if let Some((_, policy)) = self.account(who) {
             policy.queue.push_back(waiter);
         }
     }
 
-    /// The next evaluation that has a turn. To be called until there is none.
+    /// The evaluation that has the next turn. To be called until there is none.
     pub(crate) fn next(&mut self) -> Option<W> {
         if self.running >= self.width.now() {
             return None;
@@ -96,13 +96,13 @@ impl<W: PartialEq> Turns<W> {
         Some(waiter)
     }
 
-    /// A turn is over.
-    pub(crate) fn end(&mut self, who: &Claimant, turn: Turn) {
+    /// Ends a turn.
+    pub(crate) fn end(&mut self, who: &Claimant, turn: TurnUsage) {
         self.end_unused(who, turn.used);
         self.width.learn(turn);
     }
 
-    /// A turn is over that says nothing of others.
+    /// Ends a turn that says nothing about the number of processors.
     pub(crate) fn end_unused(&mut self, who: &Claimant, used: Duration) {
         self.running -= 1;
         let weight = who.tenant.weight();
@@ -136,7 +136,7 @@ mod tests {
     /// Evaluations without end, `loops` of each of `ids`, on one processor; gives the turns of each id out of `turns`.
     fn share(ids: &[(&str, usize)], turns: usize) -> Vec<usize> {
         let who: Vec<Arc<Claimant>> = ids.iter().map(|(id, _)| Claimant::new(&id.parse().expect("an id"))).collect();
-        let mut order: Turns<Evaluation> = Turns::new(1);
+        let mut order: Schedule<Evaluation> = Schedule::new(1);
         for (i, (_, loops)) in ids.iter().enumerate() {
             for n in 0..*loops {
                 order.enter(&who[i]);
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_newcomer_is_next_and_has_saved_up_nothing() {
         let [a, b] = ["namespaced/a/x", "namespaced/b/x"].map(|id| Claimant::new(&id.parse().expect("an id")));
-        let mut order: Turns<&str> = Turns::new(1);
+        let mut order: Schedule<&str> = Schedule::new(1);
         for _ in 0..10 {
             order.enter(&a);
             order.ask(&a, "a");
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn who_goes_leaves_nothing() {
         let a = Claimant::new(&"cluster/a".parse().expect("an id"));
-        let mut order: Turns<u32> = Turns::new(4);
+        let mut order: Schedule<u32> = Schedule::new(4);
         for n in 0..3 {
             order.enter(&a);
             order.ask(&a, n);

@@ -1,4 +1,4 @@
-//! One policy's bound, its queue, and what is known of how long its evaluations take.
+//! The share of one policy: a limit on its evaluations, their queue, and what is known about how long they take.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -13,15 +13,15 @@ use portcullis_contract::PolicyId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout_at;
 
-use super::{InTurns, InstancePermit, LaneError, Lanes, first_turn, panicked};
+use super::{InstancePermit, LaneError, Lanes, Scheduled, first_turn, panicked};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
 use crate::metrics::PolicyMetrics;
 
-/// Requests of one policy that may wait for each one that may run.
+/// How many requests of one policy may wait for each one that may run.
 const QUEUE_FACTOR: usize = 8;
 
-/// One policy's share: a bound on its evaluations, not a reservation.
+/// The share of one policy: a limit on its evaluations, not a reservation.
 pub struct Share {
     lanes: Arc<Lanes>,
     who: Arc<Claimant>,
@@ -46,7 +46,8 @@ impl Share {
         Self { lanes, who, running, waiting: AtomicUsize::new(0), is_long: Arc::default(), metrics }
     }
 
-    /// Runs `future` when the policy's share allows, and gives its output. Counts waiting, running and refusals.
+    /// Runs `future` when the policy's share allows, and gives its output. Counts waiting, running and refusals. This is the barrier for
+    /// panics around all that runs for one policy.
     ///
     /// Dropping the returned future drops `future`: a caller that hangs up costs nothing more.
     ///
@@ -58,7 +59,7 @@ impl Share {
         F::Output: Send + 'static,
     {
         let arrived = Instant::now();
-        // On the heap from the first: it may have to move to another lane, and it is large for whoever waits for it.
+        // On the heap from the start: it may have to move to another lane, and it is too large to keep in its caller.
         let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         async move {
             let permits = self.admit(deadline).await?;
@@ -85,7 +86,7 @@ impl Share {
         {
             return output.map_err(panicked);
         }
-        // It waits in its own policy's part of the instances, so that harms nobody: whoever comes next finds room for its own.
+        // It waits with an instance of its own policy's part, so it delays no other policy.
         let long = self.lanes.long.take(&self.one(), Some(deadline)).await.map_err(|_| {
             let limit = self.lanes.limits.long();
             self.lanes.overloaded(format!(
@@ -93,7 +94,7 @@ impl Share {
             ))
         })?;
         let is_long = Some(Arc::clone(&self.is_long));
-        let turns = InTurns::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long);
+        let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), is_long);
         let turns = async move {
             let output = turns.await;
             drop((long, permits));
@@ -120,10 +121,10 @@ impl Share {
         Claim { who: Arc::clone(&self.who), amount: 1, has: 0 }
     }
 
-    /// Waits for a place among the running, if the queue is not full.
+    /// Waits for one of the running evaluations to end, if the queue is not full.
     async fn queue(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, LaneError> {
         let limit = self.lanes.limits.running;
-        // Behind long evaluations hardly anybody gets a turn in time, so few may wait there.
+        // Behind long evaluations hardly any request is served in time, so few may wait there.
         let room = if self.is_long.load(Ordering::Relaxed) { limit } else { limit * QUEUE_FACTOR };
         let waiting = Waiting::new(&self.waiting);
         let permit = if waiting.place > room { None } else { wait(&self.running, deadline).await };
@@ -137,7 +138,7 @@ async fn wait(semaphore: &Arc<Semaphore>, deadline: Instant) -> Option<OwnedSema
     timeout_at(deadline.into(), Arc::clone(semaphore).acquire_owned()).await.ok()?.ok()
 }
 
-/// One request in a queue; leaves it when dropped.
+/// One request in the queue; dropping it takes it out.
 struct Waiting<'a> {
     waiting: &'a AtomicUsize,
     place: usize,

@@ -10,50 +10,50 @@ use std::time::{Duration, Instant};
 use futures::task::AtomicWaker;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::schedule::Turns;
-use super::width::Turn;
+use super::schedule::Schedule;
+use super::width::TurnUsage;
 use crate::fair::claimant::Claimant;
 
-/// The order of turns, shared by all evaluations of the lane.
-pub(super) struct Order(Mutex<Turns<Arc<Slot>>>);
+/// Gives turns to all evaluations of the lane.
+pub(super) struct Scheduler(Mutex<Schedule<Arc<Slot>>>);
 
-/// Where an evaluation hears of its turn, and whether it wants another one.
+/// The signals between the scheduler and one evaluation.
 struct Slot {
     has_turn: AtomicBool,
-    /// Woken since its turn began: it has yielded and can go on, or what it waited for is there.
+    /// Whether it was woken since its turn began: it has yielded and can go on, or what it waited for is there.
     wants: AtomicBool,
     task: AtomicWaker,
 }
 
 /// A future that is polled in turns.
-pub(super) struct InTurns<F> {
+pub(super) struct Scheduled<F> {
     future: Pin<Box<F>>,
-    order: Arc<Order>,
+    order: Arc<Scheduler>,
     who: Arc<Claimant>,
     slot: Arc<Slot>,
     /// Wakes the slot.
     waker: Waker,
     is_queued: bool,
     used: Duration,
-    /// Whether it has taken a tick or more of processor time is told here: the policy's next evaluation then begins in this lane.
+    /// Set if it has used a tick or more of processor time: the policy's next evaluation then begins in this lane.
     is_long: Option<Arc<AtomicBool>>,
 }
 
-impl Order {
+impl Scheduler {
     /// At most `most` turns at the same time.
     pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Turns::new(most))))
+        Arc::new(Self(Mutex::new(Schedule::new(most))))
     }
 
-    /// Gives turns to those who are next.
-    fn serve(turns: &mut Turns<Arc<Slot>>) {
+    /// Gives turns to the evaluations that are next.
+    fn serve(turns: &mut Schedule<Arc<Slot>>) {
         while let Some(slot) = turns.next() {
             slot.has_turn.store(true, Ordering::SeqCst);
             slot.task.wake();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Turns<Arc<Slot>>> {
+    fn lock(&self) -> MutexGuard<'_, Schedule<Arc<Slot>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,11 +75,11 @@ impl Wake for Slot {
     }
 }
 
-impl<F> InTurns<F> {
-    /// Polls `future` in turns of `who`.
+impl<F> Scheduled<F> {
+    /// A future that is polled in turns of the policy `who`.
     pub(super) fn new(
         future: Pin<Box<F>>,
-        order: Arc<Order>,
+        order: Arc<Scheduler>,
         who: Arc<Claimant>,
         is_long: Option<Arc<AtomicBool>>,
     ) -> Self {
@@ -93,8 +93,8 @@ impl<F> InTurns<F> {
         Self { future, order, who, slot, waker, is_queued: false, used: Duration::ZERO, is_long }
     }
 
-    /// Ends a turn, and gets in line for the next one if it is wanted: by who is next it is decided with this one among them.
-    fn end_turn(&mut self, turn: Turn, wants: bool) {
+    /// Ends a turn, and queues for the next one if it is wanted, before it is decided whose turn is next.
+    fn end_turn(&mut self, turn: TurnUsage, wants: bool) {
         let mut turns = self.order.lock();
         self.slot.has_turn.store(false, Ordering::SeqCst);
         turns.end(&self.who, turn);
@@ -102,11 +102,11 @@ impl<F> InTurns<F> {
             turns.ask(&self.who, Arc::clone(&self.slot));
         }
         self.is_queued = wants;
-        Order::serve(&mut turns);
+        Scheduler::serve(&mut turns);
     }
 }
 
-impl<F: Future> Future for InTurns<F> {
+impl<F: Future> Future for Scheduled<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -116,7 +116,7 @@ impl<F: Future> Future for InTurns<F> {
             this.is_queued = true;
             let mut turns = this.order.lock();
             turns.ask(&this.who, Arc::clone(&this.slot));
-            Order::serve(&mut turns);
+            Scheduler::serve(&mut turns);
         }
         if !this.slot.has_turn.load(Ordering::SeqCst) {
             return Poll::Pending;
@@ -125,7 +125,7 @@ impl<F: Future> Future for InTurns<F> {
         let (begin, before) = (Instant::now(), time(ClockId::ThreadCPUTime));
         let poll = this.future.as_mut().poll(&mut Context::from_waker(&this.waker));
         let used = time(ClockId::ThreadCPUTime).saturating_sub(before);
-        let turn = Turn { took: begin.elapsed(), used, clock: clock(), program: time(ClockId::ProcessCPUTime) };
+        let turn = TurnUsage { took: begin.elapsed(), used, clock: clock(), program: time(ClockId::ProcessCPUTime) };
         this.used += used;
         let is_long = this.used >= portcullis_engine::TICK;
         if let Some(told) = this.is_long.as_ref().filter(|_| is_long || poll.is_ready()) {
@@ -137,14 +137,14 @@ impl<F: Future> Future for InTurns<F> {
     }
 }
 
-impl<F> Drop for InTurns<F> {
+impl<F> Drop for Scheduled<F> {
     fn drop(&mut self) {
         let mut turns = self.order.lock();
         if self.slot.has_turn.swap(false, Ordering::SeqCst) {
             turns.end_unused(&self.who, Duration::ZERO);
         }
         turns.leave(&self.who, &self.slot);
-        Order::serve(&mut turns);
+        Scheduler::serve(&mut turns);
     }
 }
 
@@ -188,12 +188,12 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn one_evaluation_has_as_many_turns_as_forty() {
-        let order = Order::new(1);
+        let order = Scheduler::new(1);
         let greedy = Arc::new(AtomicUsize::new(0));
         let tasks: Vec<_> = (0..40)
             .map(|_| {
                 let future = Box::pin(spins(1000, Arc::clone(&greedy)));
-                tokio::spawn(InTurns::new(future, Arc::clone(&order), who("namespaced/a/x"), None))
+                tokio::spawn(Scheduled::new(future, Arc::clone(&order), who("namespaced/a/x"), None))
             })
             .collect();
         while greedy.load(Ordering::SeqCst) < 10 {
@@ -202,7 +202,7 @@ mod tests {
         let before = greedy.load(Ordering::SeqCst);
         let modest = Arc::new(AtomicUsize::new(0));
         let future = Box::pin(spins(50, Arc::clone(&modest)));
-        InTurns::new(future, Arc::clone(&order), who("namespaced/b/x"), None).await;
+        Scheduled::new(future, Arc::clone(&order), who("namespaced/b/x"), None).await;
         let meanwhile = greedy.load(Ordering::SeqCst) - before;
         assert_eq!(modest.load(Ordering::SeqCst), 50);
         // Processor time is shared, so on a busy machine the numbers differ a little.
@@ -212,24 +212,24 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_something_holds_no_turn() {
-        let order = Order::new(1);
+        let order = Scheduler::new(1);
         let (tell, told) = tokio::sync::oneshot::channel::<()>();
-        let waits = tokio::spawn(InTurns::new(Box::pin(told), Arc::clone(&order), who("cluster/a"), None));
+        let waits = tokio::spawn(Scheduled::new(Box::pin(told), Arc::clone(&order), who("cluster/a"), None));
         tokio::task::yield_now().await;
         let spins = Box::pin(spins(3, Arc::default()));
-        InTurns::new(spins, Arc::clone(&order), who("cluster/b"), None).await;
+        Scheduled::new(spins, Arc::clone(&order), who("cluster/b"), None).await;
         tell.send(()).expect("it waits");
         waits.await.expect("ends").expect("told");
     }
 
     #[tokio::test]
     async fn who_hangs_up_gives_its_turn_back() {
-        let order = Order::new(1);
+        let order = Scheduler::new(1);
         for _ in 0..3 {
             let endless =
-                InTurns::new(Box::pin(spins(usize::MAX, Arc::default())), Arc::clone(&order), who("cluster/a"), None);
+                Scheduled::new(Box::pin(spins(usize::MAX, Arc::default())), Arc::clone(&order), who("cluster/a"), None);
             assert!(tokio::time::timeout(Duration::from_millis(20), endless).await.is_err());
         }
-        InTurns::new(Box::pin(spins(1, Arc::default())), order, who("cluster/b"), None).await;
+        Scheduled::new(Box::pin(spins(1, Arc::default())), order, who("cluster/b"), None).await;
     }
 }

@@ -1,16 +1,15 @@
-//! How many evaluations of the slow lane are worth running at the same time. Pure.
+//! How many evaluations of the slow lane should run at the same time. Pure.
 //!
-//! The number of cores says how many there may be at most. How many processors this program really gets is another matter: a
-//! node may be full, and a quota that others of the pod use up is not seen in any file. Threads beyond that number do not
-//! speed up anything, and they take the order of turns out of our hands: of a hundred threads on two processors, the kernel
-//! gives the one with the right to the next turn a fiftieth. So the lane looks at how much of its turns was spent on a
-//! processor, begins narrow, and is as wide as that goes well.
+//! The number of cores is the upper limit. How many processors this program really gets is another matter: a node may be full, and no
+//! file shows a quota that other containers of the pod use up. More threads than processors speed up nothing, and leave the order of
+//! turns to the kernel: of a hundred threads on two processors, the one with the right to the next turn gets a fiftieth. So the lane
+//! measures how much of its turns was spent on a processor, begins narrow, and widens as long as that goes well.
 
 use std::time::Duration;
 
 use portcullis_engine::TICK;
 
-/// How long processor time is counted before it tells how many processors there are.
+/// How long processor time is counted before it says how many processors there are.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// The number of turns at the same time.
@@ -18,7 +17,7 @@ const WINDOW: Duration = Duration::from_millis(50);
 pub(crate) struct Width {
     now: usize,
     most: usize,
-    /// Turns in a row that had a processor for nearly all of their time.
+    /// The number of turns in a row that had a processor for nearly all of their time.
     good: usize,
     /// Clock and processor time of the whole program when the window began.
     window: (Duration, Duration),
@@ -26,16 +25,16 @@ pub(crate) struct Width {
     processors: u64,
 }
 
-/// A turn that is over.
+/// What a turn took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct TurnUsage {
     /// How long it took.
     pub(crate) took: Duration,
-    /// Processor time within.
+    /// The processor time that it used.
     pub(crate) used: Duration,
     /// The clock at its end.
     pub(crate) clock: Duration,
-    /// Processor time of the whole program until then.
+    /// The processor time of the whole program until then.
     pub(crate) program: Duration,
 }
 
@@ -46,13 +45,13 @@ impl Width {
         Self { now: most.min(2), most, good: 0, window: (Duration::ZERO, Duration::ZERO), processors: 0 }
     }
 
-    /// Turns at the same time, as things are now.
+    /// The width now.
     pub(crate) fn now(&self) -> usize {
         self.now
     }
 
-    /// Learns from a turn.
-    pub(crate) fn learn(&mut self, turn: Turn) {
+    /// Adapts to a turn that has ended.
+    pub(crate) fn learn(&mut self, turn: TurnUsage) {
         self.count(turn);
         // A turn that ended early, waiting for something, says nothing of processors.
         if turn.took < TICK / 2 {
@@ -75,7 +74,7 @@ impl Width {
         }
     }
 
-    fn count(&mut self, turn: Turn) {
+    fn count(&mut self, turn: TurnUsage) {
         let (clock, program) = self.window;
         let passed = turn.clock.saturating_sub(clock);
         if passed >= WINDOW {
@@ -106,7 +105,7 @@ mod tests {
             clock += TICK;
             program += TICK * others + used * running;
             for _ in 0..running {
-                width.learn(Turn { took: TICK, used, clock, program });
+                width.learn(TurnUsage { took: TICK, used, clock, program });
             }
             most = most.max(width.now());
         }
@@ -138,7 +137,7 @@ mod tests {
             clock += TICK / 16;
             program += TICK;
             let used = if i < 1000 { TICK } else { TICK / 10 };
-            width.learn(Turn { took: TICK, used, clock, program });
+            width.learn(TurnUsage { took: TICK, used, clock, program });
         }
         assert_eq!(width.now(), 16);
     }
@@ -148,7 +147,7 @@ mod tests {
         let mut width = Width::new(16);
         let (clock, program) = (Duration::from_secs(9), Duration::from_secs(5));
         for _ in 0..1000 {
-            width.learn(Turn { took: TICK / 4, used: TICK / 4, clock, program });
+            width.learn(TurnUsage { took: TICK / 4, used: TICK / 4, clock, program });
         }
         assert_eq!(width.now(), 2);
     }

@@ -1,4 +1,4 @@
-//! What one instance may use, and what all of them share above their floors.
+//! The memory that one instance may use, and what all of them share above their floors.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::fair::pool::{PolicyPermit, PolicyPool};
 use crate::memory::plan::MemoryPlan;
 use crate::metrics::Metrics;
 
-/// What is taken at a time, so that a guest which grows page by page asks seldom.
+/// How much is taken at a time, in bytes, so that a guest which grows page by page seldom asks.
 const STEP: u64 = 1 << 20;
-/// How long before its deadline an instance stops waiting, so that its own answer is there in time. An eighth of the time that is left
-/// where that is less.
+/// How long before its deadline an instance stops waiting, so that its own answer is in time; or an eighth of the time left, if that is
+/// less.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// The memory of all instances.
@@ -27,23 +27,23 @@ pub(crate) struct GuestMemory {
     overloaded: IntCounter,
 }
 
-/// One instance's account. It lives beside the instance; its [`Hold`] lives longer.
-pub(crate) struct Lease {
-    hold: Arc<Hold>,
+/// The account of one instance. It lives as long as the instance; its [`MemoryHold`] lives longer.
+pub(crate) struct InstanceMemory {
+    hold: Arc<MemoryHold>,
     who: Arc<Claimant>,
     deadline: Instant,
-    /// What the instance has asked for so far.
+    /// What the instance has asked for so far, in bytes.
     used: u64,
 }
 
 /// What an instance holds, to be dropped after the instance: its memory is given back to the system first.
-pub(crate) struct Hold {
+pub(crate) struct MemoryHold {
     memory: Arc<GuestMemory>,
-    /// Above the floor.
+    /// The part above the floor; none if it needs none.
     permit: Mutex<Option<PolicyPermit>>,
 }
 
-/// There is no memory left for an instance now.
+/// There is no memory left for an instance at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this replica has no memory left for this policy or its namespace now; raise the evaluator's memory limit if it lasts"
@@ -65,18 +65,22 @@ impl GuestMemory {
     }
 
     /// An account for an instance that must have ended at `deadline`.
-    pub(crate) fn lease(self: &Arc<Self>, who: &Arc<Claimant>, deadline: Instant) -> (Lease, Arc<Hold>) {
+    pub(crate) fn account(
+        self: &Arc<Self>,
+        who: &Arc<Claimant>,
+        deadline: Instant,
+    ) -> (InstanceMemory, Arc<MemoryHold>) {
         self.used.add(gauge(self.floor));
-        let hold = Arc::new(Hold { memory: Arc::clone(self), permit: Mutex::new(None) });
-        (Lease { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, used: 0 }, hold)
+        let hold = Arc::new(MemoryHold { memory: Arc::clone(self), permit: Mutex::new(None) });
+        (InstanceMemory { hold: Arc::clone(&hold), who: Arc::clone(who), deadline, used: 0 }, hold)
     }
 }
 
-impl Lease {
-    /// Lets the instance use `more` bytes, when they can be had.
+impl InstanceMemory {
+    /// Gives the instance `more` bytes, now or when they become available.
     ///
     /// # Errors
-    /// When they cannot, until shortly before the deadline.
+    /// When they do not until shortly before the deadline.
     pub(crate) async fn grow(&mut self, more: u64) -> Result<(), NoMemory> {
         let memory = Arc::clone(&self.hold.memory);
         let used = self.used.saturating_add(more);
@@ -120,7 +124,7 @@ impl GuestMemory {
     }
 }
 
-impl Hold {
+impl MemoryHold {
     fn add(&self, more: PolicyPermit) {
         self.memory.used.add(gauge(more.amount()));
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +135,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for MemoryHold {
     fn drop(&mut self) {
         let permit = self.permit.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let shared = permit.as_ref().map_or(0, PolicyPermit::amount);
@@ -158,29 +162,29 @@ mod tests {
         Claimant::new(&id.parse().expect("an id"))
     }
 
-    fn lease(memory: &Arc<GuestMemory>, id: &str, millis: u64) -> (Lease, Arc<Hold>) {
-        memory.lease(&who(id), Instant::now() + Duration::from_millis(millis))
+    fn account(memory: &Arc<GuestMemory>, id: &str, millis: u64) -> (InstanceMemory, Arc<MemoryHold>) {
+        memory.account(&who(id), Instant::now() + Duration::from_millis(millis))
     }
 
     #[tokio::test]
     async fn below_the_floor_nothing_is_taken() {
         let (memory, metrics) = memory(2 * MIB, 0);
-        let (mut lease, hold) = lease(&memory, "cluster/a", 1000);
-        assert_eq!(lease.grow(MIB).await, Ok(()));
-        assert_eq!(lease.grow(MIB).await, Ok(()));
+        let (mut account, hold) = account(&memory, "cluster/a", 1000);
+        assert_eq!(account.grow(MIB).await, Ok(()));
+        assert_eq!(account.grow(MIB).await, Ok(()));
         assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64);
-        drop((lease, hold));
+        drop((account, hold));
         assert_eq!(metrics.guest_memory.get(), 0);
     }
 
     #[tokio::test]
     async fn above_it_steps_are_taken_and_come_back_with_the_hold() {
         let (memory, metrics) = memory(MIB, 8 * MIB);
-        let (mut lease, hold) = lease(&memory, "cluster/a", 1000);
-        assert_eq!(lease.grow(MIB + 1).await, Ok(()));
-        assert_eq!(lease.grow(1000).await, Ok(()), "within the step");
+        let (mut account, hold) = account(&memory, "cluster/a", 1000);
+        assert_eq!(account.grow(MIB + 1).await, Ok(()));
+        assert_eq!(account.grow(1000).await, Ok(()), "within the step");
         assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64);
-        drop(lease);
+        drop(account);
         assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64, "the instance may still be there");
         drop(hold);
         assert_eq!(metrics.guest_memory.get(), 0);
@@ -189,9 +193,9 @@ mod tests {
     #[tokio::test]
     async fn who_finds_nothing_left_waits_and_is_refused_in_time() {
         let (memory, metrics) = memory(MIB, 8 * MIB);
-        let (mut first, _hold) = lease(&memory, "cluster/a", 10_000);
+        let (mut first, _hold) = account(&memory, "cluster/a", 10_000);
         assert_eq!(first.grow(9 * MIB).await, Ok(()));
-        let (mut second, _hold) = lease(&memory, "cluster/b", 80);
+        let (mut second, _hold) = account(&memory, "cluster/b", 80);
         let begin = Instant::now();
         assert_eq!(second.grow(2 * MIB).await, Err(NoMemory));
         assert!(begin.elapsed() >= Duration::from_millis(60), "{:?}", begin.elapsed());
@@ -201,9 +205,9 @@ mod tests {
     #[tokio::test]
     async fn what_comes_back_ends_the_wait() {
         let (memory, _) = memory(MIB, 8 * MIB);
-        let (mut first, hold) = lease(&memory, "cluster/a", 10_000);
+        let (mut first, hold) = account(&memory, "cluster/a", 10_000);
         assert_eq!(first.grow(9 * MIB).await, Ok(()));
-        let (mut second, _hold) = lease(&memory, "cluster/b", 10_000);
+        let (mut second, _hold) = account(&memory, "cluster/b", 10_000);
         let grown = tokio::spawn(async move { second.grow(2 * MIB).await });
         tokio::task::yield_now().await;
         drop((first, hold));

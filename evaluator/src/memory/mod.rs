@@ -1,4 +1,4 @@
-//! Memory of guests and requests: how much there is, and who may have it.
+//! The memory of guests and requests: how much there is, and what it is planned for.
 //!
 //! ```text
 //!  container's limit ──► plan ──┬─► the program itself
@@ -7,15 +7,15 @@
 //!                               └─► the rest, shared: what an instance needs above its floor is taken from it first
 //! ```
 //!
-//! Address space is not memory: each instance may grow to the same limit as ever, but not all of them at the same time. An
-//! instance that finds nothing left waits, within its own time, and is refused as Overloaded at the end of it. The shared part
-//! goes by the rule of [`crate::lanes`], so that policies which touch all that they may leave room for others.
+//! Address space is not memory: each instance may grow to its limit, but not all of them at the same time. An instance that finds none
+//! left waits, within its own time, and is refused as Overloaded at the end of it. The shared part follows the rule of
+//! [`crate::fair::policies`], so that policies which use all that they may leave room for others.
 
 mod instance;
 mod plan;
 mod total;
 
-pub(crate) use self::instance::{GuestMemory, Hold, Lease};
+pub(crate) use self::instance::{GuestMemory, InstanceMemory, MemoryHold};
 pub use self::plan::MemoryPlan;
 pub(crate) use self::plan::Wanted;
-pub(crate) use self::total::Memory;
+pub(crate) use self::total::TotalMemory;

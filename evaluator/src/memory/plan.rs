@@ -1,14 +1,14 @@
-//! From the memory that the program may use to the parts of it. Pure.
+//! Divides the memory that the program may use. Pure.
 
 /// What an instance's slot may keep resident when no instance is in it: the beginning of its memory and tables, which the next
 /// one finds cleared (the engine's `keep_resident` settings). No floor is below that.
 const KEPT: u64 = 288 << 10;
-/// What its stack may keep resident: 512 KiB is the most that WebAssembly may use of it, and host functions add little.
+/// What its stack may keep resident: WebAssembly may use 512 KiB of it at most, and host functions add little.
 const STACK: u64 = 576 << 10;
 /// A page of WebAssembly.
 const PAGE: u64 = 64 << 10;
 
-/// The parts. What is left is the program's own: a quarter, for connections, replies of guests, objects that are decoded, and
+/// The parts of the memory, in bytes. The rest is the program's own: a quarter, for connections, replies of guests, decoded objects, and
 /// what the allocator does not give back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
@@ -16,18 +16,18 @@ pub struct MemoryPlan {
     pub floor: u64,
     /// What all instances together may use above that.
     pub shared: u64,
-    /// For bodies of requests, and what guests see of them.
+    /// What bodies of requests may use, with what guests see of them.
     pub bodies: u64,
 }
 
 /// What memory is planned for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Instances at the same time.
+    /// The most instances at the same time.
     pub(crate) instances: u64,
-    /// Largest memory of one.
+    /// The largest memory of one, in bytes.
     pub(crate) memory_limit: u64,
-    /// Largest body.
+    /// The largest body, in bytes.
     pub(crate) max_body: u64,
 }
 
@@ -53,7 +53,7 @@ impl MemoryPlan {
         Self { floor, shared: guests.saturating_sub(instances * (floor + STACK)), bodies }
     }
 
-    /// No bounds but those of each instance: for tests.
+    /// No limits but those of each instance, for tests.
     pub fn unlimited() -> Self {
         Self { floor: 1 << 40, shared: 0, bodies: 1 << 40 }
     }

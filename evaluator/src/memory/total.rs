@@ -1,22 +1,22 @@
-//! How much memory the program may use: the least limit of the control groups that it is in, of either version.
+//! How much memory the program may use: the lowest limit of its control groups, of either version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Memory that the program may use, and where the number is from.
+/// The memory that the program may use in bytes, and where the number comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Memory {
-    /// A flag says so.
+pub(crate) enum TotalMemory {
+    /// The setting.
     Said(u64),
-    /// The container has this limit.
+    /// The container's limit.
     Limit(u64),
-    /// There is no limit: half of what the machine has, since others live there as well.
+    /// Half of the machine's memory, where there is no limit: other programs need some as well.
     Half(u64),
 }
 
-impl Memory {
-    /// Looks at the control groups and the machine. To be called while `/proc` and `/sys` can be read.
-    pub(crate) fn of_this_program() -> Self {
+impl TotalMemory {
+    /// Reads the control groups and the machine. To be called while `/proc` and `/sys` can be read.
+    pub(crate) fn found() -> Self {
         let text = |path: &Path| fs::read_to_string(path).ok();
         let read = |path: &str| text(Path::new(path)).unwrap_or_default();
         let machine = machine(&read("/proc/meminfo")).unwrap_or(u64::MAX);
@@ -33,7 +33,7 @@ impl Memory {
         bytes
     }
 
-    /// For the log.
+    /// Where the number comes from, for the log.
     pub(crate) fn source(self) -> &'static str {
         match self {
             Self::Said(_) => "--total-memory",
@@ -50,7 +50,7 @@ fn machine(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least limit on the way from the program's groups to their roots, as far as they are mounted here.
+/// The lowest limit on the way from the program's groups to their roots, as far as they are mounted here.
 fn limit(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         // `<number>:<controllers>:<path>`; version 2 has number 0 and no names.

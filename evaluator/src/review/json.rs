@@ -1,4 +1,4 @@
-//! JSON as far as it is looked at: its type, its depth, and objects that are objects.
+//! What is checked about a JSON text without decoding it: its type, its depth, and that an object is one.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// An object. What serde derives takes a list as well, which the API server does not.
+/// Decodes objects only. What serde derives also accepts a list in place of an object, which the API server does not.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -42,7 +42,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// JSON tells its type by its first character. Nothing for null.
+    /// The type, which the first character says; none for null.
     pub(crate) fn of(value: &RawValue) -> Option<Self> {
         match value.get().as_bytes().first()? {
             b'"' => Some(Self::String),
@@ -54,7 +54,7 @@ impl Type {
         }
     }
 
-    /// With its article.
+    /// The name of the type, with its article.
     pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::String => "a string",
@@ -66,7 +66,7 @@ impl Type {
     }
 }
 
-/// Whether a JSON text is nested deeper than `limit`. Skipping a value costs no stack, but whoever decodes it pays.
+/// Whether a JSON text is nested deeper than `limit`. Skipping a value costs no stack, but decoding it does.
 pub(crate) fn is_deeper(text: &[u8], limit: usize) -> bool {
     // The number of openings bounds the depth and is counted many bytes at a time.
     let openings = text.iter().filter(|b| matches!(b, b'{' | b'[')).count();

@@ -1,7 +1,7 @@
 //! What the API server asks: from the bytes of an AdmissionReview to what the guest sees (docs/design/policy-abi.md, section 4).
 //!
-//! The body is read once. Every field stays the JSON text that it was, so that nothing is decoded that nobody looks at,
-//! and what a guest gets is what was sent, to the digit.
+//! The body is parsed once. Every field stays the JSON text that it was: nothing is decoded that is not needed, and a guest gets what
+//! was sent, to the digit.
 
 pub(crate) mod json;
 mod payload;
@@ -13,10 +13,10 @@ use serde_json::value::RawValue;
 
 use crate::review::json::{Object, Type, is_deeper};
 
-/// Deepest nesting of objects and lists that is taken. Rust guests take 128 levels, the API server 10 000.
+/// The deepest nesting of objects and lists. Rust guests accept 128 levels, the API server 10 000.
 const MAX_DEPTH: usize = 1000;
 
-/// A review that was understood; its parts are JSON texts within the body.
+/// A parsed review; its parts are JSON texts within the body.
 #[derive(Debug)]
 pub(crate) struct Review<'a> {
     uid: &'a str,
@@ -33,55 +33,55 @@ pub(crate) struct RawReview<'a> {
     request: &'a RawValue,
 }
 
-/// The request could not be understood. The text names the field and quotes nothing of the objects.
+/// Why a body is no review. The text names the field and quotes nothing of the objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReviewError {
-    /// Nothing was sent.
+    /// The body is empty.
     #[error("the body is empty; want an AdmissionReview")]
     Empty,
-    /// Not UTF-8.
+    /// The body is not UTF-8.
     #[error("the body is not UTF-8 at byte {0}")]
     NotUtf8(usize),
-    /// Not JSON.
+    /// The body is not JSON.
     #[error("the body is not valid JSON at line {line}, column {column}")]
     NotJson {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1.
+        /// The column, from 1.
         column: usize,
     },
-    /// JSON of another form.
+    /// The body is JSON of another form.
     #[error(
-        "the body has not the form of an AdmissionReview at line {line}, column {column}; want an object whose `request` is an object, each field once"
+        "the body does not have the form of an AdmissionReview at line {line}, column {column}; want an object whose `request` is an object, each field once"
     )]
     OtherForm {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1.
+        /// The column, from 1.
         column: usize,
     },
-    /// Objects in objects in objects.
+    /// The body is nested too deeply.
     #[error("the body is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("`{0}` is missing")]
     Missing(&'static str),
     /// A field has another type.
     #[error("`{field}` is not {want}")]
     WrongType {
-        /// Its path.
+        /// The field's path.
         field: &'static str,
-        /// With article.
+        /// The expected type, with its article.
         want: &'static str,
     },
-    /// The review is of a version or kind that is not spoken here.
+    /// The review has a version or kind that this program does not know.
     #[error("`{field}` is {found:?}, want {want:?}")]
     OtherVersion {
         /// `apiVersion` or `kind`.
         field: &'static str,
-        /// What was sent.
+        /// The value that was sent.
         found: String,
-        /// What is spoken.
+        /// The value that is known.
         want: &'static str,
     },
 }
@@ -109,7 +109,7 @@ struct UidOnly<'a> {
     uid: Option<&'a RawValue>,
 }
 
-/// The request's fields that a guest may know; other ones are passed over.
+/// The fields of the request that a guest may see; others are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request<'a> {
@@ -157,7 +157,7 @@ struct Kind<'a> {
     resource: Option<&'a RawValue>,
 }
 
-/// Who asks.
+/// The author of the request.
 #[derive(Debug, Deserialize)]
 pub(crate) struct User<'a> {
     #[serde(borrow)]
@@ -224,7 +224,7 @@ impl<'a> Review<'a> {
     pub(crate) fn is_in(&self, namespace: &str) -> bool {
         let Some(text) = self.wire.namespace.map(RawValue::get) else { return false };
         let plain = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        // API servers write no escapes into a namespace, but JSON may have them.
+        // API servers write no escapes into a namespace, but JSON allows them.
         plain == Some(namespace) || serde_json::from_str::<String>(text).is_ok_and(|text| text == namespace)
     }
 
@@ -233,7 +233,7 @@ impl<'a> Review<'a> {
         self.wire.namespace.map(RawValue::get)
     }
 
-    /// The object; none on DELETE.
+    /// The object as JSON text; none on DELETE.
     pub(crate) fn object(&self) -> Option<&'a RawValue> {
         self.wire.object
     }
@@ -281,7 +281,7 @@ fn typed<'a>(field: &'static str, value: Option<&'a RawValue>, want: Type) -> Re
 
 fn object<'a, T: Deserialize<'a>>(field: &'static str, value: Option<&'a RawValue>) -> Result<Option<T>, ReviewError> {
     let Some(text) = typed(field, value, Type::Object)? else { return Ok(None) };
-    // Valid JSON already: what is left is a key that stands twice.
+    // It is valid JSON already: all that can be wrong is a key that stands twice.
     let wrong = |_| ReviewError::WrongType { field, want: "an object with each field once" };
     serde_json::from_str::<Object<T>>(text).map(|object| Some(object.0)).map_err(wrong)
 }

@@ -1,4 +1,4 @@
-//! What a guest sees of a review: a choice of its fields, each the text that it was (docs/design/policy-abi.md, section 4).
+//! What a guest sees of a review: some of its fields, each as the text that it was (docs/design/policy-abi.md, section 4).
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde_json::value::RawValue;
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use crate::review::Review;
 
 impl Review<'_> {
-    /// What the guest sees: the fields that it may know, with `object` in place of the object. Absent stays absent, null is
+    /// What the guest sees: the fields that it may see, with `object` in place of the object. Absent fields stay absent, null ones are
     /// dropped.
     pub(crate) fn payload(&self, object: Option<&str>) -> Bytes {
         let wire = &self.wire;
@@ -39,7 +39,7 @@ impl Review<'_> {
     }
 }
 
-/// JSON in the making. The names of fields are ours and need no escapes; the values are JSON already.
+/// Writes JSON. The names of fields need no escapes; the values are JSON already.
 struct Fields {
     out: BytesMut,
     first: bool,

@@ -18,13 +18,13 @@ pub(crate) struct Answer {
     /// A JSON Patch in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
-    /// Why not.
+    /// Why it may not; none if there is nothing to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    /// For the audit log.
+    /// Annotations for the audit log.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub audit_annotations: BTreeMap<String, String>,
-    /// For the user.
+    /// Warnings for the user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -35,10 +35,10 @@ pub(crate) struct Status {
     /// What the user reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// An HTTP code; the API server makes 403 of an absent one.
+    /// The HTTP code; the API server makes 403 of none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<u16>,
-    /// More than one line has room for.
+    /// What does not fit into one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Details {
     /// Each denial, or the text that a custom message replaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// Every client waits this long and repeats the call by itself.
+    /// After how many seconds a client repeats the call by itself; none if it should not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<u32>,
 }
@@ -58,17 +58,17 @@ pub(crate) struct Details {
 /// One of `Status.details.causes`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Cause {
-    /// One word, where there is one.
+    /// The reason in one word; none if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// In words.
+    /// The message.
     pub message: String,
-    /// What it is about, in a group the policy.
+    /// The policy that it is about, in the answer of a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }
 
-/// What is around an answer.
+/// The JSON around an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Envelope {
     /// An AdmissionReview.
@@ -78,7 +78,7 @@ pub(crate) enum Envelope {
 }
 
 impl Answer {
-    /// The denial that tells the controller that this group's webhook is called.
+    /// The denial by which the controller sees that this group's webhook is called.
     pub(crate) fn marker(group: &GroupId) -> Self {
         let status = Status { message: Some(marker_message(group)), code: Some(403), details: None };
         Self { status: Some(status), ..Self::default() }

@@ -1,23 +1,23 @@
-//! The first few entries of a list or a map of a guest. The rest is read and forgotten: a reply of some megabytes may hold
-//! millions of them, and decoded they would take ten times its room.
+//! Keeps the first few entries of a guest's list or map, and skips the rest: a reply of some megabytes may have millions of them, and
+//! decoded they would take ten times its size.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Entries that are kept.
+/// The most entries that are kept.
 pub(crate) const MAX_ENTRIES: usize = 64;
 
 struct Texts(Vec<String>);
 struct Annotations(BTreeMap<String, String>);
 
-/// A list of texts; null is none.
+/// Decodes a list of strings; null means none.
 pub(crate) fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     Ok(Option::<Texts>::deserialize(deserializer)?.map(|Texts(texts)| texts))
 }
 
-/// A map of texts; null is none.
+/// Decodes a map of strings; null means none.
 pub(crate) fn annotations<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<BTreeMap<String, String>>, D::Error> {

@@ -1,4 +1,4 @@
-//! One answer of many policies: all denials at once (docs/design/overview.md, section 3).
+//! Joins the decisions of many policies to one answer, with all denials at once (docs/design/overview.md, section 3).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::verdict::decision::{Decision, Denial, GENERATION, Outcome, is_ours};
 use crate::verdict::text;
 use crate::verdict::warnings::{self, Words};
 
-/// Longest joined message, in bytes. Each policy's own text is in `details.causes` all the same.
+/// The longest joined message, in bytes. Each policy's own text is in `details.causes` in any case.
 const MESSAGE: usize = 16 << 10;
 /// The code of a denial by several, or by one that gave none.
 const FORBIDDEN: u16 = 403;
@@ -32,7 +32,7 @@ pub(crate) fn join(members: Vec<(PolicyId, Decision)>, patch: Option<String>) ->
             denials.push((id, denial));
         }
     }
-    // Ours last: no policy writes what this program says of another.
+    // This program's own come last: no policy can overwrite what is said about another.
     annotations.append(&mut ours);
     let patch = patch.filter(|_| denials.is_empty());
     Answer {

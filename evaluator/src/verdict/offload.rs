@@ -1,8 +1,7 @@
-//! Work of this program on what guests and requests are made of: on the spot where it is little, else beside the lanes.
+//! This program's own work on replies and objects: small work is done on the spot, large work on a thread beside the lanes.
 //!
-//! A guest gives its thread back at every tick. Decoding a reply or comparing two objects does not, so whatever may take
-//! longer than a tick has a thread of its own, as nice as those of the slow lane. What bounds it is the size of what it works
-//! on, and [`ROOM`].
+//! A guest gives its thread back at every tick. Decoding a reply or comparing two objects does not, so work that may take longer than a
+//! tick gets a thread of its own, with the low priority of the slow lane. It is limited by the size of its input, and by [`ROOM`].
 
 use std::future::pending;
 use std::panic::resume_unwind;
@@ -10,18 +9,18 @@ use std::panic::resume_unwind;
 use tokio::sync::Semaphore;
 use tokio::task::{spawn_blocking, yield_now};
 
-/// So many bytes are worked on where the evaluation runs: it takes a fraction of a tick, and most objects are smaller.
+/// The largest input, in bytes, that is worked on where the evaluation runs: it takes a fraction of a tick, and most objects are smaller.
 pub(crate) const SMALL: usize = 64 << 10;
-/// Bytes that are worked on at the same time, in the whole program. Such work needs up to five times as much memory, for a
-/// moment; a reply and a request of the largest size fit in together.
+/// How many bytes the whole program works on at the same time. Such work needs up to five times as much memory for a moment; a reply and
+/// a request of the largest size fit together.
 const ROOM: usize = 32 << 20;
-/// What each work counts for at least, which bounds the threads as well.
+/// What each work counts for at least, in bytes, which limits the number of threads as well.
 const LEAST: usize = 2 << 20;
 /// Bytes of one permit.
 const STEP: usize = 64 << 10;
 
-/// Of the program and not of a policy: it is the memory of all that is bounded. Who waits is served in turn, so a policy
-/// that always has something large gets no more than its place in the queue.
+/// One for the whole program and not one for each policy, since it limits the memory of all. The queue is served in order, so a policy
+/// that always has large work gets no more than its place in it.
 static STEPS: Semaphore = Semaphore::const_new(ROOM / STEP);
 
 /// Does `work`, which goes over `bytes` bytes. Large work begins in another lane's turn; dropping the future does not end
@@ -41,7 +40,7 @@ pub(crate) async fn work<T: Send + 'static>(bytes: usize, work: impl FnOnce() ->
     match task.await.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(done) => done,
         Err(Ok(panic)) => resume_unwind(panic),
-        // The lane is being shut down, and nobody waits any more.
+        // The lane is being shut down, and no request waits any more.
         Err(Err(_)) => pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! What a guest replied, decoded with limits.
+//! Decodes what a guest replied, within limits.
 
 use portcullis_contract::{ExecutionMode, Reason, clean};
 use serde::Deserialize;
@@ -12,17 +12,17 @@ const MAX_DEPTH: usize = 128;
 /// Longest denial text, warning or annotation, in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// What a guest thinks of settings (docs/design/policy-abi.md, section 4).
+/// A guest's answer about its settings (docs/design/policy-abi.md, section 4).
 #[derive(Debug, Deserialize)]
 pub(crate) struct SettingsResponse {
-    /// Whether they are fine.
+    /// Whether they are valid.
     pub(crate) valid: bool,
-    /// Why not.
+    /// Why they are not; none if the guest does not say.
     #[serde(default)]
     pub(crate) message: Option<String>,
 }
 
-/// The reply to `validate`. Texts for people are cleaned and cut; the denial stands whatever its text is.
+/// Decodes the reply to `validate`. Texts for users are cleaned and cut; a denial stands whatever its text is.
 ///
 /// # Errors
 /// When the reply is no validation response.
@@ -50,7 +50,7 @@ pub(super) fn cleaned(mut verdict: Verdict) -> Verdict {
     verdict
 }
 
-/// The reply to `validate_settings`, or what is wrong with it.
+/// Decodes the reply to `validate_settings`; the error says what is wrong with it.
 pub(crate) fn settings(reply: &[u8]) -> Result<SettingsResponse, String> {
     decode(reply)
 }

@@ -1,15 +1,15 @@
-//! Texts for users: cut, cleaned, and keys that the API server takes.
+//! Texts for users, cut and cleaned, and keys that the API server accepts.
 
 use std::time::Duration;
 
 use portcullis_contract::{Digest, clean};
 
-/// Longest text of a denial, in bytes.
+/// The longest text of a denial, in bytes.
 pub(crate) const DENIAL: usize = 1024;
-/// Longest name part of a qualified name, which a key of an audit annotation is.
+/// The longest name part of a qualified name, which the key of an audit annotation is.
 const KEY: usize = 63;
 
-/// A denial's text.
+/// Cleans and cuts the text of a denial.
 pub(crate) fn denial(text: &str) -> String {
     clean(text, DENIAL)
 }

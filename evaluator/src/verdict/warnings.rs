@@ -1,6 +1,6 @@
-//! Which warnings an answer carries: few and short, every policy heard, and none lost in silence. Pure.
+//! Which warnings an answer carries: few and short, some of every policy, and none dropped without saying so. Pure.
 //!
-//! What this program says itself comes first: that a policy in mode `warn` denies, or that one was not evaluated. Where there
+//! Warnings by this program come first: that a policy in mode `warn` denies, or that one was not evaluated. Where there
 //! are more such notes than fit, each kind is counted in one warning that names the policies. Then come the guests' own
 //! warnings, in turn: the first of each policy, the second of each, and so on. What is left out is counted in the last one.
 
@@ -8,38 +8,38 @@ use std::collections::VecDeque;
 
 use portcullis_contract::{PolicyId, clean, truncate};
 
-/// Most warnings in an answer.
+/// The most warnings in an answer.
 const MOST: usize = 16;
-/// Longest warning, in bytes. The API server cuts all of them to this length when together they are above 4 KiB.
+/// The longest warning, in bytes. The API server cuts all of them to this length when together they are above 4 KiB.
 const LENGTH: usize = 256;
-/// All warnings together, in bytes: 4 KiB without what the API server puts around each.
+/// The length of all warnings together, in bytes: 4 KiB without what the API server puts around each.
 const TOTAL: usize = (4 << 10) - MOST * 16;
-/// Longest warning that counts notes, in bytes: it names the policies.
+/// The longest warning that counts notes, in bytes: it names the policies.
 const COUNT: usize = 1536;
 /// Room for the last warning, which counts what is left out, in bytes.
 const RESERVED: usize = 80;
 
-/// What this program says of a policy in its place.
+/// A warning by this program about a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// In mode `warn` it denies the request.
+    /// The policy is in mode `warn` and denies the request.
     Denies(String),
-    /// There is no verdict, and the request may pass all the same.
+    /// The policy gave no verdict, and the request may pass all the same.
     NotEvaluated(String),
 }
 
-/// What there is to say for one policy.
+/// The warnings about and by one policy.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// Before each of its warnings: its name, where there are others.
+    /// The prefix of the policy's own warnings: its name, or empty if it was asked alone.
     pub(crate) prefix: String,
-    /// What this program says of it.
+    /// The warnings by this program.
     pub(crate) notes: Vec<Note>,
-    /// What it says itself.
+    /// The policy's own warnings.
     pub(crate) warnings: Vec<String>,
 }
 
-/// The warnings of an answer.
+/// Chooses the warnings of an answer.
 pub(crate) fn chosen(members: Vec<(&PolicyId, Words)>) -> Vec<String> {
     let mut notes = Vec::new();
     let mut queues = VecDeque::new();
@@ -93,7 +93,7 @@ fn counted(notes: &[(&PolicyId, Note)]) -> Vec<String> {
     .collect()
 }
 
-/// Adds as many texts as there is room for, and how many there is none for.
+/// Adds as many texts as there is room for, and one that counts the rest.
 fn fill(all: &mut Vec<String>, texts: Vec<String>) {
     if fits(all, &texts) {
         return all.extend(texts);
@@ -106,7 +106,7 @@ fn fill(all: &mut Vec<String>, texts: Vec<String>) {
         all.push(text);
         left -= 1;
     }
-    // Of a guest's flood only the beginning is known here.
+    // Only the first of a guest's warnings are decoded, so there may be more than this number.
     all.push(format!("{left} more warnings, or even more, are not shown"));
 }
 
@@ -119,7 +119,7 @@ fn length(texts: &[String]) -> usize {
 }
 
 impl Note {
-    /// In words.
+    /// The text.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Denies(text) | Self::NotEvaluated(text) => text,

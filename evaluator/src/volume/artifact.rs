@@ -1,8 +1,8 @@
 //! From a file of the shared volume to code that may run.
 //!
-//! An artifact is native code. The volume is somebody else's to write, and a mapped file that changes is changed code or a
-//! bus error. So the bytes are hashed while they are copied to a folder that only this process's user can write, and the
-//! copy is mapped. A copy that is there from an earlier start is hashed again before it is used.
+//! An artifact is native code. Another program writes the volume, and a mapped file that changes means changed code or a bus error. So
+//! the bytes are hashed while they are copied to a folder that only this process's user can write, and the copy is mapped. A copy from
+//! an earlier start is hashed again before it is used.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::fair::policies::Claim;
 use crate::fair::pool::PolicyPool;
 use crate::volume::artifact_error::ArtifactError;
 use crate::volume::private_copy::PrivateCopies;
-use crate::volume::private_room::Wish;
+use crate::volume::private_room::Requester;
 
 /// The artifacts in use, each mapped once however many policies name it.
 pub(crate) struct Artifacts {
@@ -28,10 +28,10 @@ pub(crate) struct Artifacts {
     /// By the digest of the artifact. The inner lock is held while an artifact is being mapped, so that a second policy
     /// waits for the first one's work; the outer one only to find the inner.
     slots: Mutex<HashMap<Digest, Slot>>,
-    /// Hashing and copying keep a core busy each, so more at once would only share it. There are twice as many turns, of which a
-    /// tenant gets half: whoever comes next need not wait for the hundreds of somebody else.
+    /// Permits to hash and copy. Each keeps a core busy, so there are twice as many as cores, and a tenant gets half of them: the next
+    /// tenant need not wait for the hundreds of another.
     workers: Arc<PolicyPool>,
-    /// What the newest manifest names: the copies that stay where room is needed.
+    /// The artifacts that the newest manifest names: their copies stay when room is needed.
     needed: Mutex<HashSet<Digest>>,
 }
 
@@ -59,13 +59,12 @@ impl Artifacts {
         })
     }
 
-    /// Takes in what the newest manifest names.
+    /// Notes which artifacts the newest manifest names.
     pub(crate) fn need(&self, needed: HashSet<Digest>) {
         *self.needed.lock().unwrap_or_else(PoisonError::into_inner) = needed;
     }
 
-    /// The code of an artifact for a policy, of which some generation was enforced or none: as it is mapped already, or after copy and
-    /// check.
+    /// The code of an artifact, mapped already or after copy and check. `enforced` says whether any generation of the policy was.
     ///
     /// # Errors
     /// When it is not there, not what the manifest promises, or not for this engine.
@@ -79,17 +78,17 @@ impl Artifacts {
         if let Some(code) = slot.try_lock().ok().and_then(|code| code.upgrade()) {
             return Ok(code);
         }
-        // First the turn, then the lock: else whoever wants the same would wait for the turn of the first of them, however late
+        // First the permit, then the lock: or all policies with the same artifact would wait for the permit of the first, however late
         // that comes.
         let one = Claim { who: Arc::clone(who), amount: 1, has: 0 };
-        let turn = self.workers.take(&one, None).await;
-        let _turn = turn.expect("the queue has no end, and who waits holds no turn");
+        let permit = self.workers.take(&one, None).await;
+        let _permit = permit.expect("the queue has no end, and a claim that waits holds no permit");
         let mut slot = slot.lock().await;
         if let Some(code) = slot.upgrade() {
             return Ok(code);
         }
         let (this, who, artifact) = (Arc::clone(self), Arc::clone(who), artifact.clone());
-        let map = move || this.map(&artifact, Wish { tenant: &who.tenant, enforced });
+        let map = move || this.map(&artifact, Requester { tenant: &who.tenant, enforced });
         let mapped = tokio::task::spawn_blocking(map).await;
         let code = Arc::new(mapped.expect("mapping an artifact never panics")?);
         *slot = Arc::downgrade(&code);
@@ -98,10 +97,10 @@ impl Artifacts {
 
     /// Removes private copies and slots of artifacts that are neither in `needed` nor in use.
     pub(crate) fn prune(&self, needed: &HashSet<Digest>) {
-        // The lock is held to the end, so that nobody begins to make a copy that is about to be removed.
+        // The lock is held to the end, so that no load begins a copy that is about to be removed.
         let mut slots = self.lock();
         slots.retain(|digest, slot| {
-            // Who has the slot itself in hand is about to fill it.
+            // A load that holds the slot is about to fill it.
             let is_in_use = Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|code| code.strong_count() > 0);
             needed.contains(digest) || is_in_use
         });
@@ -112,14 +111,14 @@ impl Artifacts {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies where needed, checks and maps. Blocks.
-    fn map(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<Module, ArtifactError> {
-        let copy = match self.copies.get(artifact, wish) {
+    /// Copies if needed, checks and maps. Blocks.
+    fn map(&self, artifact: &Artifact, requester: Requester<'_>) -> Result<Module, ArtifactError> {
+        let copy = match self.copies.get(artifact, requester) {
             Err(ArtifactError::NoRoom { .. }) => {
-                // Copies of earlier manifests may be there still.
+                // Copies of earlier manifests may still take up room.
                 let needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 self.prune(&needed);
-                self.copies.get(artifact, wish)?
+                self.copies.get(artifact, requester)?
             }
             copy => copy?,
         };
@@ -130,9 +129,9 @@ impl Artifacts {
             Ok(module) => return Ok(module),
             Err(error) => error,
         };
-        // The pool refuses what is too large for it in the same breath as what was made for another engine. An engine
-        // without a pool tells the two apart.
-        let unpooled = self.engine.unpooled().map_err(|cause| incompatible(artifact, &cause))?;
+        // The pool's error is the same for a module that is too large and for one that was compiled for another engine. An engine without
+        // a pool tells the two apart.
+        let unpooled = self.engine.unpooled().map_err(|cause| incompatible(artifact, &cause.to_string()))?;
         match map(&unpooled, again) {
             Ok(module) => Err(ArtifactError::Limit(self.limit_text(&module))),
             Err(_) => Err(incompatible(artifact, &format!("{error:#}"))),
@@ -258,8 +257,8 @@ mod tests {
         let fixture = Fixture::new();
         let artifact = fixture.write(b"code");
         let artifacts = fixture.artifacts();
-        let wish = Wish { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
-        assert!(artifacts.copies.get(&artifact, wish).is_ok());
+        let requester = Requester { tenant: &portcullis_contract::Tenant::Cluster, enforced: false };
+        assert!(artifacts.copies.get(&artifact, requester).is_ok());
         fs::write(fixture.private.path().join("left over"), b"").expect("writes");
         artifacts.prune(&HashSet::from([artifact.sha256]));
         assert_eq!(fixture.copies(), 1);

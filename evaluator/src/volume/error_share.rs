@@ -1,6 +1,6 @@
 //! Whether too many evaluations of a policy fail, and for how long (docs/design/status-api.md, section 4.2). Pure.
 //!
-//! What nobody answers for because nothing is loaded is not counted here: that is told by the policy's conditions.
+//! Requests that have no verdict because nothing is loaded are not counted here: the policy's conditions say that.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,31 @@ use portcullis_contract::Reason;
 
 use crate::metrics::Counts;
 
-/// Above this share of failed evaluations, in percent, an interval is bad.
+/// The share of failed evaluations, in percent, above which an interval is bad.
 const PERCENT: u64 = 5;
-/// So many intervals make the time for which it must last; and where nobody asks for so many, it is over.
+/// How many intervals it must last; after as many without a request, it is over.
 pub(crate) const INTERVALS: u32 = 5;
 
-/// What is known of one policy.
+/// The share of failures of one policy over time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ErrorShare {
     seen: Counts,
     run: Option<Run>,
 }
 
-/// Bad intervals, one after the other, with none between them that was asked and good.
+/// A run of bad intervals, without a good one that had requests between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     since: Timestamp,
-    /// From the first bad interval to the last, both included.
+    /// The number of intervals from the first bad one to the last, both included.
     length: u32,
-    /// Intervals since the last bad one, in which nobody asked.
+    /// The number of intervals without a request since the last bad one.
     quiet: u32,
     failures: BTreeMap<Reason, u64>,
 }
 
 impl ErrorShare {
-    /// An interval that began at `begin` is over, and these are the counts now.
+    /// Takes the counts at the end of an interval that began at `begin`.
     pub(crate) fn turn(&mut self, counts: Counts, begin: Timestamp) {
         let verdicts = counts.verdicts.saturating_sub(self.seen.verdicts);
         let failures: BTreeMap<Reason, u64> = counts
@@ -61,7 +61,7 @@ impl ErrorShare {
         }
     }
 
-    /// Since when too many fail, and mostly why; nothing where it has not lasted for long enough.
+    /// Since when too many evaluations fail, and the most frequent reason; none if it has not lasted long enough.
     pub(crate) fn failing(&self) -> Option<(Timestamp, Reason)> {
         let run = self.run.as_ref().filter(|run| run.length >= INTERVALS)?;
         let (reason, _) = run.failures.iter().max_by_key(|(_, count)| **count)?;

@@ -1,4 +1,4 @@
-//! Follows the volume: a new manifest is read, its candidates are loaded, the table is swapped.
+//! The loop that follows the volume: it reads a new manifest, has its candidates loaded, and swaps the table.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -22,42 +22,42 @@ use crate::volume::load::Loading;
 use crate::volume::plan;
 use crate::volume::reload::Reload;
 use crate::volume::state::{Overall, document, numbered};
-use crate::volume::watch::{Seen, Watch};
+use crate::volume::watch::{Content, Watch};
 
 /// How often the loop turns when nothing happens.
 const TURN: Duration = Duration::from_millis(500);
 /// The pause before another try to begin.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is followed, and with what.
+/// What following the volume needs.
 pub struct Follow {
-    /// The shared volume; only read.
+    /// The shared volume, which is only read.
     pub volume: PathBuf,
     /// The folder of private copies; see [`crate::volume::private_copy::prepare_private_dir`].
     pub private_dir: PathBuf,
-    /// How large it may become, in bytes; without an end where that is not known.
+    /// The largest size of that folder in bytes; none for no limit but the disk.
     pub private_size: Option<u64>,
-    /// How often the volume is looked at when no event comes.
+    /// How often the volume is checked when no event comes.
     pub poll_interval: Duration,
-    /// How long after the first manifest the start gate opens whatever is loaded.
+    /// How long after the first manifest the start gate opens, whatever is loaded.
     pub start_gate: Duration,
     /// The time limit of a policy that sets none.
     pub policy_timeout: Duration,
-    /// For how long too many evaluations of a policy must fail before it is told.
+    /// For how long too many evaluations of a policy must fail before the state says so.
     pub error_window: Duration,
-    /// The keys of webhook paths, of whose change the state tells.
+    /// The keys of webhook paths, which the state reports; none if paths have no keys.
     pub path_keys: Option<Arc<AcceptedKeys>>,
-    /// What runs the policies.
+    /// The engine that runs policies.
     pub engine: RunningEngine,
-    /// Where they run.
+    /// The lanes that they run in.
     pub lanes: Arc<Lanes>,
-    /// What is counted.
+    /// Counters.
     pub metrics: Metrics,
 }
 
 impl Follow {
-    /// Follows the volume until the shutdown. Each change of the set is swapped into `table` and told by `state`; `ready`
-    /// is released when the start gate opens, and `beat` moves at least once a second.
+    /// Follows the volume until the shutdown. Each change is swapped into `table` and published in `state`; `ready` is released when the
+    /// start gate opens, and `beat` moves at least once a second.
     pub async fn run(
         self,
         table: SharedTable,
@@ -98,7 +98,7 @@ impl Follow {
             let due = follower.reload.due();
             tokio::select! {
                 () = shutdown.begun() => return,
-                seen = watch.changed() => follower.see(seen),
+                seen = watch.changed() => follower.take_in(seen),
                 () = follower.reload.progress() => follower.publish(),
                 () = until(due) => {
                     follower.reload.start();
@@ -106,12 +106,12 @@ impl Follow {
                 }
                 _ = turns.tick() => {
                     follower.open_gate();
-                    follower.tell_keys();
+                    follower.publish_keys();
                 }
                 _ = errors.tick() => {
                     follower.reload.count_errors(errors_since);
                     errors_since = Timestamp::now();
-                    follower.tell();
+                    follower.publish_state();
                 }
             }
             // Once a manifest is applied, the private copies of earlier ones are of no use.
@@ -145,7 +145,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// The loop's own state.
+/// The state of the loop.
 struct Follower {
     reload: Reload,
     overall: Overall,
@@ -157,10 +157,10 @@ struct Follower {
 }
 
 impl Follower {
-    fn see(&mut self, seen: Seen) {
+    fn take_in(&mut self, seen: Content) {
         match seen {
-            Seen::Nothing => {}
-            Seen::Manifest(manifest) => {
+            Content::Nothing => {}
+            Content::Manifest(manifest) => {
                 if self.overall.manifest_failure.take().is_some() {
                     tracing::info!(number = manifest.number, "the manifest can be used again");
                 }
@@ -168,8 +168,8 @@ impl Follower {
                 self.reload.adopt(&manifest);
                 self.publish();
             }
-            Seen::Unusable(text) => {
-                // Whatever serves goes on serving.
+            Content::Unusable(text) => {
+                // What serves goes on serving.
                 self.metrics.manifest_errors.inc();
                 let mut failure = Failure::new(0, Reason::ManifestInvalid, text);
                 match &self.overall.manifest_failure {
@@ -177,32 +177,32 @@ impl Follower {
                     None => tracing::warn!(cause = failure.message, "failed to use the manifest"),
                 }
                 self.overall.manifest_failure = Some(failure);
-                self.tell();
+                self.publish_state();
             }
         }
     }
 
-    /// Swaps the table and tells of it.
+    /// Swaps the table and publishes the state.
     fn publish(&mut self) {
         self.table.store(Arc::new(self.reload.table()));
         self.metrics.swaps.inc();
         if self.reload.is_idle() {
             self.overall.applied = self.reload.number();
         }
-        self.tell();
+        self.publish_state();
         self.open_gate();
     }
 
-    fn tell(&self) {
+    fn publish_state(&self) {
         self.state.publish(document(&self.overall, self.reload.policies()), numbered);
     }
 
-    /// Tells which keys of webhook paths are accepted, where that is news: the controller waits for it.
-    fn tell_keys(&mut self) {
+    /// Publishes which keys of webhook paths are accepted, if they changed: the controller waits for it.
+    fn publish_keys(&mut self) {
         let accepted = self.path_keys.as_ref().map(|keys| keys.ids()).unwrap_or_default();
         if self.overall.path_keys != accepted {
             self.overall.path_keys = accepted;
-            self.tell();
+            self.publish_state();
         }
     }
 
@@ -213,12 +213,12 @@ impl Follower {
         }) && !self.overall.ready
         {
             self.overall.ready = true;
-            self.tell();
+            self.publish_state();
         }
     }
 }
 
-/// Keeps a fresh replica out of rotation until its first manifest is served as well as it can be.
+/// The start gate, which keeps a fresh replica out of rotation until its first manifest is served as well as it can be.
 struct Gate {
     ready: Latch,
     limit: Duration,
@@ -230,13 +230,13 @@ impl Gate {
         Self { ready, limit, first: None }
     }
 
-    /// The policies of a manifest to wait for; those of the first one count.
+    /// Notes the policies of a manifest to wait for. Only those of the first manifest count.
     fn first_manifest(&mut self, policies: impl FnOnce() -> HashSet<PolicyId>) {
         let limit = self.limit;
         self.first.get_or_insert_with(|| (policies(), Instant::now() + limit));
     }
 
-    /// Opens the gate when its time has come. `is_waiting` says whether one of these policies may still get something.
+    /// Opens the gate when its time has come, and says whether it is open. `is_waiting` says whether any of these policies may still load.
     fn is_open(&self, is_waiting: impl FnOnce(&HashSet<PolicyId>) -> bool) -> bool {
         if self.ready.is_released() {
             return true;

@@ -1,4 +1,4 @@
-//! Making a candidate ready to serve: link it, start it once, have it check its settings. Nothing serves before that.
+//! Makes a candidate ready to serve: links it, starts it once, and has it check its settings. Nothing serves before that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::verdict::reply;
 use crate::volume::artifact::Artifacts;
 use crate::volume::artifact_error::ArtifactError;
 
-/// From this size on settings are refused, in bytes.
+/// The size from which on settings are refused, in bytes.
 const MAX_SETTINGS: usize = 1 << 20;
-/// From this nesting on settings are refused.
+/// The nesting from which on settings are refused.
 const MAX_SETTINGS_DEPTH: usize = 1000;
-/// How much of a guest's own text about its settings is told, in bytes.
+/// How much of a guest's own text about its settings is quoted, in bytes.
 const MAX_QUOTE: usize = 512;
 
 /// Why a candidate may not serve.
@@ -38,7 +38,7 @@ pub(crate) enum LoadError {
     /// It does not start.
     #[error("{0}")]
     Start(String),
-    /// There was no memory to start it in.
+    /// There was no memory to start it.
     #[error("{0}")]
     NoMemory(String),
     /// It did not start in time.
@@ -68,20 +68,20 @@ impl LoadError {
     }
 }
 
-/// What loading needs, the same for all policies.
+/// What loading needs for any policy.
 pub(crate) struct Loading {
-    /// Where code comes from.
+    /// The code.
     pub(crate) artifacts: Arc<Artifacts>,
-    /// What it is linked to.
+    /// The host functions that it is linked to.
     pub(crate) guests: Guests,
-    /// Where it runs.
+    /// The lanes that it runs in.
     pub(crate) lanes: Arc<Lanes>,
     /// The time limit of a policy that sets none.
     pub(crate) policy_timeout: Duration,
 }
 
 impl Loading {
-    /// Loads a candidate of the policy `id`, of which some generation was enforced or none.
+    /// Loads a candidate of the policy `id`; `enforced` says whether any generation of it was.
     ///
     /// # Errors
     /// With the first check that it does not pass.
@@ -121,8 +121,8 @@ impl Loading {
         let payload = Parts::whole(Bytes::copy_from_slice(settings.as_bytes()));
         let (guest, host, who) = (Arc::clone(guest), Arc::clone(host), Arc::clone(&host.who));
         let call = self.lanes.load(&who, timeout, move |deadline| async move {
-            let (lease, _hold) = host.lease(deadline);
-            guest.call(&host, Operation::ValidateSettings, payload, deadline, lease).await
+            let (account, _hold) = host.account(deadline);
+            guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await
         });
         let reply = call.await.unwrap_or_else(|error| {
             Err(match error {

@@ -1,4 +1,4 @@
-//! What to do about a policy, given what the manifest says and what happened here so far. Nothing but decisions.
+//! What to do about a policy, given what the manifest says and what happened here so far. Pure: the time comes as an argument.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -7,12 +7,12 @@ use portcullis_contract::{
     Candidate, Class, Digest, Failure, PolicyEntry, PolicyId, Reason, Refused, ReplicaState, Stage,
 };
 
-/// Everything that makes a candidate what it is: two with the same key load and judge alike, so what is known of one holds
-/// for the other. What only the newest generation decides (mode, failure policy, suspension) is not part of it.
+/// Identifies a candidate: two with the same key load and judge alike, so what is known about one holds for the other. What only the
+/// newest generation decides (mode, failure policy, suspension) is not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     generation: i64,
-    /// The rest. A new generation often has the content of the one before, with another mode for instance.
+    /// The digest of everything else. A new generation often has the content of the one before, with another mode for instance.
     content: Digest,
 }
 
@@ -33,35 +33,35 @@ impl Key {
 
 /// A candidate that was refused here.
 #[derive(Debug, Clone)]
-pub(crate) struct Refusal {
-    /// What the loader is told.
+pub(crate) struct RefusedCandidate {
+    /// What the loader reads in the state.
     pub(crate) refused: Refused,
-    /// When it is tried again; never, for what no trying helps.
+    /// When it is tried again; none where trying again cannot help.
     pub(crate) retry_at: Option<Instant>,
 }
 
-/// What is known of a policy's candidates.
+/// What is known about a policy's candidates.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
-    /// What serves.
+    /// The one that serves; none if none does.
     pub(crate) in_service: Option<Key>,
-    /// What was refused.
-    pub(crate) refused: HashMap<Key, Refusal>,
+    /// The ones that were refused.
+    pub(crate) refused: HashMap<Key, RefusedCandidate>,
 }
 
-/// What comes next for a policy.
+/// The next step for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing: what serves goes on, or nothing can serve yet. Something may be tried again at that time.
+    /// Nothing: what serves goes on, or nothing can serve yet. At the given time, if any, a candidate may be tried again.
     Rest(Option<Instant>),
-    /// This candidate is to be loaded.
+    /// Load this candidate.
     Load(usize),
-    /// This candidate serves already, as an earlier generation.
+    /// Renumber: this candidate serves already, as an earlier generation.
     Renumber(usize),
 }
 
-/// The first candidate that may serve wins. What was refused is passed over until its time comes, and nothing that is older
-/// than what serves is loaded: a failing target leaves what serves untouched.
+/// The first candidate that may serve wins. A refused one is passed over until its time comes, and none that is older than what serves is
+/// loaded: a failing target leaves what serves untouched.
 pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, now: Instant) -> Next {
     let mut again: Option<Instant> = None;
     for (i, key) in keys.iter().enumerate() {
@@ -84,7 +84,7 @@ pub(crate) fn next(entry: &PolicyEntry, keys: &[Key], known: &Known, now: Instan
     Next::Rest(again)
 }
 
-/// Why the newest generation does not serve: this program's own refusal, else the loader's failure.
+/// Why the newest generation does not serve: this program's own refusal, or else the loader's failure; none if neither failed.
 pub(crate) fn failure(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Option<Failure> {
     let own = entry.candidates.iter().zip(keys).find(|(candidate, _)| candidate.generation == entry.generation);
     own.and_then(|(_, key)| known.refused.get(key))
@@ -93,7 +93,7 @@ pub(crate) fn failure(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Optio
         .cloned()
 }
 
-/// Why nothing serves: the newest generation's failure, else that of the next older one; nothing when none has failed.
+/// Why nothing serves: the newest generation's failure, or else that of the next older one; none if none failed.
 pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Option<Failure> {
     failure(entry, keys, known).or_else(|| {
         let own = keys.iter().filter_map(|key| known.refused.get(key)).map(|refusal| &refusal.refused.failure);
@@ -101,8 +101,8 @@ pub(crate) fn unserved(entry: &PolicyEntry, keys: &[Key], known: &Known) -> Opti
     })
 }
 
-/// What this replica does for the policy. A generation that was loaded and cannot be read any more (a damaged revision) goes on, but
-/// not as what is wanted: nobody knows what that is.
+/// The state of the policy on this replica. A generation that was loaded and cannot be read any more (a damaged revision) goes on
+/// serving, but does not count as current: what the newest spec says is unknown.
 pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure>) -> ReplicaState {
     let is_readable = failure.is_none_or(|failure| failure.stage() != Stage::Spec);
     match known.in_service {
@@ -113,21 +113,21 @@ pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure
     }
 }
 
-/// The policies of the first manifest that the start gate waits for. Match groups pass over what was never enforced, so nobody misses
-/// it, and hundreds of new policies whose modules are slow to come keep no pod from being asked. In a folder whose volume was emptied
-/// nobody remembers that any was enforced: then all count. Those of a `policies.yml` always say so, and tell nothing by that.
+/// The policies of the first manifest that the start gate waits for. Match groups pass over what was never enforced, so no answer depends
+/// on it, and hundreds of new policies with slow modules do not keep a pod from serving. In a folder whose volume was emptied it is not
+/// known that any was enforced: then all count. Those of a `policies.yml` always claim to be, and do not matter for that.
 pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
     let is_told = policies.iter().any(|policy| policy.enforced && !policy.id.is_bare());
     policies.iter().filter(|policy| policy.enforced || !is_told).map(|policy| policy.id.clone()).collect()
 }
 
-/// Whether the start gate need not wait for the policy: something serves, or waiting cannot help. The gate has a limit of its own.
+/// Whether the start gate need not wait for the policy: a generation serves, or waiting cannot help. The gate has a time limit besides.
 pub(crate) fn is_settled(known: &Known, failure: Option<&Failure>, is_loading: bool) -> bool {
     known.in_service.is_some() || !is_loading && failure.is_some_and(|failure| failure.class() != Class::Retry)
 }
 
-/// Whether a failure's text may quote the guest, and with it settings or requests: such a text goes into the policy's
-/// status and never into a log.
+/// Whether the text of a failure may quote the guest, and with it settings or requests: such a text goes into the policy's status and
+/// never into a log.
 pub(crate) fn quotes_guest(reason: Reason) -> bool {
     matches!(reason, Reason::SettingsInvalid | Reason::SettingsCheckFailed)
 }
@@ -197,7 +197,7 @@ mod tests {
             let failure = Failure::new(generation, reason, "refused here");
             let refused = Refused { digest: Digest::of(b"module"), artifact: Digest::of(b"artifact"), failure };
             let retry_at = retry_in.map(|time| self.now + time);
-            self.known.refused.insert(Key::of("u", &candidate(generation)), Refusal { refused, retry_at });
+            self.known.refused.insert(Key::of("u", &candidate(generation)), RefusedCandidate { refused, retry_at });
             self
         }
 

@@ -1,4 +1,4 @@
-//! Copies of artifacts that nobody else can write, checked as they are made.
+//! Copies of artifacts that no other user can write, checked as they are made.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -11,11 +11,11 @@ use portcullis_contract::{Artifact, Digest, Hasher};
 use portcullis_process::files::{self, FileError};
 
 use crate::volume::artifact_error::ArtifactError;
-use crate::volume::private_room::{PrivateRoom, Wish};
+use crate::volume::private_room::{PrivateRoom, Requester};
 
 /// The folder of artifacts in the volume.
 const ARTIFACTS: &str = "artifacts";
-/// Bytes that are read at once.
+/// How many bytes are read at once.
 const CHUNK: usize = 256 << 10;
 
 /// A folder with a copy for each artifact in use, named by its digest.
@@ -26,10 +26,10 @@ pub(crate) struct PrivateCopies {
     room: PrivateRoom,
 }
 
-/// Makes the folder of private copies, for nobody but this process's user. To be called before the process is shut in.
+/// Makes the folder of private copies, for this process's user only. To be called before the process is confined.
 ///
 /// # Errors
-/// When it cannot be made, is no folder, or belongs to somebody else.
+/// When it cannot be made, is no folder, or belongs to another user.
 pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(FileError::new("make the folder", path))?;
     let metadata = fs::symlink_metadata(path).map_err(FileError::new("examine", path))?;
@@ -40,16 +40,16 @@ pub(crate) fn prepare_private_dir(path: &Path) -> Result<(), FileError> {
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return refuse("it belongs to another user, who could exchange code that runs here");
     }
-    // By descriptor, which is the way that is left when this process is shut in.
+    // By descriptor, which a confined process may still do.
     let protect = |folder: File| folder.set_permissions(Permissions::from_mode(0o700));
     File::open(path).and_then(protect).map_err(FileError::new("protect", path))
 }
 
 impl PrivateCopies {
-    /// Copies in `folder` of the artifacts of the volume at `volume`, in at most `size` bytes.
+    /// The copies in `folder` of the artifacts in `volume`, in at most `size` bytes.
     ///
     /// # Errors
-    /// When the folder cannot be had.
+    /// When the folder cannot be made or listed.
     pub(crate) fn new(volume: &Path, folder: &Path, size: Option<u64>) -> Result<Self, FileError> {
         prepare_private_dir(folder)?;
         let there = fs::read_dir(folder).map_err(FileError::new("list", folder))?.flatten();
@@ -61,20 +61,20 @@ impl PrivateCopies {
     ///
     /// # Errors
     /// When the artifact is not there or not what the manifest promises, or the copy cannot be written or has no room.
-    pub(crate) fn get(&self, artifact: &Artifact, wish: Wish<'_>) -> Result<File, ArtifactError> {
+    pub(crate) fn get(&self, artifact: &Artifact, requester: Requester<'_>) -> Result<File, ArtifactError> {
         let earlier = self.earlier(artifact.sha256);
         if earlier.is_none() {
             self.room.give_back(&artifact.sha256);
         }
         let full = |why| ArtifactError::NoRoom { file: artifact.file.clone(), bytes: artifact.size, why };
-        self.room.take(artifact.sha256, artifact.size, wish).map_err(full)?;
+        self.room.take(artifact.sha256, artifact.size, requester).map_err(full)?;
         match earlier {
             Some(copy) => Ok(copy),
             None => self.copy(artifact).inspect_err(|_| self.room.give_back(&artifact.sha256)),
         }
     }
 
-    /// Removes all copies but these, and what is no copy.
+    /// Removes all files but the copies of these artifacts.
     pub(crate) fn retain(&self, digests: &HashSet<Digest>) {
         self.room.retain(digests);
         let keep: HashSet<String> = digests.iter().map(Digest::hex).collect();
@@ -83,7 +83,7 @@ impl PrivateCopies {
             let name = entry.file_name();
             let digest = name.to_str().and_then(|name| name.trim_start_matches('.').split('.').next());
             if !digest.is_some_and(|digest| keep.contains(digest)) {
-                // What cannot be removed now is met again the next time.
+                // What cannot be removed now is tried again the next time.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -94,7 +94,7 @@ impl PrivateCopies {
         self.folder.join(sha256.hex())
     }
 
-    /// A copy of an earlier start, if its bytes are still right.
+    /// The copy of an earlier start, if its bytes are still right.
     fn earlier(&self, sha256: Digest) -> Option<File> {
         let path = self.path(sha256);
         let mut file = files::open_regular(&path).ok()?;
@@ -107,12 +107,12 @@ impl PrivateCopies {
         if is_ours && is_read.is_ok() && hasher.finish() == sha256 {
             return Some(file);
         }
-        // What is left of a write that never ended is made again.
+        // It is what is left of a write that never ended, and is made again.
         let _ = fs::remove_file(&path);
         None
     }
 
-    /// Copies the artifact from the volume and hashes the bytes on their way.
+    /// Copies the artifact from the volume and hashes the bytes as they pass.
     fn copy(&self, artifact: &Artifact) -> Result<File, ArtifactError> {
         let from = self.volume.join(ARTIFACTS).join(&artifact.file);
         let mut source = files::open_regular(&from).map_err(|error| match error.source.kind() {
@@ -123,7 +123,7 @@ impl PrivateCopies {
         // A name of its own for each try: one that was given up may still be writing.
         let n = self.tries.fetch_add(1, Ordering::Relaxed);
         let temporary = self.folder.join(format!(".{}.{n}", artifact.sha256.hex()));
-        // Left by an earlier process, if it is there.
+        // An earlier process may have left one.
         let _ = fs::remove_file(&temporary);
         let result = self.copy_to(artifact, &mut source, &from, &temporary).and_then(|()| {
             fs::rename(&temporary, &path).map_err(|error| self.copy_error(artifact, error))?;
@@ -174,13 +174,13 @@ impl PrivateCopies {
     }
 }
 
-/// A copy that is in the folder, and its size.
+/// The digest and the size of a file in the folder; none if it is no copy.
 fn known(entry: &fs::DirEntry) -> Option<(Digest, u64)> {
     let digest = format!("sha256:{}", entry.file_name().to_str()?.trim_start_matches('.').split('.').next()?);
     Some((digest.parse().ok()?, entry.metadata().ok()?.len()))
 }
 
-/// Hands the first `limit` bytes of a file on in pieces, and counts them.
+/// Passes the first `limit` bytes of a file to `take` in pieces, and returns their number.
 fn pump(file: &mut File, limit: u64, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
     let mut file = file.take(limit);
     let mut buffer = vec![0; CHUNK];
@@ -210,8 +210,8 @@ mod tests {
         fs::write(volume.path().join(ARTIFACTS).join("a"), b"code").expect("writes");
         let artifact = Artifact { file: "a".into(), sha256: Digest::of(b"code"), size: 4 };
         let copies = PrivateCopies::new(volume.path(), folder.path(), None).expect("opens");
-        let wish = Wish { tenant: &Tenant::Cluster, enforced: false };
-        assert!(copies.get(&artifact, wish).is_ok());
+        let requester = Requester { tenant: &Tenant::Cluster, enforced: false };
+        assert!(copies.get(&artifact, requester).is_ok());
         assert!(copies.earlier(artifact.sha256).is_some());
         let copy = copies.path(artifact.sha256);
         assert_eq!(fs::metadata(&copy).expect("is there").permissions().mode() & 0o777, 0o400);

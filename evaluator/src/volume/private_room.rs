@@ -1,7 +1,8 @@
-//! The room in the folder of private copies: who has how much, and who may have more.
+//! The room in the folder of private copies: which tenant has how much, and which may have more.
 //!
-//! A pod whose folder grows beyond its limit is evicted, with everybody's policies. The loader sees to it that no namespace fills the
-//! volume; this is for a folder that is smaller than what comes from there. What was enforced comes first, as ClusterPolicies do.
+//! A pod whose folder grows beyond its limit is evicted, with the policies of all tenants. The loader keeps any namespace from filling
+//! the volume; this is for a folder that is smaller than what comes from there. Policies that were enforced come first, and so do
+//! ClusterPolicies.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,47 +16,47 @@ pub(crate) struct PrivateRoom {
     copies: Mutex<HashMap<Digest, Held>>,
 }
 
-/// A copy that is there or is being made.
+/// A copy that exists or is being made.
 #[derive(Debug, Default)]
 struct Held {
     bytes: u64,
     owners: BTreeSet<Tenant>,
 }
 
-/// Who wants a copy.
+/// The policy that needs a copy.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish<'a> {
-    /// Whose policy it is for.
+pub(crate) struct Requester<'a> {
+    /// The policy's tenant.
     pub(crate) tenant: &'a Tenant,
-    /// Whether some generation of the policy was enforced.
+    /// Whether any generation of the policy was enforced.
     pub(crate) enforced: bool,
 }
 
 /// Why there is no room for a copy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoRoom {
-    /// For nobody.
+    /// The folder is full for all.
     #[error("of the {size} MiB for private copies {free} MiB are left")]
     Full {
-        /// For all.
+        /// The folder's size in MiB.
         size: u64,
-        /// Of it.
+        /// What is left of it, in MiB.
         free: u64,
     },
-    /// For this tenant.
+    /// This namespace has as much as it may.
     #[error("the private copies of the namespace {namespace} have {own} MiB, and {free} MiB are left for all")]
     Share {
-        /// Its name.
+        /// The namespace.
         namespace: String,
-        /// What it has.
+        /// What its copies take, in MiB.
         own: u64,
-        /// For all.
+        /// What is left for all, in MiB.
         free: u64,
     },
 }
 
 impl PrivateRoom {
-    /// Of a folder that may have `size` bytes, and has these copies. Without a size there is no end.
+    /// The room in a folder of at most `size` bytes that has these copies; without a size there is no limit.
     pub(crate) fn new(size: Option<u64>, there: impl IntoIterator<Item = (Digest, u64)>) -> Self {
         let copies = there.into_iter().map(|(digest, bytes)| (digest, Held { bytes, owners: BTreeSet::new() }));
         // A sixteenth is for what a disk adds to each file.
@@ -63,21 +64,21 @@ impl PrivateRoom {
         Self { size, copies: Mutex::new(copies.collect()) }
     }
 
-    /// Takes room for a copy of so many bytes. One that is there already costs nothing.
+    /// Takes room for a copy of so many bytes. One that exists already costs nothing.
     ///
     /// # Errors
-    /// Where there is no room for it.
-    pub(crate) fn take(&self, digest: Digest, bytes: u64, wish: Wish<'_>) -> Result<(), NoRoom> {
+    /// When there is no room for it.
+    pub(crate) fn take(&self, digest: Digest, bytes: u64, requester: Requester<'_>) -> Result<(), NoRoom> {
         let mut copies = self.lock();
         let has = copies.get(&digest).map_or(0, |copy| copy.bytes);
         if bytes > has {
             let used = copies.values().map(|copy| copy.bytes).sum();
-            let own = copies.values().map(|copy| part(&copy.owners, wish.tenant, copy.bytes)).sum();
-            let is_first = wish.enforced || *wish.tenant == Tenant::Cluster;
+            let own = copies.values().map(|copy| part(&copy.owners, requester.tenant, copy.bytes)).sum();
+            let is_first = requester.enforced || *requester.tenant == Tenant::Cluster;
             let own = (!is_first).then_some(own);
             if bytes - has > allowance(self.size, used, own) {
                 let free = self.size.saturating_sub(used) >> 20;
-                return Err(match (own, wish.tenant) {
+                return Err(match (own, requester.tenant) {
                     (Some(own), Tenant::Namespace(name)) => {
                         NoRoom::Share { namespace: name.to_string(), own: own >> 20, free }
                     }
@@ -87,16 +88,16 @@ impl PrivateRoom {
         }
         let copy = copies.entry(digest).or_default();
         copy.bytes = copy.bytes.max(bytes);
-        copy.owners.insert(wish.tenant.clone());
+        copy.owners.insert(requester.tenant.clone());
         Ok(())
     }
 
-    /// A copy is not there, or no more.
+    /// Gives back the room of a copy that does not exist, or no longer.
     pub(crate) fn give_back(&self, digest: &Digest) {
         self.lock().remove(digest);
     }
 
-    /// Only these are left.
+    /// Gives back the room of all other copies.
     pub(crate) fn retain(&self, left: &HashSet<Digest>) {
         self.lock().retain(|digest, _| left.contains(digest));
     }
@@ -127,31 +128,31 @@ mod tests {
     #[test]
     fn z08_a_flood_leaves_room_for_the_next_and_what_was_enforced_comes_first() {
         let (room, greedy, small) = (room(), namespace("greedy"), namespace("small"));
-        let wish = |tenant, enforced| Wish { tenant, enforced };
-        let fit = (0..40).filter(|n| room.take(digest(*n), 10 * MIB, wish(&greedy, false)).is_ok()).count();
+        let requester = |tenant, enforced| Requester { tenant, enforced };
+        let fit = (0..40).filter(|n| room.take(digest(*n), 10 * MIB, requester(&greedy, false)).is_ok()).count();
         assert_eq!(fit, 3);
-        let error = room.take(digest(50), 10 * MIB, wish(&greedy, false)).expect_err("refused");
+        let error = room.take(digest(50), 10 * MIB, requester(&greedy, false)).expect_err("refused");
         assert_eq!(error, NoRoom::Share { namespace: "greedy".to_owned(), own: 30, free: 30 });
-        room.take(digest(0), 10 * MIB, wish(&greedy, false)).expect("it is there");
-        room.take(digest(51), 10 * MIB, wish(&small, false)).expect("there is room");
-        room.take(digest(52), 10 * MIB, wish(&greedy, true)).expect("it was enforced");
-        room.take(digest(53), 10 * MIB, wish(&Tenant::Cluster, false)).expect("all that is free");
-        let error = room.take(digest(54), MIB, wish(&Tenant::Cluster, false)).expect_err("refused");
+        room.take(digest(0), 10 * MIB, requester(&greedy, false)).expect("it is there");
+        room.take(digest(51), 10 * MIB, requester(&small, false)).expect("there is room");
+        room.take(digest(52), 10 * MIB, requester(&greedy, true)).expect("it was enforced");
+        room.take(digest(53), 10 * MIB, requester(&Tenant::Cluster, false)).expect("all that is free");
+        let error = room.take(digest(54), MIB, requester(&Tenant::Cluster, false)).expect_err("refused");
         assert_eq!(error, NoRoom::Full { size: 60, free: 0 });
         room.give_back(&digest(51));
-        room.take(digest(54), MIB, wish(&small, false)).expect("there is room again");
+        room.take(digest(54), MIB, requester(&small, false)).expect("there is room again");
         room.retain(&HashSet::new());
-        room.take(digest(55), 30 * MIB, wish(&greedy, false)).expect("nothing is left of it");
+        room.take(digest(55), 30 * MIB, requester(&greedy, false)).expect("nothing is left of it");
     }
 
     #[test]
     fn z08_what_an_earlier_start_left_counts_until_it_goes() {
         let room = PrivateRoom::new(Some(64 * MIB), [(digest(1), 50 * MIB)]);
         let (tenant, other) = (namespace("a"), namespace("b"));
-        let wish = Wish { tenant: &tenant, enforced: false };
-        assert!(room.take(digest(2), 20 * MIB, wish).is_err());
-        room.take(digest(1), 50 * MIB, wish).expect("it is there");
-        assert!(room.take(digest(2), MIB, wish).is_err(), "and is his now");
-        assert!(room.take(digest(2), MIB, Wish { tenant: &other, ..wish }).is_ok());
+        let requester = Requester { tenant: &tenant, enforced: false };
+        assert!(room.take(digest(2), 20 * MIB, requester).is_err());
+        room.take(digest(1), 50 * MIB, requester).expect("it is there");
+        assert!(room.take(digest(2), MIB, requester).is_err(), "and is his now");
+        assert!(room.take(digest(2), MIB, Requester { tenant: &other, ..requester }).is_ok());
     }
 }

@@ -1,13 +1,13 @@
-//! What this evaluator tells of itself at `/v1/state`.
+//! What this evaluator reports about itself at `/v1/state`.
 
 use std::collections::BTreeMap;
 
 use portcullis_contract::{Current, Deviation, EvaluatorState, Failing, Failure, Program, ReplicaState};
 
 use crate::http::path_keys::AcceptedKeys;
-use crate::volume::reload::Policy;
+use crate::volume::reload::PolicyState;
 
-/// Who speaks.
+/// The name and versions of this program.
 fn program() -> Program {
     Program {
         name: "portcullis-evaluator".into(),
@@ -16,35 +16,35 @@ fn program() -> Program {
     }
 }
 
-/// Writes a version into a state; for [`portcullis_process::StateFeed`].
+/// Sets the version of a state, for [`portcullis_process::StateFeed`].
 pub fn numbered(state: &mut EvaluatorState, version: u64) {
     state.version = version;
 }
 
-/// What is the same for all policies.
+/// The part of the state that is not about single policies.
 #[derive(Debug, Clone)]
 pub(crate) struct Overall {
     /// Whether the start gate is open.
     pub(crate) ready: bool,
-    /// The manifest that has been applied to the end; 0 before the first.
+    /// The number of the last manifest that was applied completely; 0 before the first.
     pub(crate) applied: u64,
-    /// Why the newest manifest could not be used.
+    /// Why the newest manifest cannot be used; none if it can.
     pub(crate) manifest_failure: Option<Failure>,
-    /// The ids of the keys of webhook paths.
+    /// The ids of the accepted keys of webhook paths; empty where paths have none.
     pub(crate) path_keys: Vec<String>,
 }
 
 impl Overall {
-    /// What there is to tell before the first manifest. The keys are told from the first answer on: a document without any is that
-    /// of an earlier release, for which the controller registers plain paths.
+    /// The state before the first manifest. It has the keys from the start: without any, the controller takes the replica for one of an
+    /// earlier release and registers plain paths.
     pub(crate) fn new(keys: Option<&AcceptedKeys>) -> Self {
         let path_keys = keys.map(AcceptedKeys::ids).unwrap_or_default();
         Self { ready: false, applied: 0, manifest_failure: None, path_keys }
     }
 }
 
-/// The document.
-pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a Policy>) -> EvaluatorState {
+/// The document at `/v1/state`.
+pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a PolicyState>) -> EvaluatorState {
     let (mut current, mut deviations, mut failing) = (BTreeMap::new(), Vec::new(), Vec::new());
     for policy in policies {
         let (id, uid) = (policy.entry.id.clone(), policy.entry.uid.clone());
@@ -82,8 +82,8 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
     }
 }
 
-/// In the order of the candidates, so that equal states are equal documents.
-fn refused(policy: &Policy) -> Vec<portcullis_contract::Refused> {
+/// The refused candidates, in the order of the manifest, so that equal states are equal documents.
+fn refused(policy: &PolicyState) -> Vec<portcullis_contract::Refused> {
     let refusals = policy.keys.iter().filter_map(|key| policy.known.refused.get(key));
     refusals.map(|refusal| refusal.refused.clone()).collect()
 }

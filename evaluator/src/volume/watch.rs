@@ -1,7 +1,7 @@
 //! Notices that the manifest changed, and reads it.
 //!
-//! A thread of its own, since files of a volume may block for as long as they like. Events only wake it: what counts is the
-//! content, which it also looks at from time to time, for volumes that send no events.
+//! It does so on a thread of its own, since the files of a volume may block for any time. Events only wake it: what counts is the
+//! content, which it also checks from time to time, for volumes that send no events.
 
 use std::fs;
 use std::io;
@@ -18,23 +18,23 @@ use portcullis_process::{failpoint, files};
 use prometheus::IntGauge;
 use tokio::sync::watch;
 
-/// How often the content is looked at while no events can be had.
+/// How often the content is checked while there are no events.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
-/// What is on the volume.
+/// The content of the volume.
 #[derive(Debug, Clone)]
-pub(crate) enum Seen {
+pub(crate) enum Content {
     /// No manifest, and none before.
     Nothing,
     /// A manifest.
     Manifest(Arc<Manifest>),
-    /// Something that is no manifest, or one that cannot be read, in words.
+    /// A file that is no manifest or cannot be read; the text says why.
     Unusable(String),
 }
 
-/// The newest that was seen. The thread ends at its next look after this is gone.
+/// The newest content. The thread ends at its next check after this is dropped.
 pub(crate) struct Watch {
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<Content>,
 }
 
 /// Why the thread wakes up.
@@ -42,36 +42,35 @@ pub(crate) struct Watch {
 struct Wake;
 
 impl Watch {
-    /// Watches the folder `volume`, and looks at the content every `poll_interval` at least. `polling` is 1 while no events
-    /// can be had.
+    /// Watches the folder `volume`, and checks its content every `poll_interval` at least. `polling` is 1 while there are no events.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub(crate) fn start(volume: PathBuf, poll_interval: Duration, polling: IntGauge) -> io::Result<Self> {
-        let (sender, seen) = watch::channel(Seen::Nothing);
+        let (sender, seen) = watch::channel(Content::Nothing);
         let (wake, woken) = sync_channel(1);
         let watcher = Volume { path: volume, wake, armed: None, polling, told: false };
         std::thread::Builder::new().name("volume".into()).spawn(move || watcher.run(&woken, poll_interval, &sender))?;
         Ok(Self { seen })
     }
 
-    /// Waits for something new.
-    pub(crate) async fn changed(&mut self) -> Seen {
+    /// Waits for new content.
+    pub(crate) async fn changed(&mut self) -> Content {
         match self.seen.changed().await {
             Ok(()) => self.seen.borrow_and_update().clone(),
-            // The thread is gone; what is loaded goes on serving.
+            // The thread has ended; what is loaded goes on serving.
             Err(_) => std::future::pending().await,
         }
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Volume {
     path: PathBuf,
     wake: SyncSender<Wake>,
     armed: Option<Armed>,
     polling: IntGauge,
-    /// Whether the log says already that there are no events.
+    /// Whether the log already says that there are no events.
     told: bool,
 }
 
@@ -82,21 +81,21 @@ struct Armed {
 }
 
 impl Volume {
-    fn run(mut self, woken: &Receiver<Wake>, poll_interval: Duration, sender: &watch::Sender<Seen>) {
-        let mut last = Look::default();
-        // The receiver's end is the end of whoever wanted to know.
+    fn run(mut self, woken: &Receiver<Wake>, poll_interval: Duration, sender: &watch::Sender<Content>) {
+        let mut last = LastContent::default();
+        // Without a receiver there is no use for the content.
         while !sender.is_closed() {
-            // First the watch, then the look: what changes in between sends an event.
+            // First the watch, then the check: a change in between sends an event.
             let wait = if self.arm() { poll_interval } else { poll_interval.min(WITHOUT_EVENTS) };
-            if let Some(seen) = last.look(&self.path) {
+            if let Some(seen) = last.changed_in(&self.path) {
                 sender.send_replace(seen);
             }
-            // The other end is in `self`, so this ends with an event or with time only.
+            // The sender is in `self`, so this ends with an event or with time only.
             let _ = woken.recv_timeout(wait);
         }
     }
 
-    /// Sees to it that the folder that has the path now is watched. False when it cannot be.
+    /// Makes sure that the folder which has the path now is watched. False if it cannot be.
     fn arm(&mut self) -> bool {
         let folder = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
         if self.armed.as_ref().map(|armed| armed.folder) != folder || folder.is_none() {
@@ -124,7 +123,7 @@ impl Volume {
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             let matters = event.map_or(true, |event| matters(&event, &volume));
             if matters && !failpoint::hit("evaluator.drop_events") {
-                // A full channel is as good: the thread is about to look.
+                // A full channel is as good: the thread is about to check.
                 let _ = wake.try_send(Wake);
             }
         })?;
@@ -144,18 +143,18 @@ fn matters(event: &Event, volume: &Path) -> bool {
     event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(|path| is_manifest(path))
 }
 
-/// What was there at the last look.
+/// The content at the last check.
 #[derive(Default)]
-enum Look {
+enum LastContent {
     #[default]
     Nothing,
     Content(Digest),
     Problem(String),
 }
 
-impl Look {
-    /// What is there now, if it is something else.
-    fn look(&mut self, volume: &Path) -> Option<Seen> {
+impl LastContent {
+    /// The content now, if it is different.
+    fn changed_in(&mut self, volume: &Path) -> Option<Content> {
         let bytes = match files::read_regular(&volume.join(MANIFEST_FILE), MANIFEST_MAX_BYTES) {
             Ok(bytes) => bytes,
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
@@ -172,17 +171,17 @@ impl Look {
         }
         *self = Self::Content(digest);
         Some(match Manifest::decode(&bytes) {
-            Ok(manifest) => Seen::Manifest(Arc::new(manifest)),
-            Err(error) => Seen::Unusable(error.to_string()),
+            Ok(manifest) => Content::Manifest(Arc::new(manifest)),
+            Err(error) => Content::Unusable(error.to_string()),
         })
     }
 
-    fn problem(&mut self, text: String) -> Option<Seen> {
+    fn problem(&mut self, text: String) -> Option<Content> {
         if matches!(self, Self::Problem(last) if *last == text) {
             return None;
         }
         *self = Self::Problem(text.clone());
-        Some(Seen::Unusable(text))
+        Some(Content::Unusable(text))
     }
 }
 
@@ -194,11 +193,11 @@ mod tests {
         Manifest { number, policies: Vec::new(), groups: Vec::new() }.encode().expect("encodes")
     }
 
-    fn number(seen: Option<Seen>) -> Option<u64> {
+    fn number(seen: Option<Content>) -> Option<u64> {
         match seen {
-            Some(Seen::Manifest(manifest)) => Some(manifest.number),
-            Some(Seen::Unusable(_)) => Some(0),
-            Some(Seen::Nothing) | None => None,
+            Some(Content::Manifest(manifest)) => Some(manifest.number),
+            Some(Content::Unusable(_)) => Some(0),
+            Some(Content::Nothing) | None => None,
         }
     }
 
@@ -206,8 +205,8 @@ mod tests {
     fn only_changes_of_the_content_count() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(MANIFEST_FILE);
-        let mut last = Look::default();
-        assert_eq!(number(last.look(folder.path())), None);
+        let mut last = LastContent::default();
+        assert_eq!(number(last.changed_in(folder.path())), None);
         for (content, expected) in [
             (Some(manifest(1)), Some(1)),
             (Some(manifest(1)), None),
@@ -223,7 +222,7 @@ mod tests {
                 Some(bytes) => files::publish(&path, &bytes).expect("writes"),
                 None => drop(fs::remove_file(&path)),
             }
-            assert_eq!(number(last.look(folder.path())), expected);
+            assert_eq!(number(last.changed_in(folder.path())), expected);
         }
     }
 

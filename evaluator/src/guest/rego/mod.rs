@@ -19,7 +19,7 @@ use self::abi::Exports;
 use self::builtins::Builtin;
 use super::context::Limits;
 use super::{CallError, Context, Host, Operation, Parts, configure};
-use crate::memory::Lease;
+use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
 pub(crate) use self::builtins::apply_patch;
@@ -61,9 +61,9 @@ impl RegoGuest {
         operation: Operation,
         payload: Parts,
         deadline: Instant,
-        lease: Lease,
+        account: InstanceMemory,
     ) -> Result<Vec<u8>, CallError> {
-        let mut store = Store::new(self.module.engine(), Context::new(host, self.limits, deadline, lease));
+        let mut store = Store::new(self.module.engine(), Context::new(host, self.limits, deadline, account));
         configure(&mut store, deadline);
         self.start(&mut store).await?;
         match (operation, payload.documents()) {

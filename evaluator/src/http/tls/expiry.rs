@@ -1,4 +1,4 @@
-//! The end of the serving certificate, as `/healthz/certificate` of the probe port tells it.
+//! When the serving certificate expires, as `/healthz/certificate` of the probe port reports it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,10 +10,10 @@ use axum::routing::get;
 use http::StatusCode;
 use jiff::Timestamp;
 
-/// Stands for a certificate that is not there yet.
+/// Stands for no certificate.
 const NONE: i64 = i64::MIN;
 
-/// When the certificate in use ends. Copies share it.
+/// When the certificate in use expires. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Expiry(Arc<AtomicI64>);
 
@@ -24,7 +24,7 @@ impl Default for Expiry {
 }
 
 impl Expiry {
-    /// Another certificate is in use, which ends at this second since 1970.
+    /// Notes that another certificate is in use, which expires at this second since 1970.
     pub(crate) fn set(&self, not_after: i64) {
         self.0.store(not_after, Ordering::Relaxed);
     }
@@ -46,8 +46,8 @@ async fn certificate(State(expiry): State<Expiry>) -> impl IntoResponse {
     report(expiry.end(), Timestamp::now())
 }
 
-/// The form of the API server's own health checks. A replica with an ended certificate stays ready: API servers that are connected go on
-/// to ask it, and without it nobody would answer at all.
+/// The report, in the form of the API server's own health checks. A replica with an expired certificate stays ready: connected API servers
+/// go on using it, and without it no replica would answer at all.
 fn report(end: Option<Timestamp>, now: Timestamp) -> (StatusCode, String) {
     match end {
         None => (StatusCode::SERVICE_UNAVAILABLE, "[-]certificate failed: there is none yet\n".to_owned()),

@@ -1,7 +1,7 @@
-//! Certificate and key of the admission port, taken anew when their folder changes.
+//! Certificate and key of the admission port, read again when they change.
 //!
-//! The files are looked at once a second instead of being watched: kubelet swaps symbolic links above them, folders are
-//! made anew, and two small files are read faster than all that is told apart.
+//! The files are read once a second instead of being watched: kubelet swaps symbolic links above them, folders are replaced, and
+//! reading two small files is simpler than telling all that apart.
 
 mod client_names;
 pub(crate) mod expiry;
@@ -26,9 +26,9 @@ use crate::http::tls::client_names::only_named;
 use crate::http::tls::expiry::Expiry;
 use crate::metrics::Metrics;
 
-/// How often the files are looked at.
+/// How often the files are read.
 const POLL: Duration = Duration::from_secs(1);
-/// Largest file, in bytes.
+/// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
 
 /// Where the files are.
@@ -36,28 +36,28 @@ const LARGEST: u64 = 1 << 20;
 pub(crate) struct TlsFiles {
     /// The folder with `tls.crt`, which may be a chain, and `tls.key`.
     pub dir: PathBuf,
-    /// Certificates of those who sign clients' certificates; then every client needs one.
+    /// The authorities of client certificates; with them, every client needs a certificate.
     pub client_ca: Option<PathBuf>,
-    /// Names of clients that may ask; with `client_ca`, any of these authorities' where empty.
+    /// Names of clients that may send requests; if empty, any client with a certificate of these authorities may.
     pub client_names: Vec<String>,
 }
 
-/// What the port uses now.
+/// The certificate that the port uses.
 pub(crate) struct Certificates {
     files: TlsFiles,
     current: ArcSwapOption<ServerConfig>,
 }
 
-/// Why a pair cannot be used.
+/// Why certificate and key cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum TlsError {
-    /// A file is not there or cannot be read.
+    /// A file is missing or cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Not PEM, or nothing of what is wanted in it.
+    /// A file is not PEM, or lacks what it should contain.
     #[error("failed to read {what} in {}: {source}", path.display())]
     Pem { what: &'static str, path: PathBuf, source: rustls::pki_types::pem::Error },
-    /// The certificate is none.
+    /// The certificate cannot be decoded.
     #[error("failed to decode the certificate in {}", path.display())]
     Certificate { path: PathBuf },
     /// Key and certificate do not belong together, or are of a kind that is not supported.
@@ -75,20 +75,20 @@ struct Read {
     client_ca: Option<Vec<u8>>,
 }
 
-/// A pair that was validated.
+/// A certificate and key that were validated.
 struct Pair {
     config: Arc<ServerConfig>,
-    /// End of the certificate's time, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     not_after: i64,
 }
 
 impl Certificates {
-    /// Nothing is read yet.
+    /// The certificate of these files, which are not read yet.
     pub(crate) fn new(files: TlsFiles) -> Arc<Self> {
         Arc::new(Self { files, current: ArcSwapOption::empty() })
     }
 
-    /// What a new connection uses; nothing as long as there was no good pair.
+    /// The configuration for a new connection; none before the first good pair.
     pub(crate) fn current(&self) -> Option<Arc<ServerConfig>> {
         self.current.load_full()
     }
@@ -135,14 +135,14 @@ impl Certificates {
 
 struct Following {
     seen: Seen,
-    /// End of the time of the certificate in use, in seconds since 1970.
+    /// When the certificate in use expires, in seconds since 1970; none if there is none.
     not_after: Option<i64>,
     latch: Latch,
     metrics: Metrics,
     expiry: Expiry,
 }
 
-/// What was seen of the files, so that each state of them is judged once.
+/// The last states of the files, so that each is judged once.
 #[derive(Default)]
 struct Seen {
     judged: Option<Digest>,
@@ -172,7 +172,7 @@ impl Seen {
                 *self = Self { judged: Some(digest), broken: None };
                 Look::Good(pair)
             }
-            // Key and certificate may be on their way one after the other: only what stays broken is told.
+            // Key and certificate may be replaced one after the other: only what stays broken is reported.
             Err(error) if self.broken == Some(digest) && self.judged != Some(digest) => {
                 self.judged = Some(digest);
                 Look::Bad(error)
@@ -226,7 +226,7 @@ impl Read {
         };
         let mut config =
             builder.with_single_cert(chain, key).map_err(|source| TlsError::Pair { path: certificate, source })?;
-        // All that the API server speaks to webhooks, and nothing that could be attacked besides.
+        // All that API servers speak to webhooks, and nothing besides that could be attacked.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Pair { config: Arc::new(config), not_after })
     }

@@ -1,4 +1,4 @@
-//! What leads from one JSON text to another: a list of operations that costs no more to send and to apply than there is text.
+//! The operations that lead from one JSON text to another, and cost no more to send and to apply than there is text.
 //!
 //! Objects are compared by key and lists by place. Of each object and each list either what changed in it is sent, or the
 //! whole of it, whichever is shorter; so however the texts are made, the patch is hardly longer than the text that it leads
@@ -12,16 +12,16 @@ use std::time::Instant;
 use serde_json::Number;
 
 use super::PatchError;
-use super::text::{Place, Text, unescaped};
+use super::text::{Position, Text, unescaped};
 
-/// Longest patch, in bytes. The API server takes no object above 3 MiB, so a longer one leads nowhere; what is sent is a
+/// The longest patch, in bytes. The API server takes no object above 3 MiB, so a longer one leads nowhere; what is sent is a
 /// third longer.
 pub(super) const MAX_PATCH: usize = 4 << 20;
 /// Bytes by which a patch may be longer than the shortest one: what changed is easier to read than the whole around it.
 const SLACK: usize = 4 << 10;
-/// Most elements that are added to or removed from a list one by one. Whoever applies the patch may copy the list each time.
+/// The most elements that are added to or removed from a list one by one: applying the patch may copy the list each time.
 const MAX_MOVED: usize = 16;
-/// Values between two looks at the clock.
+/// How many values are compared between two checks of the clock.
 const PACE: u64 = 4096;
 
 /// What a comparison found, and what it cost.
@@ -31,10 +31,10 @@ pub(super) struct Diff<'t> {
     hashes: RandomState,
     operations: Vec<Operation>,
     steps: Vec<Step<'t>>,
-    /// What is left of it.
+    /// What is left of [`SLACK`].
     slack: usize,
     deadline: Instant,
-    /// Values and keys that were looked at.
+    /// The number of values and keys that were compared.
     pub(super) looks: u64,
 }
 
@@ -50,7 +50,7 @@ struct Operation {
     /// The last step to where it applies; nothing for the root.
     step: Option<usize>,
     /// In the last text.
-    value: Option<Place>,
+    value: Option<Position>,
 }
 
 /// One part of a path.
@@ -93,7 +93,7 @@ impl<'t> Diff<'t> {
         if cost > MAX_PATCH { Err(PatchError::TooLong) } else { Ok(diff) }
     }
 
-    /// Whether the texts say the same.
+    /// Whether the texts mean the same.
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
@@ -131,7 +131,7 @@ impl<'t> Diff<'t> {
 
     /// Compares two values; gives the length of the operations that were found. Where that is more than `most`, they are
     /// not all, and of no use: the caller sends something else.
-    fn value(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
+    fn value(&mut self, from: Position, to: Position, path: Path, most: usize) -> Result<usize, PatchError> {
         self.look()?;
         match (self.first.first_byte(from), self.last.first_byte(to)) {
             (b'{', b'{') => self.objects(from, to, path, most),
@@ -141,7 +141,7 @@ impl<'t> Diff<'t> {
         }
     }
 
-    fn objects(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
+    fn objects(&mut self, from: Position, to: Position, path: Path, most: usize) -> Result<usize, PatchError> {
         let (mark, whole) = (self.mark(), self.whole_cost(to, path));
         let mut known = self.known(from)?;
         let (last, mut cost) = (self.last, 0);
@@ -169,7 +169,7 @@ impl<'t> Diff<'t> {
         Ok(cost)
     }
 
-    fn lists(&mut self, from: Place, to: Place, path: Path, most: usize) -> Result<usize, PatchError> {
+    fn lists(&mut self, from: Position, to: Position, path: Path, most: usize) -> Result<usize, PatchError> {
         let (mark, whole) = (self.mark(), self.whole_cost(to, path));
         let (first, last) = (self.first, self.last);
         let (mut before, mut after) = (first.items(from), last.items(to));
@@ -216,7 +216,14 @@ impl<'t> Diff<'t> {
     }
 
     /// Compares two values at one step below `path`. The step stays only where something leads there.
-    fn below(&mut self, from: Place, to: Place, path: Path, name: Name<'t>, most: usize) -> Result<usize, PatchError> {
+    fn below(
+        &mut self,
+        from: Position,
+        to: Position,
+        path: Path,
+        name: Name<'t>,
+        most: usize,
+    ) -> Result<usize, PatchError> {
         let mark = self.mark();
         let below = self.step(path, name);
         let cost = self.value(from, to, below, most)?;
@@ -226,7 +233,7 @@ impl<'t> Diff<'t> {
         Ok(cost)
     }
 
-    fn push_below(&mut self, verb: Verb, path: Path, name: Name<'t>, value: Option<Place>) -> usize {
+    fn push_below(&mut self, verb: Verb, path: Path, name: Name<'t>, value: Option<Position>) -> usize {
         let below = self.step(path, name);
         self.push(verb, below, value)
     }
@@ -237,26 +244,26 @@ impl<'t> Diff<'t> {
         Path { step: Some(self.steps.len() - 1), length }
     }
 
-    fn push(&mut self, verb: Verb, path: Path, value: Option<Place>) -> usize {
+    fn push(&mut self, verb: Verb, path: Path, value: Option<Position>) -> usize {
         self.operations.push(Operation { verb, step: path.step, value });
         self.cost(verb, path, value)
     }
 
     /// Bytes of an operation, with the comma after it.
-    fn cost(&self, verb: Verb, path: Path, value: Option<Place>) -> usize {
+    fn cost(&self, verb: Verb, path: Path, value: Option<Position>) -> usize {
         let value = value.map_or(0, |value| ",\"value\":".len() + self.last.raw(value).len());
         verb.opening().len() + path.length + "\"},".len() + value
     }
 
     /// What it costs to send the whole of `to`, an object or a list.
-    fn whole_cost(&self, to: Place, path: Path) -> usize {
+    fn whole_cost(&self, to: Position, path: Path) -> usize {
         let is_root_object = path.step.is_none() && self.last.first_byte(to) == b'{';
-        // Whoever applies the patch may not be able to replace the root.
+        // Not every implementation of JSON Patch can replace the root.
         if is_root_object { usize::MAX } else { self.cost(Verb::Replace, path, Some(to)) }
     }
 
     /// Sends the whole of `to` in place of all that was found in it.
-    fn whole(&mut self, mark: Mark, to: Place, path: Path) -> usize {
+    fn whole(&mut self, mark: Mark, to: Position, path: Path) -> usize {
         self.operations.truncate(mark.operations);
         self.steps.truncate(mark.steps);
         self.push(Verb::Replace, path, Some(to))
@@ -272,7 +279,7 @@ impl<'t> Diff<'t> {
         if is_late { Err(PatchError::TooLate) } else { Ok(()) }
     }
 
-    fn is_same_scalar(&self, from: Place, to: Place) -> bool {
+    fn is_same_scalar(&self, from: Position, to: Position) -> bool {
         let (from, to) = (self.first.raw(from), self.last.raw(to));
         let number = |text: &str| serde_json::from_str::<Number>(text).ok();
         match (from.as_bytes()[0], to.as_bytes()[0]) {
@@ -288,13 +295,13 @@ impl<'t> Diff<'t> {
 struct Known {
     hash: u64,
     key: u32,
-    place: Place,
+    place: Position,
     is_taken: bool,
 }
 
 impl Diff<'_> {
     /// The members of an object by the hashes of their keys. Of members with the same key, the last one counts.
-    fn known(&mut self, object: Place) -> Result<Vec<Known>, PatchError> {
+    fn known(&mut self, object: Position) -> Result<Vec<Known>, PatchError> {
         let first = self.first;
         let mut known = Vec::with_capacity(first.members(object).count());
         for (key, place) in first.members(object) {
@@ -310,7 +317,7 @@ impl Diff<'_> {
     }
 
     /// The value of a key, once: a key that comes again in the last text is written over what came before.
-    fn take(&self, known: &mut [Known], key: &str) -> Option<Place> {
+    fn take(&self, known: &mut [Known], key: &str) -> Option<Position> {
         let key = unescaped(key);
         let hash = self.hashes.hash_one(&*key);
         let at = known.partition_point(|entry| entry.hash < hash);

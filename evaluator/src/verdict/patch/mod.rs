@@ -3,8 +3,7 @@
 //! The API server turns a patch that does not apply into an internal error, even under `failurePolicy: Ignore`. So the
 //! patch is applied here first, and a mutation of what a policy must not touch is refused.
 //!
-//! Both objects come from strangers, so [`diff`] works on their texts and bounds what the patch costs: to make, to send and
-//! to apply.
+//! Both objects are untrusted, so [`diff`] works on their texts and limits what the patch costs: to make, to send and to apply.
 
 mod diff;
 mod text;
@@ -21,7 +20,7 @@ use self::diff::Diff;
 use self::text::{Text, unescaped};
 use crate::verdict::offload::SMALL;
 
-/// What a mutation is made of.
+/// What a mutation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
     /// A Kubernetes object, which must stay the same object.
@@ -30,7 +29,7 @@ pub(super) enum Subject {
     Raw,
 }
 
-/// A mutation that is not sent.
+/// Why a mutation is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PatchError {
     /// The request's own object cannot be decoded.
@@ -45,13 +44,13 @@ pub(super) enum PatchError {
     /// The guest's object is another object.
     #[error("the mutated object has another {0} than the request's object")]
     AnotherObject(&'static str),
-    /// It takes too much to get from one object to the other.
+    /// The patch would be too long.
     #[error("the patch to the mutated object is longer than {} bytes", diff::MAX_PATCH)]
     TooLong,
     /// The patch does not lead from the one to the other.
     #[error("the patch to the mutated object does not lead there")]
     Astray,
-    /// The evaluation's time was over before the patch was made.
+    /// The deadline passed before the patch was made.
     #[error("the patch to the mutated object took too long to make")]
     TooLate,
 }
@@ -59,14 +58,14 @@ pub(super) enum PatchError {
 /// A mutation that may be sent.
 #[derive(Debug)]
 pub(crate) struct Change {
-    /// The object as it is now.
+    /// The changed object.
     pub object: Box<RawValue>,
-    /// What leads to it from the first one, in base64; nothing where it is the first one again.
+    /// The patch from the first object to it, in base64; none if it is the first one again.
     pub patch: Option<String>,
 }
 
-/// What a guest made of `current`, which mutations before it made of `first`; nothing when it is the same. The work is linear
-/// in the length of the three.
+/// How a guest changed `current`, which earlier mutations made of `first`; none if it did not. The work is linear in the length of the
+/// three texts.
 ///
 /// # Errors
 /// When the mutation may not be applied, or the work is not done before `deadline`.
@@ -116,7 +115,7 @@ fn is_same(current: &RawValue, mutated: &Text<'_>, deadline: Instant) -> Result<
     }
 }
 
-/// A mutated object is the same object still.
+/// Checks that a mutated object is still the same object.
 fn same_object(first: &Text<'_>, mutated: &Text<'_>) -> Result<(), PatchError> {
     if mutated.first_byte(mutated.root()) != b'{' {
         return Err(PatchError::NotAnObject);
@@ -134,7 +133,7 @@ fn same_object(first: &Text<'_>, mutated: &Text<'_>) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// A field that is there and not null, and whether it is a string; an object whose name the API server will make has none.
+/// A field that is present and not null, and whether it is a string; an object whose name the API server will generate has no name yet.
 fn set<'a>(object: &Text<'a>, keys: &[&str]) -> Option<(bool, Cow<'a, str>)> {
     match object.raw(object.find(keys)?) {
         "null" => None,
@@ -143,8 +142,8 @@ fn set<'a>(object: &Text<'a>, keys: &[&str]) -> Option<(bool, Cow<'a, str>)> {
     }
 }
 
-/// Applies a patch as the API server will. Values in memory take forty times the room of their text, so this is done where
-/// the texts are small, as most are; a longer patch is made in the same way.
+/// Applies a patch as the API server will. Values in memory take forty times the size of their text, so this is done only where the texts
+/// are small, as most are; a longer patch is made in the same way.
 fn leads_there(first: &RawValue, last: &RawValue, patch: &str) -> Result<(), PatchError> {
     if first.get().len() + last.get().len() + patch.len() > SMALL {
         return Ok(());

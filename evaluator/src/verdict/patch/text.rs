@@ -1,7 +1,7 @@
-//! Finding one's way in a JSON text without building a tree of it, which may take forty times the memory of the text.
+//! Finds values in a JSON text without building a tree of it, which may take forty times the memory of the text.
 //!
-//! Only where each object and each list ends is noted down: eight bytes each, at most four times the text. Stepping over a
-//! value then costs as much as it is long only where it is a string or a number.
+//! Only the end of each object and list is noted: eight bytes each, at most four times the text. Stepping over a value then costs its
+//! length only where it is a string or a number.
 
 use std::borrow::Cow;
 
@@ -17,22 +17,22 @@ pub(super) struct Text<'a> {
 /// An object or a list.
 #[derive(Clone, Copy)]
 struct Container {
-    /// The byte after it.
+    /// The position after its last byte.
     end: u32,
     /// The first container after it.
     next: u32,
 }
 
-/// A value: its first byte, and the first container from there on.
+/// The position of a value: its first byte, and the first container from there on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) at: u32,
     container: u32,
 }
 
 impl<'a> Text<'a> {
-    /// Checks a text as strictly as whoever decodes it, and indexes it. Nothing where it does not pass: nested too deep, a
-    /// number out of range, half a character.
+    /// Checks a text as strictly as a decoder does, and indexes it. None where it does not pass: nested too deep, a number out of range,
+    /// half of a surrogate pair.
     pub(super) fn of(raw: &'a RawValue) -> Option<Self> {
         let text = raw.get();
         u32::try_from(text.len()).ok()?;
@@ -61,23 +61,23 @@ impl<'a> Text<'a> {
         Some(Self { text, containers })
     }
 
-    /// The whole.
-    pub(super) fn root(&self) -> Place {
-        Place { at: 0, container: 0 }
+    /// The whole text.
+    pub(super) fn root(&self) -> Position {
+        Position { at: 0, container: 0 }
     }
 
     /// The first byte of a value, which tells its type.
-    pub(super) fn first_byte(&self, place: Place) -> u8 {
+    pub(super) fn first_byte(&self, place: Position) -> u8 {
         self.text.as_bytes()[long(place.at)]
     }
 
     /// A value as it is written.
-    pub(super) fn raw(&self, place: Place) -> &'a str {
+    pub(super) fn raw(&self, place: Position) -> &'a str {
         &self.text[long(place.at)..long(self.after(place).at)]
     }
 
     /// The values of a list.
-    pub(super) fn items(&self, list: Place) -> impl Iterator<Item = Place> {
+    pub(super) fn items(&self, list: Position) -> impl Iterator<Item = Position> {
         let mut next = inside(list);
         std::iter::from_fn(move || {
             next.at = self.skip(next.at);
@@ -88,7 +88,7 @@ impl<'a> Text<'a> {
     }
 
     /// The members of an object: where each key begins, and its value.
-    pub(super) fn members(&self, object: Place) -> impl Iterator<Item = (u32, Place)> {
+    pub(super) fn members(&self, object: Position) -> impl Iterator<Item = (u32, Position)> {
         let mut next = inside(object);
         std::iter::from_fn(move || {
             next.at = self.skip(next.at);
@@ -106,32 +106,32 @@ impl<'a> Text<'a> {
     }
 
     /// The value of a key of the whole, or of the object that is its value.
-    pub(super) fn find(&self, keys: &[&str]) -> Option<Place> {
+    pub(super) fn find(&self, keys: &[&str]) -> Option<Position> {
         keys.iter().try_fold(self.root(), |place, wanted| {
             let is_object = self.first_byte(place) == b'{';
             let found = self.members(place).filter(|(key, _)| unescaped(self.key(*key)) == *wanted);
-            // The last one counts, for whoever decodes it.
+            // The last one counts, as in every decoder.
             is_object.then(|| found.last()).flatten().map(|(_, place)| place)
         })
     }
 
-    fn after(&self, place: Place) -> Place {
+    fn after(&self, place: Position) -> Position {
         let at = long(place.at);
         match self.text.as_bytes()[at] {
             b'{' | b'[' => {
                 let container = self.containers[long(place.container)];
-                Place { at: container.end, container: container.next }
+                Position { at: container.end, container: container.next }
             }
-            b'"' => Place { at: short(string_end(self.text, at)), ..place },
+            b'"' => Position { at: short(string_end(self.text, at)), ..place },
             _ => {
                 let rest = &self.text.as_bytes()[at..];
                 let ends = |byte: &u8| matches!(byte, b',' | b']' | b'}') || byte.is_ascii_whitespace();
-                Place { at: short(at + rest.iter().position(ends).unwrap_or(rest.len())), ..place }
+                Position { at: short(at + rest.iter().position(ends).unwrap_or(rest.len())), ..place }
             }
         }
     }
 
-    /// What follows white space and the signs between values.
+    /// The position after white space and the signs between values.
     fn skip(&self, at: u32) -> u32 {
         let rest = &self.text.as_bytes()[long(at)..];
         let is_between = |byte: &u8| matches!(byte, b',' | b':') || byte.is_ascii_whitespace();
@@ -139,8 +139,8 @@ impl<'a> Text<'a> {
     }
 }
 
-fn inside(container: Place) -> Place {
-    Place { at: container.at + 1, container: container.container + 1 }
+fn inside(container: Position) -> Position {
+    Position { at: container.at + 1, container: container.container + 1 }
 }
 
 /// The byte after the string that begins at `at`.

@@ -1,7 +1,7 @@
-//! From a manifest to a table: loads what [`plan`] says, each policy for itself, and puts together what is ready.
+//! From a manifest to a table: loads what [`crate::volume::plan`] says, each policy by itself, and makes a table of what is ready.
 //!
-//! A slow or failing candidate never delays another policy's: the table is made anew whenever something is ready. Requests
-//! see the old table or the new one, and nothing in between.
+//! A slow or failing candidate never delays another policy's: there is a new table whenever a candidate is ready. Requests see the old
+//! table or the new one, and nothing in between.
 
 mod policy;
 
@@ -16,7 +16,7 @@ use portcullis_contract::{Digest, GroupEntry, Manifest, PolicyId};
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, debug_span};
 
-pub(crate) use self::policy::Policy;
+pub(crate) use self::policy::PolicyState;
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
 use crate::metrics::Metrics;
@@ -24,14 +24,14 @@ use crate::table::{Group, Table};
 use crate::volume::load::{LoadError, Loading};
 use crate::volume::plan::{Key, Next};
 
-/// Everything that is loaded, and what is on its way.
+/// All policies of the newest manifest, with what is loaded and what is being loaded.
 pub(crate) struct Reload {
     loading: Arc<Loading>,
     metrics: Metrics,
-    /// Of the newest manifest; 0 before the first.
+    /// The number of the newest manifest; 0 before the first.
     number: u64,
     groups: Vec<GroupEntry>,
-    policies: BTreeMap<PolicyId, Policy>,
+    policies: BTreeMap<PolicyId, PolicyState>,
     tasks: JoinSet<Outcome>,
 }
 
@@ -55,7 +55,7 @@ impl Reload {
     }
 
     /// The policies of the newest manifest.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &PolicyState> {
         self.policies.values()
     }
 
@@ -64,15 +64,15 @@ impl Reload {
         self.number
     }
 
-    /// Whether everything that the newest manifest wants has been tried.
+    /// Whether every candidate of the newest manifest that is due has been tried.
     pub(crate) fn is_idle(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// Takes another manifest. What it no longer wants is given up, also where it is on its way.
+    /// Takes over another manifest. What it no longer names is given up, even while it is being loaded.
     pub(crate) fn adopt(&mut self, manifest: &Manifest) {
         if manifest.number < self.number {
-            // The file by that name is what its only writer last put there; its numbers begin anew with a new volume.
+            // The file is what its only writer, the loader, last put there; the numbers start again with a new volume.
             tracing::info!(
                 number = manifest.number,
                 previous = self.number,
@@ -89,7 +89,7 @@ impl Reload {
                 None => {
                     let metrics = self.metrics.policy(&entry.id);
                     let share = Arc::new(Share::new(Arc::clone(&self.loading.lanes), &entry.id, Arc::clone(&metrics)));
-                    Policy::new(entry, share, metrics)
+                    PolicyState::new(entry, share, metrics)
                 }
             };
             self.policies.insert(entry.id.clone(), policy);
@@ -104,7 +104,7 @@ impl Reload {
         self.start();
     }
 
-    /// Starts what is due.
+    /// Starts the loads that are due.
     pub(crate) fn start(&mut self) {
         let now = Instant::now();
         for (id, policy) in &mut self.policies {
@@ -138,12 +138,12 @@ impl Reload {
         }
     }
 
-    /// Waits until something that is on its way has arrived or failed, and takes all that has.
+    /// Waits until a load has ended, and takes over all that have.
     pub(crate) async fn progress(&mut self) {
         let Some(first) = self.tasks.join_next().await else { return std::future::pending().await };
         let mut next = Some(first);
         while let Some(outcome) = next {
-            // An error is a task that was given up.
+            // An error means that the task was given up.
             if let Ok(outcome) = outcome {
                 self.finish(outcome);
             }
@@ -154,7 +154,7 @@ impl Reload {
 
     fn finish(&mut self, outcome: Outcome) {
         let Some(policy) = self.policies.get_mut(&outcome.id) else { return };
-        // What was given up may have ended all the same.
+        // A load that was given up may have ended before that.
         if policy.on_its_way.take_if(|(key, _)| *key == outcome.key).is_none() {
             return;
         }
@@ -170,12 +170,12 @@ impl Reload {
         self.policies.values_mut().for_each(|policy| policy.count_errors(begin));
     }
 
-    /// When something is to be tried again.
+    /// When the next candidate is to be tried again; none if none is.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.policies.values().filter_map(|policy| policy.due).min()
     }
 
-    /// The table of what is ready now, and the state behind it brought up to date.
+    /// Updates the state of each policy and makes the table of what is ready now.
     pub(crate) fn table(&mut self) -> Table {
         let mut policies = HashMap::with_capacity(self.policies.len());
         for (id, policy) in &mut self.policies {

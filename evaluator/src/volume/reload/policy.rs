@@ -1,4 +1,4 @@
-//! One policy of the manifest, and what became of its candidates here.
+//! The state of one policy of the manifest: what became of its candidates here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,26 +13,27 @@ use crate::metrics::PolicyMetrics;
 use crate::table::{Record, Serving};
 use crate::volume::error_share::ErrorShare;
 use crate::volume::load::LoadError;
-use crate::volume::plan::{self, Key, Known, Next, Refusal};
+use crate::volume::plan::{self, Key, Known, Next, RefusedCandidate};
 
-/// The longest pause before a candidate is tried again that may pass with nothing changed.
+/// The longest pause before a candidate whose failure may pass is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// One policy of the manifest.
-pub(crate) struct Policy {
-    /// What the manifest says.
+/// The state of one policy of the manifest.
+pub(crate) struct PolicyState {
+    /// The entry of the manifest.
     pub(crate) entry: PolicyEntry,
-    /// The keys of its candidates.
+    /// The keys of its candidates, in their order.
     pub(crate) keys: Vec<Key>,
-    /// What is known of them.
+    /// What is known about them.
     pub(crate) known: Known,
-    /// What serves; [`Known::in_service`] says what it is.
+    /// What serves; [`Known::in_service`] is its key. None if nothing serves.
     pub(crate) loaded: Option<Arc<Loaded>>,
-    /// Since when the policy is in its state.
+    /// Since when the policy has been in its state.
     pub(crate) since: Timestamp,
-    standing: (ReplicaState, i64, i64),
+    /// The state as last noted, with the generation that serves and the newest one.
+    reported: (ReplicaState, i64, i64),
     pub(super) on_its_way: Option<(Key, AbortHandle)>,
-    /// When something is to be tried again.
+    /// When a candidate is to be tried again; none if none is.
     pub(super) due: Option<Instant>,
     /// The answer while nothing serves and nothing has failed.
     awaiting: Failure,
@@ -40,11 +41,11 @@ pub(crate) struct Policy {
     pub(super) metrics: Arc<PolicyMetrics>,
     /// Whether too many of its evaluations fail.
     pub(crate) errors: ErrorShare,
-    /// The failure that the log knows of.
+    /// The failure that was logged last; none after the recovery.
     logged: Option<(i64, Reason)>,
 }
 
-impl Policy {
+impl PolicyState {
     pub(super) fn new(entry: &PolicyEntry, share: Arc<Share>, metrics: Arc<PolicyMetrics>) -> Self {
         Self {
             keys: keys(entry),
@@ -52,7 +53,7 @@ impl Policy {
             known: Known::default(),
             loaded: None,
             since: Timestamp::now(),
-            standing: (ReplicaState::Pending, 0, entry.generation),
+            reported: (ReplicaState::Pending, 0, entry.generation),
             on_its_way: None,
             due: None,
             awaiting: awaiting(entry),
@@ -65,7 +66,7 @@ impl Policy {
 
     pub(super) fn adopt(&mut self, entry: &PolicyEntry) {
         if self.entry.uid != entry.uid {
-            // Another object of the same name: nothing of the old one speaks for it.
+            // Another object of the same name: nothing known about the old one holds for it.
             self.known = Known::default();
             self.loaded = None;
             self.errors = ErrorShare::default();
@@ -78,7 +79,7 @@ impl Policy {
         self.keys = keys(entry);
         self.entry = kept(entry);
         self.known.refused.retain(|key, _| self.keys.contains(key));
-        // A new manifest may mean a new artifact of the same name, so what may pass is tried at once.
+        // A new manifest may mean a new artifact of the same name, so a retryable failure is tried again at once.
         let now = Instant::now();
         for refusal in self.known.refused.values_mut() {
             refusal.retry_at = refusal.retry_at.map(|at| at.min(now));
@@ -106,7 +107,7 @@ impl Policy {
             Instant::now() + pause
         });
         let refused = Refused { digest: candidate.digest, artifact: candidate.artifact.sha256, failure };
-        self.known.refused.insert(key, Refusal { refused, retry_at });
+        self.known.refused.insert(key, RefusedCandidate { refused, retry_at });
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
@@ -115,7 +116,7 @@ impl Policy {
         next
     }
 
-    /// Serves what serves already as the candidate `i`, whose content is the same.
+    /// Goes on serving the same code as candidate `i`, whose content is the same.
     pub(super) fn renumber(&mut self, i: usize) {
         if let Some(loaded) = &self.loaded {
             let loaded = Arc::new(loaded.renumbered(self.entry.candidates[i].generation));
@@ -123,7 +124,7 @@ impl Policy {
         }
     }
 
-    /// An interval that began at `begin` is over.
+    /// Counts the interval that began at `begin` and has just ended.
     pub(super) fn count_errors(&mut self, begin: Timestamp) {
         self.errors.turn(self.metrics.counts(), begin);
     }
@@ -139,29 +140,29 @@ impl Policy {
         plan::failure(&self.entry, &self.keys, &self.known)
     }
 
-    /// What this replica does for the policy.
+    /// The state of the policy on this replica.
     pub(crate) fn state(&self) -> ReplicaState {
-        self.standing.0
+        self.reported.0
     }
 
-    /// Whether the start gate need not wait for it.
+    /// Whether the start gate need not wait for the policy.
     pub(crate) fn is_settled(&self) -> bool {
         plan::is_settled(&self.known, self.failure().as_ref(), self.on_its_way.is_some())
     }
 
-    /// Notes a change of state: since when it is so, and a line in the log where a failure begins or ends.
+    /// Notes a change of state and its time, and logs where a failure begins or ends.
     pub(super) fn note(&mut self) {
         let failure = self.failure();
         let serving = self.known.in_service.map_or(0, Key::generation);
-        let standing = (plan::state(&self.entry, &self.known, failure.as_ref()), serving, self.entry.generation);
-        if standing != self.standing {
-            self.standing = standing;
+        let reported = (plan::state(&self.entry, &self.known, failure.as_ref()), serving, self.entry.generation);
+        if reported != self.reported {
+            self.reported = reported;
             self.since = Timestamp::now();
         }
-        let is_current = self.standing.0 == ReplicaState::Current;
+        let is_current = self.reported.0 == ReplicaState::Current;
         let own = self.known.refused.values().filter(|_| !is_current).map(|refusal| &refusal.refused.failure);
         let Some(own) = own.max_by_key(|failure| failure.generation) else {
-            // Loading again is no success yet.
+            // That it is being loaded again is no success yet.
             if self.on_its_way.is_none() && self.logged.take().is_some() {
                 tracing::info!(policy = %self.entry.id, generation = self.entry.generation, serving, "policy recovered");
             }
@@ -201,7 +202,7 @@ impl Policy {
     }
 }
 
-/// The entry without what is the loader's own.
+/// The entry without what only the loader needs.
 fn kept(entry: &PolicyEntry) -> PolicyEntry {
     PolicyEntry { last_good: None, source: None, ..entry.clone() }
 }
@@ -221,7 +222,7 @@ fn awaiting(entry: &PolicyEntry) -> Failure {
     Failure { next_retry_time, ..Failure::new(generation, Reason::AwaitingManifest, text) }
 }
 
-/// One second, doubled with each attempt.
+/// The pause after so many attempts: one second, doubled with each.
 fn pause(attempts: u32) -> Duration {
     let doublings = attempts.saturating_sub(1).min(16);
     Duration::from_secs(1_u64 << doublings).min(LONGEST_PAUSE)
