@@ -5,8 +5,8 @@
 //! - [`sources`]: handshakes and memory for bodies, among the addresses of clients. Nothing is known about them beforehand, so they
 //!   simply take turns, known and unknown ones in separate queues, and each may hold a fixed part.
 //!
-//! The rules are pure; [`pool`] has what they share: whoever waits is a task, leaves the queue when it is dropped, and gives back what
-//! it got when that is dropped. Processor time is shared by [`crate::lanes`], since it is used up and does not come back.
+//! The rules are pure; [`pool`] has what they share: a task that waits leaves the queue when it is dropped, and what it got goes
+//! back when that is dropped. Processor time is shared by [`crate::lanes`], since it is used up and does not come back.
 
 pub(crate) mod claimant;
 pub(crate) mod policies;
@@ -15,7 +15,7 @@ pub(crate) mod sources;
 
 /// Decides what each one gets of a stock, and keeps the queue of those who wait.
 pub(crate) trait Rule {
-    /// To whom something is given.
+    /// The one that something is given to.
     type Owner;
     /// A request for some of the stock.
     type Claim;
@@ -49,7 +49,7 @@ pub(crate) trait Rule {
 /// A part of a stock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grant<O> {
-    /// To whom it is given.
+    /// The one that it is given to.
     pub(crate) owner: O,
     /// How much it is.
     pub(crate) amount: u64,

@@ -233,7 +233,7 @@ mod tests {
         let mut waiting = Box::pin(pool.take(&claim_b, soon()));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(held);
-        // It has been sent, and nobody has looked.
+        // The permit has been sent and not received.
         drop(waiting);
         assert!(pool.try_take(&claim("cluster/c", 1, 0)).is_some());
     }

@@ -24,9 +24,9 @@ pub(crate) struct Guests {
 
 /// A module that fits, ready to be instantiated.
 pub(crate) enum Guest {
-    /// Of mode `kubewarden-wapc`.
+    /// A module of mode `kubewarden-wapc`.
     Wapc(WapcGuest),
-    /// Of mode `wasi`.
+    /// A module of mode `wasi`.
     Wasi(WasiGuest),
     /// Of mode `opa` or `gatekeeper`.
     Rego(Box<RegoGuest>),

@@ -49,7 +49,7 @@ impl Loaded {
         }
     }
 
-    /// The same under another generation.
+    /// The same code and settings under another generation.
     pub(crate) fn renumbered(&self, generation: i64) -> Self {
         Self {
             generation,

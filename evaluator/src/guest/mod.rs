@@ -68,7 +68,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The same for another generation.
+    /// The same host for another generation.
     pub(crate) fn renumbered(&self, generation: i64) -> Self {
         let (memory, who) = (Arc::clone(&self.memory), Arc::clone(&self.who));
         Self { grants: self.grants.clone(), log: self.log.renumbered(generation), memory, who }

@@ -36,7 +36,7 @@ pub(crate) struct Snapshot {
     pub source: Source,
     /// What it is doing.
     pub activity: Activity,
-    /// For how long.
+    /// How long it has been doing that.
     pub elapsed: Duration,
     /// The announced size of the body, in bytes.
     pub announced: u64,

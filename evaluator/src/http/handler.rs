@@ -36,7 +36,7 @@ pub(crate) struct Handler {
     pub(crate) admission: Admission,
     /// Limits on bodies.
     pub bodies: BodyLimits,
-    /// Whether the process drains: then each client is told to come back on another connection.
+    /// Whether the process drains: then each answer asks its client to come back on another connection.
     pub readiness: Readiness,
     /// Which paths that name a policy answer.
     pub open: OpenPaths,

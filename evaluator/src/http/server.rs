@@ -32,7 +32,7 @@ const BUFFER: usize = 64 << 10;
 /// The pause after a failed accept: descriptors come back when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The most connections that are accepted and whose task has not run yet. Where this program is short of CPU the others wait in the
-/// kernel: a connection that nobody has read from would count as silent.
+/// kernel: a connection that has not been read from would count as silent.
 const UNSEEN: usize = 128;
 /// The time without a failed accept after which the failure counts as over.
 const ACCEPT_CALM: Duration = Duration::from_secs(5);

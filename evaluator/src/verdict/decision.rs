@@ -43,9 +43,9 @@ const NOTHING_TO_MUTATE: &str = "Incoming object is null, which happens only wit
 pub(crate) struct NewestSpec<'a> {
     /// The policy.
     pub id: &'a PolicyId,
-    /// Of the newest generation.
+    /// What a denial does.
     pub mode: Mode,
-    /// Of the newest generation.
+    /// What happens without a verdict.
     pub failure_policy: FailurePolicy,
 }
 

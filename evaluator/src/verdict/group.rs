@@ -15,7 +15,7 @@ const MESSAGE: usize = 16 << 10;
 const FORBIDDEN: u16 = 403;
 
 /// Joins the decisions of a group's members, in their order. A denial stands alone, with no patch; `patch` leads from the
-/// first object to the last and is sent when nobody denies.
+/// first object to the last and is sent if no member denies.
 pub(crate) fn join(members: Vec<(PolicyId, Decision)>, patch: Option<String>) -> Answer {
     let (ids, decisions): (Vec<_>, Vec<_>) = members.into_iter().unzip();
     let (mut denials, mut words) = (Vec::new(), Vec::new());

@@ -20,7 +20,7 @@ use super::{CallError, Context};
 const MODULE: &str = "wasi_snapshot_preview1";
 /// Buffers in one read or write.
 const MAX_BUFFERS: u32 = 1024;
-/// Random bytes in one call: they are made while nobody looks at the clock.
+/// Random bytes in one call: the deadline is not checked while they are made.
 const MAX_RANDOM: usize = 1 << 20;
 
 // Numbers of the interface.

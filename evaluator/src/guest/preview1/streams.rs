@@ -9,7 +9,7 @@ use crate::guest::{CallError, Host, MAX_REPLY, Parts};
 /// Bytes of standard error that are kept; what follows is dropped. It is for the log, which takes no more in a second.
 const MAX_STDERR: usize = 64 << 10;
 /// Replies of host calls that wait to be read, in bytes. A guest reads each before it asks again, and the longest is an
-/// error text of a kilobyte, so this is many times what anybody needs.
+/// error text of a kilobyte, so this is many times what any guest needs.
 const MAX_UNREAD: usize = 64 << 10;
 
 /// Arguments and streams of one instance.

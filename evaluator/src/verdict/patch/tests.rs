@@ -31,7 +31,7 @@ fn operations(first: &Value, last: &Value) -> Value {
     serde_json::from_str(&json(&raw(first), &raw(last))).expect("JSON")
 }
 
-/// Applies a patch with somebody else's code.
+/// Applies a patch with another implementation.
 fn applied(first: &RawValue, patch: &str) -> Value {
     let mut object = serde_json::from_str(first.get()).expect("JSON");
     let patch: json_patch::Patch = serde_json::from_str(patch).expect("a patch");
@@ -94,11 +94,11 @@ fn of_a_list_either_what_changed_is_sent_or_the_whole() {
     ] {
         assert_eq!(operations(&first, &last), patch);
     }
-    // What changed in a few is told one by one, what changed in many is the whole.
+    // A few changes are sent one by one, many as the whole.
     let all = |n: usize, x: i64| json!({"a": vec![x; n]});
     assert_eq!(operations(&all(20, 0), &all(20, 1)).as_array().map(Vec::len), Some(20));
     assert_eq!(operations(&all(200, 0), &all(200, 1)).as_array().map(Vec::len), Some(1));
-    // Each element that goes may be a copy of the list for whoever applies the patch.
+    // Applying the patch may copy the list for each element that goes.
     let wide = |n: usize| json!({"a": vec!["x".repeat(100); n]});
     assert_eq!(operations(&wide(40), &wide(24)).as_array().map(Vec::len), Some(16));
     assert_eq!(operations(&wide(40), &wide(23)).as_array().map(Vec::len), Some(1));
