@@ -184,7 +184,7 @@ impl Args {
         let volume = std::path::absolute(&volume)
             .map_err(|error| SettingError::new("--volume", format!("{}: {error}", volume.display())))?;
         if volume.exists() && !volume.is_dir() {
-            return Err(SettingError::new("--volume", format!("{} is no folder", volume.display())));
+            return Err(SettingError::new("--volume", format!("{} is not a folder", volume.display())));
         }
         if !self.state_address.ip().is_loopback() {
             let text = format!("{} is not on the loopback: want for instance 127.0.0.1:9082", self.state_address);
@@ -309,7 +309,7 @@ fn canonical(setting: &str, folder: &Path) -> Result<PathBuf, SettingError> {
     if canonical.is_dir() {
         Ok(canonical)
     } else {
-        Err(SettingError::new(setting, format!("{} is no folder", folder.display())))
+        Err(SettingError::new(setting, format!("{} is not a folder", folder.display())))
     }
 }
 

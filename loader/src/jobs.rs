@@ -104,7 +104,7 @@ impl Setback {
 pub(crate) fn mistake(reason: Reason, what: &str) -> Setback {
     Setback {
         reason,
-        message: format!("{what} failed by a mistake of the loader; its log says more"),
+        message: format!("{what} failed because of a bug in the loader; its log says more"),
         retry_after: None,
     }
 }

@@ -74,7 +74,7 @@ async fn talk(stream: TcpStream, keys: PeerKeys, router: Router) {
     let handshake = TlsAcceptor::from(tls.server).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE, handshake).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "a caller is no loader of this installation"),
+        Ok(Err(error)) => return tracing::debug!(%error, "a caller is not a loader of this installation"),
         Err(_) => return,
     };
     let service = TowerToHyperService::new(router);

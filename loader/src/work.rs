@@ -294,7 +294,7 @@ impl Work {
         // A volume that hangs must not hang the loop.
         let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
         if foreign {
-            tracing::warn!("the manifest on the volume was changed by somebody else; publishing it again");
+            tracing::warn!("another program changed the manifest on the volume; publishing it again");
             self.take(plan::Event::ManifestLost, Now::get());
         }
         if watched != self.watched {

@@ -42,7 +42,8 @@ impl AccessArgs {
             Sources::read(path).map_err(|error| SettingError::new("--sources", error.to_string()))?;
         }
         if let Some(host) = self.allow_http_host.iter().find(|host| host.contains('/')) {
-            let text = format!("{host:?} is no host: want host or host:port, as it is written in the module's address");
+            let text =
+                format!("{host:?} is not a host: want host or host:port, as it is written in the module's address");
             return Err(SettingError::new("--allow-http-host", text));
         }
         Ok(())
@@ -76,7 +77,7 @@ impl AccessArgs {
 #[command(after_help = "Examples:\n  \
     portcullis pull registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0\n  \
     portcullis pull https://example.com/policy.wasm --output-file policy.wasm\n\n\
-Exit status: 0; 1 when the module cannot be had; 64 for a bad argument.")]
+Exit status: 0; 1 when the module cannot be fetched; 64 for a bad argument.")]
 pub struct PullArgs {
     /// The module: registry://host/repository:tag, or https://…
     #[arg(value_name = "MODULE")]
@@ -124,7 +125,7 @@ pub struct PushArgs {
 #[command(after_help = "Examples:\n  \
     portcullis inspect policy.wasm\n  \
     portcullis inspect registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --manifest > policy.yaml\n\n\
-Exit status: 0; 1 when the module cannot be had or is none; 64 for a bad argument.")]
+Exit status: 0; 1 when the module cannot be fetched or is not valid; 64 for a bad argument.")]
 pub struct InspectArgs {
     /// The module: a file, registry://host/repository:tag, or https://…
     #[arg(value_name = "MODULE")]
@@ -173,7 +174,7 @@ pub struct VerifyArgs {
 #[command(after_help = "Examples:\n  \
     portcullis save policies --output-file modules.tar\n  \
     portcullis save registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 --output-file modules.tar\n\n\
-Exit status: 0; 1 when a module cannot be had; 64 for a bad argument.")]
+Exit status: 0; 1 when a module cannot be fetched; 64 for a bad argument.")]
 pub struct SaveArgs {
     /// Artifacts (registry://host/repository:tag), or files or folders of policies that name some.
     #[arg(value_name = "MODULE|FILE|DIR", required = true)]

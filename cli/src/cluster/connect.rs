@@ -42,7 +42,7 @@ pub fn check_namespace(setting: &str, namespace: &str) -> Result<(), SettingErro
     match PolicyId::namespaced(namespace, "any") {
         Ok(_) => Ok(()),
         Err(_) => {
-            let problem = format!("{:?} is no name of a namespace", portcullis_contract::clean(namespace, 100));
+            let problem = format!("{:?} is not the name of a namespace", portcullis_contract::clean(namespace, 100));
             Err(SettingError::new(setting, problem))
         }
     }

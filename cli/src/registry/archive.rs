@@ -55,7 +55,7 @@ impl Archive {
         let mut archive = tar::Archive::new(input.take(MAX_ARCHIVE));
         let (mut index, mut blobs) = (None, BTreeMap::new());
         for entry in archive.entries()? {
-            let entry = entry.context("it is no tar archive, or damaged")?;
+            let entry = entry.context("it is not a tar archive, or it is damaged")?;
             let path = entry.path()?.to_string_lossy().into_owned();
             ensure!(entry.size() <= MAX_FILE, "{path} is above the limit of {MAX_FILE} bytes");
             let mut bytes = Vec::new();

@@ -62,7 +62,7 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
         return Err(SettingError::new("IMAGE", text).into());
     }
     let bytes = read_file(&args.file)?;
-    let inspected = Inspected::of(&bytes).with_context(|| format!("{} is no module", args.file.display()))?;
+    let inspected = Inspected::of(&bytes).with_context(|| format!("{} is not a module", args.file.display()))?;
     let no_metadata = || {
         format!(
             "{} has no policy metadata, without which no server knows how to ask it; `kwctl annotate` adds some",
@@ -78,7 +78,7 @@ pub(crate) async fn push(args: &PushArgs) -> anyhow::Result<String> {
 /// Shows what a module is.
 pub(crate) async fn inspect(args: &InspectArgs) -> anyhow::Result<String> {
     let module = fetch(&args.access, &args.module).await?;
-    let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is no module", args.module))?;
+    let inspected = Inspected::of(&module.bytes).with_context(|| format!("{} is not a module", args.module))?;
     if args.manifest {
         let metadata = inspected.metadata.context("the module has no policy metadata to make a policy of")?;
         return policy::manifest(&args.module, &metadata);

@@ -84,7 +84,7 @@ fn targets(archive: &Archive, registry: &str) -> anyhow::Result<Vec<Image>> {
     let mut places: BTreeMap<Image, (&str, Digest)> = BTreeMap::new();
     let mut targets = Vec::new();
     for (name, manifest) in &archive.artifacts {
-        let from: Image = name.parse().with_context(|| format!("the archive has a name that is none: {name}"))?;
+        let from: Image = name.parse().with_context(|| format!("the archive has a name that is not valid: {name}"))?;
         let tag = from.tag.as_ref().map(|tag| format!(":{tag}")).unwrap_or_default();
         let digest = from.digest.map(|digest| format!("@{digest}")).unwrap_or_default();
         let text = format!("{prefix}/{}{tag}{digest}", from.repository);

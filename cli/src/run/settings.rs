@@ -106,7 +106,7 @@ impl Settings {
 fn folder(setting: &str, path: &Path) -> Result<(), SettingError> {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(SettingError::new(setting, format!("{} is no folder", path.display()))),
+        Ok(_) => Err(SettingError::new(setting, format!("{} is not a folder", path.display()))),
         Err(error) => Err(SettingError::new(setting, format!("{}: {error}", path.display()))),
     }
 }

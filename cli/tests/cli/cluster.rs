@@ -35,7 +35,7 @@ fn a_kubeconfig_that_cannot_be_used_is_told() {
     assert_eq!(err, "error: --context: the kubeconfig has no context \"nosuch\"; it has shop\n");
 
     let (code, err) = refused(&["get", "--kubeconfig", "config", "--namespace", "../x"]);
-    assert_eq!((code, err.as_str()), (Some(64), "error: --namespace: \"../x\" is no name of a namespace\n"));
+    assert_eq!((code, err.as_str()), (Some(64), "error: --namespace: \"../x\" is not the name of a namespace\n"));
 
     let (code, err) = refused(&["get", "--kubeconfig", "config", "pod/x"]);
     assert_eq!(code, Some(1));

@@ -84,7 +84,7 @@ fn arguments_of_registries_that_make_no_sense() {
         (&["pull", "registry://a.example/b:v1", "--sources", "nowhere"], "--sources: nowhere: failed to find nowhere"),
         (
             &["pull", "registry://a.example/b:v1", "--allow-http-host", "http://a"],
-            "--allow-http-host: \"http://a\" is no host",
+            "--allow-http-host: \"http://a\" is not a host",
         ),
         (&["pull", "registry://A B/c"], "want registry://host/repository:tag"),
         (&["verify", "registry://a.example/b:v1", "--verification", "nowhere"], "--verification: nowhere"),

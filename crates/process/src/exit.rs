@@ -71,7 +71,7 @@ impl Switch {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// No unit that is known follows the number.
-    #[error("{0:?} is no number of bytes (write it like 65536, 512KiB, 128MiB or 1GiB)")]
+    #[error("{0:?} is not a number of bytes (write it like 65536, 512KiB, 128MiB or 1GiB)")]
     NotBytes(String),
     /// The text does not begin with a number.
     #[error("{0:?} does not begin with a number of bytes")]

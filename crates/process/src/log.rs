@@ -42,7 +42,7 @@ impl LogArgs {
     /// When the level is no filter, as a [`SettingError`].
     pub fn init(&self) -> Result<(), SettingError> {
         let filter = EnvFilter::try_new(&self.log_level).map_err(|error| {
-            SettingError::new("--log-level", format!("{:?} is no level or filter: {error}", self.log_level))
+            SettingError::new("--log-level", format!("{:?} is not a level or filter: {error}", self.log_level))
         })?;
         // The client of the API server logs each failed call as an error. Its callers log what matters, and log it once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));

@@ -120,7 +120,7 @@ impl DockerConfig {
             bytes.map_err(|error| missing(format!("failed to read {}: {}", path.display(), error.source.kind())))?;
         // The parser's words could quote the content.
         let malformed = |what: &str| missing(format!("{} {what}", path.display()));
-        let no_json = || malformed("is no Docker configuration in JSON");
+        let no_json = || malformed("is not a Docker configuration in JSON");
         // A list would be taken for the fields in their order.
         let file: serde_json::Map<_, _> = serde_json::from_slice(&bytes).map_err(|_| no_json())?;
         let file: File = serde_json::from_value(file.into()).map_err(|_| no_json())?;
@@ -187,7 +187,7 @@ fn is_for(key: &str, host: &str) -> bool {
 async fn helper(name: &str, host: &str, path: &Path) -> Result<Option<Credential>, FetchError> {
     let missing = |text: String| FetchError::new(Reason::CredentialsMissing, text);
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
-        return Err(missing(format!("{} names a credential helper that is no plain name", path.display())));
+        return Err(missing(format!("{} names a credential helper that is not a plain name", path.display())));
     }
     let program = format!("docker-credential-{name}");
     let server = if HUB.contains(&host) { HUB_SERVER } else { host };

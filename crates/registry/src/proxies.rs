@@ -24,7 +24,7 @@ pub struct Proxies {
 /// Shows no addresses, which may hold a password.
 /// A field with an address that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("proxies: {0} is no address: want for instance http://proxy.example:3128")]
+#[error("proxies: {0} is not an address: want for instance http://proxy.example:3128")]
 pub(crate) struct ProxyError(&'static str);
 
 impl fmt::Debug for Proxies {

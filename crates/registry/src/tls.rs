@@ -74,7 +74,7 @@ fn system_roots(extra: Option<&[u8]>) -> Result<RootCertStore, FetchError> {
         let failed = |text: String| FetchError::new(Reason::TLSFailed, format!("--source-ca: {text}"));
         let mut found = false;
         for certificate in CertificateDer::pem_slice_iter(extra) {
-            let certificate = certificate.map_err(|error| failed(format!("the file is no PEM: {error:?}")))?;
+            let certificate = certificate.map_err(|error| failed(format!("the file is not PEM: {error:?}")))?;
             roots.add(certificate).map_err(|error| failed(format!("a certificate cannot be used: {error}")))?;
             found = true;
         }

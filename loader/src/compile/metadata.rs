@@ -32,7 +32,7 @@ pub(super) fn execution_mode(section: Option<&[u8]>) -> Result<ExecutionMode, Co
     };
     if let Some(version) = &metadata.minimum_kubewarden_version {
         let (major, minor) = version.as_str().and_then(major_minor).ok_or_else(|| {
-            let text = "the metadata's minimumKubewardenVersion is no version: want for instance 1.36.0";
+            let text = "the metadata's minimumKubewardenVersion is not a version: want for instance 1.36.0";
             CompileFailure::new(Reason::ModuleInvalid, text)
         })?;
         if (major, minor) > KUBEWARDEN_LEVEL {
@@ -47,7 +47,7 @@ pub(super) fn execution_mode(section: Option<&[u8]>) -> Result<ExecutionMode, Co
         Some(mode) => serde_json::from_value(mode.clone()).map_err(|_| {
             let shown = portcullis_contract::clean(&mode.to_string(), 100);
             unsupported(format!(
-                "the metadata's executionMode {shown} is none of kubewarden-wapc, wasi, opa, gatekeeper"
+                "the metadata's executionMode {shown} is not one of kubewarden-wapc, wasi, opa, gatekeeper"
             ))
         })?,
     };

@@ -122,7 +122,7 @@ fn web(module: &str) -> Result<Reference, Problem> {
     let Ok(mut url) = Url::parse(module) else { return refused("module: the address cannot be read") };
     if !url.username().is_empty() || url.password().is_some() {
         return refused(
-            "module: the address holds a user name or a password, which everybody who reads the policy sees",
+            "module: the address holds a user name or a password, which everyone who can read the policy sees",
         );
     }
     if url.host_str().is_none_or(str::is_empty) {

@@ -209,7 +209,7 @@ fn promise_what_cannot_be_done_is_said_with_the_next_step() {
     let (html, absent) = (text(&folder.path("html.wasm")), registry.module("policies/absent:v1"));
     let cases: [(i32, &[&str], &[&str]); 9] = [
         (1, &["push", &none, &absent], &["none.wasm"]),
-        (1, &["push", &html, &absent], &["html.wasm is no module"]),
+        (1, &["push", &html, &absent], &["html.wasm is not a module"]),
         (64, &["push", &file, "registry://UPPER/x y"], &["registry://host/repository:tag"]),
         (64, &["push", &file, &format!("{absent}@{}", Digest::of(&bytes))], &["want a tag"]),
         (1, &["pull", &absent], &["has no such module", "NotFound"]),

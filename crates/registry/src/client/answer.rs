@@ -1,4 +1,4 @@
-//! What an answer that is no module means.
+//! What an answer that is not a module means.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(crate) fn failed(host: &str, error: reqwest::Error, in_body: bool, after_red
     }
 }
 
-/// An answer that is no module.
+/// An answer that is not a module.
 pub(crate) fn refused(host: &str, status: StatusCode, headers: &HeaderMap) -> FetchError {
     let retry_after = headers.get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
     let (reason, text) = match status {
@@ -61,7 +61,7 @@ pub(crate) fn refused(host: &str, status: StatusCode, headers: &HeaderMap) -> Fe
         }
         StatusCode::NOT_FOUND | StatusCode::GONE => (Reason::NotFound, "has no such module"),
         StatusCode::TOO_MANY_REQUESTS => (Reason::RegistryThrottled, "asks to come back later"),
-        StatusCode::REQUEST_TIMEOUT => (Reason::RegistryTimeout, "waited in vain for the request"),
+        StatusCode::REQUEST_TIMEOUT => (Reason::RegistryTimeout, "timed out waiting for the request"),
         _ if status.is_server_error() && retry_after.is_some() => {
             (Reason::RegistryThrottled, "asks to come back later")
         }

@@ -35,7 +35,7 @@ pub(super) enum HelperError {
     #[error("has no login for it")]
     NoLogin,
     /// Something else than a login.
-    #[error("gives something that is no login")]
+    #[error("gives something that is not a login")]
     Malformed,
     /// An answer without end.
     #[error("gives more than {LARGEST} bytes")]

@@ -119,7 +119,7 @@ impl FromStr for Image {
             None => (HUB.to_owned(), format!("library/{name}")),
         };
         if !is_host(&host) {
-            return Err(ImageError("the host is none: want for instance registry.example:5000"));
+            return Err(ImageError("the host is missing or not valid: want for instance registry.example:5000"));
         }
         let is_part = |part: &str| {
             part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte))
@@ -127,7 +127,7 @@ impl FromStr for Image {
         };
         if repository.len() > LONGEST || !repository.split('/').all(is_part) {
             return Err(ImageError(
-                "the repository is none: want lower-case letters, digits, '.', '_', '-', with / between names",
+                "the repository is missing or not valid: want lower-case letters, digits, '.', '_', '-', with / between names",
             ));
         }
         let tag = match (tag, digest) {

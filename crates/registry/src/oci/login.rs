@@ -137,7 +137,7 @@ impl Ask<'_> {
     async fn token(self, web: &Web, image: &Image) -> Result<(HeaderValue, Duration), FetchError> {
         let no_service = |text: String| FetchError::new(Reason::Unauthorized, text);
         let mut url = Url::parse(&self.realm)
-            .map_err(|_| no_service(format!("{} names a token service that is no address", image.host)))?;
+            .map_err(|_| no_service(format!("{} names a token service that is not an address", image.host)))?;
         // A login never goes where the registry itself would not be asked.
         if url.scheme() != "https" && !web.is_plain(&image.host) {
             return Err(no_service(format!("{} names a token service without TLS", image.host)));
@@ -183,7 +183,7 @@ impl Ask<'_> {
         }
         let mut body = Whole::new("the answer of the token service", LARGEST);
         web.body(&host, answer, &mut body).await?;
-        let not_a_token = || no_service(format!("the token service {host} gives something that is no token"));
+        let not_a_token = || no_service(format!("the token service {host} gives something that is not a token"));
         let answer: TokenAnswer = serde_json::from_slice(&body.finish().0).map_err(|_| not_a_token())?;
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty()).ok_or_else(not_a_token)?;
         // Some seconds less, for the way.

@@ -11,7 +11,7 @@ use crate::FetchError;
 pub const MAX_MANIFEST: u64 = 4 << 20;
 /// The media type of a manifest.
 pub const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
-/// The media type of an index, which is no module.
+/// The media type of an index, which is not a module.
 pub const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// The media type of a module's configuration, which is `{}`.
 pub const CONFIG_TYPE: &str = "application/vnd.wasm.config.v1+json";
@@ -82,7 +82,7 @@ impl Manifest {
             manifests: Option<serde::de::IgnoredAny>,
         }
         let kind: Kind =
-            serde_json::from_slice(&bytes).map_err(|_| refused("the manifest is no JSON object".to_owned()))?;
+            serde_json::from_slice(&bytes).map_err(|_| refused("the manifest is not a JSON object".to_owned()))?;
         match kind.media_type.as_deref() {
             Some(INDEX_TYPE | DOCKER_LIST_TYPE) => return Err(refused(index())),
             _ if kind.manifests.is_some() => return Err(refused(index())),

@@ -137,7 +137,7 @@ impl Registry {
         let mut last = None;
         for scheme in schemes {
             let url = Url::parse(&format!("{scheme}://{host}/v2/{}/{path}", image.repository));
-            let url = url.map_err(|_| FetchError::new(Reason::SourceNotAllowed, format!("{host} is no host")))?;
+            let url = url.map_err(|_| FetchError::new(Reason::SourceNotAllowed, format!("{host} is not a host")))?;
             match self.ask_at(image, Hop { url, ..hop.clone() }, push).await {
                 Err(error) if is_other_protocol(error.reason) => last = Some(error),
                 result => {

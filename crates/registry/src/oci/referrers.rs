@@ -75,7 +75,7 @@ fn tag(subject: &Digest) -> String {
 }
 
 fn no_index(image: &Image) -> FetchError {
-    let text = format!("{} gives a list of artifacts that is no index", image.host);
+    let text = format!("{} gives a list of artifacts that is not an index", image.host);
     FetchError::new(Reason::ManifestUnsupported, text)
 }
 

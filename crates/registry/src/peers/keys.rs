@@ -31,7 +31,7 @@ pub struct PeerKeys {
 
 /// A name that no certificate can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no DNS name: want for instance {example}", example = super::PEER_NAME)]
+#[error("{0:?} is not a DNS name: want for instance {example}", example = super::PEER_NAME)]
 pub struct PeerNameError(String);
 
 /// Files that make no certificates to use.

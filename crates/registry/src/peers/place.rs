@@ -24,7 +24,9 @@ pub enum Place {
 
 /// A text that is no place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no place: want an address or a name with a port, like 10.0.0.7:8444 or siblings.portcullis.svc:8444")]
+#[error(
+    "{0:?} is not the address of a loader: want an address or a name with a port, like 10.0.0.7:8444 or siblings.portcullis.svc:8444"
+)]
 pub struct PlaceError(String);
 
 impl FromStr for Place {

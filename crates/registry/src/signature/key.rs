@@ -31,7 +31,7 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// It is something else, or damaged.
-    #[error("the key is no PEM of a public key")]
+    #[error("the key is not PEM of a public key")]
     NotPem,
     /// The kind of key is not supported.
     #[error("the key is none of ECDSA P-256 or P-384, Ed25519 and RSA")]

@@ -6,8 +6,8 @@ pub(super) enum Refusal {
     /// There is no certificate, or there are several, where one belongs.
     #[error("its certificate is not one")]
     NotOneCertificate,
-    /// The text is no PEM.
-    #[error("its certificate is no PEM")]
+    /// The text is not PEM.
+    #[error("its certificate is not PEM")]
     NotPem,
     /// An annotation, by its name, is too long to be read.
     #[error("its {name} is longer than {limit} bytes")]

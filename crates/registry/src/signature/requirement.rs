@@ -279,7 +279,7 @@ impl Signer {
             Self::GenericIssuer { issuer, .. } if issuer.is_empty() => "issuer is empty",
             Self::GenericIssuer { subject: Subject::Equal(subject), .. } if subject.is_empty() => "subject is empty",
             Self::GenericIssuer { subject: Subject::UrlPrefix(prefix), .. } if with_slash(prefix).is_none() => {
-                "urlPrefix is no address of a host: want for instance https://github.com/organization"
+                "urlPrefix is not the address of a host: want for instance https://github.com/organization"
             }
             Self::GithubAction { owner, .. } if owner.is_empty() || owner.contains('/') => "owner is no name",
             Self::GithubAction { repo: Some(repo), .. } if repo.is_empty() || repo.contains('/') => {

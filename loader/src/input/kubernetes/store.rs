@@ -62,7 +62,7 @@ impl Store {
                 {
                     tracing::warn!(
                         name,
-                        "somebody deleted a revision; it counts until the controller has made it again"
+                        "a revision was deleted, and not by the controller; it counts until the controller has made it again"
                     );
                     self.missed.insert(name, (revision, now + MISSED));
                 }
