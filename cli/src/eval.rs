@@ -10,7 +10,7 @@ mod cache;
 mod manifest;
 mod request;
 mod session;
-mod standing;
+mod state;
 mod verdict;
 
 use std::io::Read;

@@ -6,11 +6,11 @@
 //!  Ctrl-C ──► evaluator drains and ends ──► loader ends ──► reporter shows the last picture and ends
 //! ```
 
+mod console;
 mod hello;
 mod plan;
 mod settings;
 mod supervise;
-mod voice;
 
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,10 @@ use crate::child::{Running, StartError};
 use crate::http::Http;
 use crate::layout::Layout;
 use crate::program::{Program, find};
+use console::Console;
 use plan::{Addresses, Plan};
 use settings::Settings;
 use supervise::Supervised;
-use voice::Voice;
 
 /// How often readiness is asked.
 const ASK: Duration = Duration::from_millis(20);
@@ -93,7 +93,7 @@ impl Signals {
 
 struct Pod {
     addresses: Addresses,
-    voice: Voice,
+    console: Console,
     evaluator: Supervised,
     loader: Supervised,
     reporter: Supervised,
@@ -103,23 +103,23 @@ impl Pod {
     /// Starts the programs, each when the addresses that it needs are known.
     async fn start(plan: &Plan) -> anyhow::Result<Self> {
         let mut addresses = Addresses::asked(&plan.settings);
-        let voice = Voice::default();
+        let console = Console::default();
 
         let recipe = plan.evaluator(&addresses);
         let evaluator = Running::start(&recipe).await.map_err(setting)?;
         addresses.learn_evaluator(&evaluator.addresses);
         // From now on its ports are settled, so that it comes back on the same ones.
-        let evaluator = Supervised::new(plan.evaluator(&addresses), evaluator, voice.clone());
+        let evaluator = Supervised::new(plan.evaluator(&addresses), evaluator, console.clone());
 
         let loader = Running::start(&plan.loader(&addresses)).await.map_err(setting)?;
         addresses.learn_loader(&loader.addresses);
-        let loader = Supervised::new(plan.loader(&addresses), loader, voice.clone());
+        let loader = Supervised::new(plan.loader(&addresses), loader, console.clone());
 
         let mut reporter = Running::start(&plan.reporter(&addresses)).await.map_err(setting)?;
         addresses.learn_reporter(&reporter.addresses);
-        voice.through(reporter.input.take()).await;
-        let reporter = Supervised::new(plan.reporter(&addresses), reporter, voice.clone());
-        Ok(Self { addresses, voice, evaluator, loader, reporter })
+        console.through(reporter.input.take()).await;
+        let reporter = Supervised::new(plan.reporter(&addresses), reporter, console.clone());
+        Ok(Self { addresses, console, evaluator, loader, reporter })
     }
 
     /// Waits until the pod is ready, then says how to use it.
@@ -135,7 +135,7 @@ impl Pod {
                     told = true;
                     let body = String::from_utf8_lossy(&body);
                     let failed: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("[-]")).collect();
-                    self.voice.say(&format!("Not ready yet: {}", failed.join(", "))).await;
+                    self.console.print(&format!("Not ready yet: {}", failed.join(", "))).await;
                 }
                 _ => {}
             }
@@ -144,18 +144,18 @@ impl Pod {
         let state: EvaluatorState = http.state(self.addresses.evaluator_state).await.unwrap_or_default();
         let served: Vec<_> = state.current.keys().cloned().collect();
         for line in hello::hello(&plan.settings, &plan.layout, self.addresses.admission, &served, started.elapsed()) {
-            self.voice.say(&line).await;
+            self.console.print(&line).await;
         }
         Ok(())
     }
 
     /// Ends the programs in order; a second signal ends them at once.
     async fn stop(self, interrupts: &mut Signals) -> anyhow::Result<()> {
-        self.voice.say("Stopping; Ctrl-C once more to stop at once.").await;
+        self.console.print("Stopping; Ctrl-C once more to stop at once.").await;
         let in_order = async {
             self.evaluator.stop(PATIENCE).await;
             self.loader.stop(PATIENCE).await;
-            self.voice.through(None).await;
+            self.console.through(None).await;
             self.reporter.stop(PATIENCE).await;
         };
         tokio::select! {

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{Gauge, Workshop, blocking, mistake};
-use crate::patience::Patience;
 use crate::plan::{self, Job, Now, Outcome, Plan, PlanSettings, Setback};
+use crate::progress_log::ProgressLog;
 
 /// Longest time between two turns of the loop.
 const TICK: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ struct Running {
     task: JoinHandle<()>,
     gauge: Arc<Gauge>,
     /// Once it is past its queue.
-    patience: Option<Patience>,
+    progress_log: Option<ProgressLog>,
 }
 
 impl Drop for Running {
@@ -75,7 +75,7 @@ impl Drop for Running {
 impl Running {
     /// Logs a download that takes long.
     fn tell(&mut self, job: &Job, now: Instant) {
-        let elapsed = self.patience.get_or_insert_with(|| Patience::new(now)).ends(now);
+        let elapsed = self.progress_log.get_or_insert_with(|| ProgressLog::new(now)).due(now);
         if let (Some(elapsed), Job::Fetch(reference)) = (elapsed, job) {
             let (bytes, total) = self.gauge.bytes.read();
             tracing::info!(
@@ -90,7 +90,7 @@ impl Running {
 
     /// Logs what a job gave, at debug level.
     fn tell_end(&self, outcome: &Outcome, now: Instant) {
-        let milliseconds = self.patience.map_or(0, |patience| patience.elapsed(now).as_millis());
+        let milliseconds = self.progress_log.map_or(0, |progress_log| progress_log.elapsed(now).as_millis());
         let (bytes, _) = self.gauge.bytes.read();
         match outcome {
             Outcome::Fetched(reference, Ok(digest)) => {
@@ -243,7 +243,7 @@ impl Work {
             };
             let _ = events.send(Event::Job(number, key, Box::new(outcome)));
         });
-        self.running.insert(job, Running { number, task, gauge, patience: None });
+        self.running.insert(job, Running { number, task, gauge, progress_log: None });
     }
 
     fn happened(&mut self, event: Event) {

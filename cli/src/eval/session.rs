@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
-use super::standing::{Standing, standing};
+use super::state::{PolicyState, policy_state};
 use crate::child::{Recipe, Running};
 use crate::http::Http;
 use crate::program::{Program, find};
@@ -129,11 +129,11 @@ impl Session {
             let loader: LoaderState = self.http.state(self.loader_state).await.context("the loader is gone")?;
             let evaluator: EvaluatorState =
                 self.http.state(self.evaluator_state).await.context("the evaluator is gone")?;
-            match standing(&chosen.id, loader, evaluator) {
-                Standing::Serves(module) => return Ok(Ok(module)),
-                Standing::Failed(failure) => return Ok(Err(failure)),
-                Standing::Refused(why) => bail!(why),
-                Standing::OnItsWay => tokio::time::sleep(ASK).await,
+            match policy_state(&chosen.id, loader, evaluator) {
+                PolicyState::Serves(module) => return Ok(Ok(module)),
+                PolicyState::Failed(failure) => return Ok(Err(failure)),
+                PolicyState::Refused(why) => bail!(why),
+                PolicyState::Pending => tokio::time::sleep(ASK).await,
             }
         }
         bail!("the policy {} was not loaded within {} s", chosen.id, LONGEST.as_secs())

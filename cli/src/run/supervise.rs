@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::voice::Voice;
+use super::console::Console;
 use crate::child::{Recipe, Running, quoted};
 
 /// First pause before a program is started again; it doubles up to [`LONGEST_PAUSE`].
@@ -22,9 +22,9 @@ pub(super) struct Supervised {
 
 impl Supervised {
     /// Keeps `running` running, by `recipe` when it has ended.
-    pub(super) fn new(recipe: Recipe, running: Running, voice: Voice) -> Self {
+    pub(super) fn new(recipe: Recipe, running: Running, console: Console) -> Self {
         let (stop, stopped) = oneshot::channel();
-        Self { stop, task: tokio::spawn(keep(recipe, running, voice, stopped)) }
+        Self { stop, task: tokio::spawn(keep(recipe, running, console, stopped)) }
     }
 
     /// Ends the program: asks, waits, and after `patience` does not ask any more.
@@ -35,7 +35,7 @@ impl Supervised {
     }
 }
 
-async fn keep(recipe: Recipe, mut running: Running, voice: Voice, mut stopped: oneshot::Receiver<Duration>) {
+async fn keep(recipe: Recipe, mut running: Running, console: Console, mut stopped: oneshot::Receiver<Duration>) {
     let program = recipe.program;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -45,13 +45,13 @@ async fn keep(recipe: Recipe, mut running: Running, voice: Voice, mut stopped: o
             patience = &mut stopped => return running.stop(patience.unwrap_or_default()).await,
         };
         if recipe.speaks {
-            voice.through(None).await;
+            console.through(None).await;
         }
         if since.elapsed() >= STEADY {
             pause = FIRST_PAUSE;
         }
         let log = recipe.log.as_ref().map(|log| format!(" (log: {})", log.display())).unwrap_or_default();
-        voice.say(&format!("The {program} ended: {status}; it is started again{log}{}", quoted(&tail))).await;
+        console.print(&format!("The {program} ended: {status}; it is started again{log}{}", quoted(&tail))).await;
         running = loop {
             let restart = async {
                 tokio::time::sleep(pause).await;
@@ -64,12 +64,12 @@ async fn keep(recipe: Recipe, mut running: Running, voice: Voice, mut stopped: o
             pause = (pause * 2).min(LONGEST_PAUSE);
             match result {
                 Ok(running) => break running,
-                Err(error) => voice.say(&format!("{error}\nIt is tried again in {} ms.", pause.as_millis())).await,
+                Err(error) => console.print(&format!("{error}\nIt is tried again in {} ms.", pause.as_millis())).await,
             }
         };
         if recipe.speaks {
-            voice.through(running.input.take()).await;
+            console.through(running.input.take()).await;
         }
-        voice.say(&format!("The {program} runs again.")).await;
+        console.print(&format!("The {program} runs again.")).await;
     }
 }

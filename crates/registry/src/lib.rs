@@ -26,6 +26,6 @@ pub use address::{Allowed, AllowedError, Guard, Range};
 pub use client::{Hop, Redirects, Web, WebSettings, address_of, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
-pub use peers::{PEER_NAME, PeerKeys, PeerNameError, PeerTls, Peers, Place, PlaceError};
+pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerKeys, PeerNameError, PeerTls, Peers};
 pub use receive::{Receive, Whole};
 pub use sources::{Sources, SourcesError};

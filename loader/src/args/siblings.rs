@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use portcullis_process::SettingError;
-use portcullis_registry::{PEER_NAME, PeerKeys, Peers, Place};
+use portcullis_registry::{PEER_NAME, PeerAddress, PeerKeys, Peers};
 
 use super::Input;
 
@@ -22,7 +22,7 @@ pub struct SiblingArgs {
         value_delimiter = ',',
         requires = "siblings_tls_dir"
     )]
-    pub siblings: Vec<Place>,
+    pub siblings: Vec<PeerAddress>,
 
     /// The address at which other loaders may ask this one for modules; none by default.
     #[arg(long, env = "PORTCULLIS_SIBLINGS_ADDRESS", value_name = "ADDRESS", requires = "siblings_tls_dir")]

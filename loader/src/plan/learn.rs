@@ -6,15 +6,15 @@ use std::sync::Arc;
 use portcullis_contract::{Class, Deviation, EvaluatorState, Reason, Refused, Stage};
 
 use super::effort::Now;
-use super::{Making, Plan};
+use super::{Compilation, Plan};
 
 impl Plan {
     /// Takes in the evaluator's state.
     pub(super) fn learn(&mut self, state: Arc<EvaluatorState>, now: Now) {
         let deviations: HashMap<_, &Deviation> =
             state.deviations.iter().map(|deviation| (&deviation.id, deviation)).collect();
-        for making in self.artifacts.values_mut() {
-            making.remake_wanted = false;
+        for compilation in self.artifacts.values_mut() {
+            compilation.remake_wanted = false;
         }
         let mut loads = HashSet::new();
         for (id, policy) in &mut self.policies {
@@ -29,15 +29,15 @@ impl Plan {
             for refused in &deviation.refused {
                 if is_for_good(refused.failure.reason) {
                     policy.refuse(refused.failure.generation, refused.digest);
-                } else if let Some(making) = self.artifacts.get_mut(&refused.digest) {
+                } else if let Some(compilation) = self.artifacts.get_mut(&refused.digest) {
                     loads.remove(&refused.digest);
-                    making.refused(refused, state.manifest_number, &self.settings.retry, now);
+                    compilation.refused(refused, state.manifest_number, &self.settings.retry, now);
                 }
             }
         }
         for digest in loads {
-            if let Some(making) = self.artifacts.get_mut(&digest) {
-                making.remakes = 0;
+            if let Some(compilation) = self.artifacts.get_mut(&digest) {
+                compilation.remakes = 0;
             }
         }
         self.evaluator = Some(state);
@@ -49,7 +49,7 @@ fn is_for_good(reason: Reason) -> bool {
     reason.class() == Class::Final && matches!(reason.stage(), Stage::Load | Stage::Compile)
 }
 
-impl Making {
+impl Compilation {
     /// The evaluator cannot use the artifact: it is made again, at once the first time and then with growing pauses.
     fn refused(&mut self, refused: &Refused, manifest: u64, retry: &crate::retry::Retry, now: Now) {
         let artifact_fault = matches!(

@@ -178,7 +178,8 @@ impl Plan {
         publication.forced = false;
         for (id, policy) in &mut self.policies {
             if policy.target().is_some_and(|(body, digest)| {
-                let is_made = self.artifacts.get(&digest).is_some_and(|making| making.effort.result().is_some());
+                let is_made =
+                    self.artifacts.get(&digest).is_some_and(|compilation| compilation.effort.result().is_some());
                 is_made && self.admissions.are_done(body, &digest) && self.publication.left_out(id).is_none()
             }) {
                 policy.remember();
@@ -200,8 +201,8 @@ impl Plan {
                         policy.published = first;
                     }
                 }
-                for making in self.artifacts.values_mut().filter(|making| !making.anew) {
-                    making.told_in.get_or_insert(number);
+                for compilation in self.artifacts.values_mut().filter(|compilation| !compilation.anew) {
+                    compilation.told_in.get_or_insert(number);
                 }
             }
             Err(setback) => {
@@ -345,8 +346,8 @@ impl Plan {
         if !self.is_admitted(body, &digest) {
             return self.admission(body, &digest)?.failure(policy.generation, Some(policy.begun));
         }
-        let making = self.artifacts.get(&digest)?;
-        let fetch = body.reference.as_ref().filter(|_| making.no_module).and_then(of_module);
-        fetch.or_else(|| making.effort.failure(policy.generation, Some(policy.begun)))
+        let compilation = self.artifacts.get(&digest)?;
+        let fetch = body.reference.as_ref().filter(|_| compilation.no_module).and_then(of_module);
+        fetch.or_else(|| compilation.effort.failure(policy.generation, Some(policy.begun)))
     }
 }

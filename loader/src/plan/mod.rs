@@ -105,7 +105,7 @@ pub(crate) struct Plan {
     policies: BTreeMap<PolicyId, Policy>,
     modules: HashMap<Reference, Effort<Digest>>,
     admissions: Admissions,
-    artifacts: HashMap<Digest, Making>,
+    artifacts: HashMap<Digest, Compilation>,
     groups: Groups,
     stamps: BTreeMap<std::path::PathBuf, Option<Stamp>>,
     deleted: HashMap<PolicyId, (i64, Digest)>,
@@ -120,9 +120,9 @@ pub(crate) struct Plan {
     publication: manifest::Publication,
 }
 
-/// An artifact and its making.
+/// An artifact and its compilation.
 #[derive(Debug, Default)]
-struct Making {
+struct Compilation {
     effort: Effort<ArtifactRecord>,
     /// The module has to be fetched first.
     no_module: bool,
@@ -168,10 +168,11 @@ impl Plan {
             for candidate in entry.candidates.iter().filter(|candidate| is_there(candidate)) {
                 let record =
                     ArtifactRecord { artifact: candidate.artifact.clone(), execution_mode: candidate.execution_mode };
-                let mut making = Making { effort: Effort::done(record), told_in: Some(0), ..Making::default() };
+                let mut compilation =
+                    Compilation { effort: Effort::done(record), told_in: Some(0), ..Compilation::default() };
                 // It counts at once, and its bytes are looked at meanwhile.
-                making.effort.repeat();
-                plan.artifacts.insert(candidate.digest, making);
+                compilation.effort.repeat();
+                plan.artifacts.insert(candidate.digest, compilation);
             }
             let policy = Policy::restore(entry, now);
             plan.admissions.restore(&policy);
@@ -272,8 +273,8 @@ impl Plan {
         let Ok(Body { reference: Some(reference), .. }) = &policy.body else { return };
         if let Some(pin) = policy.pin {
             self.admissions.hurry(reference, &pin);
-            if let Some(making) = self.artifacts.get_mut(&pin) {
-                making.effort.hurry();
+            if let Some(compilation) = self.artifacts.get_mut(&pin) {
+                compilation.effort.hurry();
             }
             return;
         }
@@ -300,8 +301,8 @@ impl Plan {
                 }
             }
             Job::Prepare { digest, .. } => {
-                if let Some(making) = self.artifacts.get_mut(digest) {
-                    making.effort.progress(bytes, total, now);
+                if let Some(compilation) = self.artifacts.get_mut(digest) {
+                    compilation.effort.progress(bytes, total, now);
                 }
             }
         }
@@ -319,8 +320,8 @@ impl Plan {
                     served.resolve(digest);
                 }
                 for other in policy.fallbacks().filter(|other| other.body.reference.as_ref() == Some(reference)) {
-                    if let Some(making) = self.artifacts.get_mut(&other.digest) {
-                        making.got(other.digest, digest, &self.settings.retry, now, random);
+                    if let Some(compilation) = self.artifacts.get_mut(&other.digest) {
+                        compilation.got(other.digest, digest, &self.settings.retry, now, random);
                     }
                 }
             }
@@ -339,13 +340,13 @@ impl Plan {
                         None => policy.pin = Some(digest),
                         Some(pin) if pin != digest && is_file => policy.rebuild(Some(digest), now),
                         Some(pin) => {
-                            let making = self.artifacts.entry(pin).or_default();
-                            making.got(pin, digest, &self.settings.retry, now, random);
+                            let compilation = self.artifacts.entry(pin).or_default();
+                            compilation.got(pin, digest, &self.settings.retry, now, random);
                         }
                     }
                 }
-                if let Some(making) = self.artifacts.get_mut(&digest) {
-                    making.no_module = false;
+                if let Some(compilation) = self.artifacts.get_mut(&digest) {
+                    compilation.no_module = false;
                 }
             }
             // Builds remove a file before they write it; what was read before stays in force.
@@ -355,7 +356,7 @@ impl Plan {
             Err(setback) => {
                 // Where the volume has lost a module and cannot take it again, that says nothing of the file.
                 let artifacts = &self.artifacts;
-                let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|making| making.no_module);
+                let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|compilation| compilation.no_module);
                 let is_volume = setback.reason.stage() == Stage::Volume;
                 module.fail(setback, &self.settings.retry, random, now);
                 for policy in users {
@@ -369,15 +370,15 @@ impl Plan {
 
     /// [`Job::Prepare`] has ended.
     fn prepared(&mut self, digest: Digest, result: Result<Prepared, Setback>, now: Now, random: f64) {
-        let Some(making) = self.artifacts.get_mut(&digest) else { return };
+        let Some(compilation) = self.artifacts.get_mut(&digest) else { return };
         match result {
             Ok(Prepared::Ready(record)) => {
-                making.no_module = false;
-                if std::mem::take(&mut making.anew) {
-                    making.told_in = None;
+                compilation.no_module = false;
+                if std::mem::take(&mut compilation.anew) {
+                    compilation.told_in = None;
                     self.publication.force();
                 }
-                making.effort.succeed(record);
+                compilation.effort.succeed(record);
             }
             Ok(Prepared::NoModule) => {
                 let references = self.policies.values().flat_map(|policy| {
@@ -390,19 +391,19 @@ impl Plan {
                     let message =
                         "its module is no longer on the volume, and where it came from is not known".to_owned();
                     let setback = Setback { reason: Reason::ArtifactMissing, message, retry_after: None };
-                    making.effort.fail(setback, &self.settings.retry, random, now);
+                    compilation.effort.fail(setback, &self.settings.retry, random, now);
                     return;
                 }
-                if making.effort.result().is_some() {
+                if compilation.effort.result().is_some() {
                     // Whatever was there, it can no longer be made.
-                    making.effort = Effort::default();
+                    compilation.effort = Effort::default();
                 }
-                making.no_module = true;
+                compilation.no_module = true;
                 for reference in references {
                     self.modules.entry(reference).or_default().repeat();
                 }
             }
-            Err(setback) => making.effort.fail(setback, &self.settings.retry, random, now),
+            Err(setback) => compilation.effort.fail(setback, &self.settings.retry, random, now),
         }
     }
 
@@ -416,7 +417,7 @@ impl Plan {
 
     /// What should be done now.
     pub(crate) fn turn(&mut self, now: Now) -> Turn {
-        if self.artifacts.values().filter_map(Making::remake_wakes_at).any(|at| at <= now.instant) {
+        if self.artifacts.values().filter_map(Compilation::remake_wakes_at).any(|at| at <= now.instant) {
             // What the evaluator said counts again. Nothing fails by that, so there is no wait to jitter.
             if let Some(state) = self.evaluator.clone() {
                 self.take(Event::Evaluator(state), now, 0.0);
@@ -438,10 +439,10 @@ impl Plan {
             }
         }
         for (digest, claims) in digests {
-            let Some(making) = self.artifacts.get_mut(&digest) else { continue };
-            making.effort.wake(now);
-            if !claims.is_empty() && making.effort.is_due() && !making.no_module {
-                turn.jobs.insert(Job::Prepare { digest, anew: making.anew }, claims);
+            let Some(compilation) = self.artifacts.get_mut(&digest) else { continue };
+            compilation.effort.wake(now);
+            if !claims.is_empty() && compilation.effort.is_due() && !compilation.no_module {
+                turn.jobs.insert(Job::Prepare { digest, anew: compilation.anew }, claims);
             }
         }
         if self.complete {
@@ -455,8 +456,8 @@ impl Plan {
         turn.wake = [
             self.modules.values().filter_map(Effort::wakes_at).min(),
             self.admissions.wakes_at(),
-            self.artifacts.values().filter_map(|making| making.effort.wakes_at()).min(),
-            self.artifacts.values().filter_map(Making::remake_wakes_at).min(),
+            self.artifacts.values().filter_map(|compilation| compilation.effort.wakes_at()).min(),
+            self.artifacts.values().filter_map(Compilation::remake_wakes_at).min(),
             self.groups.wakes_at(),
             self.publication.wakes_at(),
         ]
@@ -478,7 +479,7 @@ impl Plan {
     /// What pruning leaves.
     pub(crate) fn keep(&self) -> Keep {
         let digests = self.artifacts.keys().copied().collect();
-        let records = self.artifacts.values().filter_map(|making| making.effort.result());
+        let records = self.artifacts.values().filter_map(|compilation| compilation.effort.result());
         let files = records.map(|record| record.artifact.file.clone()).collect();
         let mut owners = Owners::new();
         let mut needed = HashSet::new();
@@ -491,13 +492,13 @@ impl Plan {
             }
         }
         let spare = self.artifacts.iter().filter(|(digest, _)| !needed.contains(*digest));
-        let file = |making: &Making| making.effort.result().map(|record| record.artifact.file.clone());
-        let spare = spare.map(|(digest, making)| (*digest, file(making))).collect();
+        let file = |compilation: &Compilation| compilation.effort.result().map(|record| record.artifact.file.clone());
+        let spare = spare.map(|(digest, compilation)| (*digest, file(compilation))).collect();
         Keep { digests, files, spare, owners, newest: self.settings.keep_newest }
     }
 }
 
-impl Making {
+impl Compilation {
     fn remake_wakes_at(&self) -> Option<Instant> {
         self.remake_at.filter(|_| self.remake_wanted)
     }

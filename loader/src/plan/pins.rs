@@ -14,7 +14,7 @@ impl Plan {
         if let Reference::File(_) = reference {
             return Vec::new();
         }
-        let is_missing = |digest: &Digest| self.artifacts.get(digest).is_some_and(|making| making.no_module);
+        let is_missing = |digest: &Digest| self.artifacts.get(digest).is_some_and(|compilation| compilation.no_module);
         let is_granted = |(body, digest): &(&Body, Digest)| self.is_admitted(body, digest) && is_missing(digest);
         let mut pins: Vec<Digest> = Vec::new();
         for policy in self.policies.values() {
@@ -51,8 +51,8 @@ impl Plan {
                     module.repeat();
                 }
                 for pin in pins {
-                    if let Some(making) = self.artifacts.get_mut(pin) {
-                        making.no_module = false;
+                    if let Some(compilation) = self.artifacts.get_mut(pin) {
+                        compilation.no_module = false;
                     }
                 }
             }

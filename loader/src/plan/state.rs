@@ -95,15 +95,15 @@ impl Plan {
                 None => (Phase::Queued, None),
             };
         }
-        let Some(making) = policy.pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
-        if making.effort.result().is_some() {
+        let Some(compilation) = policy.pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
+        if compilation.effort.result().is_some() {
             (Phase::Published, None)
-        } else if making.no_module {
+        } else if compilation.no_module {
             fetching()
-        } else if making.effort.has_failed() {
+        } else if compilation.effort.has_failed() {
             (Phase::Failed, None)
         } else {
-            match making.effort.activity() {
+            match compilation.effort.activity() {
                 Some(activity) => (Phase::Compiling, Some(activity.clone())),
                 None => (Phase::Queued, None),
             }

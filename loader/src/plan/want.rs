@@ -101,7 +101,9 @@ impl Plan {
                 wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, need);
             }
             let is_refused = self.admission(&fallback.body, &fallback.digest).is_some_and(Effort::has_failed);
-            if !is_refused && !self.artifacts.get(&fallback.digest).is_some_and(|making| making.effort.has_failed()) {
+            if !is_refused
+                && !self.artifacts.get(&fallback.digest).is_some_and(|compilation| compilation.effort.has_failed())
+            {
                 return;
             }
         }
@@ -114,7 +116,7 @@ impl Plan {
     }
 
     fn has_no_module(&self, digest: &Digest) -> bool {
-        self.artifacts.get(digest).is_some_and(|making| making.no_module)
+        self.artifacts.get(digest).is_some_and(|compilation| compilation.no_module)
     }
 
     /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.

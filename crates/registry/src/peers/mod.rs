@@ -1,7 +1,7 @@
 //! Modules, manifests and signatures from the loaders beside this one, by digest, over mutual TLS.
 
+mod address;
 mod keys;
-mod place;
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,8 +12,8 @@ use std::time::Duration;
 use portcullis_contract::{Digest, Reason};
 use url::Url;
 
+pub use self::address::{PeerAddress, PeerAddressError};
 pub use self::keys::{PeerKeys, PeerNameError, PeerTls};
-pub use self::place::{Place, PlaceError};
 use crate::resolve::GuardedResolver;
 use crate::{FetchError, Receive, Web, client};
 
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Other loaders.
 #[derive(Clone)]
 pub struct Peers {
-    places: Vec<Place>,
+    places: Vec<PeerAddress>,
     own: BTreeSet<SocketAddr>,
     keys: PeerKeys,
     resolver: GuardedResolver,
@@ -34,10 +34,15 @@ pub struct Peers {
 impl Peers {
     /// The loaders at these places but this one, which is at `own`. Names are asked of `name_server`, or of the system's, each
     /// time anew.
-    pub fn new(places: Vec<Place>, own: BTreeSet<SocketAddr>, keys: PeerKeys, name_server: Option<SocketAddr>) -> Self {
+    pub fn new(
+        places: Vec<PeerAddress>,
+        own: BTreeSet<SocketAddr>,
+        keys: PeerKeys,
+        name_server: Option<SocketAddr>,
+    ) -> Self {
         let names = places.iter().filter_map(|place| match place {
-            Place::Name { host, .. } => Some(host.clone()),
-            Place::Address(_) => None,
+            PeerAddress::Name { host, .. } => Some(host.clone()),
+            PeerAddress::Address(_) => None,
         });
         // The installation itself chose these names: they may lead inside.
         let resolver = GuardedResolver::fresh(names.collect(), name_server);
@@ -89,14 +94,14 @@ impl Peers {
         let mut found = Vec::new();
         for place in &self.places {
             match place {
-                Place::Address(address) => found.push(*address),
-                Place::Name { host, port } => match self.resolver.look_up(host).await {
+                PeerAddress::Address(address) => found.push(*address),
+                PeerAddress::Name { host, port } => match self.resolver.look_up(host).await {
                     Ok(addresses) => found.extend(addresses.into_iter().map(|one| SocketAddr::new(one.ip(), *port))),
                     Err(error) => tracing::debug!(host, %error, "the name of other loaders does not resolve"),
                 },
             }
         }
-        place::choose(found, &self.own, RandomState::new().hash_one(0))
+        address::choose(found, &self.own, RandomState::new().hash_one(0))
     }
 
     async fn ask<R: Receive>(

@@ -10,7 +10,7 @@ const MOST: usize = 8;
 
 /// Where other loaders are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum PeerAddress {
     /// One, at this address.
     Address(SocketAddr),
     /// All addresses that this name has at the moment, like a headless Service's.
@@ -27,16 +27,16 @@ pub enum Place {
 #[error(
     "{0:?} is not the address of a loader: want an address or a name with a port, like 10.0.0.7:8444 or siblings.portcullis.svc:8444"
 )]
-pub struct PlaceError(String);
+pub struct PeerAddressError(String);
 
-impl FromStr for Place {
-    type Err = PlaceError;
+impl FromStr for PeerAddress {
+    type Err = PeerAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
-        let wrong = || PlaceError(portcullis_contract::clean(text, 100));
+        let wrong = || PeerAddressError(portcullis_contract::clean(text, 100));
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse::<u16>().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
         let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -45,7 +45,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address}"),
@@ -76,12 +76,12 @@ mod tests {
 
     #[test]
     fn addresses_and_names_have_a_port() {
-        assert_eq!("10.0.0.1:8444".parse(), Ok(Place::Address(at(1))));
-        let name = Place::Name { host: "siblings.portcullis.svc.cluster.local".to_owned(), port: 8444 };
+        assert_eq!("10.0.0.1:8444".parse(), Ok(PeerAddress::Address(at(1))));
+        let name = PeerAddress::Name { host: "siblings.portcullis.svc.cluster.local".to_owned(), port: 8444 };
         assert_eq!("siblings.portcullis.svc.cluster.local:8444".parse(), Ok(name.clone()));
         assert_eq!(name.to_string().parse(), Ok(name));
         for wrong in ["", "siblings", "siblings:0", "siblings:70000", "a b:1", "10.0.0:1", ":1", "https://a:1"] {
-            wrong.parse::<Place>().expect_err(wrong);
+            wrong.parse::<PeerAddress>().expect_err(wrong);
         }
     }
 

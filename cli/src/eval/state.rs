@@ -1,45 +1,45 @@
-//! Whether the policy that is asked for is what would answer, by what loader and evaluator say. Pure.
+//! Whether the policy that is asked for would answer, by the states of loader and evaluator. Pure.
 
 use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Phase, PolicyId};
 
-/// How far the policy is.
+/// The state of the policy in loader and evaluator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum PolicyState {
     /// Neither served nor failed yet.
-    OnItsWay,
+    Pending,
     /// The evaluator serves it, with this module, and the loader wants no other.
     Serves(Digest),
     /// It will not be served.
     Failed(Failure),
-    /// It is no policy for the loader; in words.
+    /// The loader does not accept it as a policy; the message.
     Refused(String),
 }
 
-/// How far the policy `id` is. The loader's state is the earlier of the two, so that both mean the same manifest where they
+/// The state of the policy `id`. The loader's state is the earlier of the two, so that both mean the same manifest where they
 /// agree.
-pub(super) fn standing(id: &PolicyId, loader: LoaderState, evaluator: EvaluatorState) -> Standing {
+pub(super) fn policy_state(id: &PolicyId, loader: LoaderState, evaluator: EvaluatorState) -> PolicyState {
     if let Some(failure) = loader.volume_failure.or(evaluator.manifest_failure) {
-        return Standing::Failed(failure);
+        return PolicyState::Failed(failure);
     }
     // Until the loader has read its folder, what it says is not about what is in there now.
     if !loader.complete {
-        return Standing::OnItsWay;
+        return PolicyState::Pending;
     }
     if let Some(problem) = loader.problems.first() {
-        return Standing::Refused(format!("the loader cannot take the policy: {}", problem.message));
+        return PolicyState::Refused(format!("the loader cannot take the policy: {}", problem.message));
     }
     let Some(policy) = loader.policies.into_iter().find(|policy| policy.id == *id) else {
-        return Standing::Refused(format!("the loader does not see the policy {id}"));
+        return PolicyState::Refused(format!("the loader does not see the policy {id}"));
     };
     if let Some(failure) = policy.failure {
-        return Standing::Failed(failure);
+        return PolicyState::Failed(failure);
     }
-    let Some(module) = policy.digest.filter(|_| policy.phase == Phase::Published) else { return Standing::OnItsWay };
+    let Some(module) = policy.digest.filter(|_| policy.phase == Phase::Published) else { return PolicyState::Pending };
     let serves = evaluator.current.get(id).is_some_and(|current| {
         (current.generation, &current.uid, current.digest) == (policy.generation, &policy.uid, module)
     });
     if serves {
-        return Standing::Serves(module);
+        return PolicyState::Serves(module);
     }
     let is_it = |generation: i64, uid: &str| generation == policy.generation && uid == policy.uid;
     let deviation =
@@ -48,8 +48,8 @@ pub(super) fn standing(id: &PolicyId, loader: LoaderState, evaluator: EvaluatorS
     // An artifact that the evaluator could not use is made again.
     let refused = refused.filter(|refused| refused.digest == module && refused.failure.generation == policy.generation);
     match refused.map(|refused| refused.failure).find(|failure| !failure.class().is_retryable()) {
-        Some(failure) => Standing::Failed(failure),
-        None => Standing::OnItsWay,
+        Some(failure) => PolicyState::Failed(failure),
+        None => PolicyState::Pending,
     }
 }
 
@@ -113,13 +113,13 @@ mod tests {
     #[test]
     fn it_serves_when_both_mean_the_same_module() {
         let published = || loader(2, Phase::Published, None);
-        let of = |evaluator| standing(&id(), published(), evaluator);
-        assert_eq!(of(serving(2, b"new")), Standing::Serves(Digest::of(b"new")));
-        assert_eq!(of(serving(1, b"old")), Standing::OnItsWay);
-        assert_eq!(of(serving(2, b"old")), Standing::OnItsWay);
-        assert_eq!(of(EvaluatorState::default()), Standing::OnItsWay);
+        let of = |evaluator| policy_state(&id(), published(), evaluator);
+        assert_eq!(of(serving(2, b"new")), PolicyState::Serves(Digest::of(b"new")));
+        assert_eq!(of(serving(1, b"old")), PolicyState::Pending);
+        assert_eq!(of(serving(2, b"old")), PolicyState::Pending);
+        assert_eq!(of(EvaluatorState::default()), PolicyState::Pending);
         let compiles = loader(2, Phase::Compiling, None);
-        assert_eq!(standing(&id(), compiles, serving(2, b"new")), Standing::OnItsWay);
+        assert_eq!(policy_state(&id(), compiles, serving(2, b"new")), PolicyState::Pending);
     }
 
     #[test]
@@ -129,24 +129,24 @@ mod tests {
             [loader(1, Phase::Published, None), loader(1, Phase::Failed, Some(failure)), LoaderState::default()]
         {
             let before = LoaderState { complete: false, ..before };
-            assert_eq!(standing(&id(), before, serving(1, b"new")), Standing::OnItsWay);
+            assert_eq!(policy_state(&id(), before, serving(1, b"new")), PolicyState::Pending);
         }
         let empty = LoaderState { complete: true, ..LoaderState::default() };
-        assert!(matches!(standing(&id(), empty, EvaluatorState::default()), Standing::Refused(_)));
+        assert!(matches!(policy_state(&id(), empty, EvaluatorState::default()), PolicyState::Refused(_)));
         let problem = InputProblem { file: "a".into(), message: "no".into(), since: Timestamp::UNIX_EPOCH };
         let broken = LoaderState { complete: true, problems: vec![problem], ..LoaderState::default() };
-        assert!(matches!(standing(&id(), broken, EvaluatorState::default()), Standing::Refused(_)));
+        assert!(matches!(policy_state(&id(), broken, EvaluatorState::default()), PolicyState::Refused(_)));
     }
 
     #[test]
     fn failures_are_of_this_generation_and_module() {
-        let of = |evaluator| standing(&id(), loader(2, Phase::Published, None), evaluator);
-        assert!(matches!(of(refusing(2, b"new", Reason::SettingsInvalid)), Standing::Failed(_)));
-        assert_eq!(of(refusing(2, b"old", Reason::SettingsInvalid)), Standing::OnItsWay);
-        assert_eq!(of(refusing(1, b"new", Reason::SettingsInvalid)), Standing::OnItsWay);
-        assert_eq!(of(refusing(2, b"new", Reason::ArtifactCorrupt)), Standing::OnItsWay, "it is made again");
+        let of = |evaluator| policy_state(&id(), loader(2, Phase::Published, None), evaluator);
+        assert!(matches!(of(refusing(2, b"new", Reason::SettingsInvalid)), PolicyState::Failed(_)));
+        assert_eq!(of(refusing(2, b"old", Reason::SettingsInvalid)), PolicyState::Pending);
+        assert_eq!(of(refusing(1, b"new", Reason::SettingsInvalid)), PolicyState::Pending);
+        assert_eq!(of(refusing(2, b"new", Reason::ArtifactCorrupt)), PolicyState::Pending, "it is made again");
         let failure = Failure::new(2, Reason::ModuleInvalid, "no");
         let failed = loader(2, Phase::Failed, Some(failure.clone()));
-        assert_eq!(standing(&id(), failed, EvaluatorState::default()), Standing::Failed(failure));
+        assert_eq!(policy_state(&id(), failed, EvaluatorState::default()), PolicyState::Failed(failure));
     }
 }

@@ -1,4 +1,4 @@
-//! Words to the user while the reporter draws on the same terminal: they go through it, so that its table stays whole.
+//! Lines for the user while the reporter draws on the same terminal. They go through the reporter, so that its table stays whole.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdin;
 use tokio::sync::Mutex;
 
-/// Says lines that stay.
+/// Prints lines that stay on the terminal.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Voice(Arc<Mutex<Option<ChildStdin>>>);
+pub(super) struct Console(Arc<Mutex<Option<ChildStdin>>>);
 
-impl Voice {
+impl Console {
     /// From now on lines go to this input of the reporter, or to standard output.
     pub(super) async fn through(&self, input: Option<ChildStdin>) {
         *self.0.lock().await = input;
     }
 
-    /// Says a line.
-    pub(super) async fn say(&self, line: &str) {
+    /// Prints a line.
+    pub(super) async fn print(&self, line: &str) {
         let mut input = self.0.lock().await;
         if let Some(reporter) = input.as_mut() {
             let text = format!("{line}\n");

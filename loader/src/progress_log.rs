@@ -7,12 +7,12 @@ const FIRST: Duration = Duration::from_secs(10);
 
 /// The time that one job has been running.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct ProgressLog {
     since: Instant,
     next: Duration,
 }
 
-impl Patience {
+impl ProgressLog {
     /// The job begins to run.
     pub(crate) fn new(since: Instant) -> Self {
         Self { since, next: FIRST }
@@ -24,7 +24,7 @@ impl Patience {
     }
 
     /// How long the job has run, where a line is due: after ten seconds, and then each time that time has doubled.
-    pub(crate) fn ends(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = self.elapsed(now);
         if elapsed < self.next {
             return None;
@@ -43,11 +43,11 @@ mod tests {
     #[test]
     fn what_takes_long_is_told_more_and_more_seldom() {
         let start = Instant::now();
-        let mut patience = Patience::new(start);
-        let told = (0..=100).filter(|second| patience.ends(start + Duration::from_secs(*second)).is_some());
+        let mut progress_log = ProgressLog::new(start);
+        let told = (0..=100).filter(|second| progress_log.due(start + Duration::from_secs(*second)).is_some());
         assert_eq!(told.collect::<Vec<u64>>(), [10, 20, 40, 80]);
-        let mut patience = Patience::new(start);
-        assert_eq!(patience.ends(start + Duration::from_secs(75)), Some(Duration::from_secs(75)));
-        assert_eq!(patience.ends(start + Duration::from_secs(79)), None);
+        let mut progress_log = ProgressLog::new(start);
+        assert_eq!(progress_log.due(start + Duration::from_secs(75)), Some(Duration::from_secs(75)));
+        assert_eq!(progress_log.due(start + Duration::from_secs(79)), None);
     }
 }
