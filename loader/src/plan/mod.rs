@@ -7,6 +7,7 @@
 mod admission;
 mod budget;
 mod effort;
+mod event;
 mod groups;
 mod job;
 mod learn;
@@ -28,6 +29,7 @@ use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason, St
 use self::admission::Admissions;
 use self::effort::Effort;
 pub(crate) use self::effort::{Now, Setback};
+pub(crate) use self::event::Event;
 use self::groups::Groups;
 pub(crate) use self::job::{Job, Outcome, Prepared};
 use self::policy::Policy;
@@ -53,39 +55,6 @@ pub struct PlanSettings {
     pub keep_newest: usize,
     /// Largest manifest, in bytes: no more than an evaluator reads.
     pub manifest_size: u64,
-}
-
-/// Something that happened outside the plan.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// The input gave a snapshot.
-    Desired(Arc<Snapshot>),
-    /// A job is running and has got this far.
-    Progress {
-        /// The job.
-        job: Job,
-        /// Bytes so far.
-        bytes: u64,
-        /// Bytes in all, where that is known.
-        total: Option<u64>,
-    },
-    /// A job has ended.
-    Ended(Outcome),
-    /// The evaluator reported its state.
-    Evaluator(Arc<EvaluatorState>),
-    /// A watched file outside the policies changed, such as the credentials for a registry.
-    OutsideChanged,
-    /// A manifest was published under this number, or could not be.
-    Published(Result<u64, Setback>),
-    /// The manifest on the volume is not the one that was published.
-    ManifestLost,
-}
-
-impl Event {
-    /// Whether the next manifest may differ because of it. Progress is only shown.
-    fn may_change_manifest(&self) -> bool {
-        !matches!(self, Self::Progress { .. })
-    }
 }
 
 /// What should be done now.

@@ -1,0 +1,42 @@
+//! What the plan takes in.
+
+use std::sync::Arc;
+
+use portcullis_contract::EvaluatorState;
+
+use super::effort::Setback;
+use super::{Job, Outcome};
+use crate::input::Snapshot;
+
+/// Something that happened outside the plan.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The input gave a snapshot.
+    Desired(Arc<Snapshot>),
+    /// A job is running and has got this far.
+    Progress {
+        /// The job.
+        job: Job,
+        /// Bytes so far.
+        bytes: u64,
+        /// Bytes in all, where that is known.
+        total: Option<u64>,
+    },
+    /// A job has ended.
+    Ended(Outcome),
+    /// The evaluator reported its state.
+    Evaluator(Arc<EvaluatorState>),
+    /// A watched file outside the policies changed, such as the credentials for a registry.
+    OutsideChanged,
+    /// A manifest was published under this number, or could not be.
+    Published(Result<u64, Setback>),
+    /// The manifest on the volume is not the one that was published.
+    ManifestLost,
+}
+
+impl Event {
+    /// Whether the next manifest may differ because of it. Progress is only shown.
+    pub(super) fn may_change_manifest(&self) -> bool {
+        !matches!(self, Self::Progress { .. })
+    }
+}
