@@ -1,6 +1,6 @@
 //! What policies add to the creation of a pod, through a real API server: with webhooks of match groups, and with one webhook per policy.
 //!
-//! Each number of policies has a namespace of its own, so that all of them are there at the same time and creates are interleaved.
+//! Each number of policies has its own namespace, so that all exist at the same time and creates are interleaved.
 //! Goal P12: with 20 policies of one match part the p50 of a create is at most 5 ms above that without any, and the API server
 //! spends at most 1.5 ms more of a processor on it.
 
@@ -21,11 +21,11 @@ use crate::usage::{self, Usage};
 
 /// The installation's name and namespace.
 const NAME: &str = "admission";
-/// Pods that are created between two looks at what the programs used.
+/// How many pods are created between two measurements of the programs' usage.
 const BATCH: u32 = 25;
 /// Label of the namespaces; the value is the lane's name.
 const LANE: &str = "portcullis-bench";
-/// Longest time until a policy is enforced.
+/// How long it may take until a policy is enforced.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The arguments.
@@ -39,12 +39,12 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "1,5,20", value_parser = clap::value_parser!(u32).range(1..=100))]
     policies: Vec<u32>,
 
-    /// Measures the same with one webhook a policy too, made by hand.
+    /// Also measure with one webhook per policy, made by hand.
     #[arg(long)]
     webhook_per_policy: bool,
 }
 
-/// One number of policies.
+/// The results for one number of policies.
 #[derive(Debug, Serialize)]
 struct Row {
     policies: u32,
@@ -52,13 +52,13 @@ struct Row {
     p50_ms: f64,
     p99_ms: f64,
     p50_above_none_ms: f64,
-    /// Processor time a create.
+    /// Processor time per create.
     api_server_cpu_ms: f64,
     api_server_cpu_above_none_ms: f64,
     evaluator_cpu_ms: f64,
 }
 
-/// A namespace, and what was measured in it.
+/// A namespace and its measurements.
 struct Lane {
     name: String,
     namespace: String,
@@ -76,7 +76,7 @@ impl Args {
         let cluster = tokio::task::block_in_place(|| Cluster::start(&Options::default()))?;
         let installation = tokio::task::block_in_place(|| {
             let installation = Installation::start(&cluster, InstallationOptions::named(NAME)).with(0);
-            // Webhooks made by hand call policies by their own paths.
+            // Webhooks made by hand call policies at the policies' own paths.
             installation.add_replica_with(PodSetup::default().flag(Program::Evaluator, "--policy-paths", "on"));
             installation.wait_ready();
             installation
@@ -144,7 +144,7 @@ fn by_hand(installation: &Installation<'_>, lane: &str, policy: &str) -> anyhow:
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": {
             "name": format!("{lane}-{policy}"),
-            // Its end is that of the installation.
+            // It is deleted with the installation.
             "labels": {"policies.portcullis.dev/policy-server": NAME},
         },
         "webhooks": [{
@@ -160,7 +160,7 @@ fn by_hand(installation: &Installation<'_>, lane: &str, policy: &str) -> anyhow:
     });
     let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
     let reply = api.create(path, &webhook).map_err(anyhow::Error::msg)?;
-    ensure!(reply.is_ok(), "the API server refuses a webhook made by hand: {}", reply.body["message"]);
+    ensure!(reply.is_ok(), "the API server refused a webhook made by hand: {}", reply.body["message"]);
     Ok(())
 }
 
@@ -194,7 +194,7 @@ impl Lane {
         let namespace = installation.make_namespace(&name);
         let labels = json!({"metadata": {"labels": {LANE: name}}});
         let patched = installation.api().patch(&format!("/api/v1/namespaces/{namespace}"), &labels);
-        ensure!(patched.map_err(anyhow::Error::msg)?.is_ok(), "the namespace {namespace} takes no label");
+        ensure!(patched.map_err(anyhow::Error::msg)?.is_ok(), "failed to label the namespace {namespace}");
         let (api_server, evaluator) = (Duration::ZERO, Duration::ZERO);
         Ok(Self { name, namespace, policies, webhooks, times: Samples::default(), api_server, evaluator })
     }
@@ -203,7 +203,7 @@ impl Lane {
         format!("/api/v1/namespaces/{}/pods", self.namespace)
     }
 
-    /// Creates some pods one after the other, and removes them when the clock stands still. Number 0 counts for nothing.
+    /// Creates some pods one after the other, and removes them outside of the measured time. Batch 0 does not count.
     async fn batch(&mut self, client: &Client, number: u32, processes: (u32, u32)) -> anyhow::Result<()> {
         let usage = || anyhow::Ok((Usage::of(processes.0)?.cpu, Usage::of(processes.1)?.cpu));
         let (before, mut times) = (usage()?, Samples::default());
@@ -221,7 +221,7 @@ impl Lane {
         }
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
         send(client, Method::DELETE, &self.pods(), "application/json", &options).await?;
-        // The API server's own work after the deletions is not that of the next pods.
+        // The API server's work after the deletions must not count for the next pods.
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(())
     }
@@ -239,7 +239,7 @@ fn pod(name: &str) -> Value {
     pod["metadata"]["name"] = name.into();
     pod["spec"]["serviceAccountName"] = "default".into();
     if let Some(metadata) = pod["metadata"].as_object_mut() {
-        // Its owner is not here, and an API server would remove it.
+        // The owner does not exist here, so the pod would be garbage collected.
         for field in ["namespace", "generateName", "ownerReferences"] {
             metadata.shift_remove(field);
         }

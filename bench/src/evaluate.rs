@@ -1,7 +1,7 @@
 //! Answers over TLS: latency, throughput, and processor time for each request.
 //!
 //! Goals: p50 at most 0.30 ms and p99.9 at most 3 ms with one caller (P2); at most 25 % above the floor in processor time
-//! (P3). With `--url` any server of the same protocol is measured, interleaved with this one.
+//! (P3). With `--url`, another server of the same protocol is measured too, interleaved with this one.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::report::{Output, median, print};
 /// The settings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Callers at the same time.
+    /// The number of concurrent callers.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
     callers: Vec<usize>,
 
-    /// Time of a round.
+    /// How long a round takes.
     #[arg(long, default_value = "3s", value_parser = portcullis_process::parse_duration)]
     time: Duration,
 
-    /// Rounds; the medians of their figures are printed.
+    /// The number of rounds; the medians of their figures are printed.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// Another server to measure beside this one, for instance https://127.0.0.1:3000.
+    /// Another server to measure too, for instance https://127.0.0.1:3000.
     #[arg(long)]
     url: Option<String>,
 
@@ -35,8 +35,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "no-privileged")]
     policy_id: String,
 
-    /// The module; the example against privileged containers where absent. It must admit a pod with three ordinary
-    /// containers.
+    /// The module, which must admit a pod with three ordinary containers. [default: the example against privileged containers]
     #[arg(long)]
     module: Option<std::path::PathBuf>,
 
@@ -57,7 +56,7 @@ struct Row {
     errors: usize,
 }
 
-/// Figures of the rounds of one row.
+/// The figures of all rounds of one row.
 #[derive(Default)]
 struct Rounds {
     per_second: Vec<f64>,

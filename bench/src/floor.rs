@@ -13,15 +13,15 @@ use crate::report::{Output, Samples, median, print};
 /// The settings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A waPC module; the example against privileged containers where absent.
+    /// A waPC module. [default: the example against privileged containers]
     #[arg(long)]
     module: Option<PathBuf>,
 
-    /// Calls in a round.
+    /// The number of calls in a round.
     #[arg(long, default_value_t = 3000)]
     calls: usize,
 
-    /// Rounds; the medians of their figures are printed.
+    /// The number of rounds; the medians of their figures are printed.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
@@ -85,7 +85,7 @@ pub(crate) fn measure(module: &[u8], calls: usize, rounds: usize) -> anyhow::Res
 fn call(engine: &RunningEngine, pre: &InstancePre<Guest>, payload: &std::sync::Arc<Vec<u8>>) -> wasmtime::Result<()> {
     let guest = Guest { operation: b"validate", payload: std::sync::Arc::clone(payload), response: Vec::new() };
     let mut store = Store::new(engine.engine(), guest);
-    // Far away: the floor has no deadline of its own.
+    // A deadline that is never reached.
     store.set_epoch_deadline(1 << 20);
     let instance = pre.instantiate(&mut store)?;
     for name in ["_start", "wapc_init"] {

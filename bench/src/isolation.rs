@@ -1,4 +1,4 @@
-//! Other policies' latency while some callers run an endless loop.
+//! The latency of other policies while some callers run an endless loop.
 //!
 //! Goal P7: p99 at most three times the undisturbed one, with up to four times as many offenders as cores.
 
@@ -15,15 +15,15 @@ use crate::report::{Output, median, print};
 /// The settings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Callers of the endless policy at the same time; a line for each.
+    /// The numbers of concurrent callers of the endless policy; a line for each.
     #[arg(long, value_delimiter = ',', default_value = "0,1,2,4,8")]
     offenders: Vec<usize>,
 
-    /// Time of a round.
+    /// How long a round takes.
     #[arg(long, default_value = "4s", value_parser = portcullis_process::parse_duration)]
     time: Duration,
 
-    /// Rounds; the medians of their figures are printed.
+    /// The number of rounds; the medians of their figures are printed.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 }

@@ -1,4 +1,4 @@
-//! Callers: each has one connection and asks again as soon as it has an answer.
+//! Callers, each of which has one connection and sends the next request as soon as it has an answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,14 +26,14 @@ pub(crate) struct Target {
     pub(crate) path: String,
 }
 
-/// What callers met.
+/// The results of callers.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
-    /// Time of each answer.
+    /// How long each answer took.
     pub(crate) latency: Samples,
-    /// Calls without an AdmissionReview as answer.
+    /// The number of calls without an AdmissionReview as answer.
     pub(crate) errors: usize,
-    /// How long it went on.
+    /// The duration of the load.
     pub(crate) time: Duration,
 }
 
@@ -143,7 +143,7 @@ where
     Ok(sender)
 }
 
-/// A benchmark measures the servers of its own machine, whose certificates are often made by themselves: any is accepted.
+/// Accepts any certificate: a benchmark measures servers on its own machine, which are often self-signed.
 mod trust {
     use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The benchmarks: what Portcullis costs, as ratios taken in one run.
 //!
-//! Machines are noisy and differ, so each benchmark interleaves what it compares and prints medians of its rounds. The
-//! programs measured are the real ones, built for release, over loopback.
+//! Machines are noisy and differ, so each benchmark interleaves what it compares and prints the medians of its rounds. It measures the
+//! real programs, built for release, over the loopback.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -27,12 +27,12 @@ use crate::report::Output;
 
 /// Measures Portcullis on this machine.
 ///
-/// The figures depend on the machine; the ratios between lines of one run do much less. Goals are in the documentation of
+/// The figures depend on the machine; the ratios between lines of one run depend on it much less. The goals are in the documentation of
 /// each benchmark.
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", version)]
 struct Args {
-    /// Form of the result: a table for people, or one JSON object.
+    /// The format of the result: a table for people, or one JSON object.
     #[arg(short, long, value_enum, default_value = "table", global = true)]
     output: Output,
 
@@ -42,7 +42,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Benchmark {
-    /// One evaluation in bare wasmtime, in this process: what no server can be faster than.
+    /// One evaluation in bare wasmtime, in this process: the lower limit for every server.
     Floor(floor::Args),
     /// Answers over TLS by the real evaluator, with 1, 8 and 64 callers.
     Evaluate(evaluate::Args),
@@ -50,7 +50,7 @@ enum Benchmark {
     Swap(swap::Args),
     /// From the start of an evaluator to ready, on a filled volume.
     Start(start::Args),
-    /// Other policies' latency while some callers run an endless loop.
+    /// The latency of other policies while some callers run an endless loop.
     Isolation(isolation::Args),
     /// Creating pods through a real API server, with policies in one webhook or in one each.
     Admission(admission::Args),

@@ -1,4 +1,4 @@
-//! The real programs, started for a benchmark: a loader that fills a volume, and an evaluator that serves from it.
+//! The real programs of a benchmark: a loader that fills a volume, and an evaluator that serves from it.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use portcullis_process::files;
 
 use crate::load::Target;
 
-/// A folder of policies with everything that the programs need beside it; removed at the end.
+/// A folder of policies, with the other folders that the programs need; it is removed at the end.
 pub(crate) struct Folder {
     root: tempfile::TempDir,
 }
@@ -53,7 +53,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Lets a real loader fill `volume` until all `policies` have an artifact; gives its manifest.
+    /// Lets a real loader fill `volume` until all `policies` have an artifact; returns the manifest.
     pub(crate) fn fill(&self, volume: &Path, policies: usize, longest: Duration) -> anyhow::Result<Manifest> {
         let mut command = program("portcullis-loader")?;
         command.arg("--dir").arg(self.path("policies")).arg("--volume").arg(volume);
@@ -101,7 +101,7 @@ impl Folder {
     }
 }
 
-/// The manifest of a volume, if there is a whole one.
+/// The manifest of a volume, if there is a complete one.
 pub(crate) fn manifest(volume: &Path) -> Option<Manifest> {
     let bytes = files::read_regular(&volume.join(MANIFEST_FILE), MANIFEST_MAX_BYTES).ok()?;
     Manifest::decode(&bytes).ok()
@@ -120,12 +120,12 @@ fn is_ready(address: &str) -> bool {
 pub(crate) struct Evaluator {
     program: Program,
     admission: String,
-    /// From its start.
+    /// The time from its start to ready.
     pub(crate) until_ready: Duration,
 }
 
 impl Evaluator {
-    /// A policy of it.
+    /// The address of one of its policies.
     pub(crate) fn target(&self, policy: &str) -> Target {
         Target { tls: true, authority: self.admission.clone(), path: format!("/validate/{policy}") }
     }
@@ -133,7 +133,7 @@ impl Evaluator {
     /// Processor time used until now.
     pub(crate) fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.program.child.id())).unwrap_or_default();
-        // Fields 14 and 15, counted behind the name, which may hold anything.
+        // Fields 14 and 15, counted after the name, which may contain anything.
         let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let ticks: u64 = behind.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
         Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
@@ -161,7 +161,7 @@ impl Program {
         if let Some(stderr) = child.stderr.take() {
             thread::spawn(move || {
                 for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                    // Nobody listens any more: the rest is read all the same, so that the program never blocks.
+                    // The receiver is gone: the rest is still read, so that the program never blocks.
                     let _ = sender.send(line);
                 }
             });

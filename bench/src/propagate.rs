@@ -1,7 +1,7 @@
-//! From `kubectl apply` to the status that tells it is done: three replicas, modules cached, the whole product.
+//! From `kubectl apply` to the status that says it is done: the whole product, with three replicas and cached modules.
 //!
 //! Goal P8: enforced on all replicas within 1 s, Ready=True within 2 s, both as p99 and with kubectl's own start in it. The last
-//! row is the way back: a replica that fails, and the statuses of many policies that tell it.
+//! row is a replica that fails, until the statuses of many policies say so.
 
 mod follow;
 
@@ -18,9 +18,9 @@ use follow::Follower;
 
 /// The installation's name and namespace.
 const NAME: &str = "propagate";
-/// Longest time for anything that should take a second or two.
+/// How long anything may take that should take a second or two.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a status is looked at.
+/// The time between two reads of a status.
 const PACE: Duration = Duration::from_millis(10);
 
 /// The arguments.
@@ -47,7 +47,7 @@ struct Row {
     /// From the start of kubectl until every replica answers with it.
     enforced_p50_ms: Option<f64>,
     enforced_p99_ms: Option<f64>,
-    /// Until the status tells it.
+    /// Until the status says so.
     status_p50_ms: f64,
     status_p99_ms: f64,
 }
@@ -91,7 +91,7 @@ impl Args {
         Ok(times.row("a new policy of a registered group"))
     }
 
-    /// A replica that does not lead is gone from one moment to the next, and the API server knows at once.
+    /// Removes a replica that does not lead from one moment to the next, with its object.
     fn failure(&self, installation: &Installation<'_>) -> anyhow::Result<Row> {
         let there = self.rounds + 1;
         let more: Vec<Policy> = (there..self.policies.max(there))
@@ -99,7 +99,8 @@ impl Args {
             .collect();
         installation.apply_ready(&more);
         let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{NAME}/leases/portcullis-{NAME}-reporter");
-        let holder = installation.api().get(&lease).context("nobody leads")?["spec"]["holderIdentity"].to_string();
+        let holder =
+            installation.api().get(&lease).context("there is no leader")?["spec"]["holderIdentity"].to_string();
         let replicas = installation.replicas();
         let other = replicas.iter().find(|pod| !holder.contains(pod.name())).context("every replica leads")?;
         other.lose_node();
@@ -108,7 +109,7 @@ impl Args {
         let expected = json!(self.replicas - 1);
         let (mut samples, mut done) = (Samples::default(), std::collections::HashSet::new());
         while done.len() < there as usize + more.len() {
-            ensure!(start.elapsed() < LIMIT, "only {} statuses tell that a replica is gone", done.len());
+            ensure!(start.elapsed() < LIMIT, "only {} statuses say that a replica is gone", done.len());
             let list =
                 installation.api().get("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies").unwrap_or_default();
             for object in list["items"].as_array().into_iter().flatten() {
@@ -147,7 +148,7 @@ impl Times {
     ) -> anyhow::Result<()> {
         let start = Instant::now();
         let applied = installation.apply(policy);
-        ensure!(applied.is_ok(), "kubectl refuses {}: {applied:?}", policy.name());
+        ensure!(applied.is_ok(), "kubectl failed to apply {}: {applied:?}", policy.name());
         let ready = loop {
             let object = installation.object(policy).unwrap_or_default();
             if is_ready(&object, generation) {
@@ -157,7 +158,7 @@ impl Times {
             thread::sleep(PACE);
         };
         let id = format!("cluster/{}", policy.name());
-        // What a replica began to do reaches this program on another way than the status, and perhaps later.
+        // The answers of replicas reach this program on another way than the status, perhaps later.
         let enforced = loop {
             if let Some(at) = follower.everywhere(&id, generation) {
                 break at;

@@ -1,16 +1,16 @@
-//! Figures and how they are printed.
+//! Figures, and how to print them.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// The form of a result.
+/// The format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For programs.
+    /// One JSON object for programs.
     Json,
 }
 

@@ -1,11 +1,11 @@
 //! The control plane at scale: reports of many replicas on many policies, against a real API server and the real leader.
 //!
-//! There are no pods: the benchmark writes the reports that their reporters would write, one small write a replica and change, and a
-//! real reporter holds the Lease and joins them. Goal P11: with 300 replicas and 1 000 policies, one edit costs at most a small write a
-//! replica and 3 more, the status follows in under 3 s, and no object is larger than 64 KiB.
+//! There are no pods: the benchmark writes the reports that reporters of pods would write, one small write per replica and change, and a
+//! real reporter holds the Lease and joins them. Goal P11: with 300 replicas and 1000 policies, one edit costs at most one small write
+//! per replica and 3 more, the status follows in under 3 s, and no object is larger than 64 KiB.
 //!
 //! ```text
-//!  writers (one a replica) ──► ReplicaReport ──► API server ──► reporter, leading ──► status of policies ──► watcher
+//!  writers (one per replica) ──► ReplicaReport ──► API server ──► reporter, leading ──► status of policies ──► watcher
 //! ```
 
 mod site;
@@ -25,9 +25,9 @@ pub(crate) use site::send;
 use watcher::{Sizes, Watcher};
 use writers::Writers;
 
-/// Longest time for what should take seconds.
+/// How long anything may take that should take seconds.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Longest words of a failure, in bytes.
+/// The longest message of a failure, in bytes.
 const WORDS: usize = 1024;
 
 /// The arguments.
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     writers: usize,
 }
 
-/// One phase.
+/// The results of one phase.
 #[derive(Debug, Serialize)]
 struct Row {
     phase: &'static str,
@@ -127,7 +127,7 @@ impl Args {
         phase.end(site, watcher, writers, &samples)
     }
 
-    /// Nothing happens, and each replica renews its report once a minute.
+    /// Nothing changes, and each replica renews its report once a minute.
     async fn idle(&self, site: &Site<'_>, watcher: &Watcher, writers: &mut Writers) -> anyhow::Result<Row> {
         let phase = Phase::begin("idle", site, watcher, writers)?;
         let mut pace = tokio::time::interval(Duration::from_secs(60) / self.replicas);
@@ -141,7 +141,7 @@ impl Args {
         phase.end(site, watcher, writers, &Samples::default())
     }
 
-    /// One policy fails on all replicas, with as many words as a failure can have.
+    /// One policy fails on all replicas, with the longest possible message.
     async fn failure(&self, site: &Site<'_>, watcher: &Watcher, writers: &mut Writers) -> anyhow::Result<Row> {
         let phase = Phase::begin("one fails everywhere", site, watcher, writers)?;
         let generation = site.edit(0, "a failure").await?;
@@ -162,7 +162,7 @@ impl Args {
     }
 }
 
-/// What was when a phase began.
+/// The counters at the beginning of a phase.
 struct Phase {
     name: &'static str,
     start: Instant,

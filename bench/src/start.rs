@@ -16,7 +16,7 @@ use crate::variant::variant;
 /// The settings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The module; the example against privileged containers where absent. `cargo xtask guests` builds one of 3.3 MB.
+    /// The module; `cargo xtask guests` builds one of 3.3 MB. [default: the example against privileged containers]
     #[arg(long)]
     module: Option<PathBuf>,
 
@@ -24,11 +24,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "{}")]
     settings: String,
 
-    /// Policies, each with a module of its own.
+    /// The number of policies, each with its own module.
     #[arg(long, default_value_t = 100)]
     modules: usize,
 
-    /// Starts of each kind; the medians are printed.
+    /// The number of starts of each kind; the medians are printed.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 

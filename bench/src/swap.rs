@@ -22,16 +22,15 @@ use crate::variant::variant;
 /// The settings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Swaps of each kind.
+    /// The number of swaps of each kind.
     #[arg(long, default_value_t = 200)]
     swaps: i64,
 
-    /// Callers that ask all the time.
+    /// The number of callers, which send requests all the time.
     #[arg(long, default_value_t = 8)]
     callers: usize,
 
-    /// The module for the swaps of modules; the example against privileged containers where absent. `cargo xtask guests`
-    /// builds one of 3.3 MB.
+    /// The module for the swaps of modules; `cargo xtask guests` builds one of 3.3 MB. [default: the example against privileged containers]
     #[arg(long)]
     module: Option<PathBuf>,
 
@@ -127,7 +126,7 @@ impl Args {
     }
 }
 
-/// Asks until told to stop; counts calls, failures, and answers whose text is not of the generation that they name.
+/// Sends requests until `stop` is set; counts calls, failures, and answers whose text is not that of the generation they name.
 async fn caller(target: Target, body: Bytes, stop: Arc<AtomicBool>, labels: bool) -> (usize, usize, usize) {
     let (mut calls, mut failed, mut mixed) = (0, 0, 0);
     let mut connection = target.connect().await.ok();
@@ -164,7 +163,7 @@ fn answered_by(response: &serde_json::Value) -> Option<i64> {
     response["auditAnnotations"]["generation"].as_str()?.parse().ok()
 }
 
-/// Each generation asks for a label of its own, so that a denial tells which settings made it.
+/// Each generation requires a label of its own, so that a denial shows the settings it comes from.
 fn settings(generation: i64) -> serde_json::Value {
     serde_json::json!({"labels": [label(generation)]})
 }

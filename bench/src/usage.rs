@@ -1,14 +1,14 @@
-//! What a process used so far.
+//! The resources that a process has used so far.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-/// What a process used so far.
+/// The resources that a process has used so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
-    /// Processor time, all threads, user and system.
+    /// The processor time of all threads, user and system.
     pub(crate) cpu: Duration,
 }
 
@@ -16,7 +16,7 @@ impl Usage {
     /// The usage of a process of this machine.
     pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).context("a process that is measured has ended")?;
-        Self::parse(&text).context("the kernel tells a process' times in an unknown form")
+        Self::parse(&text).context("the times of a process have an unknown format")
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -42,7 +42,7 @@ pub(crate) fn child_named(name: &str) -> anyhow::Result<u32> {
             return Ok(pid);
         }
     }
-    bail!("no child of this process is called {name}")
+    bail!("this process has no child with the name {name}")
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Modules that do the same and differ in their code: what is the same to the byte is kept, copied and mapped once.
+//! Modules that do the same but differ in their bytes, since equal modules are stored, copied and mapped only once.
 
 use anyhow::Context as _;
 use wasm_encoder::{Encode as _, Module, RawSection};
 use wasmparser::{Parser, Payload};
 
-/// The module with one more global, which nobody reads.
+/// The module with one more global, which is never read.
 pub(crate) fn variant(module: &[u8], number: u32) -> anyhow::Result<Vec<u8>> {
     let mut varied = Module::new();
     let mut found = false;

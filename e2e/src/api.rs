@@ -1,4 +1,4 @@
-//! The API of a cluster as an administrator, for what a test asks so often that kubectl would be too slow.
+//! The API of a cluster as an administrator, for requests that are too frequent for kubectl.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub struct Api {
 /// What an API server said.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub code: u16,
-    /// The object, or a `Status` that tells what is wrong; null when it was no JSON.
+    /// The object, or a `Status` that says what is wrong; null if it was not JSON.
     pub body: Value,
 }
 
 impl Reply {
-    /// Whether it was done.
+    /// Whether the request succeeded.
     pub fn is_ok(&self) -> bool {
         (200..300).contains(&self.code)
     }
@@ -33,7 +33,7 @@ impl Reply {
     /// The object.
     ///
     /// # Panics
-    /// When it was not done.
+    /// When the request failed.
     pub fn expect(self, what: &str) -> Value {
         assert!(self.is_ok(), "{what}: {} {}", self.code, self.body["message"]);
         self.body
@@ -45,7 +45,7 @@ impl Api {
         Self { client, servers }
     }
 
-    /// What knows how to ask, and who is asked: what calls take that are made again and again.
+    /// The client and the addresses of the servers, for calls that are repeated often.
     pub(crate) fn parts(&self) -> (&Client, &[SocketAddr]) {
         (&self.client, &self.servers)
     }
@@ -60,7 +60,7 @@ impl Api {
         Self { client: Arc::clone(&self.client), servers: vec![server] }
     }
 
-    /// The object of a path like `/api/v1/namespaces/default`, or a list; nothing where there is none, or no server answers.
+    /// The object or list at a path like `/api/v1/namespaces/default`; `None` if there is none, or no server answers.
     pub fn get(&self, path: &str) -> Option<Value> {
         self.read(path).ok().filter(Reply::is_ok).map(|reply| reply.body)
     }
@@ -81,7 +81,7 @@ impl Api {
         self.send("POST", path, "application/json", &object.to_string())
     }
 
-    /// Whether a new ConfigMap is refused with this text. Nothing when no server answers.
+    /// Whether a new ConfigMap is refused with this text; `None` if no server answers.
     pub fn denies_configmap(&self, namespace: &str, text: &str) -> Option<bool> {
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "generateName": "one-" } });
         let reply = self.create(&format!("/api/v1/namespaces/{namespace}/configmaps"), &object).ok()?;

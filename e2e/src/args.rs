@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use portcullis_e2e::{MAX_API_SERVERS, Name};
 
-/// Real Kubernetes on this machine: control planes, and a node where it is wanted.
+/// Real Kubernetes on this machine: control planes, with or without a node.
 ///
 /// The first `up` builds Kubernetes, which takes some minutes; it is kept in the cache folder, which is PORTCULLIS_CACHE, or
 /// portcullis/ below XDG_CACHE_HOME or ~/.cache. Needs Go to build, and root for API servers with addresses that can be published.
@@ -25,46 +25,46 @@ pub(crate) enum Command {
     Up {
         #[command(flatten)]
         named: Named,
-        /// How many API servers, on one etcd; more than one takes root.
+        /// The number of API servers, on one etcd; more than one needs root.
         #[arg(long = "apiservers", value_name = "N", default_value_t = 1,
               value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_API_SERVERS)))]
         api_servers: u8,
-        /// With a node that runs pods. Takes root, containerd, runc, CNI plugins and nftables, which are installed on Debian.
+        /// With a node that runs pods. Needs root, containerd, runc, CNI plugins and nftables, which are installed on Debian.
         #[arg(long)]
         node: bool,
         #[command(flatten)]
         output: Output,
     },
-    /// End a cluster and remove all that it left, also after a crash.
+    /// Stop a cluster and remove everything it left, even after a crash.
     Down {
         #[command(flatten)]
         named: Named,
-        /// All clusters, those of tests that run just now included.
+        /// All clusters, including those of tests that are running.
         #[arg(long, conflicts_with = "name")]
         all: bool,
-        /// None that is in use: only what is left of clusters whose owner has ended.
+        /// Only the remains of clusters whose owner has ended.
         #[arg(long, conflicts_with_all = ["name", "all"])]
         abandoned: bool,
         #[command(flatten)]
         output: Output,
     },
-    /// Show the clusters, those of tests included.
+    /// Show the clusters, including those of tests.
     Status {
         #[command(flatten)]
         output: Output,
     },
     /// Start a cluster with Portcullis in it, stay until Ctrl-C, and leave nothing behind.
     ///
-    /// Its programs run as processes of this machine, and nothing runs the pods that it judges; with --node the chart is installed with
-    /// helm on a node that runs pods.
+    /// Its programs run as processes of this machine, and nothing runs the pods that you create; with --node the chart is installed with
+    /// Helm on a node that runs pods.
     #[command(after_help = "Examples:\n  cargo xtask cluster run --replicas 1\n  cargo xtask cluster run --node")]
     Run {
         #[command(flatten)]
         named: Named,
-        /// How many replicas the policy server has.
+        /// The number of replicas of the policy server.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=20))]
         replicas: u8,
-        /// With a node, and images made by `cargo xtask images --debug`. Takes what `up --node` takes.
+        /// With a node, and images made by `cargo xtask images --debug`. Needs what `up --node` needs.
         #[arg(long)]
         node: bool,
     },
@@ -98,9 +98,9 @@ pub(crate) enum Command {
         #[arg(required = true, value_name = "FILE")]
         archives: Vec<PathBuf>,
     },
-    /// Build Kubernetes and helm, if they are not in the cache, and print where they are.
+    /// Build Kubernetes and Helm, if they are not in the cache, and print where they are.
     Build {
-        /// Build nothing: succeed when they are in the cache, and fail when they are not.
+        /// Build nothing, and fail if they are not in the cache.
         #[arg(long)]
         check: bool,
     },
@@ -124,9 +124,9 @@ pub(crate) struct Output {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 

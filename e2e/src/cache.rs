@@ -1,4 +1,4 @@
-//! The folder outside the checkout in which programs are kept that take minutes to build, and clusters live.
+//! The folder outside the checkout with programs that take minutes to build, and with the files of clusters.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The one that the environment names.
+    /// The cache folder that the environment names.
     ///
     /// # Errors
-    /// When the environment names none.
+    /// When the environment names no folder.
     pub fn from_env() -> Result<Self, Error> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         root(set("PORTCULLIS_CACHE"), set("XDG_CACHE_HOME"), set("HOME"))
@@ -33,7 +33,7 @@ impl Cache {
         &self.root
     }
 
-    /// One folder a cluster, named by its slot.
+    /// The folder of the clusters, each of which has a folder named after its slot.
     pub(crate) fn clusters(&self) -> PathBuf {
         self.root.join("clusters")
     }
@@ -44,7 +44,7 @@ impl Cache {
     }
 }
 
-/// A relative path would be another folder in each working directory, so it is not taken.
+/// Only absolute paths: a relative one would be another folder in each working directory.
 fn root(own: Option<OsString>, caches: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     own.and_then(absolute)

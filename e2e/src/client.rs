@@ -1,4 +1,4 @@
-//! Questions to an API server as an administrator, without a process for each.
+//! Requests to an API server as an administrator, without a process for each.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -14,15 +14,15 @@ use serde_json::Value;
 use crate::Error;
 use crate::layout::Layout;
 
-/// For one question.
+/// How long one request may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// No answer that is asked for is longer, in bytes.
+/// The largest answer, in bytes.
 pub(crate) const MAX_ANSWER: u64 = 256 << 20;
 
-/// An administrator.
+/// A client with the rights of an administrator.
 pub(crate) struct Client {
-    /// None for a proxy of this machine, which does not ask who one is.
+    /// `None` for a proxy on this machine, which does not authenticate clients.
     config: Option<Arc<ClientConfig>>,
 }
 
@@ -44,7 +44,7 @@ impl Client {
         Ok(Self { config: Some(Arc::new(config)) })
     }
 
-    /// One who goes through `kubectl proxy`.
+    /// A client of `kubectl proxy`.
     pub(crate) fn through_proxy() -> Self {
         Self { config: None }
     }
@@ -67,7 +67,7 @@ impl Client {
         parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
     }
 
-    /// Connects for questions; those who read and write wait [`LIMIT`] at most.
+    /// Connects, with [`LIMIT`] for each read and write.
     pub(crate) fn connect(&self, server: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let socket = TcpStream::connect_timeout(&server, LIMIT)?;
         socket.set_read_timeout(Some(LIMIT))?;
@@ -85,7 +85,7 @@ pub(crate) trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
-/// Sends all of a request, and reads until the other side hangs up.
+/// Sends a request, and reads until the other side closes the connection.
 fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
@@ -99,7 +99,7 @@ pub(crate) struct Question<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
     pub(crate) content_type: &'a str,
-    /// Empty for none.
+    /// The content type of the body; empty without a body.
     pub(crate) body: &'a str,
 }
 

@@ -10,7 +10,7 @@ use crate::node;
 /// The port of the controller manager's health.
 pub(crate) const CONTROLLER_MANAGER_PORT: u16 = 10257;
 
-/// Who issues service account tokens, and who they are for unless they say otherwise.
+/// The issuer of service account tokens, and their default audience.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// The arguments of a component. The programs of Kubernetes are in the folder `programs`.
@@ -129,7 +129,7 @@ fn controller_manager(pki: &dyn Fn(&str) -> String, layout: &Layout) -> Settings
     ]
 }
 
-/// Everything that is asked for, without bodies, so that a test can see who asked for what and which webhooks were called.
+/// Logs every request without bodies, so that a test can see the users, the requests and the webhooks that were called.
 pub(crate) const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy

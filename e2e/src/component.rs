@@ -7,28 +7,28 @@ use crate::layout::Layout;
 /// One process of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
-    /// What everything is kept in.
+    /// The database.
     Etcd,
-    /// By its number, from 1.
+    /// An API server, by its number from 1.
     ApiServer(u8),
     /// The controllers of Kubernetes.
     ControllerManager,
-    /// What puts pods on nodes; it and all below are parts of a cluster with a node only.
+    /// The scheduler. It and all components below exist only in a cluster with a node.
     Scheduler,
     /// The DNS of the cluster.
     Dns,
-    /// The first process of the node, with which all others of it end.
+    /// The first process of the node, with which all its other processes end.
     Node,
-    /// What runs containers.
+    /// The container runtime.
     Containerd,
-    /// What runs pods.
+    /// The kubelet.
     Kubelet,
-    /// What makes services work on the node.
+    /// kube-proxy, which makes Services work on the node.
     KubeProxy,
 }
 
 impl fmt::Display for Component {
-    /// Its name, as logs and the state file have it.
+    /// The name in logs and in the state file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ApiServer(number) => write!(f, "{}-{number}", self.program()),
@@ -38,31 +38,31 @@ impl fmt::Display for Component {
 }
 
 impl Component {
-    /// Those that a control plane has only for a node.
+    /// The components that a control plane has only for a node.
     const FOR_NODE: [Self; 2] = [Self::Scheduler, Self::Dns];
 
-    /// Those of the node itself, in the order in which they are started.
+    /// The components of the node itself, in the order in which they are started.
     pub(crate) const OF_NODE: [Self; 4] = [Self::Node, Self::Containerd, Self::Kubelet, Self::KubeProxy];
 
-    /// Those that go on at another API server when theirs has ended.
+    /// The components that switch to another API server when theirs has ended.
     pub(crate) const CLIENTS: [Self; 5] =
         [Self::ControllerManager, Self::Scheduler, Self::Dns, Self::Kubelet, Self::KubeProxy];
 
-    /// How many a cluster has.
+    /// The number of components of a cluster.
     pub(crate) fn count(api_servers: u8, has_node: bool) -> usize {
         let node = if has_node { Self::FOR_NODE.len() + Self::OF_NODE.len() } else { 0 };
         usize::from(api_servers) + 2 + node
     }
 
-    /// Whether it is a process of the node.
+    /// Whether the component runs on the node.
     pub(crate) fn is_of_node(self) -> bool {
         Self::OF_NODE.contains(&self)
     }
 
-    /// All of a cluster, in the order in which they are started: each API server when the one before it is ready.
+    /// All components of a cluster, in the order in which they are started: each API server when the one before it is ready.
     ///
     /// Two that start at once may both publish a list of addresses without the other, and look again only ten seconds later. The
-    /// controller manager gives up on an API server that is not there soon.
+    /// controller manager gives up soon on an API server that does not answer.
     pub(crate) fn in_order(layout: &Layout) -> Vec<Self> {
         let mut all = vec![Self::Etcd, Self::ApiServer(1), Self::ControllerManager];
         all.extend(layout.api_server_numbers().skip(1).map(Self::ApiServer));
@@ -72,7 +72,7 @@ impl Component {
         all
     }
 
-    /// The name of its program.
+    /// The name of the component's program.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",

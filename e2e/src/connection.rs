@@ -1,4 +1,4 @@
-//! A connection to an API server that stays open: for so many calls that a handshake for each would cost more than the calls.
+//! A persistent connection to an API server, for calls that are so many that handshakes would cost more than the calls.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use crate::client::{Client, MAX_ANSWER, Question, Stream};
 /// The longest line of an answer's head, in bytes.
 const MAX_LINE: u64 = 16 << 10;
 
-/// An open connection, for one question after the other. After an error it is of no more use.
+/// An open connection, for one request after the other. After an error it cannot be used any longer.
 pub(crate) struct Connection {
     stream: BufReader<Box<dyn Stream>>,
-    /// Whether the other side has said that it hangs up.
+    /// Whether the other side has announced that it closes the connection.
     is_over: bool,
 }
 
@@ -21,12 +21,12 @@ impl Connection {
         Ok(Self { stream: BufReader::new(client.connect(server)?), is_over: false })
     }
 
-    /// The bytes of a question, to be made once for many calls of the same.
+    /// The bytes of a request, to be made once for many equal calls.
     pub(crate) fn request(server: SocketAddr, question: &Question<'_>) -> Vec<u8> {
         question.bytes("HTTP/1.1", server).into_bytes()
     }
 
-    /// Whether another question may follow.
+    /// Whether another request may follow.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }

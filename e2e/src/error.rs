@@ -1,11 +1,11 @@
-//! What can go wrong between asking for a cluster and having one.
+//! The failures of starting and using a cluster.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// A failed action; its text names the thing, the cause and, where there is one, the next step.
+/// A failed action. Its text names the thing, the cause and, if there is one, the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Neither `PORTCULLIS_CACHE` nor `XDG_CACHE_HOME` nor `HOME` is an absolute path.
@@ -15,29 +15,29 @@ pub enum Error {
     /// A file or folder of the cache; mostly a full disk, or a folder of another user.
     #[error("failed to {action} {}", path.display())]
     File {
-        /// A verb.
+        /// What was to be done, as a verb.
         action: &'static str,
-        /// What it was to be done to.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Why it failed.
         source: io::Error,
     },
 
     /// A program that is not there, or may not be run.
     #[error("failed to start {program}: {next}")]
     Start {
-        /// Its name.
+        /// The program's name.
         program: String,
-        /// What to do.
+        /// The next step.
         next: &'static str,
-        /// Why not.
+        /// Why it failed.
         source: io::Error,
     },
 
     /// The Go build; mostly the network, or a Go that is too old.
     #[error("failed to build {name} ({status}):\n{output}")]
     Build {
-        /// What.
+        /// What was to be built.
         name: &'static str,
         /// How it ended.
         status: ExitStatus,
@@ -55,7 +55,7 @@ pub enum Error {
     },
 
     /// Two API servers need an address each that is not the loopback's.
-    #[error("failed to give each of {0} API servers an address of its own: that takes root (CAP_NET_ADMIN)")]
+    #[error("failed to give each of {0} API servers its own address: that needs root (CAP_NET_ADMIN)")]
     NeedsRoutes(u8),
 
     /// A node takes more than a control plane does.
@@ -92,11 +92,11 @@ pub enum Error {
     #[error("failed to make the cluster {0}: there is one of this name, see `cargo xtask cluster status`")]
     NameTaken(String),
 
-    /// A name that is none.
-    #[error("failed to take {0:?} as the name of a cluster: use 1 to 40 of a-z, 0-9 and -")]
+    /// A name that is not valid.
+    #[error("failed to use {0:?} as the name of a cluster: use 1 to 40 of a-z, 0-9 and -")]
     Name(String),
 
-    /// A cluster that is not there.
+    /// A cluster that does not exist.
     #[error("failed to find the cluster {0}: `cargo xtask cluster up` makes one")]
     NotUp(String),
 
@@ -122,14 +122,14 @@ pub enum Error {
     Ended {
         /// Its name.
         component: String,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
         /// The end of its log.
         log: String,
     },
 
-    /// A condition that did not come true.
-    #[error("failed to wait for {what}: not so after {limit:?}\n{log}")]
+    /// A condition that did not become true in time.
+    #[error("waited for {what} for {limit:?} without success\n{log}")]
     NotReady {
         /// The condition.
         what: String,
@@ -139,7 +139,7 @@ pub enum Error {
         log: String,
     },
 
-    /// A process that goes on in spite of SIGKILL.
+    /// A process that runs on despite SIGKILL.
     #[error("failed to end process {0}: it is still there {1:?} after SIGKILL")]
     StillAlive(u32, Duration),
 }

@@ -1,4 +1,4 @@
-//! Files of a cluster. Keys and tokens are among them, so nobody but their owner may read any.
+//! Files of a cluster. Some are keys and tokens, so only their owner may read them.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -26,7 +26,7 @@ pub(crate) fn write(path: &Path, content: &str) -> Result<(), Error> {
     fs::rename(&temporary, path).map_err(Error::file("write", path))
 }
 
-/// Removes a file, or finds it gone.
+/// Removes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
@@ -34,7 +34,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a folder with all that is in it, or finds it gone.
+/// Removes a folder with its content, if it exists.
 pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),

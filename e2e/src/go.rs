@@ -1,7 +1,7 @@
 //! A program in Go that is built once and kept in the cache.
 //!
-//! The sources are a part of this crate, so that a test builds what it was compiled with and needs no checkout. The cache folder
-//! of a build is named after them; sources and build results of Go are shared by all builds, so that a second one is quick.
+//! The sources are part of this crate, so that a test builds the version that it was compiled with and needs no checkout. The cache
+//! folder of a build is named after them. All builds share Go's downloaded sources and build results, so that a second one is quick.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -15,12 +15,12 @@ use sha2::{Digest as _, Sha256};
 use crate::lock::Lock;
 use crate::{Cache, Error, files};
 
-/// How often a build says that it goes on.
+/// How often a build reports that it is still running.
 const PACE: Duration = Duration::from_secs(30);
 
-/// What to build.
+/// A Go program to build.
 pub(crate) struct GoProgram {
-    /// For words: `Kubernetes`.
+    /// Its name in messages, like `Kubernetes`.
     pub(crate) name: &'static str,
     /// The name of its file.
     pub(crate) file: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct GoProgram {
     pub(crate) package: &'static str,
     /// Other names under which it can be called.
     pub(crate) links: &'static [&'static str],
-    /// For the linker.
+    /// Flags for the linker.
     pub(crate) linker_flags: String,
 }
 
@@ -40,7 +40,7 @@ impl GoProgram {
     /// The folder with the program, if it is in the cache.
     pub(crate) fn built(&self, cache: &Cache) -> Option<PathBuf> {
         let bin = self.folder(cache).join("bin");
-        // The links are made first and the program is put there last.
+        // The links are made first and the program is added last.
         bin.join(self.file).is_file().then_some(bin)
     }
 
@@ -69,7 +69,7 @@ impl GoProgram {
 
     fn build_into(&self, cache: &Cache, folder: &Path, tell: &dyn Fn(&str)) -> Result<(), Error> {
         let Self { name, version, .. } = self;
-        // What an attempt that was interrupted left is of no use.
+        // The remains of an interrupted build cannot be used.
         files::remove_folder(folder)?;
         let (source, bin) = (folder.join("source"), folder.join("bin"));
         files::make_folder(&source)?;
@@ -122,7 +122,7 @@ impl GoProgram {
     }
 }
 
-/// Tells sources apart, in a few letters.
+/// A short digest of sources.
 fn key(sources: &[(&str, &str)]) -> String {
     let mut hash = Sha256::new();
     for (name, text) in sources {

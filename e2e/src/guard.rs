@@ -1,4 +1,4 @@
-//! The end of programs when the test itself is killed: then nothing of the test runs any more, but a shell beside it does.
+//! Ends programs when the test itself is killed: a shell beside the test survives it and kills them.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -20,12 +20,12 @@ done
 for id in $groups; do kill -KILL "-$id" 2>/dev/null; done
 "#;
 
-/// From now on this process group, led by a process of the same id, does not outlive the test.
+/// Makes sure that this process group, led by a process of the same id, does not outlive the test.
 pub(crate) fn watch(process: u32) {
     tell('+', process);
 }
 
-/// This process has ended, and another may get its id.
+/// Drops a process that has ended, as another may get its id.
 pub(crate) fn forget(process: u32) {
     tell('-', process);
 }
@@ -39,7 +39,7 @@ fn tell(what: char, process: u32) {
     });
     let mut shell = lock(&SHELL);
     let pipe = shell.stdin.as_mut().expect("standard input is a pipe");
-    // Without the shell the programs end with the test all the same, unless it is killed.
+    // Without the shell, programs still end with the test, unless it is killed.
     let _ = writeln!(pipe, "{what}{process}");
 }
 

@@ -1,4 +1,4 @@
-//! The real helm, built once and kept in the cache, and the chart of this repository.
+//! The real Helm, built once and kept in the cache, and the chart of this repository.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Helm {
 }
 
 impl Helm {
-    /// That in the cache, if it is there.
+    /// Helm from the cache, if it is there.
     pub fn built(cache: &Cache) -> Option<Self> {
         program().built(cache).map(|bin| Self { program: bin.join("helm") })
     }
@@ -57,7 +57,7 @@ impl Helm {
             }
         }
         command.env("KUBECONFIG", kubeconfig.unwrap_or(Path::new("/nonexistent")));
-        // No proxy knows addresses of this machine.
+        // Proxies do not know addresses of this machine.
         command.env("NO_PROXY", "*");
         command
     }
@@ -85,7 +85,7 @@ impl Helm {
         Output { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
-    /// What the chart gives for these values, as `helm template` writes it; or helm's words.
+    /// The output of `helm template` for these values, or Helm's error.
     pub fn template(&self, release: &str, namespace: &str, values: &Value) -> Output {
         let chart = Self::chart().display().to_string();
         let args = ["template", release, &chart, "--namespace", namespace, "--values", "-"];
@@ -96,7 +96,7 @@ impl Helm {
 /// The objects of a text with several.
 ///
 /// # Panics
-/// When it is no YAML.
+/// When it is not YAML.
 pub fn objects_of(text: &str) -> Vec<Value> {
     let read = |one| Value::deserialize(one).unwrap_or_else(|error| panic!("no YAML: {error}"));
     serde_yaml_ng::Deserializer::from_str(text).map(read).filter(|object| !object.is_null()).collect()

@@ -1,4 +1,4 @@
-//! Who makes certificates for the policy server in the controller's place, as cert-manager does.
+//! Makes certificates for the policy server instead of the controller, as cert-manager does.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,17 +6,17 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_tim
 
 use crate::installation::SERVICE;
 
-/// How much earlier than a third before its end a certificate begins to be due, so that clocks do not matter.
+/// How long the renewal of an issued certificate has been due, so that differences between clocks do not matter.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// A certificate authority that belongs to nobody else.
+/// A certificate authority.
 pub struct Issuer {
     certificate: String,
     issuer: rcgen::Issuer<'static, KeyPair>,
 }
 
 impl Issuer {
-    /// A new one, whose certificate is for this name.
+    /// A new authority with this name.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -38,7 +38,7 @@ impl Issuer {
         self.issue_for(&format!("{SERVICE}.{namespace}.svc"), left)
     }
 
-    /// The same for another name.
+    /// [`Issuer::issue`] for another DNS name.
     ///
     /// # Panics
     /// When they cannot be made.

@@ -1,4 +1,4 @@
-//! Kubeconfigs: one file that has all a client needs, certificates included.
+//! Kubeconfigs: one file with everything that a client needs, certificates included.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,14 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// How a client says who it is.
+/// The credentials of a client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Credentials<'a> {
-    /// With a client certificate and its key, as PEM.
+    /// A client certificate and its key, as PEM.
     Certificate { certificate: &'a str, key: &'a str },
-    /// With a bearer token.
+    /// A bearer token.
     Token(&'a str),
-    /// With the bearer token that a file has, whenever it is read.
+    /// A file with a bearer token, which is read again and again.
     TokenFile(&'a Path),
 }
 

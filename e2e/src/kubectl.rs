@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::Kubernetes;
 
-/// What a program wrote, and how it ended.
+/// The output of a program, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status; absent when a signal ended it.
@@ -27,7 +27,7 @@ impl Output {
         self.code == Some(0)
     }
 
-    /// Its standard output, without space at its ends.
+    /// Its standard output, trimmed.
     ///
     /// # Panics
     /// When it did not succeed.
@@ -56,9 +56,9 @@ impl Kubectl {
         let mut command = Command::new(kubernetes.program("kubectl"));
         command
             .env("KUBECONFIG", kubeconfig)
-            // Clusters use the same address one after the other, and what one knew is wrong for the next.
+            // Clusters use the same address one after the other, so what was cached for one is wrong for the next.
             .env("KUBECACHEDIR", folder.join("kubectl-cache"))
-            // No proxy knows addresses of this machine.
+            // Proxies do not know addresses of this machine.
             .env("NO_PROXY", "*");
         Self { command }
     }
@@ -68,7 +68,7 @@ impl Kubectl {
         self.command
     }
 
-    /// Runs it to its end, or kills it after `limit`: an API server that is away or paused must not hang a test.
+    /// Runs it to its end, or kills it after `limit`: an API server that is down or paused must not hang a test.
     pub(crate) fn run<'a>(mut self, args: impl IntoIterator<Item = &'a str>, input: &str, limit: Duration) -> Output {
         self.command
             .args(args)
@@ -102,7 +102,7 @@ impl Kubectl {
     }
 }
 
-/// How it ended; nothing when it had to be killed.
+/// The exit status; `None` if it had to be killed.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {

@@ -17,7 +17,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("node.go", include_str!("../kubernetes/node.go")),
 ];
 
-/// What it can be called.
+/// The names of its components.
 const PROGRAMS: [&str; 9] = [
     "etcd",
     "kube-apiserver",
@@ -37,7 +37,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Those in the cache, if they are there.
+    /// The programs from the cache, if they are there.
     pub fn built(cache: &Cache) -> Option<Self> {
         program().built(cache).map(|bin| Self { bin })
     }
@@ -73,7 +73,7 @@ fn program() -> GoProgram {
     }
 }
 
-/// No debug information, and the version, which a build without Kubernetes' own scripts has to be told.
+/// The linker flags: no debug information, and the version, which Kubernetes' own build scripts would set.
 fn linker_flags() -> String {
     let mut numbers = VERSION.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());

@@ -1,7 +1,7 @@
 //! Kubernetes on this machine, for the tests: etcd, API servers, the controllers of Kubernetes, kubectl, and a node when wanted.
 //!
-//! A test starts a [`Cluster`], which is its own: its addresses, data, certificates and processes are shared with no other, so
-//! that tests run side by side. It ends with the test, however that ends. `cargo xtask cluster up` makes one that stays.
+//! A test starts its own [`Cluster`], which shares no addresses, data, certificates or processes with others, so that tests can run in
+//! parallel. It ends with the test, however that ends. `cargo xtask cluster up` makes one that stays.
 //! Everything is real. Most clusters have no node, and a process of the test stands in for a pod ([`StandIn`]); one with
 //! [`Options::node`] runs pods.
 //!

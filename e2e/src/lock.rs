@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::Error;
 
-/// A held lock. Its file stays, for the next who wants it.
+/// A held lock. Its file stays, for the next owner.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,

@@ -1,4 +1,4 @@
-//! Control planes for a person at a desk: what `cargo xtask cluster` runs. It makes no cluster that the tests could not make.
+//! Control planes for people: the program behind `cargo xtask cluster`. It can make the same clusters as the tests.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,4 +1,4 @@
-//! Addresses of a cluster: a block of its own, so that every cluster can use the usual ports and none has to look for free ones.
+//! Addresses of a cluster: each has its own block, so that every cluster can use the usual ports and need not look for free ones.
 //!
 //! EndpointSlices refuse loopback addresses, and the API server publishes its own address in one. So a block is routed to the
 //! loopback device: its addresses are not the loopback's, and traffic to them never leaves the machine. This takes two routes
@@ -18,7 +18,7 @@ use crate::Error;
 /// of their addresses.
 pub(crate) const API_SERVER_PORT: u16 = 6443;
 
-/// What interfaces that lead to nodes are called, before the number of the slot.
+/// The prefix of the names of interfaces that lead to nodes; the number of the slot follows.
 const INTERFACE: &str = "portcullis-";
 
 /// Which of the hosts answers DNS.
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The better one of those that this process may use.
+    /// The best kind that this process may use.
     pub(crate) fn possible() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         if has_capability(&status, NET_ADMIN) { Self::Routed } else { Self::Loopback }
@@ -65,8 +65,8 @@ pub(crate) fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
 }
 
-/// Whether nothing that this process sends can leave the machine: its network namespace has no interface but the loopback, and those
-/// that lead to nodes of this crate, from which there is no way on.
+/// Whether nothing that this process sends can leave the machine: its network namespace has only the loopback interface, and those that
+/// lead to nodes of this crate, which route nowhere else.
 pub(crate) fn is_cut_off() -> bool {
     fs::read_to_string("/proc/self/net/dev").is_ok_and(|devices| has_only_loopback(&devices))
 }
@@ -109,8 +109,8 @@ impl Network {
         format!("{}/24", self.host(0))
     }
 
-    /// The addresses of services. Outside of a node nobody answers at them, as there is no kube-proxy; the API server goes to
-    /// endpoints itself.
+    /// The addresses of services. They work only on a node, as there is no kube-proxy elsewhere; the API server connects to endpoints
+    /// itself.
     pub(crate) fn services(self) -> String {
         format!("198.19.{}.0/25", self.slot)
     }
@@ -169,7 +169,7 @@ impl Network {
         }
     }
 
-    /// Makes the routes. They must not be there.
+    /// Makes the routes, which must not exist.
     pub(crate) fn up(self) -> Result<(), Error> {
         for route in self.routes() {
             let output = ip(&["route", "add", "local", &route, "dev", "lo"])?;
@@ -180,7 +180,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes the routes away, as far as they are there.
+    /// Removes the routes that exist.
     pub(crate) fn down(self) -> Result<(), Error> {
         if self.is_elsewhere() {
             return Ok(());

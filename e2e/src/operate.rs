@@ -1,4 +1,4 @@
-//! Components of a running cluster that end, hang and come back, as a test wants it.
+//! Stops, pauses and restarts components of a running cluster.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ impl Cluster {
         self.spawn(component).and_then(|()| self.wait_for(component)).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Stops a component where it is (`SIGSTOP`): connections to it stay open, and nobody answers.
+    /// Pauses a component (`SIGSTOP`): connections to it stay open, and it does not answer.
     pub fn pause(&self, component: Component) {
         self.signal(component, Signal::STOP);
     }
@@ -91,7 +91,7 @@ impl Cluster {
         self.end(component, &[Signal::KILL]);
     }
 
-    /// Starts those that ask API servers again at one that runs, when they were at the one that has ended.
+    /// Restarts the components that were connected to an API server that has ended, with one that runs.
     fn move_clients(&self, from: u8) {
         let runs = |component: Component| lock(&self.started).iter().any(|one| one.component == component);
         let path = self.layout.kubeconfig_of("kube-controller-manager");

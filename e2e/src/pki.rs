@@ -1,4 +1,4 @@
-//! The certificate authority of a cluster and what it signs: one identity for each end of each connection.
+//! The certificate authority of a cluster and its certificates: one identity for each end of each connection.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -7,7 +7,7 @@ use rcgen::{
 use crate::layout::Layout;
 use crate::{Error, files, node};
 
-/// The group that may do everything.
+/// The group of administrators.
 const ADMINISTRATORS: &str = "system:masters";
 
 /// Makes all keys and certificates of a cluster.
@@ -31,7 +31,7 @@ fn write(layout: &Layout, name: &str, certificate: &str, key: &str) -> Result<()
     files::write(&layout.pki(&format!("{name}.key")), key)
 }
 
-/// Who a certificate is for.
+/// The holder of a certificate.
 #[derive(Debug, PartialEq, Eq)]
 struct Identity {
     /// The name of its files, without `.crt` and `.key`.

@@ -1,4 +1,4 @@
-//! Processes that may outlive who started them, named so that a recycled process id is never taken for one of them.
+//! Processes that may outlive their parent, identified so that a recycled process id is never mistaken for one of them.
 
 use std::fs;
 use std::io;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// How long a killed process may take to go. It waits for its disk at most.
+/// How long a killed process may take to end; it can only be waiting for its disk.
 const GONE: Duration = Duration::from_secs(20);
 
-/// A process for good: its id, and when it started.
+/// The identity of a process: its id, and when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
     /// Clock ticks since the machine started.
     pub(crate) started: u64,
-    /// Which start of the machine that was.
+    /// The id of the machine's boot.
     pub(crate) boot: String,
 }
 

@@ -16,18 +16,18 @@ use crate::{Error, files};
 /// The name of the file in the folder of a cluster.
 const FILE: &str = "state.json";
 
-/// What is known of a cluster.
+/// The record of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) network: Network,
     pub(crate) api_servers: u8,
-    /// What it has of a node, when it has one.
+    /// Its node, if it has one.
     #[serde(default)]
     pub(crate) node: Option<Node>,
     /// The process that made it.
     pub(crate) owner: ProcessId,
-    /// Whether it goes on when the owner ends.
+    /// Whether it outlives its owner.
     pub(crate) detached: bool,
     pub(crate) members: Vec<Member>,
 }
@@ -39,22 +39,22 @@ pub(crate) struct Member {
     pub(crate) process: ProcessId,
 }
 
-/// How a cluster is.
+/// The state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// Its owner makes it just now.
+    /// Its owner is starting it.
     Starting,
-    /// All of its processes are there.
+    /// All of its processes run.
     Up,
     /// Some of its processes have ended.
     Degraded,
-    /// What it was made for has ended. The next cluster that starts removes what is left of it.
+    /// Its owner has ended. The next cluster that starts removes what is left of it.
     Abandoned,
 }
 
 impl Record {
-    /// The one in this folder, if there is one.
+    /// The record in this folder, if there is one.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(FILE);
         match fs::read_to_string(&path) {
@@ -74,7 +74,7 @@ impl Record {
         Layout { folder: folder.to_owned(), network: self.network, api_servers: self.api_servers, node }
     }
 
-    /// How it is, by which processes are alive.
+    /// The state of the cluster, judged by its processes.
     pub(crate) fn health(&self, is_alive: impl Fn(&ProcessId) -> bool) -> Health {
         let owned = is_alive(&self.owner);
         let alive = self.members.iter().filter(|member| is_alive(&member.process)).count();

@@ -16,9 +16,9 @@ use crate::{Cache, Error, Kubernetes, Name, node};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Running {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How it is.
+    /// Its state.
     pub state: Health,
     /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
@@ -26,7 +26,7 @@ pub struct Running {
     pub api_servers: Vec<String>,
     /// Whether it has a node.
     pub node: bool,
-    /// The process that it ends with; absent when it stays until it is taken down.
+    /// The process with which it ends; absent if it stays until it is taken down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
     /// Its processes.
@@ -41,7 +41,7 @@ pub struct Process {
     pub name: String,
     /// Its process id.
     pub pid: u32,
-    /// Memory that it occupies, in bytes; absent when it has ended.
+    /// Its memory, in bytes; absent if it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
@@ -49,16 +49,16 @@ pub struct Process {
 /// Which clusters to take down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// The one of this name.
+    /// The cluster with this name.
     One(Name),
-    /// All of the cache folder, those of running tests included.
+    /// All clusters of the cache folder, including those of running tests.
     All,
-    /// Those whose owner has ended without taking them down.
+    /// The clusters whose owner has ended without taking them down.
     Abandoned,
 }
 
 impl Running {
-    /// All that there are.
+    /// All clusters of the cache folder.
     ///
     /// # Errors
     /// When a state file cannot be read.
@@ -67,7 +67,7 @@ impl Running {
         Ok(slots.iter().filter_map(|slot| Some(Self::of(&slot.folder, slot.record.as_ref()?))).collect())
     }
 
-    /// The one of this name, unless it is abandoned.
+    /// The cluster with this name, unless it is abandoned.
     ///
     /// # Errors
     /// When a state file cannot be read.
@@ -76,7 +76,7 @@ impl Running {
         Ok(all.into_iter().find(|one| one.name == name.as_str() && one.state != Health::Abandoned))
     }
 
-    /// Ends clusters and removes all that they left; abandoned ones too. Returns the names of those that were there.
+    /// Ends clusters and removes everything they left, abandoned ones included. Returns their names.
     ///
     /// # Errors
     /// When something of them cannot be removed.

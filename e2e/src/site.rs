@@ -118,7 +118,7 @@ impl Site {
         Self { place: Place::Other { proxy, modules }, kubeconfig, kubernetes, helm, api, folder }
     }
 
-    /// The cluster, where it is our own: its node's processes are then processes of this machine.
+    /// The cluster, if this process started it: then the processes of its node are processes of this machine.
     pub fn own_cluster(&self) -> Option<&Cluster> {
         match &self.place {
             Place::Own(cluster) => Some(cluster),
@@ -155,7 +155,7 @@ impl Site {
         self.helm.run(Some(&self.kubeconfig), args, input)
     }
 
-    /// Where modules are for pods of this cluster.
+    /// A server of modules for pods of this cluster.
     pub(crate) fn start_source(&self) -> Source {
         match &self.place {
             Place::Own(cluster) => {
@@ -166,7 +166,7 @@ impl Site {
         }
     }
 
-    /// Prefix and tag of images, as the chart's values; what is absent is the chart's own.
+    /// The chart's values for the prefix and the tag of images; if absent, the chart's defaults apply.
     pub(crate) fn images(&self) -> (Option<String>, Option<String>) {
         match &self.place {
             Place::Own(_) => (None, None),

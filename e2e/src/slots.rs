@@ -11,7 +11,7 @@ use crate::process::ProcessId;
 use crate::record::{Health, Record};
 use crate::{Cache, Error, files};
 
-/// The slots, held: nobody else makes or removes a cluster meanwhile.
+/// The slots, locked: no other process makes or removes a cluster meanwhile.
 pub(crate) struct Slots {
     clusters: PathBuf,
     _lock: Lock,
@@ -21,23 +21,23 @@ pub(crate) struct Slots {
 pub(crate) struct Slot {
     pub(crate) number: u8,
     pub(crate) folder: PathBuf,
-    /// Absent when the cluster was never begun, or is removed already but for its folder.
+    /// The record of the cluster; absent if it was never started, or is removed except for its folder.
     pub(crate) record: Option<Record>,
 }
 
 impl Slots {
-    /// Waits until nobody else holds them.
+    /// Waits for the lock.
     pub(crate) fn take(cache: &Cache) -> Result<Self, Error> {
         let clusters = cache.clusters();
         Ok(Self { _lock: Lock::take(&clusters.join("lock"), || ())?, clusters })
     }
 
-    /// Those in use. Needs no lock, when it does not matter that they change.
+    /// The slots in use, without the lock: they may change meanwhile.
     pub(crate) fn list(cache: &Cache) -> Result<Vec<Slot>, Error> {
         list(cache.clusters())
     }
 
-    /// Those in use.
+    /// The slots in use.
     pub(crate) fn all(&self) -> Result<Vec<Slot>, Error> {
         list(self.clusters.clone())
     }
@@ -46,7 +46,7 @@ impl Slots {
     pub(crate) fn clean(&self) -> Result<(), Error> {
         for slot in self.all()? {
             let is_left = match &slot.record {
-                // Without its state file nobody would know of its routes.
+                // Without its state file, its routes would not be known.
                 Some(record) if record.network.is_out_of_reach() => false,
                 Some(record) => record.health(ProcessId::is_alive) == Health::Abandoned,
                 None => true,
@@ -86,7 +86,7 @@ impl Slots {
         Err(Error::NoFreeSlot)
     }
 
-    /// Removes a cluster of this process, unless somebody else has done so: its slot may be another cluster's by now.
+    /// Removes a cluster of this process, unless another process has done so: its slot may be another cluster's by now.
     pub(crate) fn give_back(&self, record: &Record, folder: &Path) -> Result<(), Error> {
         let found = Record::read(folder)?;
         if found.is_none_or(|found| (found.name, found.owner) != (record.name.clone(), record.owner.clone())) {
@@ -96,8 +96,8 @@ impl Slots {
         self.remove(&slot)
     }
 
-    /// Ends the processes of a cluster and removes everything it has. The folder goes last, so that what is interrupted can be
-    /// done again.
+    /// Ends the processes of a cluster and removes everything it has. The folder is removed last, so that an interrupted removal can be
+    /// repeated.
     pub(crate) fn remove(&self, slot: &Slot) -> Result<(), Error> {
         if let Some(record) = &slot.record {
             for member in &record.members {

@@ -1,4 +1,4 @@
-//! From a claimed slot to a cluster that answers: files, processes, and the conditions that say it is ready.
+//! Starts a cluster in a claimed slot: files, processes, and the conditions for it to be ready.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::process::ProcessId;
 use crate::{Error, Kubernetes, files, node, pki};
 
-/// For each condition; wide, as several clusters may start beside a build on two cores.
+/// How long each condition may take; wide, as several clusters may start beside a build on two cores.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// How often a condition is looked at.
@@ -33,7 +33,7 @@ pub(crate) struct Started {
     pub(crate) process: ProcessId,
 }
 
-/// Writes what the components read.
+/// Writes the files of the components.
 pub(crate) fn write_files(layout: &Layout) -> Result<(), Error> {
     pki::make(layout)?;
     files::make_folder(&layout.file("logs"))?;
@@ -62,7 +62,7 @@ pub(crate) fn render(layout: &Layout, current: u8, credentials: Credentials<'_>)
     Ok(kubeconfig::render(&read_pki(layout, "ca.crt")?, &servers, current, credentials))
 }
 
-/// [`render`] with one server, which is at an address of its own.
+/// [`render`] with one server, at this address.
 pub(crate) fn render_at(layout: &Layout, server: SocketAddr, credentials: Credentials<'_>) -> Result<String, Error> {
     Ok(kubeconfig::render(&read_pki(layout, "ca.crt")?, &[(1, server)], 1, credentials))
 }
@@ -156,7 +156,7 @@ fn addresses(slice: &Value) -> usize {
     endpoints.iter().filter_map(|endpoint| endpoint["addresses"].as_array()).map(Vec::len).sum()
 }
 
-/// Waits until something is so, or one of the components has ended.
+/// Waits until a condition is true, or one of the components has ended.
 pub(crate) fn wait(
     layout: &Layout,
     started: &mut [Started],
@@ -183,7 +183,7 @@ fn ended(layout: &Layout, component: Component, child: &mut Child) -> Option<Err
     Some(Error::Ended { log: files::tail(&layout.log(&component), 20), component, status })
 }
 
-/// The failure of a wait, with what the component in question wrote at last.
+/// The failure of a wait, with the last output of the component in question.
 pub(crate) fn not_ready(layout: &Layout, what: &str, whose: Component) -> Error {
     let log = files::tail(&layout.log(&whose.to_string()), 20);
     Error::NotReady { what: format!("{what} ({whose})"), limit: LIMIT, log }

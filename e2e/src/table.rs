@@ -1,4 +1,4 @@
-//! Clusters as people read them.
+//! Clusters as text for people.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn up(cluster: &Running, took: Option<Duration>) -> String {
     )
 }
 
-/// One line a cluster, below headings; below it a line for each process that has ended.
+/// One line per cluster, below headings, and a line for each of its processes that has ended.
 pub(crate) fn clusters(all: &[Running]) -> String {
     if all.is_empty() {
         return "no clusters\n".to_owned();

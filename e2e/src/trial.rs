@@ -1,4 +1,4 @@
-//! A cluster with Portcullis in it, for a person who wants to see `kubectl apply` enforce something: what `run` does.
+//! The command `run`: a cluster with Portcullis in it, for people who want to see `kubectl apply` enforce something.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Where a checkout has its examples.
+/// The folder of examples in a checkout.
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
-/// Starts everything, tells how to use it, and stays until it is asked to end.
+/// Starts everything, prints how to use it, and runs until a signal.
 pub(crate) fn run(cache: &Cache, name: &Name, replicas: usize) -> Result<()> {
-    // From here on a signal waits until what is being started has started, so that nothing is left behind.
+    // From here on, a signal waits until everything has started, so that nothing is left behind.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("failed to wait for signals")?;
     let start = Instant::now();
     eprintln!("starting Kubernetes {VERSION}");
@@ -34,7 +34,7 @@ pub(crate) fn run(cache: &Cache, name: &Name, replicas: usize) -> Result<()> {
     Ok(())
 }
 
-/// The same with a node, where pods run, and with the chart as its users install it.
+/// The same with a node, on which pods run, and with the chart as users install it.
 pub(crate) fn run_on_node(name: &Name, replicas: usize) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("failed to wait for signals")?;
     let start = Instant::now();
@@ -43,7 +43,7 @@ pub(crate) fn run_on_node(name: &Name, replicas: usize) -> Result<()> {
     let cluster = site.own_cluster().context("the cluster is not our own")?;
     eprintln!("installing the chart, with {replicas} replicas of the policy server");
     let release = Release::new(&site, "portcullis");
-    // The examples name no policy server, which means this one.
+    // The examples name no policy server, so they use the default one.
     let installed = release.install(&json!({ "policyServer": "default", "server": { "replicas": replicas } }));
     ensure!(installed.is_ok(), "failed to install the chart: {}", installed.stderr);
     let examples = copy_examples(release.source(), &cluster.folder().join("examples"))?;
@@ -55,7 +55,7 @@ pub(crate) fn run_on_node(name: &Name, replicas: usize) -> Result<()> {
     Ok(())
 }
 
-/// The examples, with the addresses that their modules have here.
+/// Copies the examples, with the addresses of their modules here.
 fn copy_examples(source: &Source, folder: &Path) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     for entry in fs::read_dir(EXAMPLES).context("failed to list the examples")? {

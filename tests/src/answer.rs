@@ -1,4 +1,4 @@
-//! What the server answered.
+//! Answers of the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,22 +15,22 @@ pub struct Answer {
     pub headers: BTreeMap<String, String>,
     /// The body, as text.
     pub body: String,
-    /// From the first byte sent to the last received.
+    /// The time from the first byte sent to the last byte received.
     pub elapsed: Duration,
 }
 
 /// The `response` of an AdmissionReview.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// As in the request.
+    /// The uid, which is that of the request.
     pub uid: String,
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub allowed: bool,
-    /// `status.code`; 0 where absent.
+    /// `status.code`; 0 if absent.
     pub code: u64,
-    /// `status.message`; empty where absent.
+    /// `status.message`; empty if absent.
     pub message: String,
-    /// `status.details`; null where absent.
+    /// `status.details`; null if absent.
     pub details: Value,
     /// `warnings`.
     pub warnings: Vec<String>,
@@ -38,12 +38,12 @@ pub struct Verdict {
     pub annotations: BTreeMap<String, String>,
     /// `patch`, decoded.
     pub patch: Option<Value>,
-    /// The whole.
+    /// The whole `response`.
     pub raw: Value,
 }
 
 impl Answer {
-    /// The body as JSON; null when it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl Answer {
     /// The verdict of an answer with HTTP status 200.
     ///
     /// # Panics
-    /// When this is no AdmissionReview.
+    /// When the body is not an AdmissionReview.
     pub fn verdict(&self) -> Verdict {
         assert_eq!(self.status, 200, "{self:?}");
         let review = self.json();
@@ -62,7 +62,7 @@ impl Answer {
 }
 
 impl Verdict {
-    /// From a `response` object; nothing when it lacks what every response has.
+    /// Reads a `response` object; `None` if it lacks a field that every response has.
     pub fn of(response: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let status = &response["status"];

@@ -1,14 +1,14 @@
-//! Part of rig POD: a process runs out of memory, by a control group below the test's own.
+//! Part of rig POD: lets a process run out of memory, with a control group below the test's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A control group in which there is hardly any memory to be had. It is removed when this goes.
+/// A control group with very little memory. It is removed when this is dropped.
 pub struct Cage(PathBuf);
 
 impl Cage {
-    /// One that lets a process have `bytes` more than what it has when it enters. Nothing where the test may not make groups.
+    /// A group in which a process can get `bytes` more than it has when it enters; `None` if the test may not make groups.
     pub fn new(bytes: u64) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -35,7 +35,7 @@ impl Cage {
         Some(cage)
     }
 
-    /// One of its files. Who writes its own process id to `cgroup.procs` is in it from then on.
+    /// One of its files. A process enters the group when its id is written to `cgroup.procs`.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -51,7 +51,7 @@ impl Cage {
 
 impl Drop for Cage {
     fn drop(&mut self) {
-        // Works once nobody is in it; what is left is empty and harmless.
+        // It fails while a process is in the group; what is left then is empty and harmless.
         let _ = fs::remove_dir(&self.0);
     }
 }

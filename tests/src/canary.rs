@@ -1,4 +1,4 @@
-//! I1 and I2: a canary on the same server answers right for the whole test, and no program ends.
+//! I1 and I2: a canary on the same server gives the right answer during the whole test, and no program ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,17 +7,14 @@ use std::time::{Duration, Instant};
 
 use portcullis_testkit::lock;
 
-use crate::{Answer, Pod, Review};
+use crate::{Answer, CANARY, Pod, Review};
 
-/// The name of the canary policy; its id is `cluster/canary`.
-pub const CANARY: &str = "canary";
-
-/// What the guest `counter` answers, always: it counts its calls, and each call has an instance of its own.
+/// The only answer of the guest `counter`: it counts its calls, and each call has its own instance.
 const RIGHT: &str = "call 1 by global, call 1 by memory";
-/// Time between two questions: 50 a second.
+/// The time between two requests: 50 a second.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Asks the canary until it goes.
+/// Calls the canary until this is dropped.
 pub struct Canary {
     stop: Arc<AtomicBool>,
     paused: Arc<Mutex<bool>>,
@@ -26,7 +23,7 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Waits until the canary serves, then asks it 50 times a second. The folder must be [`crate::Folder::with_canary`].
+    /// Waits until the canary serves, then calls it 50 times a second. The folder must be [`crate::Folder::with_canary`].
     ///
     /// # Panics
     /// When the canary does not come to serve.
@@ -44,22 +41,22 @@ impl Canary {
         Self { stop, paused, answers, thread: Some(thread) }
     }
 
-    /// Asks no more until [`Canary::resume`], and no question is on its way: for rows that kill the server which answers.
+    /// Stops calling until [`Canary::resume`], and waits for the last answer: for rows that kill the server.
     pub fn pause(&self) {
         *lock(&self.paused) = true;
     }
 
-    /// Asks again.
+    /// Starts calling again.
     pub fn resume(&self) {
         *lock(&self.paused) = false;
     }
 
-    /// How many right answers there were.
+    /// The number of right answers.
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::SeqCst)
     }
 
-    /// Ends the questions. Every answer was right, and all programs run.
+    /// Stops calling, and asserts that every answer was right and all programs run.
     ///
     /// # Panics
     /// When one was not, or a program has ended.
@@ -81,7 +78,7 @@ impl Drop for Canary {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
-            // The test has failed already, or did not care to finish.
+            // The test has failed already, or did not call `finish`.
             let _ = thread.join();
         }
     }
@@ -99,7 +96,7 @@ impl Asks {
         let (start, mut wrong) = (Instant::now(), Vec::new());
         while !self.stop.load(Ordering::SeqCst) {
             let asked = Instant::now();
-            // Held for the whole question, so that a pause begins after it.
+            // Held for the whole call, so that a pause begins after it.
             let paused = lock(&self.paused);
             if !*paused {
                 let review = Review::pod();

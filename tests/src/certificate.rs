@@ -1,4 +1,4 @@
-//! A certificate authority of the tests' own, and what it signs: good certificates and bad ones.
+//! The certificate authority of the tests, and the good and bad certificates that it signs.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// A new one.
+    /// A new authority.
     ///
     /// # Panics
     /// Never with the names that tests use.
@@ -42,7 +42,7 @@ impl Authority {
         Self { pem: certificate.pem(), der: certificate.der().to_vec(), issuer: Issuer::new(params, key) }
     }
 
-    /// The one that tests trust unless they say otherwise.
+    /// The authority that tests trust by default.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Authority> = LazyLock::new(|| Authority::new("portcullis tests"));
         &SHARED
@@ -53,7 +53,7 @@ impl Authority {
         self.sign(names, |_| ())
     }
 
-    /// A certificate that ended long ago.
+    /// A certificate that expired long ago.
     pub fn expired(&self, names: &[&str]) -> Identity {
         self.sign(names, |params| {
             params.not_before = date_time_ymd(2020, 1, 1);
@@ -61,7 +61,7 @@ impl Authority {
         })
     }
 
-    /// A certificate that ends after this time.
+    /// A certificate that expires after this time.
     pub fn ending_after(&self, time: std::time::Duration, names: &[&str]) -> Identity {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is after 1970");
         self.sign(names, |params| {

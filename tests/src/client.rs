@@ -1,4 +1,4 @@
-//! An HTTP client like the API server's: TLS with a CA of the tests' own, HTTP/1.1, keep-alive.
+//! An HTTP client like that of the API server: TLS with the CA of the tests, HTTP/1.1, keep-alive.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::{Answer, Authority, Identity, Review};
 
-/// One caller, with a pool of connections. Cheap to clone.
+/// A client with a pool of connections. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -27,12 +27,12 @@ fn runtime() -> &'static Runtime {
 }
 
 impl Client {
-    /// A caller of `address` over TLS that trusts [`Authority::shared`].
+    /// A client of `address` over TLS that trusts [`Authority::shared`].
     pub fn tls(address: SocketAddr) -> Self {
         Self::trusting(address, &Authority::shared().pem)
     }
 
-    /// A caller of `address` over TLS that trusts the certificates of a PEM bundle.
+    /// A client of `address` over TLS that trusts the certificates of a PEM bundle.
     ///
     /// # Panics
     /// When the bundle has no certificate.
@@ -40,7 +40,7 @@ impl Client {
         Self::build(Self::common_trusting(bundle), format!("https://{address}"))
     }
 
-    /// A caller of `address` over TLS that shows a certificate.
+    /// A client of `address` over TLS that presents a certificate.
     ///
     /// # Panics
     /// When certificate and key do not belong together.
@@ -51,13 +51,13 @@ impl Client {
         Self::build(builder, format!("https://{address}"))
     }
 
-    /// A caller of `address` over plain HTTP.
+    /// A client of `address` over plain HTTP.
     pub fn plain(address: SocketAddr) -> Self {
         Self::build(Self::common().tls_certs_only([]), format!("http://{address}"))
     }
 
     fn common() -> reqwest::ClientBuilder {
-        // An error says that it is installed already.
+        // It fails if a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         reqwest::Client::builder().no_proxy().http1_only().tcp_nodelay(true).timeout(Duration::from_secs(60))
     }
@@ -71,10 +71,10 @@ impl Client {
         Self { http: builder.build().expect("an HTTP client"), base }
     }
 
-    /// Sends a request. An error is one of transport: no connection, a reset, no answer within 60 s.
+    /// Sends a request. An error is a failure of transport: no connection, a reset, no answer within 60 s.
     ///
     /// # Errors
-    /// The error and its causes, in words.
+    /// The error and its causes, as text.
     pub async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Answer, String> {
         let start = Instant::now();
         let mut request = self.http.request(method, format!("{}{path}", self.base));
@@ -107,7 +107,7 @@ impl Client {
         runtime().block_on(self.send(Method::POST, path, Some(body.into())))
     }
 
-    /// Asks policy `id`.
+    /// Sends a review to policy `id`.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -115,7 +115,7 @@ impl Client {
         self.post(&format!("/validate/{id}"), review.bytes())
     }
 
-    /// Asks policy `id`.
+    /// Sends a review to policy `id`.
     ///
     /// # Panics
     /// When the request fails in transport.

@@ -15,13 +15,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// One that is right so far.
+    /// A clock that shows the right time.
     ///
     /// # Panics
     /// When there is no C compiler to make the library.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("clock-").tempdir().expect("a temporary folder");
-        crate::folder::open_to_all(folder.path());
+        crate::files::open_to_all(folder.path());
         let library = folder.path().join("shift.so");
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library);
@@ -33,7 +33,7 @@ impl Clock {
         Self { folder, shift }
     }
 
-    /// The pod goes by this clock.
+    /// Lets a pod use this clock.
     #[must_use]
     pub fn of(&self, setup: PodSetup) -> PodSetup {
         let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
@@ -43,7 +43,7 @@ impl Clock {
         })
     }
 
-    /// The clock jumps: from now on it is off by so many seconds.
+    /// Lets the clock jump: from now on it is off by so many seconds.
     ///
     /// # Panics
     /// When the file cannot be written.

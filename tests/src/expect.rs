@@ -1,4 +1,4 @@
-//! What a user must see: the words of docs/design/faults.md, section 1, checked at every place where they show.
+//! What a user must see: the outcomes of docs/design/faults.md, section 1, checked wherever they are visible.
 
 use portcullis_contract::{Class, Current, Deviation, Failure, Reason, ReplicaState};
 use serde_json::Value;
@@ -9,17 +9,17 @@ impl Pod {
     /// Waits until a policy serves its newest generation, and that is `generation` (the first is 1).
     ///
     /// # Panics
-    /// When it does not come to that in time.
+    /// When that does not happen in time.
     pub fn wait_current(&self, id: &str, generation: i64) -> Current {
         eventually(&format!("{id} to serve generation {generation}"), || {
             self.evaluator_state()?.current.get(id).filter(|current| current.generation == generation).cloned()
         })
     }
 
-    /// Waits until a policy's newest generation fails for this reason at the evaluator, and gives what it says.
+    /// Waits until a policy's newest generation fails for this reason at the evaluator, and returns its message.
     ///
     /// # Panics
-    /// When it does not come to that in time.
+    /// When that does not happen in time.
     pub fn wait_failure(&self, id: &str, reason: Reason) -> Deviation {
         eventually(&format!("{id} to fail with {reason}"), || {
             let state = self.evaluator_state()?;
@@ -31,8 +31,8 @@ impl Pod {
         })
     }
 
-    /// UNSERVED: waits until a policy fails for this reason with nothing that serves; then its answer, its health check and
-    /// its status say so. Gives the failure.
+    /// UNSERVED: waits until a policy fails for this reason and no generation serves; then its answer, its health check and its status
+    /// say so. Returns the failure.
     ///
     /// # Panics
     /// When one of them says anything else.
@@ -48,7 +48,7 @@ impl Pod {
         deviation.failure.expect("a deviation with this reason has a failure")
     }
 
-    /// Why a policy that fails everywhere is not enforced: requests are refused if it ever was, and else pass.
+    /// Why a policy that fails everywhere is not enforced: requests are refused if it ever was, and admitted otherwise.
     fn word_of_unserved(&self, id: &str) -> &'static str {
         let was_enforced = self.loader.as_ref().filter(|loader| loader.is_alive()).is_none_or(|_| {
             eventually(&format!("the loader's word on {id}"), || {
@@ -59,8 +59,8 @@ impl Pod {
         if was_enforced { "AllReplicasFailed" } else { "NotYetEnforced" }
     }
 
-    /// KEEP: waits until the newest generation fails for this reason while `serving` still answers; then answer, health check
-    /// and status say so. `right` looks at the answer to a pod. Gives the failure.
+    /// KEEP: waits until the newest generation fails for this reason while `serving` still answers; then answer, health check and status
+    /// say so. `right` checks the answer to a pod. Returns the failure.
     ///
     /// # Panics
     /// When one of them says anything else.
@@ -79,7 +79,7 @@ impl Pod {
     /// I3: waits until a policy serves `generation` as its newest, with `Ready=True` and `Degraded=False`.
     ///
     /// # Panics
-    /// When it does not come to that in time.
+    /// When that does not happen in time.
     pub fn assert_recovered(&self, id: &str, generation: i64) {
         self.wait_current(id, generation);
         let health = self.health(id);
@@ -109,10 +109,10 @@ impl Pod {
         }
     }
 
-    /// Waits until a condition of a policy's status is this. Nothing is asked of a pod without a reporter.
+    /// Waits until a condition of a policy's status is this. A pod without a reporter is not checked.
     ///
     /// # Panics
-    /// When it does not come to that in time; the last status is in the text.
+    /// When that does not happen in time; the last status is in the text.
     pub fn wait_condition(&self, id: &str, kind: &str, status: &str, reason: &str) {
         if !self.has_reporter() {
             return;
@@ -127,7 +127,7 @@ impl Pod {
             let found = document
                 .as_ref()
                 .is_some_and(|document| document["status"]["conditions"].as_array().into_iter().flatten().any(wanted));
-            // The last look before the limit tells what was there instead.
+            // The last status before the limit shows what was there instead.
             assert!(found || start.elapsed() + limit / 20 < limit, "waited in vain for {what} in {document:#?}");
             found.then_some(())
         });

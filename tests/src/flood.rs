@@ -1,4 +1,4 @@
-//! Rig FLOOD: strangers who open connections, say little, and come again when they are sent away.
+//! Rig FLOOD: clients that open connections, send little, and reconnect when they are disconnected.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio_rustls::TlsConnector;
 
 use crate::tls;
 
-/// Time between two bytes that are trickled.
+/// The time between two bytes of a slow client.
 const PACE: Duration = Duration::from_secs(1);
-/// Time before somebody who was sent away comes again.
+/// The time before a disconnected client reconnects.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Time between the first connections of two strangers, so that they do not all come in one moment.
+/// The time between the first connections of two clients, so that they do not all connect at once.
 const STAGGER: Duration = Duration::from_micros(200);
 
-/// What one stranger does, again and again.
+/// What one client does, again and again.
 #[derive(Debug, Clone)]
 pub struct Stranger {
     target: SocketAddr,
@@ -32,30 +32,30 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Connects, and is silent.
+    /// Connects, and sends nothing.
     pub fn silent(target: SocketAddr) -> Self {
         Self { target, from: None, over_tls: false, first: Vec::new(), then: Vec::new() }
     }
 
-    /// Comes from this address, which must be one of this machine.
+    /// Connects from this address, which must be one of this machine.
     #[must_use]
     pub fn from(self, address: IpAddr) -> Self {
         Self { from: Some(address), ..self }
     }
 
-    /// Shakes hands first.
+    /// Makes a TLS handshake first.
     #[must_use]
     pub fn over_tls(self) -> Self {
         Self { over_tls: true, ..self }
     }
 
-    /// Says this at once.
+    /// Sends this at once.
     #[must_use]
     pub fn saying(self, bytes: impl Into<Vec<u8>>) -> Self {
         Self { first: bytes.into(), ..self }
     }
 
-    /// Says this, from the beginning again at its end, one byte a second.
+    /// Sends this again and again, one byte a second.
     #[must_use]
     pub fn trickling(self, bytes: impl Into<Vec<u8>>) -> Self {
         Self { then: bytes.into(), ..self }
@@ -81,7 +81,7 @@ impl Stranger {
         }
     }
 
-    /// Until the server ends it. What the server says is dropped.
+    /// Reads and drops what the server sends, until the server closes the connection.
     async fn talk(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
         stream.write_all(&self.first).await?;
         stream.flush().await?;
@@ -126,14 +126,14 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Many strangers at work, until it is dropped.
+/// Many clients, which run until this is dropped.
 pub struct Flood {
     runtime: Option<Runtime>,
     counts: Arc<Counts>,
 }
 
 impl Flood {
-    /// All of them begin. The test holds [`crate::heavy`], for the descriptors.
+    /// Starts all clients. The test must hold [`crate::heavy`], for the descriptors.
     pub fn of(strangers: impl IntoIterator<Item = Stranger>) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().thread_name("flood").build().expect("a runtime");
@@ -143,7 +143,7 @@ impl Flood {
             runtime.spawn(async move {
                 sleep(STAGGER * number).await;
                 loop {
-                    // Sent away or not let in: he comes again in any case.
+                    // Disconnected or not accepted: the client tries again in any case.
                     let _ = stranger.visit(&counts).await;
                     sleep(PAUSE).await;
                 }
@@ -152,12 +152,12 @@ impl Flood {
         Self { runtime: Some(runtime), counts }
     }
 
-    /// Connections that are open now, as the strangers see it.
+    /// The number of connections that are open now, as the clients see it.
     pub fn open(&self) -> u64 {
         self.counts.open.load(Ordering::SeqCst)
     }
 
-    /// Connections that there were so far.
+    /// The number of connections so far.
     pub fn visits(&self) -> u64 {
         self.counts.visits.load(Ordering::SeqCst)
     }

@@ -1,11 +1,13 @@
-//! A folder of policies, and the places where a pod on it keeps the rest.
+//! A folder of policies, and the other folders of a pod on it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::PathBuf;
 
-use crate::{CANARY, Identity, Policy};
+use crate::files::{open_to_all, write_whole};
+use crate::{Identity, Policy};
+
+/// The name of the canary policy; its id is `cluster/canary`.
+pub const CANARY: &str = "canary";
 
 /// Temporary folders of one test: `policies/` for manifests and modules, and beside it `volume/`, `private/`, `status/` and
 /// `tls/` of the pod. A second pod on the same folder finds what the first left.
@@ -14,13 +16,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// With no policy.
+    /// A folder without policies.
     ///
     /// # Panics
     /// When there is no room for temporary files.
     pub fn empty() -> Self {
         let root = tempfile::Builder::new().prefix("portcullis-").tempdir().expect("a temporary folder");
-        // Programs of other users must get through to their own part.
+        // Programs of other users must be able to reach their own part.
         open_to_all(root.path());
         let folder = Self { root };
         for name in ["policies", "policies/modules", "volume", "private", "status", "tls"] {
@@ -29,7 +31,7 @@ impl Folder {
         folder
     }
 
-    /// With the policy that [`crate::Canary`] asks.
+    /// A folder with the policy that [`crate::Canary`] calls.
     pub fn with_canary() -> Self {
         let folder = Self::empty();
         folder.put(&Policy::cluster(CANARY).guest("counter").on("configmaps"));
@@ -51,7 +53,7 @@ impl Folder {
         self.path("volume")
     }
 
-    /// Writes a policy's module where it is another than before, then its manifest to `<name>.yaml`, each by rename.
+    /// Writes a policy's module if it has changed, then its manifest to `<name>.yaml`, each by rename.
     pub fn put(&self, policy: &Policy) {
         if let Some((file, bytes)) = policy.module_file() {
             let path = self.policies().join(file);
@@ -87,20 +89,4 @@ impl Folder {
 
 fn manifest_file(policy: &Policy) -> String {
     format!("{}.yaml", policy.id().replace('/', "-"))
-}
-
-/// Lets every user read a folder.
-pub(crate) fn open_to_all(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
-}
-
-/// Writes a file by rename.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let folder = path.parent().expect("a file is in a folder");
-    fs::create_dir_all(folder).expect("a folder");
-    let temporary = folder.join(format!(".{}.test-tmp", NEXT.fetch_add(1, Ordering::Relaxed)));
-    fs::write(&temporary, bytes)
-        .and_then(|()| fs::rename(&temporary, path))
-        .unwrap_or_else(|error| panic!("failed to write {}: {error}", path.display()));
 }

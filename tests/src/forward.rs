@@ -14,21 +14,21 @@ use portcullis_testkit::lock;
 
 use crate::address;
 
-/// A running proxy. It takes no more connections when this goes.
+/// A running proxy. It accepts no more connections when this is dropped.
 pub struct ForwardProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// What callers must show; nothing for everybody.
+    /// The credentials that clients must send; `None` if it is open to all.
     login: Option<String>,
     tunnels: Mutex<Vec<String>>,
     stop: AtomicBool,
 }
 
 impl ForwardProxy {
-    /// For everybody.
+    /// A proxy that is open to all.
     pub fn open() -> Self {
         Self::start(None)
     }
@@ -51,7 +51,7 @@ impl ForwardProxy {
                     continue;
                 };
                 let shared = Arc::clone(&of_thread);
-                // An error is one side's hanging up.
+                // An error means that one side has closed the connection.
                 thread::spawn(move || drop(shared.serve(stream)));
             }
         });
@@ -63,7 +63,7 @@ impl ForwardProxy {
         self.address.to_string()
     }
 
-    /// Where tunnels were opened to, as their callers named it.
+    /// The targets of the tunnels, as their clients named them.
     pub fn tunnels(&self) -> Vec<String> {
         lock(&self.shared.tunnels).clone()
     }
@@ -103,7 +103,7 @@ impl Shared {
         caller.write_all(b"HTTP/1.1 200 Connected\r\n\r\n")?;
         let (mut up_from, mut up_to) = (caller.try_clone()?, server.try_clone()?);
         thread::spawn(move || {
-            // The other direction tells of the end as well.
+            // The other direction reports the end too.
             let _ = io::copy(&mut up_from, &mut up_to);
             let _ = up_to.shutdown(Shutdown::Write);
         });

@@ -1,20 +1,19 @@
 //! Black-box tests of the real programs: what a test needs to start them, break something, and look.
 //!
-//! A test writes policies into a [`Folder`], starts a [`Pod`] on it, and asks through the pod: [`Pod::ask`] sends an
-//! AdmissionReview, [`Pod::health`], [`Pod::status`] and the states tell what a person or a kubelet would see. What it waits
-//! for is a condition with a time limit ([`eventually`]), never a time that passes. When a test panics, the pod prints what
-//! its programs logged.
+//! A test writes policies into a [`Folder`], starts a [`Pod`] on it, and uses the pod: [`Pod::ask`] sends an AdmissionReview, and
+//! [`Pod::health`], [`Pod::status`] and the states return what a person or a kubelet would see. It waits for conditions with a time
+//! limit ([`eventually`]), and never for a fixed time. When a test panics, the pod prints the logs of its programs.
 //!
-//! The programs are started as they are shipped and no crate of theirs is linked: of the workspace this crate knows only what
-//! is on the wire. README.md has an example.
+//! The programs are started as they are shipped, and none of their crates is linked: this crate knows only the formats on the wire.
+//! README.md has an example.
 //!
 //! ```text
 //! Folder ──► Pod ──► Process (loader, evaluator, reporter)
 //!   │         │
 //!   │         └──► Client ──► Answer        Canary: I1 and I2, for the whole test
 //!   ├─ Policy, guest, wat                   Raw: exact bytes at an exact pace
-//!   └─ Volume                               Flood: strangers with thousands of connections
-//!                                           Source: a scripted place to fetch modules from
+//!   └─ Volume                               Flood: clients with thousands of connections
+//!                                           Source: a scripted server of modules
 //! ```
 #![forbid(unsafe_code)]
 
@@ -26,6 +25,7 @@ mod certificate;
 mod client;
 mod clock;
 mod expect;
+mod files;
 mod flood;
 mod folder;
 mod forward;
@@ -49,12 +49,12 @@ mod wait;
 
 pub use answer::{Answer, Verdict};
 pub use cage::Cage;
-pub use canary::{CANARY, Canary};
+pub use canary::Canary;
 pub use certificate::{Authority, Identity};
 pub use client::Client;
 pub use clock::Clock;
 pub use flood::{Flood, Stranger};
-pub use folder::Folder;
+pub use folder::{CANARY, Folder};
 pub use forward::ForwardProxy;
 pub use pod::{Health, Pod};
 pub use policy::Policy;

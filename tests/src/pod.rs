@@ -8,7 +8,7 @@ use portcullis_contract::{EvaluatorState, LoaderState};
 use serde_json::Value;
 
 use crate::address::Addresses;
-use crate::{Answer, Client, Folder, PodSetup, Process, Program, Review, Volume, eventually};
+use crate::{Answer, Client, Process, Program, Review, Volume, eventually};
 
 /// A running pod. Its processes end with it.
 pub struct Pod {
@@ -22,24 +22,18 @@ pub struct Pod {
     pub(crate) client: Client,
 }
 
-/// What `/healthz/policies/<id>` says.
+/// The answer of `/healthz/policies/<id>`.
 #[derive(Debug, Clone)]
 pub struct Health {
-    /// 200, 503 or 500.
+    /// The status: 200, 503 or 500.
     pub code: u16,
-    /// Seconds of `Retry-After`, where there is one.
+    /// The seconds of `Retry-After`, if there is one.
     pub retry_after: Option<u64>,
-    /// Names policy, generation, stage and reason.
+    /// The body, which names policy, generation, stage and reason.
     pub body: String,
 }
 
 impl Pod {
-    /// A pod of all three programs on a folder, with a good certificate. Failures are retried faster than as shipped, so that
-    /// a test sees it.
-    pub fn on(folder: &Folder) -> PodSetup {
-        PodSetup::new(folder)
-    }
-
     /// The loader.
     ///
     /// # Panics
@@ -111,7 +105,7 @@ impl Pod {
         self.addresses.admission()
     }
 
-    /// Kills loader and evaluator, and starts them again with nothing on any volume, as a fresh pod does.
+    /// Kills loader and evaluator, and starts them again with empty volumes, like a fresh pod.
     ///
     /// # Panics
     /// When the folders cannot be emptied.
@@ -126,17 +120,17 @@ impl Pod {
         self.evaluator().start_again();
     }
 
-    /// A caller of the admission port.
+    /// A client of the admission port.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// A caller of the admission port with connections of its own.
+    /// A new client of the admission port, with its own connections.
     pub fn new_client(&self) -> Client {
         if self.plain_http { Client::plain(self.admission()) } else { Client::tls(self.admission()) }
     }
 
-    /// Asks a policy through `/validate/<id>`.
+    /// Sends a review to a policy at `/validate/<id>`.
     ///
     /// # Panics
     /// When the request fails in transport.
@@ -144,7 +138,7 @@ impl Pod {
         self.client.ask(id, review)
     }
 
-    /// Asks a match group through `/admit/<group>`.
+    /// Sends a review to a match group at `/admit/<group>`.
     ///
     /// # Panics
     /// When the request fails in transport.
@@ -191,7 +185,7 @@ impl Pod {
     }
 
     /// The value of one series of the evaluator, by its name and all its labels as they are written
-    /// (`portcullis_swaps_total`); 0 where there is none.
+    /// (`portcullis_swaps_total`); 0 if it does not exist.
     pub fn metric(&self, series: &str) -> f64 {
         let text = self.metrics(Program::Evaluator);
         let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok());
@@ -213,7 +207,7 @@ impl Pod {
         Some(serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{program}: {error} in {}", answer.body)))
     }
 
-    /// A policy's file below the status folder, decoded; nothing while there is none.
+    /// A policy's file below the status folder, decoded; `None` while there is none.
     pub fn status(&self, id: &str) -> Option<Value> {
         let mut folders = vec![self.root.join("status")];
         while let Some(folder) = folders.pop() {

@@ -1,10 +1,10 @@
-//! Policy manifests, by adjectives.
+//! A builder of policy manifests.
 
 use serde_json::{Value, json};
 
 use crate::{guest, guest_with};
 
-/// A manifest in the making, with the module that goes with it.
+/// A builder of a manifest, with its module.
 #[derive(Debug, Clone)]
 pub struct Policy {
     manifest: Value,
@@ -24,7 +24,7 @@ impl Policy {
         }
     }
 
-    /// A Policy of a namespace, else the same.
+    /// A Policy in a namespace, otherwise the same.
     pub fn namespaced(namespace: &str, name: &str) -> Self {
         let mut policy = Self::cluster(name);
         policy.manifest["kind"] = "Policy".into();
@@ -59,7 +59,7 @@ impl Policy {
         self.at(&file)
     }
 
-    /// Runs a kept module of `examples/modules`, written beside the manifest.
+    /// Runs a module of `examples/modules`, written beside the manifest.
     ///
     /// # Panics
     /// When there is no such file.
@@ -87,31 +87,31 @@ impl Policy {
         self
     }
 
-    /// With these settings.
+    /// Sets the settings.
     #[must_use]
     pub fn settings(self, settings: Value) -> Self {
         self.spec("settings", settings)
     }
 
-    /// `protect`, `warn` or `monitor`.
+    /// Sets the mode: `protect`, `warn` or `monitor`.
     #[must_use]
     pub fn mode(self, mode: &str) -> Self {
         self.spec("mode", mode)
     }
 
-    /// With `failurePolicy: Ignore`.
+    /// Sets `failurePolicy: Ignore`.
     #[must_use]
     pub fn ignoring_failure(self) -> Self {
         self.spec("failurePolicy", "Ignore")
     }
 
-    /// May mutate, and so is in a mutating match group.
+    /// Makes it mutating, and so a member of a mutating match group.
     #[must_use]
     pub fn mutating(self) -> Self {
         self.spec("mutating", true)
     }
 
-    /// Its longest evaluation, in seconds; the API server waits as long.
+    /// Sets how long one evaluation may take, in seconds; the API server waits as long.
     #[must_use]
     pub fn timeout(self, seconds: u32) -> Self {
         self.spec("timeoutEvalSeconds", seconds).spec("timeoutSeconds", seconds.max(10))
@@ -145,10 +145,10 @@ impl Policy {
         }
     }
 
-    /// The match group: the same that the loader computes.
+    /// The id of its match group, as the loader computes it.
     ///
     /// # Panics
-    /// When the manifest is none.
+    /// When the manifest is not valid.
     pub fn group(&self) -> String {
         let policy: portcullis_api::Policy = serde_json::from_value(self.manifest.clone()).expect("a manifest");
         portcullis_contract::group_id(&policy.match_part()).to_string()
@@ -159,7 +159,7 @@ impl Policy {
         &self.manifest
     }
 
-    /// The module to be written beside it: its path from the manifest's folder, and its bytes.
+    /// The module to be written beside it: its path relative to the manifest, and its bytes.
     pub fn module_file(&self) -> Option<(&str, &[u8])> {
         Some((self.manifest["spec"]["module"].as_str()?, self.module.as_deref()?))
     }

@@ -19,21 +19,21 @@ use crate::{LIMIT, Usage};
 /// How a program is started.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// For messages.
+    /// Its name in messages.
     pub name: String,
     /// Its file.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Added to the environment, from which all `PORTCULLIS_…` and proxy settings are taken first.
+    /// Additional environment variables. All `PORTCULLIS_…` and proxy settings are removed from the environment first.
     pub env: Vec<(String, String)>,
-    /// A command line put before the program's, which must end in `exec` so that the process keeps its id.
+    /// A command line in front of the program's; it must end in `exec`, so that the process keeps its id.
     pub wrapper: Vec<String>,
-    /// The user it runs as, where the test is root.
+    /// The user id that it runs as; needs root.
     pub user: Option<u32>,
 }
 
-/// A running program, or one that ended. It is killed when this goes, with the processes that it started.
+/// A program that runs or has ended. It is killed when this is dropped, with the processes that it started.
 pub struct Process {
     name: String,
     launch: Mutex<Launch>,
@@ -59,7 +59,7 @@ impl Process {
         process
     }
 
-    /// Starts it once more, as a kubelet would, after it has ended. Logs go on.
+    /// Starts it again after it has ended, like a kubelet. The logs are continued.
     ///
     /// # Panics
     /// When it runs, or cannot be started.
@@ -102,7 +102,7 @@ impl Process {
         });
     }
 
-    /// Sets or takes an environment variable, from the next start on.
+    /// Sets or removes an environment variable, from the next start on.
     pub fn set_env(&self, name: &str, value: Option<&str>) {
         let env = &mut lock(&self.launch).env;
         env.retain(|(key, _)| key != name);
@@ -148,7 +148,7 @@ impl Process {
     /// Waits until it ends.
     ///
     /// # Panics
-    /// When it goes on for longer than `limit`.
+    /// When it still runs after `limit`.
     pub fn wait_for_end(&self, limit: Duration) -> ExitStatus {
         eventually_within(limit, &format!("the end of {}", self.name), || self.ended())
     }
@@ -162,12 +162,12 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("the process is there");
     }
 
-    /// Kills it with all that it started, and waits for its end.
+    /// Kills it with all its children, and waits for its end.
     pub fn kill(&self) {
         if let Some(child) = lock(&self.child).as_ref()
             && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         {
-            // The group may be gone already, which is what is wanted.
+            // It fails if the group has ended already.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
         if self.is_alive() {
@@ -175,7 +175,7 @@ impl Process {
         }
     }
 
-    /// What it uses.
+    /// The resources that it uses.
     pub fn usage(&self) -> Usage {
         Usage::of(self.pid())
     }
@@ -196,7 +196,7 @@ impl Process {
     /// When none comes, or the program ends before.
     pub fn wait_for_log(&self, what: &str, mut is: impl FnMut(&Value) -> bool) -> Value {
         eventually_within(LIMIT, &format!("{what} in the log of {}", self.name), || {
-            // The end is looked at first: what was logged before it is still found.
+            // The end is checked first, so that lines from just before the end are found.
             let ended = self.ended();
             let found = self.logs().into_iter().find(|line| is(line));
             if let (Some(status), None) = (ended, &found) {

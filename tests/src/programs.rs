@@ -1,4 +1,4 @@
-//! Where the programs are. Nothing is built here.
+//! Finds the programs. Nothing is built here.
 
 use std::env;
 use std::fmt;

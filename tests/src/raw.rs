@@ -1,4 +1,4 @@
-//! Rig RAW: a caller that sends exact bytes at an exact pace, over TCP or TLS.
+//! Rig RAW: a client that sends exact bytes at an exact pace, over TCP or TLS.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::{LIMIT, tls};
 /// One connection.
 pub struct Raw {
     stream: Stream,
-    /// Read and not taken yet.
+    /// The bytes that were read and not used yet.
     buffer: Vec<u8>,
 }
 
@@ -23,14 +23,14 @@ enum Stream {
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-/// One HTTP answer, as it came.
+/// One HTTP answer, as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawResponse {
     /// The status.
     pub status: u16,
-    /// Head without the blank line, in lower case.
+    /// The head without the blank line, in lower case.
     pub head: String,
-    /// As long as the head says.
+    /// The body, as long as the head says.
     pub body: String,
 }
 
@@ -103,20 +103,20 @@ impl Raw {
         self.writer().flush()
     }
 
-    /// Sends one byte after the other with a pause behind each, until all are sent or the server has hung up.
+    /// Sends the bytes one by one with a pause after each, until all are sent or the server has hung up.
     ///
     /// # Errors
     /// When the server has hung up.
     pub fn send_slowly(&mut self, bytes: impl AsRef<[u8]>, pause: Duration) -> io::Result<()> {
         for byte in bytes.as_ref() {
             self.send([*byte])?;
-            // What is sent into a closed connection is lost without a word; a reset comes with the next byte only.
+            // The first byte into a closed connection is lost silently; only the next one fails with a reset.
             thread::sleep(pause);
         }
         Ok(())
     }
 
-    /// Sends no more; still reads.
+    /// Closes the sending side; it can still read.
     ///
     /// # Errors
     /// When the connection is gone.
@@ -157,7 +157,7 @@ impl Raw {
         Ok(RawResponse { status, head, body: String::new() })
     }
 
-    /// Reads one HTTP answer if it comes within `limit`; what came of it stays for the next try.
+    /// Reads one HTTP answer if it arrives within `limit`; a part of it stays for the next try.
     ///
     /// # Errors
     /// When the connection ends before it is whole.
@@ -171,7 +171,7 @@ impl Raw {
         }
     }
 
-    /// Waits for a head; gives where it ends in the buffer, its status and its text.
+    /// Waits for a head; returns where it ends in the buffer, its status and its text.
     fn head(&mut self) -> io::Result<(usize, u16, String)> {
         let end = loop {
             if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -185,7 +185,7 @@ impl Raw {
         Ok((end + 4, status, head))
     }
 
-    /// Waits for bytes and gives them, whatever they are.
+    /// Waits for bytes and returns them, whatever they are.
     ///
     /// # Errors
     /// When the connection ends, or nothing comes for [`LIMIT`].
@@ -196,19 +196,19 @@ impl Raw {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Waits until the server ends the connection, and gives the time that this took; nothing when it does not within
-    /// `limit`. What it sends meanwhile is dropped.
+    /// Waits until the server closes the connection, and returns how long that took; `None` if it does not within `limit`. What it sends
+    /// meanwhile is dropped.
     pub fn closed_within(&mut self, limit: Duration) -> Option<Duration> {
         let start = Instant::now();
         let time = self.time_to_close(start, limit);
-        // One that is gone cannot be set.
+        // It fails if the connection is gone.
         let _ = self.socket().set_read_timeout(Some(LIMIT));
         time
     }
 
     fn time_to_close(&mut self, start: Instant, limit: Duration) -> Option<Duration> {
         while let Some(left) = limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
-            // A time-out that cannot be set is on a connection that is gone.
+            // It fails if the connection is gone.
             if self.socket().set_read_timeout(Some(left)).is_err() {
                 return Some(start.elapsed());
             }
@@ -246,7 +246,7 @@ impl Raw {
     }
 }
 
-/// A request as bytes: JSON with its length, unless `headers` say otherwise; a header without a value is left out.
+/// A request as bytes: JSON with its length, unless `headers` say otherwise; headers with an empty value are left out.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let length = body.len().to_string();

@@ -22,22 +22,22 @@ use crate::{Authority, Folder, Launch, Process, TokenService, address, eventuall
 
 /// The user that may pull and push where there is a login.
 const USER: &str = "portcullis";
-/// His password, which is a secret (I4).
+/// The user's password, which is a secret (I4).
 const PASSWORD: &str = "portcullis-marker-password";
 /// The user with the bcrypt hash of his password.
 const HTPASSWD: &str = "portcullis:$2y$04$E2zt64pYOqfx0HpBnHkxpuUdGCBU6Ea29Idna0HOS9SWgVWWg5Im2\n";
 
-/// What a registry wants to see.
+/// The authentication of a registry.
 enum Login<'a> {
     Nobody,
     Password,
     Tokens(&'a TokenService),
 }
 
-/// A running registry. It ends when this goes.
+/// A running registry. It ends when this is dropped.
 pub struct Registry {
     host: String,
-    /// What it keeps, and its settings.
+    /// The folder of its data and settings.
     _root: TempDir,
     ca: PathBuf,
     docker: PathBuf,
@@ -46,22 +46,22 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Over plain HTTP, for everybody.
+    /// A registry over plain HTTP, open to all.
     pub fn plain() -> Self {
         Self::start(false, &Login::Nobody)
     }
 
-    /// Over TLS with a certificate of [`Authority::shared`] for its address and for `registry.example`, for everybody.
+    /// A registry over TLS, open to all, with a certificate of [`Authority::shared`] for its address and for `registry.example`.
     pub fn tls() -> Self {
         Self::start(true, &Login::Nobody)
     }
 
-    /// Over TLS, with a user and a password.
+    /// A registry over TLS, with a user and a password.
     pub fn with_login() -> Self {
         Self::start(true, &Login::Password)
     }
 
-    /// Over TLS, with tokens of a service.
+    /// A registry over TLS, with tokens of a service.
     pub fn with_tokens(tokens: &TokenService) -> Self {
         Self::start(true, &Login::Tokens(tokens))
     }
@@ -152,7 +152,7 @@ impl Registry {
     /// Pushes a module as `repository:tag`, and gives the digests of its manifest and of itself.
     ///
     /// # Panics
-    /// When the registry does not take it.
+    /// When the registry refuses it.
     pub fn push(&self, name: &str, module: &[u8]) -> (Digest, Digest) {
         let manifest = Manifest::of_module(module, BTreeMap::new());
         (self.push_artifact(name, &manifest, module), Digest::of(module))
@@ -168,7 +168,7 @@ impl Registry {
     /// made of its digest.
     ///
     /// # Panics
-    /// When the registry does not take it.
+    /// When the registry refuses it.
     pub fn sign(&self, repository: &str, signed: &Digest, key: &KeyPair) {
         let statement = json!({
             "critical": {
@@ -191,7 +191,7 @@ impl Registry {
     /// Puts an index of one manifest of the repository, which has `size` bytes, under a tag.
     ///
     /// # Panics
-    /// When the registry does not take it.
+    /// When the registry refuses it.
     pub fn push_index(&self, repository: &str, tag: &str, of: &Digest, size: usize) {
         let index = json!({
             "schemaVersion": 2, "mediaType": INDEX_TYPE,
@@ -227,12 +227,12 @@ impl Registry {
         }
     }
 
-    /// How many blobs were given out.
+    /// How many blobs were downloaded.
     pub fn blobs_given(&self) -> usize {
         self.count("/blobs/sha256:")
     }
 
-    /// How many manifests were given out.
+    /// How many manifests were downloaded.
     pub fn manifests_given(&self) -> usize {
         self.count("/manifests/")
     }
@@ -242,7 +242,7 @@ impl Registry {
         self.process.lines().iter().filter(|line| is_one(line)).count()
     }
 
-    /// Stops it; what it keeps stays.
+    /// Stops it; its data stay.
     pub fn stop(&self) {
         self.process.kill();
     }

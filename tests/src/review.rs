@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-/// An AdmissionReview in the making. It starts as the creation of a pod of some 6 KB, which is what a real one has.
+/// A builder of an AdmissionReview. It begins as the creation of a pod of about 6 KB, the size of a real one.
 #[derive(Debug, Clone)]
 pub struct Review(Value);
 
@@ -39,7 +39,7 @@ impl Review {
         }))
     }
 
-    /// With another value at a JSON pointer below `request`, for instance `/object/metadata/name`.
+    /// Sets the value at a JSON pointer below `request`, for instance `/object/metadata/name`.
     ///
     /// # Panics
     /// When the place's parent is not there.
@@ -52,21 +52,21 @@ impl Review {
         self
     }
 
-    /// With a label on the object.
+    /// Sets a label of the object.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.0["request"]["object"]["metadata"]["labels"][key] = value.into();
         self
     }
 
-    /// The first container is privileged.
+    /// Makes the first container privileged.
     #[must_use]
     pub fn privileged(mut self) -> Self {
         self.0["request"]["object"]["spec"]["containers"][0]["securityContext"]["privileged"] = true.into();
         self
     }
 
-    /// The object is deleted: there is an old one and no new one.
+    /// Makes it a deletion: there is an old object and no new one.
     #[must_use]
     pub fn deleting(mut self) -> Self {
         let request = &mut self.0["request"];

@@ -1,4 +1,4 @@
-//! I4: secrets are planted where the product gets to see them, and looked for where it speaks.
+//! I4: secrets are planted in the product's inputs, and looked for in its outputs.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::{Pod, Program};
 pub struct Secret(String);
 
 impl Secret {
-    /// A new one; `name` says in a failed test where it was planted.
+    /// A new secret; `name` says in a failed test where it was planted.
     pub fn planted_in(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(format!("s3cr3t-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// One that is there already.
+    /// An existing secret.
     pub fn known(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -27,10 +27,10 @@ impl Secret {
         &self.0
     }
 
-    /// The secret is in no log, no metric, no health check.
+    /// Asserts that the secret is in no log, no metric and no health check.
     ///
     /// # Panics
-    /// When it is.
+    /// When it is in one.
     pub fn assert_not_logged(&self, pod: &Pod) {
         for process in pod.processes() {
             for line in process.lines() {
@@ -46,7 +46,7 @@ impl Secret {
         }
     }
 
-    /// The secret is nowhere: no log, metric, health check, state or status file.
+    /// Asserts that the secret is in no log, metric, health check, state or status file.
     ///
     /// # Panics
     /// When it is.
@@ -59,7 +59,7 @@ impl Secret {
         self.assert_not_below(&pod.path("status"));
     }
 
-    /// The secret is in no file below a folder.
+    /// Asserts that the secret is in no file below a folder.
     ///
     /// # Panics
     /// When it is.
@@ -74,7 +74,7 @@ impl Secret {
         }
     }
 
-    /// The secret is not in a text.
+    /// Asserts that the secret is not in a text.
     ///
     /// # Panics
     /// When it is.

@@ -1,13 +1,13 @@
-//! How a pod is to be: which programs, with which settings, and what is broken from the start.
+//! The setup of a pod: its programs, their settings, and what is broken from the start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::address::Addresses;
-use crate::folder::open_to_all;
+use crate::files::open_to_all;
 use crate::{Authority, Client, Folder, Launch, Pod, Process, Program, address, program};
 
-/// How a pod is to be.
+/// The setup of a pod.
 #[derive(Debug, Clone)]
 pub struct PodSetup {
     root: PathBuf,
@@ -44,8 +44,16 @@ impl Knobs {
     }
 }
 
+impl Pod {
+    /// A pod with all three programs on a folder, with a good certificate. Failures are retried faster than by default, so that tests see
+    /// it.
+    pub fn on(folder: &Folder) -> PodSetup {
+        PodSetup::new(folder)
+    }
+}
+
 impl PodSetup {
-    /// All three programs with the settings that suit tests.
+    /// All three programs, with settings for tests.
     pub(crate) fn new(folder: &Folder) -> Self {
         folder.identify(&Authority::shared().identity(&[&address::loopback().to_string(), "localhost"]));
         Self {
@@ -133,21 +141,21 @@ impl PodSetup {
         self
     }
 
-    /// With another volume than the folder's.
+    /// Uses another volume than the folder's.
     #[must_use]
     pub fn volume(mut self, path: &Path) -> Self {
         path.clone_into(&mut self.volume);
         self
     }
 
-    /// The admission port speaks plain HTTP.
+    /// Lets the admission port speak plain HTTP.
     #[must_use]
     pub fn plain_http(mut self) -> Self {
         self.plain_http = true;
         self
     }
 
-    /// The evaluator runs as another user than the loader, as in a cluster. Needs root.
+    /// Runs the evaluator as another user than the loader, as in a cluster. Needs root.
     #[must_use]
     pub fn separate_users(mut self) -> Self {
         self.separate_users = true;
@@ -164,7 +172,7 @@ impl PodSetup {
         pod
     }
 
-    /// A copy of a program where every user can get at it: the folder it was built in may be below somebody's home.
+    /// Copies a program to a folder that every user can reach, unlike the folder in which it was built.
     fn open_copy(&self, program_: Program) -> PathBuf {
         let copy = self.root.join(program_.name());
         std::fs::copy(program(program_), &copy).expect("a copy of the program");

@@ -1,4 +1,4 @@
-//! A Sigstore of the tests' own: an authority that gives certificates to signers, and the logs that attest them.
+//! The Sigstore of the tests: an authority that issues certificates to signers, and the logs that attest them.
 //!
 //! It signs as `cosign sign` does with an identity, both the older way (annotations beside a statement) and the newer (a
 //! bundle). Tests of `crates/registry` compile this file too.
@@ -19,16 +19,16 @@ use serde_json::{Value, json};
 pub const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 /// The media type of an in-toto statement.
 const IN_TOTO: &str = "application/vnd.in-toto+json";
-/// What a statement says that is a signature.
+/// The type of a statement that is a signature.
 pub const SIGN: &str = "https://sigstore.dev/cosign/sign/v1";
 /// The issuer of the identities of GitHub's workflows.
 pub const GITHUB: &str = "https://token.actions.githubusercontent.com";
 
-/// Authority and logs.
+/// An authority and logs.
 pub struct Sigstore {
     /// The root of all certificates.
     pub root: Authority,
-    /// Gives certificates to signers.
+    /// The authority that issues certificates to signers.
     pub intermediate: Authority,
     /// The certificate transparency log.
     pub ct: Log,
@@ -36,7 +36,7 @@ pub struct Sigstore {
     pub rekor: Log,
 }
 
-/// One that gives certificates.
+/// An issuer of certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: Certificate,
@@ -48,16 +48,16 @@ pub struct Log {
     key: KeyPair,
 }
 
-/// What a certificate says of its holder.
+/// The content of a certificate.
 #[derive(Clone)]
 pub struct Holder {
-    /// Who issued the identity.
+    /// The issuer of the identity.
     pub issuer: String,
     /// A mail address (with `@`) or a URI.
     pub subject: String,
     /// `owner/repository`, in certificates of workflows.
     pub repository: Option<String>,
-    /// When the certificate begins, in seconds since 1970. It ends ten minutes later.
+    /// When the certificate begins to be valid, in seconds since 1970. It expires ten minutes later.
     pub from: u64,
     /// Whether a certificate transparency log has seen it.
     pub is_logged: bool,
@@ -91,21 +91,21 @@ impl Holder {
         }
     }
 
-    /// Somebody with a mail address.
+    /// An identity with a mail address.
     pub fn person(issuer: &str, mail: &str) -> Self {
         let (issuer, subject) = (issuer.to_owned(), mail.to_owned());
         Self { issuer, subject, repository: None, ..Self::workflow("none/none") }
     }
 }
 
-/// Seconds since 1970, some days ago. Certificates of then have ended long since.
+/// A time some days ago, in seconds since 1970. Certificates from then have expired long since.
 pub fn days_ago(days: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     now.as_secs() - days * 24 * 3600
 }
 
 impl Sigstore {
-    /// A new one, with keys that nobody else has.
+    /// A new one, with new keys.
     pub fn new() -> Self {
         let root = Authority::new("tests root", None);
         let intermediate = Authority::new("tests intermediate", Some(&root));
@@ -327,7 +327,7 @@ pub fn hashed_record(statement: &[u8], signature: &[u8], pem: &str) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// What a log signs as its promise, in canonical form: the names stand in order.
+/// What a log signs as its promise, in canonical form: with sorted names.
 fn payload(log: &Log, body: &[u8], at: u64, index: u64) -> Value {
     let id: String = log.id().iter().map(|byte| format!("{byte:02x}")).collect();
     json!({"body": STANDARD.encode(body), "integratedTime": at, "logID": id, "logIndex": index})

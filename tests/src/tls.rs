@@ -1,4 +1,4 @@
-//! TLS of the tests' own servers and raw callers, good and bad.
+//! TLS of the tests' own servers and raw clients, good and bad.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::{Authority, Identity, address};
 /// The TLS of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
-    /// None: plain HTTP.
+    /// No TLS: plain HTTP.
     Off,
     /// A certificate of [`Authority::shared`].
     Trusted,
-    /// The same, long ended.
+    /// An expired certificate of [`Authority::shared`].
     Expired,
-    /// The same, for another host.
+    /// A certificate of [`Authority::shared`] for another host.
     OtherHost,
-    /// A certificate of an authority that nobody knows.
+    /// A certificate of an unknown authority.
     UnknownAuthority,
-    /// A server that can do TLS 1.1 and no more.
+    /// TLS 1.1 only.
     OldVersion,
 }
 
 impl Tls {
-    /// The server's side; nothing where there is no TLS, or none that is whole.
+    /// The configuration of the server; `None` without TLS, or with a version that rustls does not have.
     pub(crate) fn server(self) -> Option<Arc<ServerConfig>> {
         let own = address::loopback().to_string();
         let names = [own.as_str(), "localhost"];
@@ -49,7 +49,7 @@ fn server(identity: &Identity) -> Arc<ServerConfig> {
     Arc::new(builder.with_single_cert(vec![certificate], key).expect("the key is that of the certificate"))
 }
 
-/// A caller's side that trusts [`Authority::shared`].
+/// The configuration of a client that trusts [`Authority::shared`].
 pub(crate) fn client(versions: &[&'static SupportedProtocolVersion], alpn: &[&str]) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(Authority::shared().der.clone())).expect("an authority");
@@ -60,7 +60,7 @@ pub(crate) fn client(versions: &[&'static SupportedProtocolVersion], alpn: &[&st
     Arc::new(config)
 }
 
-/// The ServerHello of TLS 1.1, which no client of today goes along with.
+/// The ServerHello of TLS 1.1, which no present client accepts.
 pub(crate) fn old_server_hello() -> Vec<u8> {
     let mut hello = vec![0x03, 0x02];
     hello.extend([0x5a; 32]);

@@ -1,5 +1,5 @@
-//! A token service as registries name it in a challenge (Docker's token and OAuth2 specifications): it gives JSON web tokens,
-//! which a real registry checks.
+//! A token service as registries name it in a challenge (Docker's token and OAuth2 specifications). It issues JSON web tokens, which a
+//! real registry checks.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,10 +13,10 @@ use crate::{Asked, Reply, Secret, Source};
 
 /// The registry's name at the service.
 pub(crate) const SERVICE: &str = "tests";
-/// Who gives the tokens.
+/// The issuer of the tokens.
 pub(crate) const ISSUER: &str = "token service of the tests";
 
-/// A running token service. Everybody may pull from repositories below `public/`; who has a login may do all.
+/// A running token service. Everyone may pull from repositories below `public/`; users with a login may do everything.
 pub struct TokenService {
     source: Source,
     /// The certificate of its key, PEM.
@@ -24,7 +24,7 @@ pub struct TokenService {
     identity: Secret,
 }
 
-/// What the service knows.
+/// The state of the service.
 struct Issuer {
     key: KeyPair,
     certificate_der: Vec<u8>,
@@ -33,7 +33,7 @@ struct Issuer {
 }
 
 impl TokenService {
-    /// A service that knows this user and password, and an identity token of its own.
+    /// A service that accepts this user and password, and a new identity token.
     ///
     /// # Panics
     /// When it cannot listen.
@@ -57,17 +57,17 @@ impl TokenService {
         self.source.url("/token")
     }
 
-    /// What signs its tokens, PEM.
+    /// The certificate of the key that signs its tokens, as PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// The identity token that it takes.
+    /// The identity token that it accepts.
     pub fn identity(&self) -> &Secret {
         &self.identity
     }
 
-    /// All that it was asked.
+    /// All requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.source.asked()
     }
@@ -118,7 +118,7 @@ fn field(form: &str, name: &str) -> Option<String> {
     Some(value.replace("%20", " "))
 }
 
-/// What of `repository:<name>:<actions>` is granted.
+/// The actions of `repository:<name>:<actions>` that are granted.
 fn granted(scope: &str, is_known: bool) -> Value {
     let mut parts = scope.splitn(3, ':');
     let (kind, name, actions) = (parts.next(), parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What a process uses, from `/proc`: for I5, and for limits on memory.
+//! The resources that a process uses, from `/proc`: for I5, and for limits on memory.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +17,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What process `pid` uses now.
+    /// The usage of process `pid` now.
     ///
     /// # Panics
     /// When there is no such process.

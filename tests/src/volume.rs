@@ -1,4 +1,4 @@
-//! Rig VOL: the shared volume, changed by hand, and one that is small.
+//! Rig VOL: the shared volume, changed by the test, and a small volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use portcullis_contract::{Candidate, MANIFEST_FILE, Manifest, PolicyEntry};
 
 use crate::eventually;
-use crate::folder::{open_to_all, write_whole};
+use crate::files::{open_to_all, write_whole};
 
 /// A volume, seen from outside.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Volume {
     /// The manifest, once there is one.
     ///
     /// # Panics
-    /// When there is none in time, or it is not whole: the loader publishes whole ones only.
+    /// When there is none in time, or it is incomplete: the loader only publishes complete ones.
     pub fn manifest(&self) -> Manifest {
         let bytes = eventually("a manifest", || fs::read(self.manifest_path()).ok());
         Manifest::decode(&bytes).expect("a published manifest is whole")
@@ -88,7 +88,7 @@ impl Volume {
         self.0.join("artifacts")
     }
 
-    /// The names of the artifacts, sorted; temporary files and what is kept beside an artifact are not among them.
+    /// The names of the artifacts, sorted, without temporary files and files beside an artifact.
     pub fn artifacts(&self) -> Vec<String> {
         let is_artifact = |name: &String| !name.starts_with('.') && name.ends_with(".cwasm");
         let mut names: Vec<_> = names(&self.artifacts_folder()).into_iter().filter(is_artifact).collect();
@@ -124,7 +124,7 @@ pub struct SmallVolume {
 }
 
 impl SmallVolume {
-    /// One of `size` (`8m`). Nothing, with a loud line, where the test may not mount.
+    /// A file system of `size` (`8m`). If the test may not mount, prints so and returns `None`.
     ///
     /// # Panics
     /// When there is no room for a temporary folder.
@@ -184,7 +184,7 @@ impl SmallVolume {
 
 impl Drop for SmallVolume {
     fn drop(&mut self) {
-        // Lazily: a program that still ends may have files open.
+        // Lazily: a program that is ending may have files open.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

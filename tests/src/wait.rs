@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit};
 /// for it goes on as soon as it happens.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Descriptors that are enough for every test.
+/// A number of descriptors that is enough for every test.
 const MANY: u64 = 1 << 16;
 
 /// Looks until there is something, [`LIMIT`] at most.
@@ -22,7 +22,7 @@ pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     eventually_within(LIMIT, what, look)
 }
 
-/// Sets a flag when it goes, so that callers in other threads end also when the test fails.
+/// Sets a flag when it is dropped, so that other threads end even if the test fails.
 pub struct StopOnDrop<'f>(pub &'f AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -31,20 +31,20 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Held by tests that take most of the machine: one of them at a time, beside the light ones.
+/// A lock for tests that use most of the machine: only one of them runs at a time, beside light ones.
 pub fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::new(());
     allow_many_connections();
     lock(&HEAVY)
 }
 
-/// From now on the test may open thousands of connections, and so may the programs that it starts.
+/// Lets the test, and the programs that it starts, open thousands of connections.
 pub fn allow_many_connections() {
     static DESCRIPTORS: Once = Once::new();
     DESCRIPTORS.call_once(|| {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let current = limit.maximum.map_or(MANY, |maximum| maximum.min(MANY));
-        // Where this is refused, a test that needs more says so itself.
+        // If this is refused, a test that needs more says so itself.
         let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     });
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::programs::Profile;
 use crate::workspace::Workspace;
-use crate::{e2e, network, programs, tools};
+use crate::{network, programs, test_images, tools};
 
 /// The crate that starts control planes, and its tests.
 pub(crate) const PACKAGE: &str = "portcullis-e2e";
@@ -26,7 +26,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<ExitCode> 
         tools::node()?;
     }
     if is_run && has_node && !asks_for_help {
-        e2e::make_images(workspace, &mut command)?;
+        test_images::make(workspace, &mut command)?;
     } else if is_run && !asks_for_help {
         programs::build(workspace, &programs::all(), Profile::Dev)?;
         command.env("PORTCULLIS_BIN_DIR", workspace.bin_dir(Profile::Dev.dir()));

@@ -2,19 +2,15 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{cluster, images, network, tools};
+use crate::{cluster, images, network, test_images, tools};
 
 /// The binary of these tests.
 pub(crate) const TESTS: &str = "chart_promises";
-
-/// The environment variable with the folder of the images.
-const IMAGES: &str = "PORTCULLIS_IMAGES_DIR";
 
 /// The environment variable with the folder for evidence of failed tests.
 const LOGS: &str = "PORTCULLIS_E2E_LOGS";
@@ -57,10 +53,10 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
             ensure!(wanted.modules_address.is_none(), "--modules-address is for a cluster that KUBECONFIG names");
             tools::node()?;
             cluster::build(workspace)?;
-            let folder = images_dir(workspace, wanted.release);
+            let folder = test_images::folder(workspace, wanted.release);
             images::run(workspace, &images::Wanted::all(!wanted.release, &folder))?;
             network::own(&mut test)?;
-            test.env(IMAGES, folder);
+            test.env(test_images::VARIABLE, folder);
         }
     }
     complete(&mut test, workspace, &wanted.args);
@@ -101,7 +97,7 @@ fn choose_faults(test: &mut Command, wanted: &Wanted) {
     }
 }
 
-/// Adds what chooses the tests to a `cargo test` that will find images in [`images_dir`].
+/// Adds what chooses the tests to a `cargo test` that will find images in [`test_images::folder`].
 fn complete(test: &mut Command, workspace: &Workspace, args: &[OsString]) {
     test.args(["--quiet", "--no-fail-fast", "--package", cluster::PACKAGE, "--test", TESTS]).args(args);
     if !args.iter().any(|arg| arg == "--") {
@@ -113,28 +109,7 @@ fn complete(test: &mut Command, workspace: &Workspace, args: &[OsString]) {
 /// The environment of the tests in `cargo xtask test`: a cluster of their own, with images for tests.
 pub(crate) fn set_up(test: &mut Command, workspace: &Workspace) {
     test.args(ARGS).env(LOGS, workspace.target.join("e2e"));
-    test.env(IMAGES, images_dir(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");
-}
-
-/// Makes images for tests, and sets their folder for a command.
-pub(crate) fn make_images(workspace: &Workspace, command: &mut Command) -> Result<()> {
-    let folder = images_dir(workspace, false);
-    images::run(workspace, &images::Wanted::all(true, &folder))?;
-    command.env(IMAGES, folder);
-    Ok(())
-}
-
-/// The command that makes images for tests.
-pub(crate) fn images_command(workspace: &Workspace) -> Result<Command> {
-    let mut command = Command::new(env::current_exe().context("failed to find this program")?);
-    command.args(["images", "--debug", "--out"]).arg(images_dir(workspace, false));
-    command.env("CARGO_TARGET_DIR", &workspace.target);
-    Ok(command)
-}
-
-/// The folder of test images, apart from those for users.
-fn images_dir(workspace: &Workspace, is_release: bool) -> PathBuf {
-    workspace.target.join(if is_release { "images" } else { "images/debug" })
+    test.env(test_images::VARIABLE, test_images::folder(workspace, false)).env_remove("PORTCULLIS_E2E_KUBECONFIG");
 }
 
 #[cfg(test)]

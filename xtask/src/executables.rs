@@ -40,7 +40,7 @@ impl Executables {
         let is_built =
             progress::watch_messages(command, &[], "building the tests", |message| found.extend(executable(message)))?;
         if !is_built {
-            return Ok(vec!["the tests do not build; the compiler's words are above".to_owned()]);
+            return Ok(vec!["the tests do not build; the compiler's output is above".to_owned()]);
         }
         self.0.get_or_init(|| found);
         Ok(Vec::new())

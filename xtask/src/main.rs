@@ -22,6 +22,7 @@ mod progress;
 mod remap;
 mod step;
 mod test;
+mod test_images;
 mod tools;
 mod totals;
 mod workspace;

@@ -59,7 +59,7 @@ pub(crate) fn build(workspace: &Workspace, programs: &[&str], profile: Profile) 
     for (index, program) in programs.iter().enumerate() {
         let label = format!("building {program} ({}/{})", index + 1, programs.len());
         let built = progress::watch_cargo(build_command(workspace, program, profile), &label)?;
-        ensure!(built, "{program} does not build; the compiler's words are above");
+        ensure!(built, "{program} does not build; the compiler's output is above");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! When each replica began to answer with a generation, as its evaluator tells it.
+//! When each replica began to answer with a generation, from the state of its evaluator.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use portcullis_contract::EvaluatorState;
 use portcullis_e2e::Pod;
 
-/// Longer than a long poll.
+/// The timeout of a request, longer than a long poll.
 const SILENCE: Duration = Duration::from_secs(40);
 
 type Seen = HashMap<(String, i64), Instant>;
@@ -45,7 +45,7 @@ impl Follower {
         Self { replicas: pods.iter().map(follow).collect(), is_over }
     }
 
-    /// When the last replica began to answer with this generation of a policy; nothing while one does not.
+    /// When the last replica began to answer with this generation of a policy; `None` while one does not.
     pub(super) fn everywhere(&self, id: &str, generation: i64) -> Option<Instant> {
         let key = (id.to_owned(), generation);
         let times = self.replicas.iter().map(|seen| lock(seen).get(&key).copied());

@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 pub(super) const NAME: &str = "scale";
 /// The pod whose reporter leads.
 const LEADER: &str = "leader";
-/// Most endpoints of one slice, as the controller of Kubernetes makes them.
+/// The largest number of endpoints in one slice, as Kubernetes' controller makes them.
 const SLICE: usize = 100;
-/// Objects that are made at a time.
+/// How many objects are created at the same time.
 const AT_A_TIME: usize = 8;
 
 /// A policy.
@@ -34,14 +34,14 @@ pub(super) struct Replica {
     pub(super) uid: String,
 }
 
-/// Everything that the API server knows.
+/// The objects of the benchmark.
 pub(super) struct Site<'c> {
     cluster: &'c Cluster,
     pub(super) client: Client,
     pub(super) policies: Vec<Policy>,
     pub(super) replicas: Vec<Replica>,
     leader: Option<Child>,
-    // Goes last: it removes what it has made.
+    // Dropped last, as it removes its objects.
     _installation: Installation<'c>,
 }
 
@@ -82,7 +82,7 @@ impl<'c> Site<'c> {
         command
             .args(["--namespace", NAME, "--policy-server", NAME, "--service", SERVICE])
             .args(["--pod-name", LEADER, "--pod-uid", &uid, "--probe-address", "127.0.0.1:0"])
-            // Nobody is there: this pod has no replica of its own.
+            // Nothing listens there: this pod has no replica of its own.
             .args(["--loader-state", "127.0.0.1:1", "--evaluator-state", "127.0.0.1:2"])
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -117,7 +117,7 @@ impl<'c> Site<'c> {
 impl Drop for Site<'_> {
     fn drop(&mut self) {
         if let Some(leader) = &mut self.leader {
-            // It may have ended already, which is what is wanted.
+            // It may have ended already.
             let _ = leader.kill();
             let _ = leader.wait();
         }

@@ -1,4 +1,4 @@
-//! What somebody who watches policies sees: their statuses, how often they are written, and how large the objects are.
+//! Watches policies: their statuses, how often they are written, and how large the objects are.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::site::Site;
 use super::writers::Writers;
 
-/// What the status of a policy says.
+/// The status of a policy, with what the benchmark needs of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) generation: i64,
@@ -42,7 +42,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch.
+    /// Starts to watch.
     pub(super) async fn start(site: &Site<'_>) -> anyhow::Result<Self> {
         let kind = GroupVersionKind::gvk("policies.portcullis.dev", "v1alpha1", "ClusterPolicy");
         let resource = ApiResource::from_gvk_with_plural(&kind, "clusterpolicies");
@@ -56,7 +56,7 @@ impl Watcher {
         Ok(Self { state, task })
     }
 
-    /// Waits until the statuses are so.
+    /// Waits until the statuses fulfil a condition.
     pub(super) async fn until(
         &self,
         limit: Duration,
@@ -88,7 +88,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Counts changes, and begins again where the API server ends the watch.
+/// Counts changes, and watches again if the API server ends the watch.
 async fn follow(api: &Api<DynamicObject>, mut version: String, sender: &watch::Sender<State>) -> anyhow::Result<()> {
     let mut generations: HashMap<String, i64> = HashMap::new();
     loop {

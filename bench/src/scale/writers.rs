@@ -1,4 +1,4 @@
-//! The reports that reporters would write.
+//! Writes the reports that reporters would write.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::site::{NAME, Replica, Site, send};
 
-/// Writes reports. All replicas have the same to say.
+/// The writer of the reports, which are the same for all replicas.
 pub(super) struct Writers {
     client: Client,
     at_a_time: usize,
@@ -79,7 +79,7 @@ impl Writers {
         });
     }
 
-    /// Writes all reports, as many at a time as was asked for.
+    /// Writes all reports, so many at a time.
     pub(super) async fn write_all(&mut self) -> anyhow::Result<()> {
         self.spec.heartbeat = Timestamp::now();
         let reports: Vec<Value> =
@@ -109,7 +109,7 @@ impl Writers {
         (self.writes, self.bytes)
     }
 
-    /// The largest report as the API server keeps it, in bytes of JSON.
+    /// The largest report as the API server stores it, in bytes of JSON.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }
@@ -136,7 +136,7 @@ fn metadata(replica: &Replica) -> Value {
     })
 }
 
-/// Applies a report, and gives the size of the object that the API server then keeps.
+/// Applies a report, and returns the size of the object that the API server then stores.
 async fn write(client: &Client, report: &Value) -> anyhow::Result<u64> {
     let name = report["metadata"]["name"].as_str().unwrap_or_default();
     let path = format!(

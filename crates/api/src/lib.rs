@@ -17,8 +17,8 @@ mod status;
 
 pub use event::{EventType, PolicyEvent};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
-pub use part::{GroupMember, LabelOperator, LabelRequirement, LabelSelector};
-pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, RawSettings, SpecError};
+pub use part::{GroupMember, LabelOperator, LabelRequirement, LabelSelector, RawSettings};
+pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};
 pub use report::{PolicyKey, ReplicaReportSpec, ReportDeviation, ReportFailing, Versions};
 pub use revision::{PolicyReference, RevisionData, RevisionMarks};
 pub use status::{Condition, ConditionType, HistoryEntry, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use portcullis_contract::ContextAwareResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::RawSettings;
+/// A free-form settings object.
+pub type RawSettings = serde_json::Map<String, Value>;
 
 /// Selects objects by their labels (`metav1.LabelSelector`). Both parts must match; an empty selector selects everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

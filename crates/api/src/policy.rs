@@ -12,15 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::PolicyStatus;
-use crate::part::{FreeForm, GroupMember, LabelSelector};
-use crate::schema::validate::validate;
-use crate::schema::{self, rules};
+use crate::part::{FreeForm, GroupMember, LabelSelector, RawSettings};
 
 /// The `apiVersion` of all our kinds.
 pub const API_VERSION: &str = "policies.portcullis.dev/v1alpha1";
-
-/// A free-form settings object.
-pub type RawSettings = serde_json::Map<String, Value>;
 
 /// The two kinds of policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -196,30 +191,6 @@ impl Policy {
                 PolicyId::namespaced(self.metadata.namespace.as_deref().unwrap_or("default"), &self.metadata.name)
             }
         }
-    }
-
-    /// Checks what a schema can check: the same limits and rules as the API server, and the rules with the same messages.
-    ///
-    /// # Errors
-    /// The first rule that is broken.
-    pub fn check(&self) -> Result<PolicyId, SpecError> {
-        let id = self.id()?;
-        let field = |field: &str, problem: String| Err(SpecError::Field { field: field.to_owned(), problem });
-        if self.api_version != API_VERSION {
-            return field("apiVersion", format!("want {API_VERSION}"));
-        }
-        match serde_json::to_value(&self.spec) {
-            Ok(spec) => validate(&schema::SPEC, &spec, "spec")?,
-            Err(error) => return field("spec", error.to_string()),
-        }
-        let conditions = &self.spec.match_conditions;
-        let twice =
-            |(index, one): (usize, &MatchCondition)| conditions[..index].iter().any(|other| other.name == one.name);
-        if conditions.iter().enumerate().any(twice) {
-            return field("spec.matchConditions", "has two conditions with one name: name them apart".to_owned());
-        }
-        rules::check(self)?;
-        Ok(id)
     }
 
     /// The part of the policy that decides its match group.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// What a folder takes of a disk, in bytes. Files may come and go meanwhile.
+/// The disk usage of a folder, in bytes. Files may come and go meanwhile.
 pub fn bytes_below(folder: &Path) -> u64 {
     let Ok(items) = fs::read_dir(folder) else { return 0 };
     let of = |item: fs::DirEntry| match item.metadata() {

@@ -1,5 +1,5 @@
-//! Modules for policies: the misbehaving ones of `guests/wat`, translated with their metadata, any other WebAssembly text, and the built
-//! ones of the examples.
+//! Modules for policies: the misbehaving ones of `guests/wat`, translated and with metadata, any other WebAssembly text, and the built
+//! modules of the examples.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::wait::lock;
 pub fn guest(name: &str) -> Vec<u8> {
     let mode = if name.starts_with("wasi_") { "wasi" } else { "kubewarden-wapc" };
     let wasm = translate(&text(name), name);
-    // A component takes no metadata of a policy; it is refused for what it is.
+    // A component has no metadata of a policy; it is refused for being a component.
     if name == "component" { wasm } else { with_metadata(wasm, &metadata(mode, name.starts_with("mutates"))) }
 }
 
@@ -35,8 +35,7 @@ pub fn guest_with(name: &str, answer: &[u8]) -> Vec<u8> {
     with_metadata(translate(&text, name), &metadata("kubewarden-wapc", true))
 }
 
-/// A module that denies with this text, with `bytes` bytes of data that it never uses: they are in the module, and in what is compiled of
-/// it.
+/// A module that denies with this text, and has `bytes` bytes of unused data, which are in the compiled module too.
 ///
 /// # Panics
 /// When it does not translate.

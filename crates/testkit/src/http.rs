@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::{guest, wat};
 
-/// A request that came.
+/// A request that was received.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// `GET`, `POST`.
+    /// The method: `GET`, `POST`.
     pub method: String,
-    /// With the query.
+    /// The path, with the query.
     pub path: String,
     /// All lines of the head.
     pub head: String,
     /// The body, of at most a mebibyte.
     pub body: String,
-    /// When it came.
+    /// When it was received.
     pub at: Instant,
 }
 
@@ -29,12 +29,12 @@ impl Asked {
     }
 }
 
-/// One answer.
+/// One scripted answer.
 #[derive(Debug, Clone)]
 pub struct Reply {
     head: Head,
     body: Body,
-    /// Waited before the head.
+    /// The wait before the head.
     delay: Duration,
     /// The body's pace, in bytes a second.
     rate: Option<u64>,
@@ -44,13 +44,13 @@ pub struct Reply {
 enum Head {
     /// Status and headers.
     Whole(u16, Vec<(String, String)>),
-    /// None ever comes.
+    /// No answer at all.
     Silence,
 }
 
 #[derive(Debug, Clone)]
 enum Body {
-    /// The bytes, and how many of them are sent before the connection ends.
+    /// The bytes, and how many of them are sent before the connection is closed.
     Whole(Vec<u8>, usize),
     /// Zeros without end and without a length.
     Endless,
@@ -72,7 +72,7 @@ impl Reply {
         Self::ok(Self::module_bytes(name))
     }
 
-    /// A module that accepts everything and that no other test has: WebAssembly text is given a data segment of this text.
+    /// A module that accepts everything and that no other test has, because it has a data segment with this text.
     pub fn module_bytes(name: &str) -> Vec<u8> {
         wat(&format!(
             r#"(module (import "wapc" "__guest_response" (func $respond (param i32 i32)))
@@ -128,7 +128,7 @@ impl Reply {
         self
     }
 
-    /// The connection ends after this many bytes of the body, whatever its length was said to be.
+    /// Closes the connection after this many bytes of the body, whatever length the head announces.
     #[must_use]
     pub fn cut_after(mut self, bytes: usize) -> Self {
         if let Body::Whole(_, end) = &mut self.body {

@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// For one probe. A busy machine is not a container that hangs.
+/// How long one probe may take. On a busy machine, containers are slow without hanging.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// `GET path` over plain HTTP: status and body.

@@ -16,20 +16,20 @@ const PACE: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_millis(400);
 /// How often an unchanged state is written again, in case it was edited.
 const REPEAT: Duration = Duration::from_secs(20);
-/// So many probes in a row must fail before a container is not ready.
+/// How many probes in a row must fail before a container is not ready.
 const FAILURES: u32 = 3;
 /// The longest pause before a container is started again; the first is a fifth of a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 impl Pod {
-    /// Hands it to a kubelet of its own.
+    /// Starts a kubelet for the pod.
     pub(super) fn look_after(self: &Arc<Self>) {
         let pod = Arc::clone(self);
         *lock(&self.thread) = Some(thread::spawn(move || run(&pod)));
     }
 }
 
-/// Looks after the pod until it is let go or its object goes. Nothing that the API server or a container does ends it otherwise.
+/// Runs the pod until it is let go or its object is deleted. Failures of the API server or a container do not end it.
 fn run(pod: &Pod) {
     let mut containers: Vec<Watched> = pod.containers.iter().map(Watched::new).collect();
     let mut told: Option<(bool, Instant)> = None;
@@ -79,7 +79,7 @@ enum Object {
     There,
     /// It has a deletion timestamp.
     Deleted,
-    /// It is not there, or another of its name is.
+    /// It does not exist, or is another one with the same name.
     Gone,
 }
 
@@ -88,12 +88,12 @@ fn object(pod: &Pod) -> Object {
         Ok(reply) if reply.code == 404 => Object::Gone,
         Ok(reply) if reply.is_ok() && reply.body["metadata"]["uid"] != pod.uid.as_str() => Object::Gone,
         Ok(reply) if reply.is_ok() && !reply.body["metadata"]["deletionTimestamp"].is_null() => Object::Deleted,
-        // An API server that is away changes nothing here.
+        // If no API server answers, nothing changes here.
         _ => Object::There,
     }
 }
 
-/// A Secret that is not there leaves what was mounted.
+/// Mounts the Secrets. If a Secret does not exist, the mounted files stay.
 fn mount(pod: &Pod) {
     for (name, mount) in &pod.mounts {
         let path = format!("/api/v1/namespaces/{}/secrets/{name}", pod.namespace);
@@ -105,7 +105,7 @@ fn mount(pod: &Pod) {
     }
 }
 
-/// A container and what is remembered of it.
+/// A container and its state.
 struct Watched<'p> {
     container: &'p Container,
     is_ready: bool,

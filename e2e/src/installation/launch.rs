@@ -1,4 +1,4 @@
-//! From what a test wants of a pod to its object, its folder and its processes.
+//! Makes the object, the folder and the processes of a pod.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,13 +15,13 @@ use crate::program::{Launch, Process, Program};
 use crate::stand_in::{self, NODE, StandIn};
 
 impl PodSetup {
-    /// Loader, evaluator and reporter.
+    /// A pod with loader, evaluator and reporter.
     pub(super) fn replica(self, installation: &Installation<'_>) -> Pod {
         let programs = [Program::Loader, Program::Evaluator, Program::Reporter];
         self.pod(installation, POLICY_SERVER_ACCOUNT, "portcullis-policy-server", &programs)
     }
 
-    /// The controller.
+    /// A pod with the controller.
     pub(super) fn controller(self, installation: &Installation<'_>) -> Pod {
         self.pod(installation, CONTROLLER_ACCOUNT, "portcullis-controller", &[Program::Controller])
     }
@@ -84,7 +84,7 @@ impl PodSetup {
         }
     }
 
-    /// The evaluator has none, as no token is mounted into it.
+    /// The kubeconfig of a program. The evaluator has none, as no token is mounted into it.
     fn kubeconfig(&self, installation: &Installation<'_>, folder: &Path, program: Program) -> Option<String> {
         if program == Program::Evaluator {
             return None;
@@ -121,7 +121,7 @@ fn probe_port(program: Program) -> u16 {
     }
 }
 
-/// What the flags of a pod's programs are made of.
+/// The properties of a pod from which the flags of its programs follow.
 struct Own<'a> {
     installation: &'a Installation<'a>,
     name: &'a str,
@@ -177,10 +177,10 @@ impl Own<'_> {
         let siblings = if program == Program::Loader { self.siblings() } else { Vec::new() };
         let probes = SocketAddr::from((self.address, probe_port(program))).to_string();
         let common = [("--probe-address", probes), ("--log-format", "json".into())];
-        // Where there is no controller, nobody makes keys.
+        // Without a controller, there are no keys.
         let has_keys = program == Program::Evaluator && self.installation.has_controller();
         let keys = has_keys.then(|| ("--path-keys", folder("paths")));
-        // The evaluator knows nothing of Kubernetes.
+        // The evaluator knows nothing about Kubernetes.
         let identity = identity.into_iter().filter(|_| program != Program::Evaluator);
         own.into_iter()
             .chain(siblings)
@@ -191,7 +191,7 @@ impl Own<'_> {
             .collect()
     }
 
-    /// What the loader must know of other loaders.
+    /// The loader's flags about other loaders.
     fn siblings(&self) -> Vec<(&'static str, String)> {
         let Some(others) = self.siblings else { return Vec::new() };
         let at = |address: Ipv4Addr| SocketAddr::from((address, 8444)).to_string();
@@ -200,7 +200,7 @@ impl Own<'_> {
             ("--siblings-address", at(self.address)),
             ("--siblings-own-address", self.address.to_string()),
         ];
-        // As a Service gives them: oneself among them.
+        // As a Service resolves: including this pod.
         let others: Vec<String> = others.iter().copied().chain([self.address]).map(at).collect();
         flags.push(("--siblings", others.join(",")));
         flags

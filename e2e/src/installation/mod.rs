@@ -33,7 +33,7 @@ use crate::source::Source;
 use crate::wait::eventually;
 use crate::{Cluster, Output, lock, stand_in};
 
-/// How long a certificate of the test lasts, where no controller makes one.
+/// How long a certificate is valid that the test makes instead of a controller.
 const LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
 /// An installation. Its pods end with it, and its webhooks are removed.
@@ -78,7 +78,7 @@ impl<'c> Installation<'c> {
         &self.options.policy_server
     }
 
-    /// Where its policies may have their modules.
+    /// The server of modules for its policies.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -92,7 +92,7 @@ impl<'c> Installation<'c> {
         self.add_replica_with(PodSetup::default())
     }
 
-    /// [`Installation::add_replica`], with flags, fail points or proxies of the test's own.
+    /// [`Installation::add_replica`], with additional flags, fail points or proxies.
     ///
     /// # Panics
     /// When the API server refuses the pod, or a program is not built.
@@ -108,7 +108,7 @@ impl<'c> Installation<'c> {
         self.start_controller_with(PodSetup::default())
     }
 
-    /// [`Installation::start_controller`], with flags, fail points or a proxy of the test's own.
+    /// [`Installation::start_controller`], with additional flags, fail points or a proxy.
     ///
     /// # Panics
     /// When the API server refuses the pod, or the program is not built.
@@ -129,12 +129,12 @@ impl<'c> Installation<'c> {
         pod
     }
 
-    /// All pods that were started, those that ended included.
+    /// All pods that were started, including those that have ended.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         lock(&self.pods).clone()
     }
 
-    /// The replicas among them that have not ended.
+    /// The replicas that have not ended.
     pub fn replicas(&self) -> Vec<Arc<Pod>> {
         let is_one = |pod: &Arc<Pod>| pod.has(Program::Evaluator) && !pod.is_over();
         self.pods().into_iter().filter(is_one).collect()
@@ -199,12 +199,12 @@ impl<'c> Installation<'c> {
         name
     }
 
-    /// A ClusterPolicy in the making, on pods of the namespaces that [`Installation::make_namespace`] made.
+    /// A builder of a ClusterPolicy, on pods of the namespaces that [`Installation::make_namespace`] made.
     pub fn cluster_policy(&self, name: &str) -> Policy {
         Policy::cluster(name, self.policy_server())
     }
 
-    /// A Policy in the making, on pods of its namespace.
+    /// A builder of a Policy, on pods of its namespace.
     pub fn policy(&self, namespace: &str, name: &str) -> Policy {
         Policy::namespaced(namespace, name, self.policy_server())
     }
@@ -217,7 +217,7 @@ impl<'c> Installation<'c> {
     /// Applies policies and waits until all are Ready at their newest generation.
     ///
     /// # Panics
-    /// When one is refused, or not Ready in time; tells its status then.
+    /// When one is refused, or not Ready in time; shows its status.
     pub fn apply_ready(&self, policies: &[Policy]) {
         for policy in policies {
             self.apply(policy).expect("the policy");
@@ -235,15 +235,15 @@ impl<'c> Installation<'c> {
     /// Waits until a condition of a policy has this status for the newest generation, and returns the object.
     ///
     /// # Panics
-    /// When it has not in time; tells the object's status.
+    /// When the time is up; shows the object's status.
     pub fn wait_for(&self, policy: &Policy, condition: &str, status: &str) -> Value {
         policy.wait_for(&self.api(), condition, status)
     }
 
-    /// Waits until the object of a policy is so, and returns it.
+    /// Waits until the object of a policy fulfils a condition, and returns it.
     ///
     /// # Panics
-    /// When it is not in time; tells the object's status.
+    /// When the time is up; shows the object's status.
     pub fn wait_for_object(&self, policy: &Policy, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         policy.wait_until(&self.api(), what, is)
     }
@@ -301,7 +301,7 @@ impl<'c> Installation<'c> {
         self.cluster.apply(&secret.to_string()).expect("a certificate");
     }
 
-    /// Whether the certificates are made by a controller, and so are the keys of webhook paths.
+    /// Whether a controller makes the certificates and the keys of webhook paths.
     fn has_controller(&self) -> bool {
         self.options.certificates != Certificates::OfTheTest
     }
@@ -329,7 +329,7 @@ impl Drop for Installation<'_> {
         for pod in &pods {
             pod.kill_all();
         }
-        // Others of the cluster go on, and webhooks that nobody answers would cost them time.
+        // Other installations of the cluster go on, and webhooks without a server would delay them.
         for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
             let _ = self.api().delete(&self.webhook_path(kind), None);
         }

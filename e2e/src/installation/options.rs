@@ -1,34 +1,34 @@
-//! How an installation is to be.
+//! The options of an installation.
 
-/// How an installation is to be.
+/// The options of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstallationOptions {
-    /// Its namespace: at most 40 letters, the same for no other of the cluster.
+    /// Its namespace, of at most 40 characters, which no other installation of the cluster has.
     pub name: String,
-    /// Its name as a policy server: at most 40 letters, the same for no other of the cluster.
+    /// Its name as a policy server, of at most 40 characters, which no other installation of the cluster has.
     pub policy_server: String,
-    /// Who makes the certificate of the evaluators.
+    /// Where the certificate of the evaluators comes from.
     pub certificates: Certificates,
 }
 
-/// Who makes the certificate of the evaluators.
+/// Where the certificate of the evaluators comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certificates {
-    /// The controller.
+    /// The controller makes it.
     Controller,
-    /// The test, once: for installations without a controller.
+    /// The test makes it, once: for installations without a controller.
     OfTheTest,
 }
 
 impl Default for InstallationOptions {
-    /// As an operator has it who changes nothing.
+    /// The defaults of the chart.
     fn default() -> Self {
         Self { policy_server: "default".to_owned(), ..Self::named("portcullis") }
     }
 }
 
 impl InstallationOptions {
-    /// A name of its own for each test; the rest as by default.
+    /// The defaults with this name, which each test has for itself.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), policy_server: name.to_owned(), certificates: Certificates::Controller }
     }

@@ -25,10 +25,10 @@ const BAD_SETTING: i32 = 64;
 pub(super) const EVALUATOR_STATE: u16 = 9081;
 pub(super) const LOADER_STATE: u16 = 9082;
 
-/// How long containers have to end after they were asked to, before they are killed.
+/// How long containers may take to end before they are killed.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A pod that the test is the kubelet of. Shared with the thread that looks after it.
+/// A pod whose kubelet is a thread of the test, with which it is shared.
 pub struct Pod {
     pub(super) api: Api,
     pub(super) namespace: String,
@@ -40,9 +40,9 @@ pub struct Pod {
     /// Secrets of the same namespace that are mounted, by their names.
     pub(super) mounts: Vec<(String, Mutex<Mount>)>,
     pub(super) is_ready: AtomicBool,
-    /// The kubelet has gone: nobody restarts anything or tells the API server.
+    /// Whether the kubelet is gone: nothing is restarted any more, or reported to the API server.
     pub(super) is_alone: AtomicBool,
-    /// The kubelet's thread has ended.
+    /// Whether the kubelet's thread has ended.
     pub(super) has_ended: AtomicBool,
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -53,11 +53,11 @@ pub(super) struct Container {
     pub(super) process: Process,
     pub(super) probes: SocketAddr,
     pub(super) restarts: AtomicU32,
-    /// Not started again when it ends.
+    /// Whether it is not started again when it ends.
     pub(super) stays_down: AtomicBool,
 }
 
-/// A port on the loopback of the pod with this address. Each pod has a loopback address of its own, as they share the device.
+/// A port on the loopback of the pod with this address. Each pod has its own loopback address, as all share the device.
 pub(super) fn loopback(address: Ipv4Addr, port: u16) -> SocketAddr {
     let [_, a, b, c] = address.octets();
     SocketAddr::from(([127, a, b, c], port))
@@ -97,7 +97,7 @@ impl Pod {
     /// One of its programs, for its logs and its process id.
     ///
     /// # Panics
-    /// When it has none such.
+    /// When it does not have that program.
     pub fn program(&self, program: Program) -> &Process {
         &self.container(program).process
     }
@@ -105,7 +105,7 @@ impl Pod {
     /// The address of a program's probe port.
     ///
     /// # Panics
-    /// When it has none such.
+    /// When it does not have that program.
     pub fn probes(&self, program: Program) -> SocketAddr {
         self.container(program).probes
     }
@@ -141,7 +141,7 @@ impl Pod {
     /// Waits until it is ready.
     ///
     /// # Panics
-    /// When it is not in time, or a program refuses its settings; tells what the probes said.
+    /// When it is not in time, or a program refuses its settings; shows what the probes said.
     pub fn wait_ready(&self) {
         let start = Instant::now();
         while !self.is_ready() {
@@ -218,8 +218,8 @@ impl Pod {
         eventually(&format!("the end of pod {}", self.name), || self.has_ended.load(Ordering::SeqCst).then_some(()));
     }
 
-    /// Its node is gone: the programs are killed and nobody tells the API server. [`Pod::mark_not_ready`] is what the
-    /// controllers of a cluster do then, and [`Pod::delete_object`] what an administrator does.
+    /// Loses its node: the programs are killed, and the API server is not informed. [`Pod::mark_not_ready`] is what the controllers of a
+    /// cluster do then, and [`Pod::delete_object`] what an administrator does.
     pub fn lose_node(&self) {
         self.let_go();
         self.kill_all();
@@ -241,7 +241,7 @@ impl Pod {
         self.api.delete(&self.path(), Some(0)).expect("an API server answers");
     }
 
-    /// Tells the API server whether it is ready.
+    /// Writes to the API server whether it is ready.
     pub(super) fn tell(&self, is_ready: bool) -> Result<(), String> {
         let patch = json!({ "status": stand_in::status(Some(self.address), is_ready) });
         let reply = self.api.patch(&format!("{}/status", self.path()), &patch)?;
@@ -254,7 +254,7 @@ impl Pod {
         if let Some(thread) = lock(&self.thread).take()
             && thread.thread().id() != thread::current().id()
         {
-            // A kubelet that failed has told why on standard error.
+            // A kubelet that failed has written why to standard error.
             let _ = thread.join();
         }
     }
@@ -268,7 +268,7 @@ impl Pod {
         });
     }
 
-    /// Whether nobody looks after it any more.
+    /// Whether its kubelet has ended or is gone.
     pub(super) fn is_over(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst) || self.is_alone.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Policies, by adjectives, with the modules that go with them.
+//! A builder of policies, with their modules.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::source::Source;
 use crate::wait::LIMIT;
 use crate::{example, guest, guest_with};
 
-/// A policy in the making: on the creation of pods, mode protect, failurePolicy Fail, accepting everything.
+/// A builder of a policy. It begins with the creation of pods, mode protect, failurePolicy Fail, and a module that accepts everything.
 #[derive(Debug, Clone)]
 pub struct Policy {
     manifest: Value,
@@ -67,7 +67,7 @@ impl Policy {
         Self { module: Some(bytes.into()), ..self }
     }
 
-    /// Names a module by hand; nothing is put there.
+    /// Uses a module address as it is; no module is put there.
     #[must_use]
     pub fn at(self, url: &str) -> Self {
         Self { module: None, ..self }.with(&json!({ "spec": { "module": url } }))
@@ -127,7 +127,7 @@ impl Policy {
     /// Waits until a condition has this status for the newest generation, and returns the object.
     ///
     /// # Panics
-    /// When it has not in time; tells the object's status.
+    /// When the time is up; shows the object's status.
     pub fn wait_for(&self, api: &Api, kind: &str, status: &str) -> Value {
         self.wait_until(api, &format!("{kind}={status}"), |object| {
             condition(object, kind).is_some_and(|found| {
@@ -136,10 +136,10 @@ impl Policy {
         })
     }
 
-    /// Waits until the object is so, and returns it.
+    /// Waits until the object fulfils a condition, and returns it.
     ///
     /// # Panics
-    /// When it is not in time; tells the object's status.
+    /// When the time is up; shows the object's status.
     pub fn wait_until(&self, api: &Api, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -158,7 +158,7 @@ impl Policy {
         }
     }
 
-    /// The whole manifest; its module is put into the source first. Equal modules have equal addresses, others another.
+    /// The complete manifest. Its module is put into the source first; the address depends only on the module's bytes.
     pub fn manifest(&self, source: &Source) -> Value {
         let mut manifest = self.manifest.clone();
         if let Some(module) = &self.module {

@@ -1,10 +1,10 @@
-//! What a test wants of a pod.
+//! The options of a pod.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::program::Program;
 
-/// What is special about a pod. Nothing by default.
+/// The options of a pod: what differs from the defaults.
 #[derive(Debug, Clone, Default)]
 pub struct PodSetup {
     pub(super) name: Option<String>,
@@ -17,14 +17,14 @@ pub struct PodSetup {
 }
 
 impl PodSetup {
-    /// With this name, also when an earlier pod had it.
+    /// Names the pod, even if an earlier pod had this name.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Sets a flag of a program; replaces what the rig would give.
+    /// Sets a flag of a program, instead of the rig's own value.
     #[must_use]
     pub fn flag(mut self, program: Program, flag: &str, value: impl ToString) -> Self {
         self.args.push((program, flag.to_owned(), value.to_string()));
@@ -44,14 +44,14 @@ impl PodSetup {
         self.env(program, "PORTCULLIS_FAILPOINTS", points)
     }
 
-    /// A program talks to the API server at this address, for instance that of a [`crate::Proxy`].
+    /// Lets a program use the API server at this address, for instance that of a [`crate::Proxy`].
     #[must_use]
     pub fn through(mut self, program: Program, address: SocketAddr) -> Self {
         self.servers.push((program, address));
         self
     }
 
-    /// Its programs talk to this API server; they are counted from 1.
+    /// Lets its programs use this API server; they are counted from 1.
     #[must_use]
     pub fn at_api_server(mut self, number: u8) -> Self {
         self.api_server = Some(number);

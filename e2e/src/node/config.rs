@@ -9,13 +9,13 @@ use crate::layout::{Layout, Node};
 
 type Settings = Vec<(&'static str, String)>;
 
-/// The socket of containerd, inside.
+/// The socket of containerd, on the node.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The port of the kubelet.
 pub(super) const KUBELET_PORT: u16 = 10250;
 
-/// The port at which kube-proxy tells that it works.
+/// The port of kube-proxy's health.
 pub(super) const PROXY_HEALTH_PORT: u16 = 10256;
 
 /// The port of the cluster's DNS.
@@ -32,7 +32,7 @@ pub(crate) fn scheduler_args(layout: &Layout) -> Settings {
     ]
 }
 
-/// DNS reads services and their endpoints, as kube-proxy does, and with its rights.
+/// The arguments of the DNS, which reads services and endpoints with the rights of kube-proxy.
 pub(crate) fn dns_args(layout: &Layout) -> Settings {
     vec![
         ("kubeconfig", layout.kubeconfig_of("kube-proxy").display().to_string()),
@@ -40,7 +40,7 @@ pub(crate) fn dns_args(layout: &Layout) -> Settings {
     ]
 }
 
-/// The programs are those of this folder.
+/// The arguments of the node's first process. The programs of Kubernetes are in the folder `programs`.
 pub(crate) fn node_args(layout: &Layout, programs: &Path) -> Settings {
     vec![
         ("cluster", layout.folder().display().to_string()),
@@ -74,7 +74,7 @@ pub(super) fn files(layout: &Layout, node: &Node, plugins: &str) -> Vec<(&'stati
         ("cni/10-pods.conflist", pod_network(layout).to_string()),
         ("kubelet.json", kubelet(layout, node).to_string()),
         ("kube-proxy.json", kube_proxy(layout).to_string()),
-        // Nobody beyond the cluster's DNS is asked for names.
+        // The cluster's DNS is the only name server.
         ("resolv.conf", format!("nameserver {}\n", layout.network.dns())),
     ]
 }

@@ -1,4 +1,4 @@
-//! What is left to look at after a test has failed: objects, events, and what every container and component wrote.
+//! Evidence of a failed test: objects, events, and the logs of every container and component.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::thread;
 use super::folder;
 use crate::Cluster;
 
-/// Keeps evidence when it goes while the test panics, and nothing otherwise.
+/// Keeps evidence if it is dropped while the test panics.
 pub struct Evidence<'a> {
     cluster: &'a Cluster,
     folder: PathBuf,
@@ -32,9 +32,9 @@ impl Cluster {
         Evidence { cluster: self, folder: folder.into() }
     }
 
-    /// Writes to a folder, which is made: `objects.yaml` with all objects but Secrets, `events.txt` in their order,
-    /// `pods.txt` as `kubectl describe` tells of them, `components/` with logs of the components, and `pods/` with those of all
-    /// containers, also of earlier ones as far as the kubelet has kept them. What the API does not tell any more is left out.
+    /// Writes to a new folder: `objects.yaml` with all objects but Secrets, `events.txt` in order, `pods.txt` with the output of
+    /// `kubectl describe`, `components/` with the logs of components, and `pods/` with those of all containers, and of earlier ones that
+    /// the kubelet has kept. What the API does not return is left out.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -61,7 +61,7 @@ impl Cluster {
     }
 }
 
-/// Secrets are none of anybody's business, not even those of a test; events have a file of their own.
+/// Not Secrets, not even those of a test; and events have their own file.
 fn is_kept(kind: &str) -> bool {
     !kind.is_empty() && kind != "secrets" && !kind.starts_with("events") && !kind.contains(' ')
 }

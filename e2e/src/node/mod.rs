@@ -3,7 +3,7 @@
 //! One process is the first of a mount, network, process and host name namespace (`node-init`, see `kubernetes/node.go`); all else of the
 //! node enters these. When it ends, in whatever way, the kernel ends every process of the node, pods included, and with the last of
 //! them go mounts, interfaces, routes and packet filter rules. Outside are a folder, a control group, and one end of a link, which
-//! [`Node::remove`] takes away.
+//! [`Node::remove`] removes.
 //!
 //! ```text
 //! control plane, 198.18.N.0/24 ── link ── node, 198.19.N.254 ── pods, 198.19.N.130 …
@@ -42,12 +42,12 @@ use crate::{Error, files};
 pub(crate) use config::{containerd_args, dns_args, kube_proxy_args, kubelet_args, node_args, scheduler_args};
 
 impl Node {
-    /// Makes what the parts of the node find when they start.
+    /// Makes the files and the control group that the parts of the node need.
     pub(crate) fn prepare(&self, layout: &Layout) -> Result<(), Error> {
         for name in ["", "cni"] {
             files::make_folder(&paths::folder(layout).join(name))?;
         }
-        // It tells of an earlier start.
+        // It is from an earlier start.
         files::remove(&paths::ready(layout))?;
         for (name, text) in config::files(layout, self, &needs::network_plugins()?) {
             files::write(&paths::folder(layout).join(name), &text)?;
@@ -57,7 +57,7 @@ impl Node {
         cgroup::make(&self.cgroup)
     }
 
-    /// Removes all but the folder. Its processes have ended.
+    /// Removes everything but the folder. Its processes have ended.
     pub(crate) fn remove(&self, network: Network) -> Result<(), Error> {
         link::remove(network)?;
         cgroup::remove(&self.cgroup)

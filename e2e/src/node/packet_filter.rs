@@ -1,10 +1,10 @@
-//! Rules of the node's packet filter, for as long as a test wants them: a pod that reaches no API server, NetworkPolicies in force.
+//! Temporary rules of the node's packet filter: to cut a pod off from API servers, or to enforce NetworkPolicies.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Cluster;
 
-/// A table of rules. It goes with this.
+/// A table of rules, which is removed when this is dropped.
 #[must_use = "the rules end with it"]
 pub struct Rules<'c> {
     cluster: &'c Cluster,
@@ -24,8 +24,8 @@ impl Cluster {
         rules
     }
 
-    /// Cuts the network between pods of these addresses and every API server: what one sends, the other never gets, and nobody is
-    /// told. API servers still reach the pods' own ports, as they do when they call webhooks.
+    /// Cuts the network between pods with these addresses and every API server: packets are dropped silently. API servers still reach the
+    /// pods' own ports, as they do when they call webhooks.
     ///
     /// # Panics
     /// When there is no node.

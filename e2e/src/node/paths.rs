@@ -11,7 +11,7 @@ pub(crate) const NAME: &str = "node-1";
 /// 8080, `get` a URL, and `lookup` a name.
 pub const POD_IMAGE: &str = "localhost/portcullis/pod:1";
 
-/// Where the folder of the cluster is inside, whatever its path is outside. `kubernetes/node.go` mounts it there.
+/// The path of the cluster's folder on the node, where `kubernetes/node.go` mounts it.
 const INSIDE: &str = "/run/cluster";
 
 /// The folder of the node, in that of the cluster.
@@ -19,7 +19,7 @@ pub(crate) fn folder(layout: &Layout) -> PathBuf {
     layout.file(NAME)
 }
 
-/// What `kubernetes/node.go` writes when the namespaces are ready.
+/// The file that `kubernetes/node.go` writes when the namespaces are ready.
 pub(super) fn ready(layout: &Layout) -> PathBuf {
     folder(layout).join("ready")
 }

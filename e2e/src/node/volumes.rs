@@ -5,12 +5,12 @@ use serde_json::json;
 use super::paths::{NAME, folder, inside};
 use crate::{Cluster, files};
 
-/// Tells what belongs to a class.
+/// The label of everything that belongs to a class.
 const LABEL: &str = "portcullis-test-volumes";
 
 impl Cluster {
-    /// Makes a StorageClass and so many volumes of it, on the node's disk, which outlive pods and the node's processes. Claims find
-    /// them ready: nobody provisions. They are of the kind `local`, which a pod's `fsGroup` gets, as it does with those of clouds
+    /// Makes a StorageClass and so many volumes of it, on the node's disk, which outlive pods and the node's processes. They exist
+    /// before the claims: there is no provisioner. They are of the kind `local`, which a pod's `fsGroup` gets, as it does with those of clouds
     /// and unlike `hostPath`. Names of volumes begin with that of the class.
     ///
     /// # Panics
@@ -28,7 +28,7 @@ impl Cluster {
                     "storageClassName": class,
                     "capacity": { "storage": "2Gi" },
                     "accessModes": ["ReadWriteOnce"],
-                    // Nobody is there who could empty it.
+                    // Nothing could empty it.
                     "persistentVolumeReclaimPolicy": "Retain",
                     "local": { "path": inside(&format!("{NAME}/{path}")) },
                     "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [node.clone()] }] } },

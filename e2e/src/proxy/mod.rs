@@ -1,5 +1,5 @@
-//! Rig APX: a scripted proxy between one program and an API server. It speaks TLS on both sides, passes everything on as it is, and
-//! does what rules say with what they match.
+//! Rig APX: a scripted proxy between one program and an API server. It speaks TLS on both sides, passes requests on unchanged, and
+//! applies rules to those that match.
 //!
 //! A program goes through it by its kubeconfig ([`crate::PodSetup::through`]); its own token goes on to the API server.
 
@@ -92,7 +92,7 @@ impl Proxy {
         lock(&self.shared.rules).push(rule);
     }
 
-    /// Forgets all rules, and lets held watches go on.
+    /// Removes all rules, and resumes held watches.
     pub fn clear(&self) {
         lock(&self.shared.rules).clear();
         lock(&self.shared.held).clear();
@@ -137,7 +137,7 @@ impl Proxy {
         lock(&self.shared.held).push(part.to_owned());
     }
 
-    /// Cuts every connection, and hangs up on everybody who connects.
+    /// Cuts every connection, and hangs up on new ones.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
     }

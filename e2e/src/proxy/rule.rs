@@ -1,10 +1,10 @@
-//! What a proxy does with requests instead of passing them on.
+//! Rules of a proxy: what it does with requests instead of passing them on.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A rule: which requests, how many of them, and what happens to these. Passes them on unless told otherwise.
+/// A rule: which requests it applies to, how many of them, and what happens to them. By default they are passed on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     method: String,
@@ -18,30 +18,30 @@ pub struct Rule {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     Pass,
-    /// Status, headers and body; the API server hears nothing.
+    /// Answer with status, headers and body, without the API server.
     Answer(u16, Vec<(String, String)>, String),
-    /// The connection ends; the API server hears nothing.
+    /// End the connection, without the API server.
     Cut,
-    /// The API server does what it is asked, and the connection ends in its answer.
+    /// Let the API server execute the request, and end the connection within its answer.
     CutAnswer,
-    /// Nobody ever answers.
+    /// Never answer.
     Hang,
 }
 
 impl Rule {
-    /// On requests of this method whose path has this part; an empty method or part stands for all.
+    /// A rule for requests with this method whose path contains `part`; an empty method or part matches all.
     pub fn on(method: &str, part: &str) -> Self {
         let (method, part) = (method.to_owned(), part.to_owned());
         Self { method, part, left: None, delay: Duration::ZERO, action: Action::Pass }
     }
 
-    /// Only the first so many of them.
+    /// Limits the rule to the first requests that match.
     #[must_use]
     pub fn times(self, number: u32) -> Self {
         Self { left: Some(number), ..self }
     }
 
-    /// Waits before it goes on.
+    /// Waits before the request is handled.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self { delay, ..self }
@@ -83,7 +83,7 @@ impl Rule {
         self
     }
 
-    /// Ends the connection; the API server hears nothing.
+    /// Ends the connection, without the API server.
     #[must_use]
     pub fn cut(self) -> Self {
         Self { action: Action::Cut, ..self }
@@ -95,7 +95,7 @@ impl Rule {
         Self { action: Action::CutAnswer, ..self }
     }
 
-    /// Never answers; the API server hears nothing.
+    /// Never answers, and does not ask the API server.
     #[must_use]
     pub fn hang(self) -> Self {
         Self { action: Action::Hang, ..self }
@@ -106,7 +106,7 @@ impl Rule {
     }
 }
 
-/// What the first matching rule says, which counts as one time: how long to wait, and what to do then.
+/// Applies the first matching rule and counts it: how long to wait, and what to do then.
 pub(super) fn decide(rules: &mut [Rule], method: &str, path: &str) -> (Duration, Action) {
     let Some(rule) = rules.iter_mut().find(|rule| rule.matches(method, path)) else {
         return (Duration::ZERO, Action::Pass);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::rule::Rule;
 use crate::lock;
 
-/// What went through it.
+/// A request that went through the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// `GET` and so on.
@@ -26,7 +26,7 @@ pub struct Request {
     pub status: Option<u16>,
 }
 
-/// What its connections share.
+/// The state that all connections of a proxy share.
 pub(super) struct Shared {
     pub(super) upstream: Mutex<SocketAddr>,
     pub(super) server: Arc<ServerConfig>,
@@ -56,7 +56,7 @@ impl Shared {
         self.is_closed.load(Ordering::SeqCst) || self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Writes a request down and returns its number.
+    /// Records a request and returns its number.
     pub(super) fn came(&self, method: &str, path: &str, body: &[u8]) -> usize {
         let mut requests = lock(&self.requests);
         requests.push(Request {

@@ -1,4 +1,4 @@
-//! A container of a pod as the machine of its node sees it: one process, with what the kernel knows of it.
+//! A container of a pod as seen from the machine: its first process, and the kernel's data about it.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// The container of this name in a pod; nothing while it does not run.
+    /// The container with this name in a pod; `None` while it does not run.
     pub fn of(pod: &Value, name: &str) -> Option<Self> {
         let id = id(pod, name)?;
         let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -25,7 +25,7 @@ impl Container {
         processes.into_iter().find(is_first).map(|pid| Self { pid })
     }
 
-    /// Its number on this machine.
+    /// Its process id on this machine.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -35,7 +35,7 @@ impl Container {
         self.signal(Signal::KILL);
     }
 
-    /// Stops it where it is, until the result goes.
+    /// Pauses it until the result is dropped.
     pub fn freeze(self) -> Frozen {
         self.signal(Signal::STOP);
         Frozen(self)
@@ -48,7 +48,7 @@ impl Container {
         }
     }
 
-    /// What the kernel says behind this word in the process's status: `Uid`, `CapEff`, `NoNewPrivs`, `Seccomp`.
+    /// The values of a line of the process's status: `Uid`, `CapEff`, `NoNewPrivs`, `Seccomp`.
     ///
     /// # Panics
     /// When the process is gone.
@@ -58,7 +58,7 @@ impl Container {
         line.map(str::trim).unwrap_or_else(|| panic!("no {word} in\n{status}")).to_owned()
     }
 
-    /// What is mounted where: paths, each with its options, like `ro,nosuid`.
+    /// Its mounts: paths, each with its options, like `ro,nosuid`.
     ///
     /// # Panics
     /// When the process is gone.
@@ -77,12 +77,12 @@ impl Container {
         names(&self.read("environ"))
     }
 
-    /// A path of the container, as this machine reaches it.
+    /// A path of the container as a path of this machine.
     pub fn path(&self, path: &str) -> PathBuf {
         Path::new("/proc").join(self.pid.to_string()).join("root").join(path.trim_start_matches('/'))
     }
 
-    /// The files of the container's root that are no other mounts, folders left out.
+    /// The files in the container's root, without other mounts and without folders.
     ///
     /// # Errors
     /// When the process is gone.
@@ -111,7 +111,7 @@ impl Container {
     }
 }
 
-/// A container that does nothing. It goes on when this goes.
+/// A paused container, which is resumed when this is dropped.
 pub struct Frozen(Container);
 
 impl Drop for Frozen {

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use super::Release;
 
-/// Where it is kept; `target/e2e` of the repository when absent.
+/// The environment variable with the folder. [default: `target/e2e` of the repository]
 const FOLDER: &str = "PORTCULLIS_E2E_LOGS";
 
 impl Release<'_> {
-    /// Keeps what tells why a test failed in a folder: objects, events, and the logs of every container. Returns the folder.
+    /// Keeps evidence of a failed test in a folder: objects, events, and the logs of every container. Returns the folder.
     pub fn keep(&self, test: &str) -> PathBuf {
         let parent = env::var_os(FOLDER).map_or_else(|| crate::repository().join("target/e2e"), PathBuf::from);
         let folder = parent.join(test);
-        // What an earlier run left would be taken for this one's.
+        // The evidence of an earlier run would be mistaken for this one's.
         let _ = fs::remove_dir_all(&folder);
         if let Err(error) = fs::create_dir_all(&folder) {
             eprintln!("failed to create {}: {error}", folder.display());

@@ -15,26 +15,26 @@ use crate::connection::Connection;
 use crate::wait::LIMIT;
 use crate::{eventually_within, lock};
 
-/// Callers at the same time, at least and at most. Each waits for the answer to its call.
+/// The least and the largest number of concurrent callers. Each waits for the answer to its call.
 const CALLERS: (u32, u32) = (8, 24);
 
-/// As many callers as keep the pace when each call takes so long.
+/// With as many callers the pace is kept if each call takes so long.
 const USUAL: Duration = Duration::from_millis(100);
 
-/// What became of one call.
+/// The outcome of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The status of HTTP; nothing when no API server answered.
+    /// The HTTP status; `None` if no API server answered.
     pub code: Option<u16>,
-    /// What the API server said to a call that failed, or why nobody answered.
+    /// The API server's message about a call that failed, or why there was no answer.
     pub message: String,
     /// When it was sent.
     pub sent: Instant,
-    /// When the answer was there.
+    /// When the answer had arrived.
     pub answered: Instant,
 }
 
-/// Calls that go on.
+/// Calls that are made until this ends.
 pub struct Load {
     shared: Arc<Shared>,
     callers: Vec<JoinHandle<()>>,
@@ -56,7 +56,7 @@ struct Shared {
 #[derive(Default)]
 struct Answers {
     made: usize,
-    /// Those that nobody has taken.
+    /// The outcomes that were not taken yet.
     left: Vec<Answer>,
 }
 

@@ -1,4 +1,4 @@
-//! The chart in a cluster, installed by the real helm, as users have it.
+//! The chart in a cluster, installed by the real Helm, as users install it.
 
 mod container;
 mod keep;
@@ -25,7 +25,7 @@ use crate::{Cluster, Output, Rules, eventually_within, installation};
 /// How long pods may take to start, all of them, on a busy machine.
 const START: Duration = Duration::from_secs(240);
 
-/// A release of the chart: namespace, release and policy server have one name. It stays when this goes.
+/// A release of the chart. Namespace, release and policy server have the same name. It stays when this is dropped.
 pub struct Release<'s> {
     site: &'s Site,
     name: String,
@@ -33,7 +33,7 @@ pub struct Release<'s> {
 }
 
 impl<'s> Release<'s> {
-    /// A release to be, in a namespace of its own that takes nothing but pods of the strictest kind.
+    /// A release that is not installed yet, in a new namespace that enforces the strictest Pod Security Standard.
     ///
     /// # Panics
     /// When the API server refuses the namespace.
@@ -56,7 +56,7 @@ impl<'s> Release<'s> {
         &self.name
     }
 
-    /// Where its policies may have their modules.
+    /// The server of modules for its policies.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -94,7 +94,7 @@ impl<'s> Release<'s> {
         self.site.helm(args, &all.to_string())
     }
 
-    /// Settings of a test: short waits, and a source of modules that is not public.
+    /// The values for tests: short waits, and a source of modules that is not public.
     fn values(&self) -> Value {
         let mut values = json!({
             "policyServer": self.name,
@@ -115,7 +115,7 @@ impl<'s> Release<'s> {
     /// Waits until there are so many replicas, all of them ready and in the service, and no others that end.
     ///
     /// # Panics
-    /// When it is not so in time; tells the state of the pods.
+    /// When the time is up; shows the state of the pods.
     pub fn wait_for_replicas(&self, count: usize) {
         let mut pods = Vec::new();
         let is_so = || {
@@ -131,12 +131,12 @@ impl<'s> Release<'s> {
         }
     }
 
-    /// The pods of the policy server, those that end included.
+    /// The pods of the policy server, including terminating ones.
     pub fn pods(&self) -> Vec<Value> {
         self.pods_of("portcullis-policy-server")
     }
 
-    /// The pods of the controller, those that end included.
+    /// The pods of the controller, including terminating ones.
     pub fn controllers(&self) -> Vec<Value> {
         self.pods_of("portcullis-controller")
     }
@@ -168,10 +168,10 @@ impl<'s> Release<'s> {
         self.items(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", self.name))
     }
 
-    /// Keeps NetworkPolicies for all pods that there are now, on the node of the cluster that the release is in.
+    /// Enforces NetworkPolicies for all present pods, on the node of the release's cluster.
     ///
     /// # Panics
-    /// When there is something in them that is not understood.
+    /// When they contain something that is not understood.
     pub fn enforce<'c>(&self, cluster: &'c Cluster, policies: &[Value]) -> Rules<'c> {
         let (pods, namespaces) = (self.items("/api/v1/pods"), self.items("/api/v1/namespaces"));
         cluster.filter_packets("policies", &network_policies::chains(policies, &pods, &namespaces))
@@ -214,7 +214,7 @@ impl<'s> Release<'s> {
         name
     }
 
-    /// A ClusterPolicy in the making, on pods of the namespaces that [`Release::make_namespace`] made.
+    /// A builder of a ClusterPolicy, on pods of the namespaces that [`Release::make_namespace`] made.
     pub fn cluster_policy(&self, name: &str) -> Policy {
         Policy::cluster(name, &self.name)
     }
@@ -228,7 +228,7 @@ impl<'s> Release<'s> {
     /// Applies policies and waits until all are Ready at their newest generation.
     ///
     /// # Panics
-    /// When one is refused, or not Ready in time; tells its status then.
+    /// When one is refused, or not Ready in time; shows its status.
     pub fn apply_ready(&self, policies: &[Policy]) {
         for policy in policies {
             self.apply(policy).expect("the policy");
@@ -262,7 +262,7 @@ impl<'s> Release<'s> {
         self.site.kubectl_with(["create", "--filename=-"], &pod.to_string())
     }
 
-    /// Creates pods without storing them, so many a second, until it is asked how that went.
+    /// Creates pods in dry runs, so many a second, until the load is ended.
     pub fn load(&self, namespace: &str, per_second: u32) -> Load {
         let pod = json!({ "metadata": { "name": null, "generateName": "tried-" } });
         let mut body = self::pod(namespace, "tried");

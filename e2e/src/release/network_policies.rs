@@ -1,12 +1,12 @@
-//! NetworkPolicies as rules of a packet filter, since no part of the node keeps them.
+//! NetworkPolicies as rules of a packet filter, since no component of the node enforces them.
 //!
 //! Their meaning is that of the API: a pod that policies select takes, or makes, the connections that one of them allows and no
-//! others. Answers pass, and so does what comes from the pod's own node, like probes, which is not forwarded. What is not understood
-//! here fails the test.
+//! others. Answers pass, and so does what comes from the pod's own node, like probes, which is not forwarded. A field that
+//! is not understood here fails the test.
 
 use serde_json::Value;
 
-/// One way of a pod's connections.
+/// A direction of a pod's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     In,
@@ -14,7 +14,7 @@ enum Way {
 }
 
 impl Way {
-    /// What it is called among `policyTypes`, the field with its rules, and the field with their peers.
+    /// Its name in `policyTypes`, the field with its rules, and the field with their peers.
     fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::In => ("Ingress", "ingress", "from"),
@@ -31,7 +31,7 @@ impl Way {
     }
 }
 
-/// Chains in the words of nft(8) that keep these policies for these pods, at the addresses that they have now.
+/// Chains in the syntax of nft(8) that enforce these policies for these pods, at their present addresses.
 pub(super) fn chains(policies: &[Value], pods: &[Value], namespaces: &[Value]) -> String {
     let all = Pods { pods, namespaces };
     // Connections are rejected and not dropped, so that nothing waits for them, and in a way that no program of a pod uses.
@@ -82,7 +82,7 @@ impl Pods<'_> {
     }
 }
 
-/// A line for each rule and port that lets something through.
+/// A line for each rule and port that allows connections.
 fn allowed(policy: &Value, way: Way, pod: &Value, all: &Pods<'_>) -> Vec<String> {
     let (_, rules, peers) = way.words();
     let mut lines = Vec::new();
@@ -102,7 +102,7 @@ fn allowed(policy: &Value, way: Way, pod: &Value, all: &Pods<'_>) -> Vec<String>
         match list(&rule["ports"]) {
             [] => lines.push(format!("    {from}return\n")),
             ports => {
-                // A port of a name that the pod does not have allows nothing.
+                // A port name that the pod does not have allows nothing.
                 let matches = ports.iter().filter_map(|one| port(one, way, pod));
                 lines.extend(matches.map(|port| format!("    {from}{port} return\n")));
             }
@@ -128,7 +128,7 @@ fn port(port: &Value, way: Way, pod: &Value) -> Option<String> {
     Some(format!("{} dport {number}", protocol.to_lowercase()))
 }
 
-/// Whether a policy says something about this way.
+/// Whether a policy applies to this direction.
 fn is_of(policy: &Value, way: Way) -> bool {
     let types = list(&policy["spec"]["policyTypes"]);
     assert!(!types.is_empty(), "a NetworkPolicy without policyTypes is not understood");
@@ -145,7 +145,7 @@ fn selects(selector: &Value, object: &Value) -> bool {
     labels.is_none_or(|labels| labels.iter().all(|(name, value)| object["metadata"]["labels"][name] == *value))
 }
 
-/// The address of a pod that has one of its own, and has not ended.
+/// The address of a pod, unless it has ended or uses the node's network.
 fn address(pod: &Value) -> Option<&str> {
     let has_ended = ["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase);
     pod["status"]["podIP"].as_str().filter(|_| !has_ended && pod["spec"]["hostNetwork"] != true)

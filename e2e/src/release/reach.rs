@@ -1,4 +1,4 @@
-//! What becomes of a connection that somebody makes from a pod's network.
+//! Tries connections from a pod's network.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use super::Container;
 use crate::PodProgram;
 
-/// How far a connection gets.
+/// The result of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Somebody answers.
+    /// There is an answer.
     Answered,
-    /// It arrives, and nobody listens.
+    /// It arrives, but nothing listens there.
     NobodyListens,
-    /// The network refuses it, and says so.
+    /// The network rejects it.
     Forbidden,
     /// Nothing comes back.
     Lost,
@@ -38,7 +38,7 @@ impl Container {
 
     fn try_to(&self, program: &PodProgram, words: &[&str]) -> Reach {
         let mut enter = Command::new("nsenter");
-        // What the environment says of proxies is not for pods.
+        // Settings of proxies are not for pods.
         enter.env_clear().env("PATH", crate::node::path());
         enter.args(["--target", &self.pid().to_string(), "--net", "--"]).arg(&program.path).args(words);
         let output = enter.stdin(Stdio::null()).output();

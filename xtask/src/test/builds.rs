@@ -10,7 +10,7 @@ use super::{Need, Plan};
 use crate::executables::Executables;
 use crate::programs::{self, Profile};
 use crate::step::Step;
-use crate::{cluster, e2e, guests, tools};
+use crate::{cluster, guests, test_images, tools};
 
 impl<'a> Plan<'a> {
     /// The steps that build tests and what they need. If one of them fails, no test is run.
@@ -22,7 +22,7 @@ impl<'a> Plan<'a> {
         }
         if needs.contains(&Need::Images) {
             // Before the programs, as these static ones are linked to the same paths.
-            let images = e2e::images_command(workspace)?;
+            let images = test_images::command(workspace)?;
             self.add_needed(Step::command("build: images", images).shown().gate());
         }
         if needs.contains(&Need::Programs) {

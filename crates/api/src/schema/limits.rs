@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::at;
+use super::path::at;
 use crate::{PolicyStatus, ReplicaReportSpec};
 
 /// A path of a schema, and the keywords to add there.

@@ -3,8 +3,10 @@
 //! It serves a folder, where [`Policy::check`](crate::Policy::check) uses it, and a cluster, where the API server uses it in a
 //! CustomResourceDefinition.
 
+mod check;
 pub(crate) mod limits;
 mod names;
+mod path;
 pub(crate) mod rules;
 pub(crate) mod validate;
 
@@ -17,6 +19,7 @@ use schemars::transform::AddNullable;
 use serde_json::{Map, Value};
 
 use crate::PolicySpec;
+use path::ANY;
 
 /// The schema of a policy's spec, with limits and without rules.
 pub(crate) static SPEC: LazyLock<Value> = LazyLock::new(|| {
@@ -24,9 +27,6 @@ pub(crate) static SPEC: LazyLock<Value> = LazyLock::new(|| {
     limits::apply(&mut schema, &limits::spec());
     schema
 });
-
-/// The keyword of an object that may have any fields.
-const ANY: &str = "x-kubernetes-preserve-unknown-fields";
 
 /// The structural schema of a type. Its doc comments become the descriptions that `kubectl explain` shows.
 pub(crate) fn of<T: JsonSchema>() -> Value {
@@ -76,23 +76,6 @@ fn subschemas(fields: &mut Map<String, Value>) -> impl Iterator<Item = &mut Valu
             ("items" | "additionalProperties", value) => Box::new(std::iter::once(value)),
             _ => Box::new(std::iter::empty()),
         }
-    })
-}
-
-/// The schema at a path like `rules[].apiGroups`, where `[]` is an entry of a list and `{}` a value of a map; the schema itself where
-/// the path is empty.
-///
-/// # Panics
-/// When the schema has no such path.
-pub(crate) fn at<'a>(schema: &'a mut Value, path: &str) -> &'a mut Value {
-    let steps = path.replace("[]", ".[]").replace("{}", ".{}");
-    steps.split('.').filter(|step| !step.is_empty()).fold(schema, |schema, step| {
-        let below = match step {
-            "[]" => schema.get_mut("items"),
-            "{}" => schema.get_mut("additionalProperties"),
-            name => schema.get_mut("properties").and_then(|properties| properties.get_mut(name)),
-        };
-        below.unwrap_or_else(|| panic!("the schema has no {path}"))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::ANY;
+use super::path::ANY;
 use crate::SpecError;
 
 /// Checks `value`, which is at `path`.

@@ -3,7 +3,7 @@
 use portcullis_contract::MatchCondition;
 use serde_json::Value;
 
-use super::{Rule, each_rule, has, selector};
+use super::rule::{Rule, each_rule, has, selector};
 use crate::schema::names;
 use crate::{LabelOperator, LabelSelector, PolicySpec};
 

@@ -2,26 +2,13 @@
 
 mod both;
 mod namespaced;
+mod rule;
 
-use portcullis_contract::RuleWithOperations;
 use serde_json::{Value, json};
 
-use super::at;
-use crate::{Kind, LabelSelector, Policy, PolicySpec, SpecError};
-
-/// A rule about a spec.
-pub(crate) struct Rule {
-    /// Its path in the schema of a spec, which is `self` in CEL.
-    at: &'static str,
-    /// The field that it is about, below `at`; empty if that is `at` itself.
-    field: &'static str,
-    /// What must hold, in CEL. A rule with `oldSelf` is about a change.
-    cel: &'static str,
-    /// What must hold, in Rust. Always true for a rule about a change, as a folder does not know the old value.
-    holds: fn(&PolicySpec) -> bool,
-    /// What is wrong and what to do, as the rest of a sentence that begins with the field.
-    message: &'static str,
-}
+use super::path::at;
+use crate::{Kind, Policy, SpecError};
+use rule::Rule;
 
 /// The rules for a kind.
 fn of(kind: Kind) -> impl Iterator<Item = &'static Rule> {
@@ -54,18 +41,4 @@ pub(crate) fn check(policy: &Policy) -> Result<(), SpecError> {
     let place = broken.at.replace("[]", "").replace("{}", "");
     let path: Vec<&str> = ["spec", &place, broken.field].into_iter().filter(|part| !part.is_empty()).collect();
     Err(SpecError::Field { field: path.join("."), problem: broken.message.to_owned() })
-}
-
-/// Whether something holds for each rule of a webhook.
-fn each_rule(spec: &PolicySpec, holds: fn(&RuleWithOperations) -> bool) -> bool {
-    spec.rules.iter().all(holds)
-}
-
-/// A selector, read from the field that is kept as the user wrote it; empty if the field is absent or cannot be read.
-fn selector(value: Option<&Value>) -> LabelSelector {
-    value.and_then(|value| serde_json::from_value(value.clone()).ok()).unwrap_or_default()
-}
-
-fn has(list: &[String], word: &str) -> bool {
-    list.iter().any(|entry| entry == word)
 }

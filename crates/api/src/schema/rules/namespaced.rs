@@ -2,7 +2,7 @@
 
 use portcullis_contract::RuleWithOperations;
 
-use super::{Rule, each_rule, has};
+use super::rule::{Rule, each_rule, has};
 
 /// Kubernetes' own cluster-scoped resources, by API group.
 const CLUSTER_SCOPED: &[(&str, &[&str])] = &[
