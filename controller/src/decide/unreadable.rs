@@ -62,7 +62,7 @@ pub(super) fn words(revision: &RevisionView, rules: &Rules) -> Option<String> {
             rules.namespace
         ),
         Unreadable::Unknown(text) => format!(
-            "revision {name} of generation {generation} cannot be read by this release of Portcullis: {text}; upgrade to the \
+            "revision {name} of generation {generation} has a value that this release of Portcullis cannot read: {text}; upgrade to the \
              release that wrote it, or apply the policy with a value that this release knows"
         ),
     })
