@@ -103,8 +103,7 @@ fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
-    let holder = stage.wait_for_holder();
-    let dead = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    let (_, dead) = stage.leader_and_follower(&replicas);
     dead.pod.lose_node();
     // Endpoints are as gone as the pod; then nobody collects what it owned. An owner that never was stands for that.
     dead.pod.mark_not_ready();

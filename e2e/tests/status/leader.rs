@@ -42,9 +42,7 @@ fn fault_r15_a_leader_that_is_killed_is_followed_within_the_lease_and_two_second
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
-    let holder = stage.wait_for_holder();
-    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
-    let follower = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    let (leader, follower) = stage.leader_and_follower(&replicas);
     leader.pod.stop(Program::Reporter);
     let start = Instant::now();
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
@@ -61,8 +59,8 @@ fn fault_r15_a_leader_that_is_killed_is_followed_within_the_lease_and_two_second
 #[ignore = "starts a cluster"]
 fn a_leader_that_ends_gives_the_lease_up() {
     let (stage, replicas) = Stage::with(cluster(), "ended", 2);
-    let holder = stage.wait_for_holder();
-    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
+    let (leader, _) = stage.leader_and_follower(&replicas);
+    let holder = leader.name();
     leader.pod.remove();
     let start = Instant::now();
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new != holder));
@@ -76,9 +74,7 @@ fn fault_r14_a_leader_that_was_stopped_and_goes_on_writes_nothing_wrong() {
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
-    let holder = stage.wait_for_holder();
-    let leader = replicas.iter().find(|replica| replica.name() == holder).unwrap();
-    let follower = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    let (leader, follower) = stage.leader_and_follower(&replicas);
     leader.pod.pause(Program::Reporter);
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new == follower.name()));
     follower.says(&object, unreachable());

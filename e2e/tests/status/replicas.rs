@@ -203,8 +203,7 @@ fn fault_r27_a_reporter_that_crashes_for_ever_makes_its_replica_unknown() {
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
-    let holder = stage.wait_for_holder();
-    let follower = replicas.iter().find(|replica| replica.name() != holder).unwrap();
+    let (_, follower) = stage.leader_and_follower(&replicas);
     // It stays ready in the eyes of the API server, as the pod of a container that is restarted for ever is for a while.
     follower.pod.pause(Program::Reporter);
     let found = eventually_within(SOON, "an unknown replica", || {

@@ -139,6 +139,13 @@ impl Stage {
         eventually_within(SOON, "a leader", || self.holder())
     }
 
+    /// The replica whose reporter holds the Lease, and another one.
+    pub(crate) fn leader_and_follower<'r>(&self, replicas: &'r [Replica]) -> (&'r Replica, &'r Replica) {
+        let holder = self.wait_for_holder();
+        let find = |leads: bool| replicas.iter().find(|replica| (replica.name() == holder) == leads);
+        (find(true).expect("the leader is a replica"), find(false).expect("another replica"))
+    }
+
     pub(crate) fn report(&self, pod: &str) -> Option<Value> {
         let namespace = self.installation.namespace();
         self.installation
