@@ -24,6 +24,7 @@ pub mod event;
 mod execute;
 mod failures;
 mod identity;
+mod keep;
 pub mod marker;
 pub mod memory;
 mod metrics;

@@ -20,6 +20,7 @@ use crate::event::Events;
 use crate::execute::Executor;
 use crate::failures::Failures;
 use crate::identity::IdentityQuery;
+use crate::keep::keep;
 use crate::marker::Prover;
 use crate::memory::{ConditionValue, Memory};
 use crate::metrics::Metrics;
@@ -182,7 +183,7 @@ async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told:
             }
         };
         tokio::select! {
-            () = keeper.run() => {}
+            () = keep(keeper) => {}
             () = async { tell.await; std::future::pending().await } => {}
             () = lost(&mut leadership) => {}
         }
@@ -207,7 +208,7 @@ async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, told
     loop {
         leadership.held().await;
         tokio::select! {
-            () = PathKeeper::new(parts.clone(), told.clone()).run() => {}
+            () = keep(PathKeeper::new(parts.clone(), told.clone())) => {}
             () = lost(&mut leadership) => {}
         }
     }

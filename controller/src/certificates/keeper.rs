@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::Client;
+use prometheus::IntCounter;
 use tokio::sync::watch;
 
 use super::authority::{Authority, AuthorityError};
@@ -20,14 +21,9 @@ use super::rules::{Purpose, Rules};
 use super::spread::Registered;
 use super::store::{Read, Store, StoreError};
 use super::stored::{Data, StoredAuthority, StoredServing};
+use crate::keep::{BREATH, Keep, POLL, TimedOut, Turn};
 
-/// How often the Secrets are looked at. Two small objects are read faster than all ways in which a watch ends are told apart.
-const POLL: Duration = Duration::from_secs(5);
-/// Between two steps.
-const BREATH: Duration = Duration::from_millis(100);
-/// Longest wait after errors.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Difference of the two clocks that is told.
+/// Difference of the two clocks that is logged.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// What a keeper needs.
@@ -60,33 +56,23 @@ pub struct Keeper {
     events: Events,
     bundle: watch::Sender<Option<Arc<CaBundle>>>,
     quiet: Quiet,
-    /// What was told last, so that it is logged once.
-    told: Option<String>,
-    /// Whether what is stored has problems.
-    is_troubled: bool,
-    /// Whether it was told that two clocks differ.
+    /// What is wrong with what is stored.
+    problem: Option<String>,
+    /// Whether it was logged that two clocks differ.
     is_skewed: bool,
 }
 
 /// A turn that did not end well. Its Secret is named where it is told.
 #[derive(Debug, thiserror::Error)]
-enum TurnError {
+pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
     Store { name: String, which: Which, source: StoreError },
     #[error("failed to list webhook configurations: {0}")]
     Webhooks(#[from] kube::Error),
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    #[error("the API server did not answer within {LONGEST:?}")]
-    TimedOut,
-}
-
-/// What came of a turn.
-enum Turn {
-    /// A Secret was written, or somebody else wrote it.
-    Again,
-    /// Nothing is to be done for this long.
-    Rest(Duration),
+    #[error(transparent)]
+    TimedOut(#[from] TimedOut),
 }
 
 impl Keeper {
@@ -97,8 +83,7 @@ impl Keeper {
             store: Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
             events: Events::new(parts.client.clone(), &parts.instance),
             quiet: Quiet::default(),
-            told: None,
-            is_troubled: false,
+            problem: None,
             is_skewed: false,
             bundle,
             parts,
@@ -106,32 +91,8 @@ impl Keeper {
         (keeper, receiver)
     }
 
-    /// Keeps them for ever. May be dropped at any moment: what is half done is found and finished by the next one.
-    pub async fn run(mut self) {
-        let mut failed = 0_u32;
-        loop {
-            let turn = tokio::time::timeout(LONGEST, self.turn()).await.unwrap_or(Err(TurnError::TimedOut));
-            let pause = match turn {
-                Ok(turn) => {
-                    self.mend();
-                    match turn {
-                        Turn::Again => BREATH,
-                        Turn::Rest(pause) => pause,
-                    }
-                }
-                Err(error) => {
-                    failed += 1;
-                    self.fail(&error).await;
-                    tokio::time::sleep(LONGEST.min(POLL / 5 * 2_u32.saturating_pow(failed.min(10)))).await;
-                    continue;
-                }
-            };
-            failed = 0;
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    async fn turn(&mut self) -> Result<Turn, TurnError> {
+    /// Looks once, and does at most one step. Returns the time until the next turn.
+    async fn step(&mut self) -> Result<Duration, TurnError> {
         let tls = self.read(Which::Serving).await?;
         let now = self.time(tls.time);
         let serving = StoredServing::read(tls.secret.as_ref().map(data).as_ref());
@@ -142,7 +103,7 @@ impl Keeper {
     }
 
     /// A turn with certificates that somebody else makes.
-    async fn follow(&mut self, now: Timestamp, name: &str, tls: Option<&Secret>) -> Result<Turn, TurnError> {
+    async fn follow(&mut self, now: Timestamp, name: &str, tls: Option<&Secret>) -> Result<Duration, TurnError> {
         let source = self.read_named(name, Which::Serving).await?.secret;
         let given = tls.map(data);
         let offer = ExternalCertificate::read(source.as_ref().map(data).as_ref(), &self.parts.rules, now);
@@ -159,12 +120,17 @@ impl Keeper {
         self.expiring(&decision).await;
         match (&decision.step, offer) {
             (Some(step), Ok(offer)) => self.write(step, tls, offer.into_data()).await,
-            _ => Ok(Turn::Rest(rest(&decision))),
+            _ => Ok(rest(&decision)),
         }
     }
 
     /// A turn with certificates of our own.
-    async fn keep(&mut self, now: Timestamp, tls: Option<&Secret>, serving: &StoredServing) -> Result<Turn, TurnError> {
+    async fn keep(
+        &mut self,
+        now: Timestamp,
+        tls: Option<&Secret>,
+        serving: &StoredServing,
+    ) -> Result<Duration, TurnError> {
         let ca = self.read(Which::Ca).await?.secret;
         let stored = StoredAuthority::read(ca.as_ref().map(data).as_ref());
         let remembered = self.remembered().await?;
@@ -179,10 +145,10 @@ impl Keeper {
         let moment = Moment { now, quiet, is_spread, remembered: &remembered };
         let decision = next(&moment, &stored, serving, &self.parts.rules);
         self.publish(&decision, now).await;
-        let Some(step) = &decision.step else { return Ok(Turn::Rest(rest(&decision))) };
+        let Some(step) = &decision.step else { return Ok(rest(&decision)) };
 
         let read = if step.which() == Which::Ca { ca.as_ref() } else { tls };
-        let Some(data) = self.made(&decision, step, &stored, serving, now)? else { return Ok(Turn::Rest(POLL)) };
+        let Some(data) = self.made(&decision, step, &stored, serving, now)? else { return Ok(POLL) };
         let written = self.write(step, read, data).await;
         if written.is_err() {
             self.expiring(&decision).await;
@@ -199,15 +165,15 @@ impl Keeper {
     }
 
     /// Writes what a step makes, if the Secret is still the one that was read.
-    async fn write(&self, step: &Step, read: Option<&Secret>, data: Data) -> Result<Turn, TurnError> {
+    async fn write(&self, step: &Step, read: Option<&Secret>, data: Data) -> Result<Duration, TurnError> {
         let which = step.which();
         let kind = if which == Which::Ca { "Opaque" } else { "kubernetes.io/tls" };
         match self.store.write(self.name(which), kind, read, data).await {
             Ok(()) => {
                 tracing::info!(secret = self.name(which), step = %step, "certificates changed");
-                Ok(Turn::Again)
+                Ok(BREATH)
             }
-            Err(StoreError::Conflict) => Ok(Turn::Again),
+            Err(StoreError::Conflict) => Ok(BREATH),
             Err(source) => Err(TurnError::Store { name: self.name(which).to_owned(), which, source }),
         }
     }
@@ -277,12 +243,9 @@ impl Keeper {
             let text = format!("Secret {name}: {problem}");
             self.events.warn(Reason::CertificateInvalid, *which, &self.reference(name), &text).await;
         }
-        self.is_troubled = !problems.is_empty();
-        if self.is_troubled {
-            self.parts.metrics.errors.inc();
-            let text = problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.maker(*which)));
-            self.tell(text.collect::<Vec<_>>().join("; "));
-        }
+        let texts: Vec<_> =
+            problems.iter().map(|(which, text)| format!("Secret {}: {text}", self.maker(*which))).collect();
+        self.problem = (!texts.is_empty()).then(|| texts.join("; "));
     }
 
     async fn expiring(&mut self, decision: &Decision) {
@@ -292,30 +255,6 @@ impl Keeper {
             let text =
                 format!("the certificate in Secret {name} ends at {} and was not renewed", end.unwrap_or_default());
             self.events.warn(Reason::CertificateExpiring, *which, &self.reference(name), &text).await;
-        }
-    }
-
-    async fn fail(&mut self, error: &TurnError) {
-        self.parts.metrics.errors.inc();
-        self.tell(error.to_string());
-        if let TurnError::Store { which, source: StoreError::NotOurs, .. } = error {
-            let reference = self.reference(self.name(*which));
-            self.events.warn(Reason::CertificateInvalid, *which, &reference, &error.to_string()).await;
-        }
-    }
-
-    /// One line when a failure ends.
-    fn mend(&mut self) {
-        if !self.is_troubled && self.told.take().is_some() {
-            tracing::info!("certificates are kept as they should again");
-        }
-    }
-
-    /// One line when a failure begins.
-    fn tell(&mut self, text: String) {
-        if self.told.as_ref() != Some(&text) {
-            tracing::error!(error = text, "certificates cannot be kept as they should");
-            self.told = Some(text);
         }
     }
 
@@ -354,6 +293,29 @@ impl Keeper {
             name: Some(secret.to_owned()),
             ..ObjectReference::default()
         }
+    }
+}
+
+impl Keep for Keeper {
+    type Error = TurnError;
+
+    const KEPT: &'static str = "certificates";
+
+    async fn turn(&mut self) -> Result<Turn, TurnError> {
+        self.problem = None;
+        let pause = self.step().await?;
+        Ok(Turn { pause, problem: self.problem.take() })
+    }
+
+    async fn failed(&mut self, error: &TurnError) {
+        if let TurnError::Store { which, source: StoreError::NotOurs, .. } = error {
+            let reference = self.reference(self.name(*which));
+            self.events.warn(Reason::CertificateInvalid, *which, &reference, &error.to_string()).await;
+        }
+    }
+
+    fn errors(&self) -> &IntCounter {
+        &self.parts.metrics.errors
     }
 }
 

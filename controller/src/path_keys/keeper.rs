@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use portcullis_contract::{PathKey, PathKeys};
+use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
 
@@ -14,13 +15,7 @@ use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
 use crate::certificates::quiet::{Quiet, digest};
 use crate::certificates::store::{Store, StoreError};
-
-/// How often the Secret is looked at.
-const POLL: Duration = Duration::from_secs(5);
-/// Between two steps.
-const BREATH: Duration = Duration::from_millis(100);
-/// Longest turn, and longest wait after errors.
-const LONGEST: Duration = Duration::from_secs(60);
+use crate::keep::{BREATH, Keep, POLL, TimedOut, Turn};
 
 /// What a keeper needs.
 #[derive(Clone)]
@@ -50,58 +45,33 @@ pub(crate) struct PathKeeper {
     /// What was read last.
     known: Option<PathKeys>,
     quiet: Quiet,
-    /// What was told last of failures, and of whom a change waits for, so that each is logged once.
-    failure: Option<String>,
+    /// What a change waits for, as it was logged last.
     waiting: Option<String>,
 }
 
 /// A turn that did not end well.
 #[derive(Debug, thiserror::Error)]
-enum TurnError {
+pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
     Store { name: String, source: StoreError },
     #[error("failed to ask who follows a change of the keys of webhook paths: {0}")]
     Followers(#[from] kube::Error),
     #[error("the system gives no random numbers")]
     Random,
-    #[error("the API server did not answer within {LONGEST:?}")]
-    TimedOut,
+    #[error(transparent)]
+    TimedOut(#[from] TimedOut),
 }
 
 impl PathKeeper {
     /// A keeper that says by `key` what it knows.
     pub(crate) fn new(parts: PathKeeperParts, key: watch::Sender<Option<PathKey>>) -> Self {
         let store = Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
-        Self { parts, store, key, known: None, quiet: Quiet::default(), failure: None, waiting: None }
+        Self { parts, store, key, known: None, quiet: Quiet::default(), waiting: None }
     }
 
-    /// Keeps them for ever. May be dropped at any moment: what is half done is found and finished by the next one.
-    pub(crate) async fn run(mut self) {
-        let mut failed = 0_u32;
-        loop {
-            let turn = tokio::time::timeout(LONGEST, self.turn()).await.unwrap_or(Err(TurnError::TimedOut));
-            let pause = match turn {
-                Ok(pause) => {
-                    failed = 0;
-                    if self.failure.take().is_some() {
-                        tracing::info!("the keys of webhook paths are kept as they should again");
-                    }
-                    pause
-                }
-                Err(error) => {
-                    failed += 1;
-                    self.parts.metrics.errors.inc();
-                    self.fail(error.to_string());
-                    LONGEST.min(POLL / 5 * 2_u32.saturating_pow(failed.min(10)))
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// One turn. Gives the time until the next.
-    async fn turn(&mut self) -> Result<Duration, TurnError> {
-        let read = self.store.read(&self.parts.secret).await.map_err(|source| self.failed(source))?;
+    /// Looks once, and does at most one step. Returns the time until the next turn.
+    async fn step(&mut self) -> Result<Duration, TurnError> {
+        let read = self.store.read(&self.parts.secret).await.map_err(|source| self.store_error(source))?;
         let now = read.time.unwrap_or_else(Timestamp::now);
         let secret = read.secret;
         let stored = secret.as_ref().and_then(|secret| secret.data.as_ref()).and_then(Stored::read);
@@ -166,20 +136,12 @@ impl PathKeeper {
                 Ok(BREATH)
             }
             Err(StoreError::Conflict) => Ok(BREATH),
-            Err(source) => Err(self.failed(source)),
+            Err(source) => Err(self.store_error(source)),
         }
     }
 
-    fn failed(&self, source: StoreError) -> TurnError {
+    fn store_error(&self, source: StoreError) -> TurnError {
         TurnError::Store { name: self.parts.secret.clone(), source }
-    }
-
-    /// One line when a failure begins.
-    fn fail(&mut self, text: String) {
-        if self.failure.as_ref() != Some(&text) {
-            tracing::error!(error = text, "the keys of webhook paths cannot be kept as they should");
-            self.failure = Some(text);
-        }
     }
 
     /// One line for each state of a wait.
@@ -188,6 +150,22 @@ impl PathKeeper {
             tracing::info!(reason = text, "a change of the keys of webhook paths waits");
         }
         self.waiting = text;
+    }
+}
+
+impl Keep for PathKeeper {
+    type Error = TurnError;
+
+    const KEPT: &'static str = "the keys of webhook paths";
+
+    async fn turn(&mut self) -> Result<Turn, TurnError> {
+        Ok(Turn { pause: self.step().await?, problem: None })
+    }
+
+    async fn failed(&mut self, _error: &TurnError) {}
+
+    fn errors(&self) -> &IntCounter {
+        &self.parts.metrics.errors
     }
 }
 

@@ -1,0 +1,80 @@
+//! The loop that keeps what is in Secrets: certificates, and the keys of webhook paths.
+//!
+//! Each turn has a time limit. Turns that fail are tried again after longer and longer pauses, and the log has one line when they
+//! begin to fail and one when they work again.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use portcullis_kubernetes::{Backoff, LogOnce, random};
+use prometheus::IntCounter;
+
+/// How often Secrets are read. Two small objects are read faster than all ways in which a watch ends are told apart.
+pub(crate) const POLL: Duration = Duration::from_secs(5);
+/// The pause between two steps of a change.
+pub(crate) const BREATH: Duration = Duration::from_millis(100);
+/// Longest turn.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// Pauses after failures.
+const BACKOFF: Backoff = Backoff { shortest: Duration::from_secs(2), longest: Duration::from_secs(60) };
+
+/// What is kept in a Secret.
+pub(crate) trait Keep: Send {
+    /// Why a turn failed.
+    type Error: Display + From<TimedOut> + Send + Sync;
+
+    /// What is kept, for the log, in the plural.
+    const KEPT: &'static str;
+
+    /// Looks once, and does at most one step.
+    fn turn(&mut self) -> impl Future<Output = Result<Turn, Self::Error>> + Send;
+
+    /// Called after each turn that failed.
+    fn failed(&mut self, error: &Self::Error) -> impl Future<Output = ()> + Send;
+
+    /// Counts turns that failed or found a problem.
+    fn errors(&self) -> &IntCounter;
+}
+
+/// The result of a turn.
+pub(crate) struct Turn {
+    /// The time until the next turn.
+    pub(crate) pause: Duration,
+    /// What is wrong with what is stored, although the turn worked.
+    pub(crate) problem: Option<String>,
+}
+
+/// A turn took too long.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {TURN_LIMIT:?}")]
+pub(crate) struct TimedOut;
+
+/// Takes turns for ever. May be dropped at any moment: what is half done is found and finished by the next loop.
+pub(crate) async fn keep<K: Keep>(mut kept: K) {
+    let (mut log, mut failures) = (LogOnce::default(), 0);
+    loop {
+        let turn = tokio::time::timeout(TURN_LIMIT, kept.turn()).await.unwrap_or_else(|_| Err(TimedOut.into()));
+        let (pause, problem) = match turn {
+            Ok(Turn { pause, problem }) => {
+                failures = 0;
+                (pause, problem)
+            }
+            Err(error) => {
+                failures += 1;
+                kept.failed(&error).await;
+                (BACKOFF.wait(failures, random()), Some(error.to_string()))
+            }
+        };
+        match problem {
+            Some(problem) => {
+                kept.errors().inc();
+                if log.fails(&problem, Instant::now()) {
+                    tracing::error!(error = problem, "{} cannot be kept as they should be", K::KEPT);
+                }
+            }
+            None if log.works() => tracing::info!("{} are kept as they should be again", K::KEPT),
+            None => {}
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
