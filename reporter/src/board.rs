@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use portcullis_api::{ObservedPolicy, ObservedSpec};
 use portcullis_contract::{LoaderState, PolicyId};
 
-use crate::decide::{Facts, Heard, Replica, Webhook, decide, to_second};
+use crate::decide::decide;
+use crate::facts::{Facts, LastReport, Replica, Webhook, to_second};
 use crate::join::{Evaluator, Pod, join};
 
 /// The policies, by id.
@@ -15,7 +16,7 @@ pub struct Board {
     objects: BTreeMap<PolicyId, ObservedPolicy>,
 }
 
-/// A policy whose object has changed.
+/// A policy with a changed object.
 #[derive(Debug)]
 pub struct Change {
     /// The policy.
@@ -43,7 +44,7 @@ impl Board {
         now: Timestamp,
     ) -> Vec<Change> {
         let report = join(pod, loader, evaluator, now);
-        let heard = Heard { report: &report, is_stale: false };
+        let heard = LastReport { report: &report, is_stale: false };
         let replica = Replica { pod: &pod.name, pod_uid: &pod.uid, expected: true, report: Some(heard) };
         let mut last = std::mem::take(&mut self.objects);
         let mut changes = Vec::new();

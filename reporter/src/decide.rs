@@ -1,15 +1,17 @@
-//! The decision: what the replicas say becomes the status of one policy (docs/design/status-api.md, section 4). Pure, the same in a folder
-//! and in a cluster: given what is known it gives the same status, whoever asks.
+//! The decision: reports of replicas become the status of one policy (docs/design/status-api.md, section 4). Pure, and the same in a
+//! folder and in a cluster: every reporter makes the same status of the same input.
 
-use jiff::{Timestamp, Unit};
-use portcullis_api::{Condition, ConditionType, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};
-use portcullis_contract::{Class, Digest, Reason, ReplicaState, truncate};
+use jiff::Timestamp;
+use portcullis_api::{Condition, ConditionType, PolicyStatus, ReplicaStatus, Resolved, Truth};
+use portcullis_contract::{Reason, ReplicaState, truncate};
 
 mod history;
+mod picture;
 
+use self::picture::{Case, Picture};
+use crate::facts::{Facts, Replica, Webhook, to_second};
 use crate::message;
-pub use crate::replica::{Heard, Replica};
-use crate::replica::{Seat, examine};
+use crate::replica::{Assessment, examine};
 use crate::resolution::Resolution;
 
 /// Most entries of `replicas`.
@@ -18,59 +20,6 @@ pub const MAX_REPLICAS: usize = 16;
 const MAX_CONDITION_MESSAGE: usize = 1024;
 /// Longest message of an entry of `replicas`, in bytes.
 const MAX_REPLICA_MESSAGE: usize = 256;
-
-/// What is known of the policy itself.
-#[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
-    /// The object's uid.
-    pub uid: &'a str,
-    /// The newest generation.
-    pub generation: i64,
-    /// `suspend` of the newest generation.
-    pub suspend: bool,
-    /// What the newest generation means in bytes, where that is pinned.
-    pub digest: Option<Digest>,
-    /// `rollbackTo` of the newest generation: the generation whose content it serves.
-    pub rollback_to: Option<i64>,
-    /// Why the controller does not take it, in words: its namespace has enough policies. Then no replica hears of it.
-    pub refusal: Option<&'a str>,
-}
-
-/// Whether the API servers call the policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Webhook<'a> {
-    /// They do, or there are none, as in a folder.
-    Confirmed,
-    /// They do by the match rules of an older generation; in words.
-    Older(&'a str),
-    /// Not yet; in words.
-    Pending(&'a str),
-}
-
-/// The rows of the aggregation table, in its order. The name is the reason of `Ready`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Case {
-    NoReplicas,
-    Error,
-    Degraded,
-    ServingPrevious,
-    Progressing,
-    Suspended,
-    WebhookPending,
-    Active,
-}
-
-/// Everything that the conditions are made from.
-struct Picture<'a> {
-    facts: &'a Facts<'a>,
-    webhook: Webhook<'a>,
-    /// The replicas that count.
-    seats: Vec<&'a Seat<'a>>,
-    /// Those of them that make the policy degraded.
-    bad: Vec<&'a Seat<'a>>,
-    counts: ReplicaCounts,
-    case: Case,
-}
 
 /// One condition without the times that come from its history.
 struct Finding {
@@ -91,14 +40,14 @@ pub fn decide(
     now: Timestamp,
 ) -> PolicyStatus {
     if let Some(previous) = previous.filter(|previous| previous.observed_generation > facts.generation) {
-        // A stale read: whoever wrote `previous` knew more.
+        // A stale read: the writer of `previous` knew more.
         return previous.clone();
     }
     let resolution = Resolution::of(facts, replicas, previous);
     let digest = resolution.digest();
     let resolved = digest.map(|digest| Resolved::module(facts.generation, digest));
-    let seats: Vec<Seat<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
-    let picture = Picture::new(facts, webhook, &seats);
+    let assessments: Vec<Assessment<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
+    let picture = Picture::new(facts, webhook, &assessments);
 
     let enforced = enforced(&picture);
     let served = served_everywhere(&picture, enforced.status, resolved.as_ref(), previous);
@@ -114,7 +63,7 @@ pub fn decide(
     ] {
         conditions.push(condition(r#type, finding, facts.generation, previous, now));
     }
-    let (entries, omitted) = entries(&seats);
+    let (entries, omitted) = entries(&assessments);
     PolicyStatus {
         observed_generation: facts.generation,
         conditions,
@@ -138,112 +87,19 @@ fn served_everywhere(
     resolved: Option<&Resolved>,
     previous: Option<&PolicyStatus>,
 ) -> Option<Resolved> {
-    // A suspended policy is answered for as well, and whoever resumes it counts on each replica.
+    // Replicas load a suspended policy too, so that it can be resumed on each of them.
     if matches!(picture.case, Case::Active | Case::Suspended) {
         return resolved.cloned();
     }
-    let (first, others) = picture.seats.split_first()?;
+    let (first, others) = picture.assessments.split_first()?;
     let serving = first.serving;
-    let is_same = others.iter().all(|seat| seat.serving == serving);
+    let is_same = others.iter().all(|assessment| assessment.serving == serving);
     let is_known = previous?.last_served.as_ref().is_some_and(|known| known.generation >= serving);
     if enforced != Truth::True || !is_same || is_known || !(1..picture.facts.generation).contains(&serving) {
         return None;
     }
     let told = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
     Some(Resolved::module(serving, told.digest?))
-}
-
-/// A time as Kubernetes writes it: whole seconds.
-pub(crate) fn to_second(time: Timestamp) -> Timestamp {
-    time.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc)).unwrap_or(time)
-}
-
-impl<'a> Picture<'a> {
-    fn new(facts: &'a Facts<'a>, webhook: Webhook<'a>, seats: &'a [Seat<'a>]) -> Self {
-        let seats: Vec<&Seat<'_>> = seats.iter().filter(|seat| seat.expected).collect();
-        let count = |state| u32::try_from(seats.iter().filter(|seat| seat.state == state).count()).unwrap_or(u32::MAX);
-        let counts = ReplicaCounts {
-            expected: u32::try_from(seats.len()).unwrap_or(u32::MAX),
-            current: count(ReplicaState::Current),
-            previous: count(ReplicaState::Previous),
-            pending: count(ReplicaState::Pending),
-            failed: count(ReplicaState::Failed),
-            unknown: count(ReplicaState::Unknown),
-        };
-        let bad: Vec<_> = seats.iter().copied().filter(|seat| seat.is_bad()).collect();
-        let case = if counts.expected == 0 {
-            Case::NoReplicas
-        } else if counts.failed == counts.expected {
-            Case::Error
-        } else if counts.failed > 0 || counts.unknown > 0 {
-            Case::Degraded
-        } else if !bad.is_empty() {
-            Case::ServingPrevious
-        } else if counts.current < counts.expected {
-            Case::Progressing
-        } else if facts.suspend {
-            Case::Suspended
-        } else if webhook != Webhook::Confirmed {
-            Case::WebhookPending
-        } else {
-            Case::Active
-        };
-        Self { facts, webhook, seats, bad, counts, case }
-    }
-
-    fn reason(&self) -> &'static str {
-        match self.case {
-            Case::NoReplicas => "NoReplicas",
-            Case::Error => "Error",
-            Case::Degraded => "Degraded",
-            Case::ServingPrevious => "ServingPrevious",
-            Case::Progressing => "Progressing",
-            Case::Suspended => "Suspended",
-            Case::WebhookPending => "WebhookPending",
-            Case::Active => "Active",
-        }
-    }
-
-    /// What the replicas do, in a sentence.
-    fn sentence(&self) -> String {
-        let Self { facts, counts, bad, .. } = self;
-        let generation = facts.generation;
-        let failures = || message::failures(bad, counts.expected);
-        let single = counts.expected == 1;
-        match self.case {
-            Case::NoReplicas => "no replica is ready to be asked".to_owned(),
-            Case::Error if single => format!("nothing answers; generation {generation}: {}", failures()),
-            Case::Degraded if single => format!("nothing is known of the replica: {}", failures()),
-            Case::ServingPrevious if single => {
-                let serving = self.seats.first().and_then(|seat| message::answering(seat.serving));
-                format!("{}; generation {generation}: {}", serving.unwrap_or_default(), failures())
-            }
-            Case::Error | Case::Degraded | Case::ServingPrevious => {
-                format!("{}; {}", message::share(generation, *counts), failures())
-            }
-            Case::Progressing => message::loading(facts, *counts, &self.seats),
-            Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),
-            Case::WebhookPending => match self.webhook {
-                Webhook::Older(words) => {
-                    format!("generation {generation} is loaded and its match rules are not confirmed yet: {words}")
-                }
-                Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
-                Webhook::Confirmed => String::new(),
-            },
-            Case::Active if single => format!("generation {generation} answers"),
-            Case::Active => format!("generation {generation} answers on all {} replicas", counts.expected),
-        }
-    }
-
-    /// Whether each failure needs somebody to change something, and nothing else goes on.
-    fn is_stuck(&self) -> bool {
-        let waits = |seat: &&Seat<'_>| seat.trouble.as_ref().is_some_and(|trouble| trouble.class != Class::Retry);
-        !self.bad.is_empty() && self.bad.iter().all(waits) && !self.is_loading()
-    }
-
-    fn is_loading(&self) -> bool {
-        self.seats.iter().any(|seat| seat.is_working())
-    }
 }
 
 fn finding(status: Truth, reason: impl Into<String>, message: impl Into<String>) -> Finding {
@@ -264,7 +120,7 @@ fn ready(picture: &Picture<'_>) -> Finding {
 /// not loaded somewhere has a word of its own, as there requests are let by without it and not refused.
 fn enforced(picture: &Picture<'_>) -> Finding {
     let sentence = picture.sentence();
-    let passing = picture.seats.iter().filter(|seat| seat.passed_over).count();
+    let passing = picture.assessments.iter().filter(|assessment| assessment.passed_over).count();
     if passing > 0 {
         let words = message::passed_over(passing, picture.counts.expected, picture.is_stuck());
         return finding(Truth::False, "NotYetEnforced", format!("{words}; {sentence}"));
@@ -303,7 +159,7 @@ fn reconciling(picture: &Picture<'_>) -> Finding {
     let counts = picture.counts;
     if picture.is_loading() {
         let reason = if counts.current > 0 { "RollingOut" } else { "Loading" };
-        return finding(Truth::True, reason, message::loading(picture.facts, counts, &picture.seats));
+        return finding(Truth::True, reason, message::loading(picture.facts, counts, &picture.assessments));
     }
     if picture.bad.is_empty() || picture.is_stuck() {
         return finding(Truth::False, "Idle", "");
@@ -322,13 +178,16 @@ fn stalled(picture: &Picture<'_>) -> Finding {
 /// Whether the spec is understood. While no replica has judged the newest generation, the last judgement stands, with the
 /// generation that it was made of: so an edit does not make the condition flap.
 fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
-    let refusal = |seat: &&&Seat<'_>| {
+    let refusal = |assessment: &&&Assessment<'_>| {
         let refusals = [Reason::SpecInvalid, Reason::SourceNotAllowed, Reason::SettingsInvalid];
-        seat.trouble.as_ref().is_some_and(|trouble| refusals.iter().any(|reason| reason.as_str() == trouble.reason))
+        assessment
+            .problem
+            .as_ref()
+            .is_some_and(|problem| refusals.iter().any(|reason| reason.as_str() == problem.reason))
     };
     let made = |finding| condition(ConditionType::Accepted, finding, picture.facts.generation, previous, now);
     if let Some(words) = picture.facts.refusal
-        && !picture.seats.iter().any(|seat| seat.state == ReplicaState::Current)
+        && !picture.assessments.iter().any(|assessment| assessment.state == ReplicaState::Current)
     {
         return made(finding(Truth::False, Reason::QuotaExceeded.as_str(), words));
     }
@@ -337,10 +196,11 @@ fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timesta
         let words = message::failures_in_words(&refusing, picture.counts.expected);
         return made(finding(Truth::False, message::joint_reason(&refusing), words));
     }
-    let judged = |seat: &&&Seat<'_>| {
-        seat.state == ReplicaState::Current || (seat.trouble.is_some() && seat.state != ReplicaState::Unknown)
+    let judged = |assessment: &&&Assessment<'_>| {
+        assessment.state == ReplicaState::Current
+            || (assessment.problem.is_some() && assessment.state != ReplicaState::Unknown)
     };
-    if picture.seats.iter().any(|seat| judged(&seat)) {
+    if picture.assessments.iter().any(|assessment| judged(&assessment)) {
         let words = picture.facts.rollback_to.map(|to| format!("rollbackTo: it serves the content of generation {to}"));
         return made(finding(Truth::True, "Accepted", words.unwrap_or_default()));
     }
@@ -374,26 +234,26 @@ fn condition(
 }
 
 /// The list for `kubectl describe`: failing first, then by name, and how many the cap left out.
-fn entries(seats: &[Seat<'_>]) -> (Vec<ReplicaStatus>, u32) {
-    let mut sorted: Vec<&Seat<'_>> = seats.iter().collect();
-    sorted.sort_by_key(|seat| (!seat.is_bad(), seat.pod));
+fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
+    let mut sorted: Vec<&Assessment<'_>> = assessments.iter().collect();
+    sorted.sort_by_key(|assessment| (!assessment.is_bad(), assessment.pod));
     let omitted = sorted.len().saturating_sub(MAX_REPLICAS);
     sorted.truncate(MAX_REPLICAS);
     (sorted.into_iter().map(entry).collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
 }
 
-fn entry(seat: &Seat<'_>) -> ReplicaStatus {
-    let trouble = seat.trouble.as_ref();
-    let message = trouble.map(|trouble| trouble.message.as_str()).or(seat.note.as_deref());
+fn entry(assessment: &Assessment<'_>) -> ReplicaStatus {
+    let problem = assessment.problem.as_ref();
+    let message = problem.map(|problem| problem.message.as_str()).or(assessment.note.as_deref());
     ReplicaStatus {
-        pod: seat.pod.to_owned(),
-        pod_uid: seat.pod_uid.to_owned(),
-        state: seat.state,
-        generation: seat.serving,
-        reason: trouble.map(|trouble| trouble.reason.clone()),
-        retryable: trouble.map(|trouble| trouble.class.is_retryable()),
-        next_retry_time: trouble.and_then(|trouble| trouble.next_retry).map(to_second),
-        since: seat.since.map(to_second),
+        pod: assessment.pod.to_owned(),
+        pod_uid: assessment.pod_uid.to_owned(),
+        state: assessment.state,
+        generation: assessment.serving,
+        reason: problem.map(|problem| problem.reason.clone()),
+        retryable: problem.map(|problem| problem.class.is_retryable()),
+        next_retry_time: problem.and_then(|problem| problem.next_retry).map(to_second),
+        since: assessment.since.map(to_second),
         message: message.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_REPLICA_MESSAGE)),
     }
 }

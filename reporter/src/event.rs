@@ -44,7 +44,7 @@ impl EventLog {
 
     /// Adds an event, or raises the count of an equal one.
     pub(crate) fn add(&mut self, policy: &PolicyId, r#type: EventType, reason: String, note: String, now: Timestamp) {
-        let now = crate::decide::to_second(now);
+        let now = crate::facts::to_second(now);
         let equal = |event: &&mut PolicyEvent| {
             event.policy == *policy
                 && (event.r#type, &event.reason, &event.note) == (r#type, &reason, &note)

@@ -1,15 +1,15 @@
-//! Policies of which too many evaluations fail: one event tells it, and no condition does (docs/design/status-api.md, section 4.2). Pure.
+//! Policies of which too many evaluations fail: one event says so, and no condition does (docs/design/status-api.md, section 4.2). Pure.
 
 use jiff::Timestamp;
 use portcullis_api::ReportFailing;
 
-use crate::decide::to_second;
-use crate::replica::{Replica, is_reason};
+use crate::facts::{Replica, to_second};
+use crate::replica::is_reason;
 
 /// The event's reason.
 pub(crate) const REASON: &str = "EvaluationFailing";
 
-/// The word of the replica that says for the longest time that too many evaluations of this policy fail.
+/// The report of the replica on which too many evaluations of this policy have failed for the longest time.
 pub(crate) fn worst<'a>(uid: &str, replicas: &[Replica<'a>]) -> Option<&'a ReportFailing> {
     let reports = replicas.iter().filter_map(|replica| {
         let heard = replica.report.filter(|heard| replica.expected && !heard.is_stale)?;
@@ -21,7 +21,7 @@ pub(crate) fn worst<'a>(uid: &str, replicas: &[Replica<'a>]) -> Option<&'a Repor
 
 /// The event's note: the same whichever leader makes it of the same reports.
 pub(crate) fn note(reason: &str, since: Timestamp) -> String {
-    // Another pod's word.
+    // Written by another pod, so not trusted.
     let mostly = if is_reason(reason) { reason } else { "unknown" };
     format!("more than 5 % of its evaluations fail since {}; most of them: {mostly}", to_second(since))
 }
@@ -31,7 +31,7 @@ mod tests {
     use portcullis_api::ReplicaReportSpec;
 
     use super::*;
-    use crate::replica::Heard;
+    use crate::facts::LastReport;
 
     fn report(pod_uid: &str, since: i64) -> ReplicaReportSpec {
         let since = Timestamp::from_second(since).expect("a time");
@@ -40,7 +40,7 @@ mod tests {
     }
 
     fn replica(report: &ReplicaReportSpec) -> Replica<'_> {
-        Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(Heard { report, is_stale: false }) }
+        Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(LastReport { report, is_stale: false }) }
     }
 
     fn since(uid: &str, replicas: &[Replica<'_>]) -> Option<i64> {
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn who_does_not_count_is_not_heard() {
         let (own, earlier) = (report("pod-uid", 5), report("an earlier pod", 5));
-        let stale = Replica { report: Some(Heard { report: &own, is_stale: true }), ..replica(&own) };
+        let stale = Replica { report: Some(LastReport { report: &own, is_stale: true }), ..replica(&own) };
         let draining = Replica { expected: false, ..replica(&own) };
         assert_eq!(since("uid", &[stale, draining, replica(&earlier)]), None);
     }

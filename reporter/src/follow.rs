@@ -1,40 +1,40 @@
-//! Loader and evaluator are followed by long poll, each by a task of its own, for ever.
+//! Follows the states of loader and evaluator by long poll, each with a task of its own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use portcullis_contract::{EvaluatorState, LoaderState};
+use portcullis_kubernetes::{Backoff, random, root_cause};
 use portcullis_process::{FollowError, Follower};
 use prometheus::IntCounter;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-/// First pause after a failed attempt; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses after failures.
+const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// What a follower has to tell.
+/// What a follower found out.
 #[derive(Debug)]
-pub enum News {
+pub enum Update {
     /// The loader's state has changed.
     Loader(Box<LoaderState>),
     /// The evaluator's state has changed.
     Evaluator(Box<EvaluatorState>),
-    /// The loader cannot be asked.
+    /// The loader does not answer.
     LoaderSilent(Silence),
-    /// The evaluator cannot be asked.
+    /// The evaluator does not answer.
     EvaluatorSilent(Silence),
 }
 
-/// Why a program could not be asked.
+/// A program that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silence {
-    /// Why, in words.
+    /// The error, as a message.
     pub words: String,
     /// When this was noticed.
     pub since: Timestamp,
-    /// There is no connection, as when the program restarts. Otherwise it hangs, or its answer makes no sense.
+    /// Whether there is no connection, as when the program restarts. Otherwise it hangs, or its answer cannot be read.
     pub may_be_a_restart: bool,
 }
 
@@ -56,56 +56,55 @@ impl Silence {
 ///
 /// # Errors
 /// When no HTTP client can be made.
-pub async fn loader(address: SocketAddr, failures: IntCounter, news: mpsc::Sender<News>) -> Result<(), FollowError> {
-    let wrap = |state: LoaderState| News::Loader(Box::new(state));
-    follow(address, |state: &LoaderState| state.version, wrap, News::LoaderSilent, failures, news).await
+pub async fn loader(
+    address: SocketAddr,
+    failures: IntCounter,
+    updates: mpsc::Sender<Update>,
+) -> Result<(), FollowError> {
+    let wrap = |state: LoaderState| Update::Loader(Box::new(state));
+    follow(address, |state: &LoaderState| state.version, wrap, Update::LoaderSilent, failures, updates).await
 }
 
 /// Follows the evaluator until the receiver is gone.
 ///
 /// # Errors
 /// When no HTTP client can be made.
-pub async fn evaluator(address: SocketAddr, failures: IntCounter, news: mpsc::Sender<News>) -> Result<(), FollowError> {
-    let wrap = |state: EvaluatorState| News::Evaluator(Box::new(state));
-    follow(address, |state: &EvaluatorState| state.version, wrap, News::EvaluatorSilent, failures, news).await
+pub async fn evaluator(
+    address: SocketAddr,
+    failures: IntCounter,
+    updates: mpsc::Sender<Update>,
+) -> Result<(), FollowError> {
+    let wrap = |state: EvaluatorState| Update::Evaluator(Box::new(state));
+    follow(address, |state: &EvaluatorState| state.version, wrap, Update::EvaluatorSilent, failures, updates).await
 }
 
 async fn follow<T: DeserializeOwned>(
     address: SocketAddr,
     version: impl Fn(&T) -> u64,
-    wrap: impl Fn(T) -> News,
-    silent: impl Fn(Silence) -> News,
+    wrap: impl Fn(T) -> Update,
+    silent: impl Fn(Silence) -> Update,
     failures: IntCounter,
-    news: mpsc::Sender<News>,
+    updates: mpsc::Sender<Update>,
 ) -> Result<(), FollowError> {
     let mut follower = Follower::<T>::new(address)?;
-    let mut pause = FIRST_PAUSE;
+    let mut failed = 0;
     loop {
-        let told = match follower.next(&version).await {
+        let sent = match follower.next(&version).await {
             Ok(state) => {
-                pause = FIRST_PAUSE;
-                news.send(wrap(state)).await
+                failed = 0;
+                updates.send(wrap(state)).await
             }
             Err(error) => {
                 failures.inc();
+                failed += 1;
                 tracing::debug!(%error, "failed to follow");
-                let sent = news.send(silent(Silence::of(&error))).await;
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                let sent = updates.send(silent(Silence::of(&error))).await;
+                tokio::time::sleep(BACKOFF.wait(failed, random())).await;
                 sent
             }
         };
-        if told.is_err() {
+        if sent.is_err() {
             return Ok(());
         }
     }
-}
-
-/// What lies at the bottom, for instance "Connection refused (os error 111)".
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(cause) = deepest.source() {
-        deepest = cause;
-    }
-    deepest.to_string()
 }

@@ -105,8 +105,8 @@ fn is_readable(policy: &LoaderPolicy) -> bool {
     policy.failure.as_ref().is_none_or(|failure| failure.stage() != Stage::Spec)
 }
 
-/// Whether the evaluator tells of a generation that the loader has not told of yet. For a moment that is the order in which
-/// the two were heard; for longer it is a lie.
+/// Whether the evaluator reports a generation that the loader has not reported yet. For a moment that comes from the order in which
+/// their states were read; for longer it is wrong.
 pub fn is_ahead(loader: &LoaderState, evaluator: &EvaluatorState) -> bool {
     let claims = claims(evaluator);
     loader.policies.iter().any(|policy| {
@@ -166,7 +166,7 @@ fn silent(policy: &LoaderPolicy, why: &str, since: Timestamp) -> ReportDeviation
         next_retry_time: None,
         since,
         message: Some(portcullis_contract::clean(why, Failure::MAX_MESSAGE)),
-        // What an evaluator does that does not answer, nobody knows.
+        // What an evaluator does is unknown while it does not answer.
         passed_over: false,
     }
 }

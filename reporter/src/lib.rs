@@ -1,15 +1,15 @@
-//! The reporter: tells every policy's state, and decides nothing but that.
+//! The reporter writes the state of every policy into its status, and decides nothing else.
 //!
 //! ```text
 //!  loader /v1/state ────┐ follow      view        join                decide             ┌─► status/<id>.yaml
 //!                       ├───────► what was ───► this pod's ───► a status for each ───────┼─► events.jsonl
-//!  evaluator /v1/state ─┘          heard          report              policy             └─► table or lines
+//!  evaluator /v1/state ─┘           read          report              policy             └─► table or lines
 //!                                                   │                 ▲
-//!                                                   ▼                 │ all pods' reports, where this one leads
+//!                                                   ▼                 │ all pods' reports, if this one leads
 //!                                              ReplicaReport ─────────┴──────────────────► status and events of policies
 //! ```
 //!
-//! One loop waits for a word of either program, or a second, and decides all policies anew. `decide` and `join` are pure, and the
+//! One loop waits for a new state of either program, for at most a second, and decides about all policies again. `decide` and `join` are pure, and the
 //! same for a folder and for Kubernetes. The reporter never reads the volume, never serves a request, and its probes never depend
 //! on the other programs or on the API server.
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod args;
 pub mod board;
 pub mod decide;
 pub mod event;
+pub mod facts;
 mod failing;
 pub mod folder;
 pub mod follow;

@@ -1,11 +1,11 @@
-//! One line a change, for when nobody looks at a table. Pure.
+//! One line for each change, for output that is not a terminal. Pure.
 
 use jiff::Timestamp;
 use portcullis_api::{ConditionType, ObservedPolicy};
 use portcullis_contract::{PolicyId, Reason};
 
 use crate::board::Change;
-use crate::decide::to_second;
+use crate::facts::to_second;
 
 /// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. Nothing when only
 /// times or counts have changed. When another module answers than before, it is named: `Active generation 2, module sha256:…: `.

@@ -26,7 +26,7 @@ pub(crate) struct Local {
     board: Board,
     folder: StatusFolder,
     events: EventLog,
-    /// Policies of which too many evaluations fail, as was told.
+    /// Policies of which too many evaluations fail, and of which an event said so.
     failing: BTreeSet<PolicyId>,
     output: Output,
     metrics: Metrics,
@@ -54,7 +54,7 @@ impl Local {
         }
     }
 
-    /// Decides all policies anew, and tells what has changed.
+    /// Decides about all policies again, and shows what has changed.
     pub(crate) fn update(&mut self, view: &View) {
         let (instant, now) = (Instant::now(), Timestamp::now());
         if let Some((loader, evaluator)) = view.both(instant) {
@@ -69,7 +69,7 @@ impl Local {
         let troubles = view.troubles(instant);
         if !self.output.is_live() {
             for trouble in troubles.iter().filter(|trouble| !self.troubles.contains(trouble)) {
-                self.output.say(&format!("{} {trouble}", crate::decide::to_second(now)));
+                self.output.say(&format!("{} {trouble}", crate::facts::to_second(now)));
             }
         }
         self.troubles = troubles;
@@ -104,7 +104,7 @@ impl Local {
         for new in state.failing.iter().filter(|failing| !self.failing.contains(&failing.id)) {
             let note = failing::note(new.reason.as_str(), new.since);
             if !self.output.is_live() {
-                self.output.say(&format!("{} {}: {note}", crate::decide::to_second(now), new.id));
+                self.output.say(&format!("{} {}: {note}", crate::facts::to_second(now), new.id));
             }
             self.events.add(&new.id, EventType::Warning, failing::REASON.to_owned(), note, now);
             self.events_unwritten = true;

@@ -7,15 +7,15 @@ use jiff::Timestamp;
 use portcullis_api::ReplicaCounts;
 use portcullis_contract::Class;
 
-use crate::decide::Facts;
-use crate::replica::{Seat, Trouble};
+use crate::facts::{Facts, to_second};
+use crate::replica::{Assessment, Problem};
 
 /// Most pods that a message names.
 const NAMED_PODS: usize = 3;
 
 /// The reason that several failing replicas have together: the most frequent; on a tie the worst class (final, then
 /// outside, then retry); `SeveralReasons` where that does not decide either.
-pub(crate) fn joint_reason(bad: &[&Seat<'_>]) -> String {
+pub(crate) fn joint_reason(bad: &[&Assessment<'_>]) -> String {
     let groups = by_reason(bad);
     match groups.as_slice() {
         [] => "AsExpected".to_owned(),
@@ -28,12 +28,12 @@ pub(crate) fn joint_reason(bad: &[&Seat<'_>]) -> String {
 
 /// The failures of some replicas: counts per reason and at most three pods. With one replica in all, its failure in its
 /// own words instead, as there is nothing to count.
-pub(crate) fn failures(bad: &[&Seat<'_>], expected: u32) -> String {
-    if let (1, [Seat { trouble: Some(trouble), .. }]) = (expected, bad) {
-        return in_full(trouble);
+pub(crate) fn failures(bad: &[&Assessment<'_>], expected: u32) -> String {
+    if let (1, [Assessment { problem: Some(problem), .. }]) = (expected, bad) {
+        return in_full(problem);
     }
-    if let [Seat { pod, trouble: Some(trouble), .. }] = bad {
-        return format!("{pod}: {}{}", trouble.reason, retry(trouble.next_retry));
+    if let [Assessment { pod, problem: Some(problem), .. }] = bad {
+        return format!("{pod}: {}{}", problem.reason, retry(problem.next_retry));
     }
     let mut names_left = NAMED_PODS;
     let groups: Vec<String> = by_reason(bad)
@@ -50,18 +50,18 @@ pub(crate) fn failures(bad: &[&Seat<'_>], expected: u32) -> String {
 }
 
 /// [`failures`], then the words of the failure that comes first.
-pub(crate) fn failures_in_words(bad: &[&Seat<'_>], expected: u32) -> String {
+pub(crate) fn failures_in_words(bad: &[&Assessment<'_>], expected: u32) -> String {
     let counted = failures(bad, expected);
     let words = by_reason(bad).first().map_or("", |group| group.message);
     if expected == 1 || words.is_empty() { counted } else { format!("{counted}: {words}") }
 }
 
 /// What a loading replica does.
-pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, seats: &[&Seat<'_>]) -> String {
+pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, assessments: &[&Assessment<'_>]) -> String {
     let generation = facts.generation;
-    if let [seat] = seats {
-        let doing = seat.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
-        let meanwhile = answering(seat.serving).map(|text| format!("; meanwhile {text}")).unwrap_or_default();
+    if let [assessment] = assessments {
+        let doing = assessment.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+        let meanwhile = answering(assessment.serving).map(|text| format!("; meanwhile {text}")).unwrap_or_default();
         return format!("generation {generation} is being loaded{doing}{meanwhile}");
     }
     let working = counts.pending + counts.previous;
@@ -89,15 +89,15 @@ pub(crate) fn answering(serving: i64) -> Option<String> {
     (serving > 0).then(|| format!("generation {serving} answers"))
 }
 
-fn in_full(trouble: &Trouble) -> String {
-    let Trouble { reason, message, next_retry, .. } = trouble;
+fn in_full(problem: &Problem) -> String {
+    let Problem { reason, message, next_retry, .. } = problem;
     let words = if message.is_empty() { String::new() } else { format!(": {message}") };
     format!("{reason}{words}{}", retry(*next_retry))
 }
 
 /// A point in time and not a time left: a status is not rewritten as the time passes.
 fn retry(next: Option<Timestamp>) -> String {
-    next.map(|next| format!(", next try at {}", crate::decide::to_second(next))).unwrap_or_default()
+    next.map(|next| format!(", next try at {}", to_second(next))).unwrap_or_default()
 }
 
 struct Group<'a> {
@@ -109,19 +109,19 @@ struct Group<'a> {
 }
 
 /// Most frequent first; then the worst class; then by name.
-fn by_reason<'a>(bad: &[&'a Seat<'a>]) -> Vec<Group<'a>> {
+fn by_reason<'a>(bad: &[&'a Assessment<'a>]) -> Vec<Group<'a>> {
     let mut groups: BTreeMap<&str, Group<'a>> = BTreeMap::new();
-    for seat in bad {
-        let Some(trouble) = &seat.trouble else { continue };
-        let group = groups.entry(&trouble.reason).or_insert_with(|| Group {
-            reason: &trouble.reason,
-            class: trouble.class,
+    for assessment in bad {
+        let Some(problem) = &assessment.problem else { continue };
+        let group = groups.entry(&problem.reason).or_insert_with(|| Group {
+            reason: &problem.reason,
+            class: problem.class,
             pods: Vec::new(),
-            message: &trouble.message,
+            message: &problem.message,
         });
-        group.pods.push(seat.pod);
+        group.pods.push(assessment.pod);
         if group.message.is_empty() {
-            group.message = &trouble.message;
+            group.message = &problem.message;
         }
     }
     let mut groups: Vec<Group<'a>> = groups.into_values().collect();
@@ -135,16 +135,16 @@ mod tests {
 
     use super::*;
 
-    fn failing(pod: &'static str, reason: Reason) -> Seat<'static> {
-        let trouble =
-            Trouble { reason: reason.to_string(), class: reason.class(), next_retry: None, message: "words".into() };
-        Seat {
+    fn failing(pod: &'static str, reason: Reason) -> Assessment<'static> {
+        let problem =
+            Problem { reason: reason.to_string(), class: reason.class(), next_retry: None, message: "words".into() };
+        Assessment {
             pod,
             pod_uid: pod,
             expected: true,
             state: ReplicaState::Failed,
             serving: 0,
-            trouble: Some(trouble),
+            problem: Some(problem),
             note: None,
             since: None,
             passed_over: false,
@@ -153,9 +153,9 @@ mod tests {
 
     fn joined(reasons: &[Reason]) -> (String, String) {
         let pods = ["a", "b", "c", "d", "e"];
-        let seats: Vec<_> = reasons.iter().zip(pods).map(|(reason, pod)| failing(pod, *reason)).collect();
-        let seats: Vec<_> = seats.iter().collect();
-        (joint_reason(&seats), failures_in_words(&seats, 5))
+        let assessments: Vec<_> = reasons.iter().zip(pods).map(|(reason, pod)| failing(pod, *reason)).collect();
+        let assessments: Vec<_> = assessments.iter().collect();
+        (joint_reason(&assessments), failures_in_words(&assessments, 5))
     }
 
     #[test]
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn one_failing_pod_of_several_is_named_with_its_next_try() {
-        let mut seat = failing("pod-c", Reason::RegistryTimeout);
-        if let Some(trouble) = &mut seat.trouble {
-            trouble.next_retry = Some("2026-01-01T00:00:40.5Z".parse().expect("a time"));
+        let mut assessment = failing("pod-c", Reason::RegistryTimeout);
+        if let Some(problem) = &mut assessment.problem {
+            problem.next_retry = Some("2026-01-01T00:00:40.5Z".parse().expect("a time"));
         }
-        assert_eq!(failures(&[&seat], 3), "pod-c: RegistryTimeout, next try at 2026-01-01T00:00:40Z");
-        assert_eq!(failures(&[&seat], 1), "RegistryTimeout: words, next try at 2026-01-01T00:00:40Z");
+        assert_eq!(failures(&[&assessment], 3), "pod-c: RegistryTimeout, next try at 2026-01-01T00:00:40Z");
+        assert_eq!(failures(&[&assessment], 1), "RegistryTimeout: words, next try at 2026-01-01T00:00:40Z");
     }
 }

@@ -1,55 +1,33 @@
-//! What one replica does for one policy, as its report tells it (docs/design/status-api.md, section 3). Pure.
+//! What one replica does for one policy, by its report (docs/design/status-api.md, section 3). Pure.
 
 use jiff::Timestamp;
-use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation};
+use portcullis_api::{PolicyKey, ReportDeviation};
 use portcullis_contract::{Class, Failure, Reason, ReplicaState, clean};
 
-use crate::decide::Facts;
+use crate::facts::{Facts, LastReport, Replica};
 use crate::resolution::Resolution;
 
-/// A replica that is, or may be, asked by the API server.
-#[derive(Debug, Clone, Copy)]
-pub struct Replica<'a> {
-    /// The pod's name.
-    pub pod: &'a str,
-    /// The pod's uid.
-    pub pod_uid: &'a str,
-    /// Whether it counts: ready, and not terminating.
-    pub expected: bool,
-    /// What it said last.
-    pub report: Option<Heard<'a>>,
-}
-
-/// A report, and whether it still counts.
-#[derive(Debug, Clone, Copy)]
-pub struct Heard<'a> {
-    /// The report.
-    pub report: &'a ReplicaReportSpec,
-    /// Whether its heartbeat has stopped for too long, by the reader's own monotonic clock: then it says nothing any more.
-    pub is_stale: bool,
-}
-
-/// A replica's part in the status of one policy.
+/// What one replica does for one policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seat<'a> {
+pub(crate) struct Assessment<'a> {
     pub(crate) pod: &'a str,
     pub(crate) pod_uid: &'a str,
     pub(crate) expected: bool,
     pub(crate) state: ReplicaState,
     /// The generation that answers here; 0 if none.
     pub(crate) serving: i64,
-    /// Why the newest generation does not serve here, where there is a failure.
-    pub(crate) trouble: Option<Trouble>,
-    /// What goes on, where there is no failure.
+    /// Why the newest generation does not serve here, if it failed.
+    pub(crate) problem: Option<Problem>,
+    /// What goes on, if nothing failed.
     pub(crate) note: Option<String>,
     pub(crate) since: Option<Timestamp>,
-    /// Whether requests are let by here without it, as it was never enforced and nothing of it is loaded.
+    /// Whether requests pass here without the policy, as it was never enforced and nothing of it is loaded.
     pub(crate) passed_over: bool,
 }
 
-/// A failure, as a report tells it.
+/// A failure that a report names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct Problem {
     /// Text, as a newer release may know more reasons.
     pub(crate) reason: String,
     pub(crate) class: Class,
@@ -57,7 +35,7 @@ pub(crate) struct Trouble {
     pub(crate) message: String,
 }
 
-impl Trouble {
+impl Problem {
     fn of(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason: reason.to_string(), class: reason.class(), next_retry: None, message: message.into() }
     }
@@ -85,12 +63,12 @@ pub(crate) fn is_reason(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-impl Seat<'_> {
+impl Assessment<'_> {
     /// Whether this replica makes the policy `Degraded`.
     pub(crate) fn is_bad(&self) -> bool {
         match self.state {
             ReplicaState::Failed | ReplicaState::Unknown => true,
-            ReplicaState::Previous => self.trouble.is_some(),
+            ReplicaState::Previous => self.problem.is_some(),
             ReplicaState::Current | ReplicaState::Pending => false,
         }
     }
@@ -99,7 +77,7 @@ impl Seat<'_> {
     pub(crate) fn is_working(&self) -> bool {
         match self.state {
             ReplicaState::Pending => true,
-            ReplicaState::Previous => self.trouble.is_none(),
+            ReplicaState::Previous => self.problem.is_none(),
             ReplicaState::Current | ReplicaState::Failed | ReplicaState::Unknown => false,
         }
     }
@@ -107,35 +85,35 @@ impl Seat<'_> {
 
 /// What `replica` does for the policy. `resolution` is what the newest generation means in bytes: a replica that serves other bytes
 /// under the same generation does not serve it, and where replicas are split none does.
-pub(crate) fn examine<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Seat<'a> {
-    let seat = reported(facts, resolution, replica);
+pub(crate) fn examine<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Assessment<'a> {
+    let assessment = reported(facts, resolution, replica);
     match facts.refusal {
-        // It would wait for ever for what it is never told.
-        Some(words) if seat.is_working() => Seat {
-            state: if seat.serving > 0 { ReplicaState::Previous } else { ReplicaState::Failed },
-            trouble: Some(Trouble::of(Reason::QuotaExceeded, words)),
+        // It would wait for ever for a policy that it never gets.
+        Some(words) if assessment.is_working() => Assessment {
+            state: if assessment.serving > 0 { ReplicaState::Previous } else { ReplicaState::Failed },
+            problem: Some(Problem::of(Reason::QuotaExceeded, words)),
             note: None,
-            passed_over: seat.serving == 0,
-            ..seat
+            passed_over: assessment.serving == 0,
+            ..assessment
         },
-        Some(_) | None => seat,
+        Some(_) | None => assessment,
     }
 }
 
-fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Seat<'a> {
-    let seat = |state, serving, trouble| Seat {
+fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>) -> Assessment<'a> {
+    let assessment = |state, serving, problem| Assessment {
         pod: replica.pod,
         pod_uid: replica.pod_uid,
         expected: replica.expected,
         state,
         serving,
-        trouble,
+        problem,
         note: None,
         since: None,
         passed_over: false,
     };
-    let stale = |text: &str| seat(ReplicaState::Unknown, 0, Some(Trouble::of(Reason::ReportStale, text)));
-    let Some(Heard { report, is_stale }) = replica.report else {
+    let stale = |text: &str| assessment(ReplicaState::Unknown, 0, Some(Problem::of(Reason::ReportStale, text)));
+    let Some(LastReport { report, is_stale }) = replica.report else {
         return stale("the pod has not reported yet");
     };
     if report.pod_uid != replica.pod_uid {
@@ -147,7 +125,7 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
     let key = PolicyKey::of(facts.uid);
     if let Some(serving) = report.current.get(&key).copied() {
         let differs =
-            |text| seat(ReplicaState::Previous, serving, Some(Trouble::of(Reason::ResolvedDifferently, text)));
+            |text| assessment(ReplicaState::Previous, serving, Some(Problem::of(Reason::ResolvedDifferently, text)));
         return match (resolution, report.digests.get(&key)) {
             (Resolution::Settled(settled), Some(found)) if serving == facts.generation && settled != *found => {
                 differs(format!("generation {serving} is {found} here and {settled} elsewhere"))
@@ -155,43 +133,44 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
             (Resolution::Split, Some(found)) if serving == facts.generation => differs(format!(
                 "generation {serving} is {found} here and other bytes elsewhere, and most replicas agree on none"
             )),
-            _ if serving == facts.generation => seat(ReplicaState::Current, serving, None),
-            // The pod has not heard of the newest generation yet, or is ahead of what is known here.
-            _ => seat(ReplicaState::Previous, serving, None),
+            _ if serving == facts.generation => assessment(ReplicaState::Current, serving, None),
+            // The pod does not know the newest generation yet, or knows a newer one than this reporter.
+            _ => assessment(ReplicaState::Previous, serving, None),
         };
     }
     match report.deviations.iter().find(|deviation| deviation.policy_uid == facts.uid) {
-        Some(deviation) => deviating(facts, deviation, seat),
+        Some(deviation) => deviating(facts, deviation, assessment),
         None if report.deviations_omitted > 0 => {
             let text = "the pod has more failures than its report holds; /healthz/policies on its loopback, ports 9081 and 9082, tells all";
-            seat(ReplicaState::Failed, 0, Some(Trouble::of(Reason::ReportStale, text)))
+            assessment(ReplicaState::Failed, 0, Some(Problem::of(Reason::ReportStale, text)))
         }
-        None => seat(ReplicaState::Pending, 0, None),
+        None => assessment(ReplicaState::Pending, 0, None),
     }
 }
 
 fn deviating<'a>(
     facts: &Facts<'_>,
     deviation: &ReportDeviation,
-    seat: impl Fn(ReplicaState, i64, Option<Trouble>) -> Seat<'a>,
-) -> Seat<'a> {
+    assessment: impl Fn(ReplicaState, i64, Option<Problem>) -> Assessment<'a>,
+) -> Assessment<'a> {
     // A failure of an older generation says nothing of the newest one, which starts afresh.
     let outdated = deviation.generation != facts.generation && deviation.state != ReplicaState::Unknown;
-    let trouble = if outdated { None } else { Trouble::reported(deviation) };
-    let state = match (deviation.state, deviation.serving, &trouble) {
+    let problem = if outdated { None } else { Problem::reported(deviation) };
+    let state = match (deviation.state, deviation.serving, &problem) {
         (ReplicaState::Unknown, ..) => ReplicaState::Unknown,
         (_, serving, _) if serving > 0 => ReplicaState::Previous,
         (_, _, Some(_)) => ReplicaState::Failed,
         (_, _, None) => ReplicaState::Pending,
     };
-    let note = deviation.message.as_deref().filter(|_| !outdated && trouble.is_none());
+    let note = deviation.message.as_deref().filter(|_| !outdated && problem.is_none());
     let note = note.map(|note| clean(note, Failure::MAX_MESSAGE));
     let passed_over = deviation.passed_over && matches!(state, ReplicaState::Failed | ReplicaState::Pending);
-    Seat { note, since: Some(deviation.since), passed_over, ..seat(state, deviation.serving, trouble) }
+    Assessment { note, since: Some(deviation.since), passed_over, ..assessment(state, deviation.serving, problem) }
 }
 
 #[cfg(test)]
 mod tests {
+    use portcullis_api::ReplicaReportSpec;
     use portcullis_contract::Digest;
 
     use super::*;
@@ -227,10 +206,10 @@ mod tests {
     }
 
     fn examined_when(report: &ReplicaReportSpec, is_stale: bool) -> (ReplicaState, i64, Option<String>) {
-        let heard = Heard { report, is_stale };
+        let heard = LastReport { report, is_stale };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let seat = examine(&facts(7), Resolution::Open, &replica);
-        (seat.state, seat.serving, seat.trouble.map(|trouble| trouble.reason))
+        let assessment = examine(&facts(7), Resolution::Open, &replica);
+        (assessment.state, assessment.serving, assessment.problem.map(|problem| problem.reason))
     }
 
     fn with(deviation: ReportDeviation) -> ReplicaReportSpec {
@@ -290,11 +269,11 @@ mod tests {
     fn other_bytes_of_the_same_generation_are_not_current() {
         let key = PolicyKey::of(UID);
         let report = ReplicaReportSpec { digests: [(key, Digest::of(b"other"))].into(), ..serving(7) };
-        let heard = Heard { report: &report, is_stale: false };
+        let heard = LastReport { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let seat = examine(&facts(7), Resolution::Settled(Digest::of(b"settled")), &replica);
-        assert_eq!(seat.state, ReplicaState::Previous);
-        assert_eq!(seat.trouble.map(|trouble| trouble.reason).as_deref(), Some("ResolvedDifferently"));
+        let assessment = examine(&facts(7), Resolution::Settled(Digest::of(b"settled")), &replica);
+        assert_eq!(assessment.state, ReplicaState::Previous);
+        assert_eq!(assessment.problem.map(|problem| problem.reason).as_deref(), Some("ResolvedDifferently"));
     }
 
     #[test]
@@ -304,19 +283,19 @@ mod tests {
             ..deviation(7, 0, ReplicaState::Failed, Some("No Reason\n"))
         };
         let report = with(forged);
-        let heard = Heard { report: &report, is_stale: false };
+        let heard = LastReport { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let trouble = examine(&facts(7), Resolution::Open, &replica).trouble.expect("a failure");
-        assert_eq!((trouble.reason.as_str(), trouble.message.as_str()), ("InternalError", "[31mred level=info"));
+        let problem = examine(&facts(7), Resolution::Open, &replica).problem.expect("a failure");
+        assert_eq!((problem.reason.as_str(), problem.message.as_str()), ("InternalError", "[31mred level=info"));
     }
 
     #[test]
     fn an_unknown_reason_is_taken_by_its_retryable_word() {
         let newer = ReportDeviation { retryable: Some(true), ..deviation(7, 0, ReplicaState::Failed, Some("Newer")) };
         let report = with(newer);
-        let heard = Heard { report: &report, is_stale: false };
+        let heard = LastReport { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let trouble = examine(&facts(7), Resolution::Open, &replica).trouble.expect("a failure");
-        assert_eq!((trouble.reason.as_str(), trouble.class), ("Newer", Class::Retry));
+        let problem = examine(&facts(7), Resolution::Open, &replica).problem.expect("a failure");
+        assert_eq!((problem.reason.as_str(), problem.class), ("Newer", Class::Retry));
     }
 }

@@ -19,7 +19,7 @@ use crate::view::View;
 
 /// How often the table's ages move, silence is judged, and a failed write is tried again.
 const TICK: Duration = Duration::from_secs(1);
-/// The loop is dead when it has not turned for this long.
+/// The loop counts as dead when it has not turned for this long.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
 /// Words that wait for the loop.
 const QUEUE: usize = 16;
@@ -50,7 +50,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     probes.start().context("failed to start the probes")?;
     tracing::info!(port = "probes", %address, "listening");
 
-    let (sender, mut news) = mpsc::channel(QUEUE);
+    let (sender, mut updates) = mpsc::channel(QUEUE);
     let loader = follow::loader(args.loader_state, metrics.loader_failures.clone(), sender.clone());
     let evaluator = follow::evaluator(args.evaluator_state, metrics.evaluator_failures.clone(), sender);
     let followers = [tokio::spawn(loader), tokio::spawn(evaluator)];
@@ -62,7 +62,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             () = shutdown.begun() => break,
-            Some(word) = news.recv() => view.hear(word, Instant::now()),
+            Some(word) = updates.recv() => view.update(word, Instant::now()),
             Some(note) = notes.recv() => local.iter_mut().for_each(|local| local.say(&note)),
             _ = tick.tick() => {}
         }

@@ -1,23 +1,23 @@
-//! What a generation means in bytes, where its address names no digest: what most replicas have resolved. Pure.
+//! The digest of a generation whose address does not name one: what most replicas have resolved. Pure.
 //!
-//! The controller pins what stands in the status, and then every replica serves that. So one replica, which may be in somebody else's
-//! hands, must not settle it for the others.
+//! The controller pins the digest that the status has, and then every replica serves that. So one replica, which may be compromised,
+//! must not settle it for the others.
 
 use std::collections::BTreeMap;
 
 use portcullis_api::{PolicyKey, PolicyStatus};
 use portcullis_contract::Digest;
 
-use crate::decide::{Facts, Replica};
+use crate::facts::{Facts, Replica};
 
-/// What is known of it.
+/// What is known of the digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Too few replicas have told.
+    /// Too few replicas have reported it.
     Open,
-    /// These bytes.
+    /// It is this one.
     Settled(Digest),
-    /// Replicas have told different bytes, and none of them is what most have.
+    /// Replicas have reported different digests, and no digest has a majority.
     Split,
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use portcullis_api::{ReplicaReportSpec, Resolved};
 
     use super::*;
-    use crate::decide::Heard;
+    use crate::facts::LastReport;
 
     const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// What replicas make of generation 7, each with what it tells; nothing where it has not reported.
+    /// The resolution of generation 7 with these reports; `None` for a replica that has not reported.
     fn resolved(says: &[Option<(i64, &str)>]) -> Resolution {
         let names: Vec<_> = (0..says.len()).map(|n| format!("pod-{n}")).collect();
         let report =
@@ -86,7 +86,7 @@ mod tests {
         let reports: Vec<_> = names.iter().zip(says).map(report).collect();
         let replica = |(pod, report): (&'_ String, &'_ Option<ReplicaReportSpec>)| (pod.clone(), report.clone());
         let owned: Vec<_> = names.iter().zip(&reports).map(replica).collect();
-        let heard = |report| Heard { report, is_stale: false };
+        let heard = |report| LastReport { report, is_stale: false };
         let replicas: Vec<_> = owned
             .iter()
             .map(|(pod, report)| Replica { pod, pod_uid: pod, expected: true, report: report.as_ref().map(heard) })
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn z16_who_is_not_expected_or_reports_no_longer_has_no_say() {
         let (good, evil) = (report("good", 7, "a"), report("evil", 7, "evil"));
-        let heard = |report, is_stale| Some(Heard { report, is_stale });
+        let heard = |report, is_stale| Some(LastReport { report, is_stale });
         let replica = |pod, expected, report| Replica { pod, pod_uid: pod, expected, report };
         let resolved = |evil| Resolution::of(&facts(), &[replica("good", true, heard(&good, false)), evil], None);
         assert_eq!(resolved(replica("evil", false, heard(&evil, false))), settled("a"));
@@ -134,7 +134,7 @@ mod tests {
             pod: "pod",
             pod_uid: "pod",
             expected: true,
-            report: Some(Heard { report: &other, is_stale: false }),
+            report: Some(LastReport { report: &other, is_stale: false }),
         }];
         let before = |generation| PolicyStatus {
             resolved: Some(Resolved::module(generation, Digest::of(b"a"))),

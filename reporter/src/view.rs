@@ -1,14 +1,14 @@
-//! What has been heard of loader and evaluator so far, and what to make of their silence.
+//! The last states of loader and evaluator, and what their silence means.
 
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{EvaluatorState, LoaderState};
 
-use crate::follow::{News, Silence};
+use crate::follow::{Silence, Update};
 use crate::join::{Evaluator, is_ahead};
 
 /// A program may be away for this long, as it is when it restarts, before anything is made of it; and for this long the
-/// evaluator may tell of a generation that the loader has not told of.
+/// evaluator may report a generation that the loader has not reported.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The newest word of both programs.
@@ -23,20 +23,20 @@ pub struct View {
 
 impl View {
     /// Takes a word in.
-    pub fn hear(&mut self, news: News, now: Instant) {
-        match news {
-            News::Loader(state) => {
+    pub fn update(&mut self, update: Update, now: Instant) {
+        match update {
+            Update::Loader(state) => {
                 self.loader = Some(merged(self.loader.take(), *state));
                 self.loader_silence = None;
             }
-            News::Evaluator(state) => {
+            Update::Evaluator(state) => {
                 self.evaluator = Some(*state);
                 self.evaluator_silence = None;
             }
-            News::LoaderSilent(silence) => {
+            Update::LoaderSilent(silence) => {
                 self.loader_silence.get_or_insert((silence, now));
             }
-            News::EvaluatorSilent(silence) => {
+            Update::EvaluatorSilent(silence) => {
                 let (last, _) = self.evaluator_silence.get_or_insert((silence.clone(), now));
                 // The beginning stays, the cause is the newest.
                 *last = Silence { since: last.since, ..silence };
@@ -47,7 +47,7 @@ impl View {
         self.ahead_since = if ahead { self.ahead_since.or(Some(now)) } else { None };
     }
 
-    /// What the loader said last, and how the evaluator answers. Nothing before both were heard or the evaluator is late, so
+    /// The loader's last state, and how the evaluator answers. `None` before both were read or the evaluator is late, so
     /// that a reporter that starts again does not take for loading what answers all the time; nor while the evaluator has
     /// run ahead of the loader for a moment.
     pub fn both(&self, now: Instant) -> Option<(&LoaderState, Evaluator<'_>)> {
@@ -97,7 +97,7 @@ fn is_over(silence: &Silence, since: Instant, now: Instant) -> bool {
     !silence.may_be_a_restart || now.duration_since(since) >= GRACE
 }
 
-/// A loader that has just started lists a part of the policies only: what it has not listed yet stays as it was.
+/// A loader that has just started lists only a part of the policies: what it has not listed yet stays as it was.
 fn merged(last: Option<LoaderState>, mut next: LoaderState) -> LoaderState {
     let Some(last) = last.filter(|_| !next.complete) else { return next };
     for policy in last.policies {
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn loader(complete: bool, names: &[&str]) -> News {
+    fn loader(complete: bool, names: &[&str]) -> Update {
         let policy = |name: &&str| LoaderPolicy {
             id: format!("cluster/{name}").parse().expect("an id"),
             uid: (*name).to_owned(),
@@ -133,11 +133,11 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
         };
         let policies = names.iter().map(policy).collect();
-        News::Loader(Box::new(LoaderState { complete, policies, ..LoaderState::default() }))
+        Update::Loader(Box::new(LoaderState { complete, policies, ..LoaderState::default() }))
     }
 
-    fn silent(may_be_a_restart: bool) -> News {
-        News::EvaluatorSilent(Silence { words: "refused".into(), since: Timestamp::UNIX_EPOCH, may_be_a_restart })
+    fn silent(may_be_a_restart: bool) -> Update {
+        Update::EvaluatorSilent(Silence { words: "refused".into(), since: Timestamp::UNIX_EPOCH, may_be_a_restart })
     }
 
     fn names(view: &View, now: Instant) -> Vec<&str> {
@@ -152,20 +152,20 @@ mod tests {
     #[test]
     fn a_restarting_loader_takes_no_policy_away_before_its_list_is_complete() {
         let (mut view, now) = (View::default(), Instant::now());
-        view.hear(News::Evaluator(Box::default()), now);
-        view.hear(loader(true, &["a", "b"]), now);
-        view.hear(loader(false, &["b"]), now);
+        view.update(Update::Evaluator(Box::default()), now);
+        view.update(loader(true, &["a", "b"]), now);
+        view.update(loader(false, &["b"]), now);
         assert_eq!(names(&view, now), ["b", "a"]);
-        view.hear(loader(true, &["b"]), now);
+        view.update(loader(true, &["b"]), now);
         assert_eq!(names(&view, now), ["b"]);
     }
 
     #[test]
     fn nothing_is_decided_before_the_evaluator_is_heard_or_late() {
         let (mut view, now) = (View::default(), Instant::now());
-        view.hear(loader(true, &["a"]), now);
+        view.update(loader(true, &["a"]), now);
         assert_eq!(answers(&view, now), None);
-        view.hear(silent(true), now);
+        view.update(silent(true), now);
         assert_eq!(answers(&view, now + Duration::from_secs(1)), None);
         assert_eq!(answers(&view, now + Duration::from_secs(2)), Some(false));
     }
@@ -173,21 +173,21 @@ mod tests {
     #[test]
     fn a_restart_of_the_evaluator_is_overlooked_for_two_seconds() {
         let (mut view, now) = (View::default(), Instant::now());
-        view.hear(loader(true, &["a"]), now);
-        view.hear(News::Evaluator(Box::default()), now);
-        view.hear(silent(true), now);
-        view.hear(silent(true), now + Duration::from_secs(1));
+        view.update(loader(true, &["a"]), now);
+        view.update(Update::Evaluator(Box::default()), now);
+        view.update(silent(true), now);
+        view.update(silent(true), now + Duration::from_secs(1));
         assert_eq!(answers(&view, now + Duration::from_secs(1)), Some(true));
         assert_eq!(answers(&view, now + Duration::from_secs(2)), Some(false));
-        view.hear(News::Evaluator(Box::default()), now);
+        view.update(Update::Evaluator(Box::default()), now);
         assert_eq!(answers(&view, now + Duration::from_secs(9)), Some(true));
     }
 
     #[test]
     fn an_evaluator_that_hangs_or_talks_nonsense_has_no_grace() {
         let (mut view, now) = (View::default(), Instant::now());
-        view.hear(loader(true, &["a"]), now);
-        view.hear(silent(false), now);
+        view.update(loader(true, &["a"]), now);
+        view.update(silent(false), now);
         assert_eq!(answers(&view, now), Some(false));
     }
 }

@@ -8,8 +8,6 @@ use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::client::connect;
-
 /// Longest time for a connection to an API server, and for sending a request.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -19,22 +17,6 @@ pub struct Access {
     /// The kubeconfig file. Where absent: ~/.kube/config, and without that the Pod's own service account.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-}
-
-/// The API server.
-#[derive(Clone)]
-pub struct ApiServer {
-    /// For all calls. Answers have limits of time and size, and nothing is tried again: callers decide that.
-    pub client: Client,
-    /// For clients of other addresses with the same identity.
-    pub config: Config,
-}
-
-impl std::fmt::Debug for ApiServer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A configuration can hold credentials.
-        f.debug_struct("ApiServer").field("url", &self.config.cluster_url).finish_non_exhaustive()
-    }
 }
 
 /// Why there is no client.
@@ -57,20 +39,13 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// Reads the configuration and makes a client. `program` is its user agent.
-    ///
-    /// # Errors
-    /// When there is no configuration, or no client can be made of it. Not when the API server cannot be reached.
-    pub async fn connect(&self, program: &str) -> Result<ApiServer, AccessError> {
-        Ok(ApiServer { client: connect(self, program).await?, config: self.config(program).await? })
-    }
-
     /// kube's client, without limits on answers.
     pub(crate) async fn unlimited_client(&self, program: &str) -> Result<Client, AccessError> {
         Ok(Client::try_from(self.config(program).await?).map_err(Box::new)?)
     }
 
-    async fn config(&self, program: &str) -> Result<Config, AccessError> {
+    /// The configuration. `program` becomes the user agent.
+    pub(crate) async fn config(&self, program: &str) -> Result<Config, AccessError> {
         let mut config = match &self.kubeconfig {
             // `KUBECONFIG` may list several files; kube merges them itself.
             Some(file) if !file.to_string_lossy().contains(':') => {
@@ -98,7 +73,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_is_not_there_is_named_with_the_next_step() {
         let access = Access { kubeconfig: Some(PathBuf::from("/home/me/nowhere")) };
-        let error = access.connect("portcullis-test").await.expect_err("no file").to_string();
+        let error = access.config("portcullis-test").await.expect_err("no file").to_string();
         assert!(error.contains("/home/me/nowhere") && error.contains("--kubeconfig"), "{error}");
     }
 }

@@ -12,10 +12,10 @@ use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody};
-use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
+use kube::{Client, Config};
 use portcullis_contract::clean;
 use tower::BoxError;
 
@@ -44,6 +44,22 @@ const NO_DETAILS: StatusDetails = StatusDetails {
     retry_after_seconds: 0,
 };
 
+/// The API server.
+#[derive(Clone)]
+pub struct ApiServer {
+    /// For all calls. Answers have limits of time and size, and nothing is tried again: callers decide that.
+    pub client: Client,
+    /// For clients of other addresses with the same identity.
+    pub config: Config,
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A configuration can hold credentials.
+        f.debug_struct("ApiServer").field("url", &self.config.cluster_url).finish_non_exhaustive()
+    }
+}
+
 /// The body of an answer.
 pub(crate) type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
@@ -65,20 +81,21 @@ struct Connection {
     current: Mutex<(Client, Instant)>,
 }
 
-/// A client with limits.
-///
-/// # Errors
-/// When there is no configuration, or no client can be made of it.
-pub(crate) async fn connect(access: &Access, program: &str) -> Result<Client, AccessError> {
-    let client = access.unlimited_client(program).await?;
-    let namespace = client.default_namespace().to_owned();
-    let current = Mutex::new((client, Instant::now()));
-    let connection = Arc::new(Connection { access: access.clone(), program: program.to_owned(), current });
-    let service = tower::service_fn(move |request| {
-        let connection = Arc::clone(&connection);
-        async move { connection.send(request).await }
-    });
-    Ok(Client::new(service, namespace))
+impl Access {
+    /// Reads the configuration and makes a client. `program` is its user agent.
+    ///
+    /// # Errors
+    /// When there is no configuration, or no client can be made of it. Not when the API server cannot be reached.
+    pub async fn connect(&self, program: &str) -> Result<ApiServer, AccessError> {
+        let config = self.config(program).await?;
+        let current = Mutex::new((self.unlimited_client(program).await?, Instant::now()));
+        let connection = Arc::new(Connection { access: self.clone(), program: program.to_owned(), current });
+        let service = tower::service_fn(move |request| {
+            let connection = Arc::clone(&connection);
+            async move { connection.send(request).await }
+        });
+        Ok(ApiServer { client: Client::new(service, config.default_namespace.clone()), config })
+    }
 }
 
 impl Connection {

@@ -93,8 +93,8 @@ impl From<watcher::Error> for CallError {
     }
 }
 
-/// The innermost cause, for instance "Connection refused (os error 111)".
-fn root_cause(error: &dyn std::error::Error) -> String {
+/// The innermost cause of an error, for instance "Connection refused (os error 111)", without control characters.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(cause) = deepest.source() {
         deepest = cause;

@@ -13,9 +13,10 @@ mod lease;
 mod names;
 mod watch;
 
-pub use access::{Access, AccessError, ApiServer};
+pub use access::{Access, AccessError};
 pub use backoff::{Backoff, Retry, random};
-pub use error::CallError;
+pub use client::ApiServer;
+pub use error::{CallError, root_cause};
 pub use failures::{Failures, LogOnce};
 pub use lease::{Leadership, LeadershipSender, LeaseSettings, hold_lease};
 pub use names::{

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use portcullis_api::{HistoryEntry, PolicyStatus, Resolved};
 use portcullis_contract::Digest;
 
-use super::{Case, Picture, to_second};
+use super::picture::{Case, Picture};
+use crate::facts::to_second;
 use crate::message;
 
 /// The entries so far, with that of the newest generation made or brought up to date; the newest first. An entry has the time when

@@ -1,13 +1,15 @@
 //! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
-use portcullis_api::{HistoryEntry, PolicyKey, ReplicaReportSpec, ReportDeviation};
+use portcullis_api::{HistoryEntry, PolicyKey, ReplicaCounts, ReplicaReportSpec, ReportDeviation};
+use portcullis_contract::Digest;
 
 use super::*;
+use crate::facts::LastReport;
 
 const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 const PODS: [&str; 3] = ["pod-a", "pod-b", "pod-c"];
 
-/// What one pod says of the policy, whose newest generation is 7.
+/// What one pod reports about the policy. Its newest generation is 7.
 #[derive(Clone, Copy)]
 enum Says {
     Current,
@@ -80,7 +82,7 @@ fn decided_with(
     let replicas: Vec<_> = reports
         .iter()
         .map(|(pod, says, report)| {
-            let heard = Heard { report, is_stale: false };
+            let heard = LastReport { report, is_stale: false };
             Replica { pod, pod_uid: pod, expected: true, report: (!matches!(says, Nothing)).then_some(heard) }
         })
         .collect();
@@ -278,7 +280,7 @@ fn the_history_tells_of_ten_generations_and_that_one_was_served_stays_so() {
     let served = Facts { generation: 12, ..facts() };
     let mut says = [report("pod-a", Current)];
     says[0].current.insert(PolicyKey::of(UID), 12);
-    let heard = Heard { report: &says[0], is_stale: false };
+    let heard = LastReport { report: &says[0], is_stale: false };
     let replica = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: Some(heard) };
     let active = decide(&served, &[replica], Webhook::Confirmed, status.as_ref(), later());
     let gone = decide(&served, &[], Webhook::Confirmed, Some(&active), later());
@@ -437,11 +439,11 @@ fn fault_r13_two_thousand_failing_replicas_fit() {
     let names: Vec<String> = (0..2000).map(|n| format!("pod-{n:04}")).collect();
     let mut failing = report("", Failed(Reason::NotFound));
     failing.deviations[0].message = Some(long);
-    let heard = Heard { report: &failing, is_stale: false };
+    let heard = LastReport { report: &failing, is_stale: false };
     let mut replicas: Vec<_> =
         names.iter().map(|pod| Replica { pod, pod_uid: "", expected: true, report: Some(heard) }).collect();
     let fine = report("a-first", Current);
-    let heard = Heard { report: &fine, is_stale: false };
+    let heard = LastReport { report: &fine, is_stale: false };
     replicas.push(Replica { pod: "a-first", pod_uid: "a-first", expected: true, report: Some(heard) });
     let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
     assert_eq!((status.replicas.len(), status.replicas_omitted), (16, 1985));
@@ -456,7 +458,7 @@ fn fault_r13_two_thousand_failing_replicas_fit() {
 #[test]
 fn a_draining_pod_is_shown_and_not_counted() {
     let (current, failed) = (report("pod-a", Current), report("pod-b", Failed(Reason::NotFound)));
-    let heard = |report| Some(Heard { report, is_stale: false });
+    let heard = |report| Some(LastReport { report, is_stale: false });
     let replicas = [
         Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current) },
         Replica { pod: "pod-b", pod_uid: "pod-b", expected: false, report: heard(&failed) },
@@ -475,7 +477,7 @@ fn z16_replicas_with_other_bytes_than_most_do_not_serve_the_generation() {
     };
     let (a, b, c) = (Digest::of(b"a"), Digest::of(b"b"), Digest::of(b"c"));
     let reports = [with("pod-a", b), with("pod-b", a), with("pod-c", a), with("pod-d", c)];
-    let heard = |report| Some(Heard { report, is_stale: false });
+    let heard = |report| Some(LastReport { report, is_stale: false });
     let replica = |n: usize| {
         let pod = ["pod-a", "pod-b", "pod-c", "pod-d"][n];
         Replica { pod, pod_uid: pod, expected: true, report: heard(&reports[n]) }

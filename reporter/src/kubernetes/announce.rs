@@ -1,5 +1,5 @@
-//! Which events are written, and when (docs/design/status-api.md, section 5): equal ones become a series, and there are limits for one policy and
-//! in all. What has to wait is bounded. Pure.
+//! Which events are written, and when (docs/design/status-api.md, section 5): equal ones become a series, and there are limits for each policy
+//! and for all together. What has to wait is bounded. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const BURST: f64 = 10.0;
 const PER_POLICY: f64 = 1.0 / 60.0;
 /// Writes in all: no more in a minute.
 const PER_MINUTE: usize = 50;
-/// Most events of one policy that wait.
+/// Most waiting events of one policy.
 const WAITING_OF_ONE: usize = 12;
 /// Most events that wait, or are remembered for their series.
 const KEPT: usize = 4096;
@@ -58,9 +58,9 @@ pub(crate) enum Step {
     Create { namespace: String, object: Value },
     /// Change the event of this name by a merge patch.
     Raise { namespace: String, name: String, patch: Value },
-    /// Nothing before this time.
+    /// Wait until this time.
     At(Instant),
-    /// Nothing.
+    /// Wait for the next event.
     Idle,
 }
 
@@ -94,7 +94,7 @@ impl Announcer {
         }
     }
 
-    /// Something has happened.
+    /// Adds an event.
     pub(crate) fn add(&mut self, notice: Notice, time: Timestamp, now: Instant) {
         self.entries.retain(|entry| now.duration_since(entry.seen) <= SERIES || entry.written < entry.count);
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.notice == notice) {
@@ -215,7 +215,7 @@ impl Announcer {
     }
 }
 
-/// The same for the same happening, so that a second try makes no second event.
+/// The name of an event: the same for the same event, so that a second try makes no second one.
 fn name(notice: &Notice, time: Timestamp) -> String {
     let Notice { policy, uid, r#type, reason, note } = notice;
     let text = format!("{uid} {} {reason} {note} {}", r#type.as_str(), time.as_microsecond());

@@ -7,7 +7,7 @@ use clap::Args;
 use portcullis_kubernetes::is_object_name;
 use portcullis_process::{SettingError, parse_duration};
 
-/// Where the reporter writes in Kubernetes, and as whom.
+/// Where the reporter writes in Kubernetes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Kubernetes")]
 pub struct KubernetesArgs {
@@ -69,7 +69,7 @@ pub struct KubernetesArgs {
     pub watch_limit: Duration,
 }
 
-/// Who this reporter is.
+/// The pod and the installation of this reporter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) namespace: String,

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::args::Settings;
 use super::object::reports;
-use super::store::{News, Source};
+use super::store::{Change, Collection};
 
 /// Objects in a page of a list. A page of the largest policies is not larger than the largest answer that is read.
 const PAGE: u32 = 80;
@@ -27,11 +27,11 @@ const SLACK: Duration = Duration::from_secs(5);
 /// Longest watch that kube asks for, in seconds.
 const LONGEST_WATCH: u32 = 294;
 
-/// Where changes come from, and the name of the watch in metrics.
+/// The collections, and the name of each watch in metrics.
 pub(super) fn collections(
     client: &Client,
     settings: &Settings,
-) -> [(Source, &'static str, Api<BoundedObject>, watcher::Config); 4] {
+) -> [(Collection, &'static str, Api<BoundedObject>, watcher::Config); 4] {
     let namespace = &settings.identity.namespace;
     let config = |labels: &str, page| {
         let seconds = settings.watch_limit.saturating_sub(SLACK).as_secs().clamp(1, LONGEST_WATCH.into());
@@ -42,21 +42,21 @@ pub(super) fn collections(
     let reports_of = format!("{POLICY_SERVER_LABEL}={}", settings.identity.policy_server);
     let slices_of = format!("kubernetes.io/service-name={}", settings.service);
     [
-        (Source::Policies, "watch policies", policies(ApiResource::erase::<Policy>(&())), config("", PAGE)),
+        (Collection::Policies, "watch policies", policies(ApiResource::erase::<Policy>(&())), config("", PAGE)),
         (
-            Source::ClusterPolicies,
+            Collection::ClusterPolicies,
             "watch clusterpolicies",
             policies(ApiResource::erase::<ClusterPolicy>(&())),
             config("", PAGE),
         ),
         (
-            Source::Reports,
+            Collection::Reports,
             "watch replicareports",
             reports(client.clone(), namespace),
             config(&reports_of, REPORTS_PAGE),
         ),
         (
-            Source::Endpoints,
+            Collection::Endpoints,
             "watch endpointslices",
             Api::namespaced_with(client.clone(), namespace, &slices),
             config(&slices_of, PAGE),
@@ -66,16 +66,16 @@ pub(super) fn collections(
 
 /// Sends the changes of a collection until the receiver is gone.
 pub(super) async fn follow(
-    source: Source,
-    collection: Api<BoundedObject>,
+    collection: Collection,
+    api: Api<BoundedObject>,
     config: watcher::Config,
     failures: Failures,
-    sender: mpsc::Sender<(Source, News)>,
+    sender: mpsc::Sender<(Collection, Change)>,
 ) {
-    let mut events = pin!(watch(collection, config, failures));
+    let mut events = pin!(watch(api, config, failures));
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
-        let news = match event {
+        let change = match event {
             watcher::Event::Init => {
                 listed.clear();
                 continue;
@@ -84,11 +84,11 @@ pub(super) async fn follow(
                 listed.push(json!(object));
                 continue;
             }
-            watcher::Event::InitDone => News::Listed(std::mem::take(&mut listed)),
-            watcher::Event::Apply(object) => News::Put(json!(object)),
-            watcher::Event::Delete(object) => News::Gone(json!(object)),
+            watcher::Event::InitDone => Change::Listed(std::mem::take(&mut listed)),
+            watcher::Event::Apply(object) => Change::Put(json!(object)),
+            watcher::Event::Delete(object) => Change::Gone(json!(object)),
         };
-        if sender.send((source, news)).await.is_err() {
+        if sender.send((collection, change)).await.is_err() {
             return;
         }
     }

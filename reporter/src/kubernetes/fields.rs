@@ -39,7 +39,7 @@ pub(crate) enum Fit {
     Same,
     /// These fields are absent: the schema of the API server does not know them.
     Dropped(Vec<String>),
-    /// Somebody else's values stand beside ours.
+    /// Another manager's values stand beside ours.
     Foreign,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn apply(object: &PolicyObject, status: &PolicyStatus) -> Value {
     })
 }
 
-/// The body of a merge that makes our fields what they should be, whoever else owns a part of them.
+/// The body of a merge that sets our fields, also where another manager owns a part of them.
 pub(crate) fn sweep(object: &PolicyObject, status: &PolicyStatus) -> Value {
     let wanted = json!(status);
     let fields: Map<String, Value> = FIELDS.iter().map(|field| ((*field).to_owned(), wanted[*field].clone())).collect();

@@ -8,7 +8,8 @@ use serde_json::json;
 use super::fields;
 use super::object::PolicyObject;
 use super::store::Record;
-use crate::decide::{Facts, Replica, Webhook, decide};
+use crate::decide::decide;
+use crate::facts::{Facts, Replica, Webhook};
 
 /// The status to write; nothing when what is there is right, or cannot be made so, or the policy is being deleted.
 pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {

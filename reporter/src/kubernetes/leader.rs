@@ -1,4 +1,4 @@
-//! What the holder of the Lease does: joins all reports into the status of every policy, writes what has changed, and tells of it.
+//! What the holder of the Lease does: it joins all reports into the status of every policy, writes what has changed, and makes events.
 //!
 //! ```text
 //!  policies, reports, endpoints ──► store ──► decide ──► pace ──► apply ──► what came back
@@ -6,7 +6,7 @@
 //!                                     └────────── last, given_up ──────────────┴──► events
 //! ```
 //!
-//! Everything is decided from what is listed, so that a new leader takes over without a word from the one before.
+//! Everything is decided from what is listed, so that a new leader needs nothing from the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use super::judge::wanted;
 use super::metrics::ClusterMetrics;
 use super::object::{Meta, PolicyObject};
 use super::pace::{Next, Pace};
-use super::store::{News, Record, Source, Store};
+use super::store::{Change, Collection, Record, Store};
 use super::urgency::{Urgency, urgency};
 use super::write::{self, Outcome};
-use crate::decide::Replica;
+use crate::facts::Replica;
 use crate::{event, failing};
 
-/// News that wait.
+/// Changes that wait.
 const QUEUE: usize = 1024;
 /// How often staleness is judged and the remains of pods are looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -62,10 +62,10 @@ pub(crate) async fn lead_whenever_held(
 
 /// Leads until the Lease is lost.
 async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut leadership: Leadership) {
-    let (sender, mut news) = mpsc::channel(QUEUE);
+    let (sender, mut changes) = mpsc::channel(QUEUE);
     let mut watches = JoinSet::new();
-    for (source, doing, collection, config) in collections(&client, settings) {
-        watches.spawn(follow(source, collection, config, metrics.failures_to(doing), sender.clone()));
+    for (collection, doing, api, config) in collections(&client, settings) {
+        watches.spawn(follow(collection, api, config, metrics.failures_to(doing), sender.clone()));
     }
     let mut leader = Leader::new(client, settings, metrics, leadership.clone());
     let mut tick = tokio::time::interval(TICK);
@@ -78,10 +78,10 @@ async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut
             }
         };
         tokio::select! {
-            Some((source, first)) = news.recv() => {
-                leader.hear(source, first);
-                while let Ok((source, next)) = news.try_recv() {
-                    leader.hear(source, next);
+            Some((collection, first)) = changes.recv() => {
+                leader.apply(collection, first);
+                while let Ok((collection, next)) = changes.try_recv() {
+                    leader.apply(collection, next);
                 }
             }
             Some(outcome) = leader.writes.join_next() => match outcome {
@@ -126,9 +126,9 @@ struct Leader<'a> {
     pace: Pace,
     announcer: Announcer,
     retries: BTreeMap<PolicyId, Retry>,
-    /// Policies whose write met a newer version, which the watch will tell.
+    /// Policies of which a write met a newer version. The watch will bring it.
     conflicts: BTreeSet<PolicyId>,
-    /// Policies of which an event has told that too many evaluations fail, while they do.
+    /// Policies of which too many evaluations fail, and of which an event said so.
     failing: BTreeSet<PolicyId>,
     failures: Failures,
     event_failures: Failures,
@@ -164,11 +164,11 @@ impl<'a> Leader<'a> {
         }
     }
 
-    fn hear(&mut self, source: Source, news: News) {
-        self.store.hear(source, news, Instant::now());
+    fn apply(&mut self, collection: Collection, change: Change) {
+        self.store.apply(collection, change, Instant::now());
     }
 
-    /// Decides whom the news concern and starts what is due. Gives the time of the next.
+    /// Decides about the policies that changed and starts what is due. Returns when to do so next.
     fn turn(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let dirty = self.store.take_dirty();
@@ -292,7 +292,7 @@ impl<'a> Leader<'a> {
                 self.pace.done(&id, again);
             }
         }
-        // A conflict whose news have come before the answer must not wait for more of them.
+        // After a conflict, a change that came before the answer must not wait for another one.
         if let Some(record) = self.store.policy(&id) {
             let is_stale = record.object.meta.version == object.meta.version;
             if !is_stale || !self.conflicts.contains(&id) {

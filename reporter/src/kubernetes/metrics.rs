@@ -1,4 +1,4 @@
-//! What is counted of the output to Kubernetes.
+//! Metrics of the output to Kubernetes.
 
 use portcullis_kubernetes::{CallError, Failures};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
@@ -8,7 +8,7 @@ use super::tally::Tally;
 /// The metrics.
 #[derive(Clone)]
 pub(crate) struct ClusterMetrics {
-    /// Calls without success, by what was being done and why.
+    /// Failed calls, by what was being done and why.
     failures: IntCounterVec,
     /// 1 while this reporter leads.
     pub(crate) leads: IntGauge,
@@ -20,9 +20,9 @@ pub(crate) struct ClusterMetrics {
     pub(crate) conflicts: IntCounter,
     /// Events written.
     pub(crate) events: IntCounter,
-    /// Events given up.
+    /// Events that were given up.
     pub(crate) events_lost: IntCounter,
-    /// How policies fare.
+    /// Policies by status.
     pub(crate) tally: Tally,
 }
 
@@ -34,7 +34,7 @@ impl ClusterMetrics {
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self {
             failures: IntCounterVec::new(
-                Opts::new("portcullis_reporter_api_failures_total", "Calls to the API server without success"),
+                Opts::new("portcullis_reporter_api_failures_total", "Failed calls to the API server"),
                 &["call", "code"],
             )?,
             leads: IntGauge::with_opts(Opts::new(

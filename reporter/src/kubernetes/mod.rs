@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Every reporter writes the report of its own pod; the one that holds the Lease joins all reports into the status of policies,
-//! with the same decision code that a folder has. Nothing here is waited for by readiness, and nothing ends the program: what has
-//! no success is tried again, told once, and counted.
+//! with the same decision code that a folder has. Readiness waits for nothing here, and nothing here ends the program: a call that
+//! fails is tried again, logged once, and counted.
 
 mod announce;
 mod args;
@@ -42,7 +42,7 @@ pub(crate) use args::Settings;
 
 use metrics::ClusterMetrics;
 
-/// Before a part that panicked is started again.
+/// The pause before a part that panicked is started again.
 const RESTART: Duration = Duration::from_secs(1);
 
 /// The running output.
@@ -55,7 +55,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts to report and to stand for the Lease.
+    /// Starts to report and to ask for the Lease.
     ///
     /// # Errors
     /// When the settings do not tell how to reach an API server. Not when it cannot be reached.
@@ -99,7 +99,7 @@ impl Cluster {
         Ok(Self { report, node, own, lease, leader })
     }
 
-    /// Tells what this pod has to report now.
+    /// Sets what this pod reports.
     pub(crate) fn tell(&self, report: ReplicaReportSpec) {
         let next = ReplicaReportSpec { node: self.node.clone(), ..report };
         self.report.send_if_modified(|last| {
@@ -113,7 +113,7 @@ impl Cluster {
         });
     }
 
-    /// Lets go of the Lease and ends.
+    /// Gives the Lease up and ends.
     pub(crate) async fn end(self) {
         self.leader.abort();
         // It ends by itself once the shutdown has begun; its calls have limits.

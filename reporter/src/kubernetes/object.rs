@@ -1,4 +1,4 @@
-//! The parts of objects that count here, read leniently: what cannot be understood is absent, and stops nothing else. Pure.
+//! The parts of objects that the reporter needs, read leniently: what cannot be read is absent, and stops nothing else. Pure.
 
 use jiff::Timestamp;
 use kube::api::ApiResource;
@@ -52,7 +52,7 @@ pub(crate) struct PolicyObject {
     /// Which installation serves it.
     pub(crate) policy_server: String,
     pub(crate) suspend: bool,
-    /// The generation whose content it serves, where that is not its own.
+    /// The generation with the content that it serves, if that is not its own.
     pub(crate) rollback_to: Option<i64>,
     /// As the API server has it.
     pub(crate) raw_status: Value,
@@ -145,7 +145,7 @@ pub(crate) fn endpoints(slice: &Value) -> Vec<Endpoint> {
             return None;
         }
         let conditions = &endpoint["conditions"];
-        // What is not told counts as ready, says the API.
+        // An absent condition counts as ready, says the API.
         let ready = conditions["ready"].as_bool().unwrap_or(true);
         let serving = conditions["serving"].as_bool().unwrap_or(ready);
         let terminating = conditions["terminating"].as_bool().unwrap_or(false);

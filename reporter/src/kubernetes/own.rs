@@ -1,4 +1,4 @@
-//! This pod's own report: written with each change, and renewed. One slot: what waits is the newest word, so that a slow API server
+//! This pod's own report: written with each change, and renewed. There is one slot with the newest report, so that a slow API server
 //! makes no queue.
 
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use super::args::Identity;
 use super::object::reports;
 use super::pace::Bucket;
 
-/// Changes that are written at once, before it is one a second.
+/// Changes that are written at once, before the limit is one a second.
 const BURST: f64 = 3.0;
 const PER_SECOND: f64 = 1.0;
 
-/// Writes what `news` has until its sender is gone.
+/// Writes the reports of `news` until its sender is gone.
 pub(crate) async fn report(
     client: Client,
     identity: Identity,
@@ -51,7 +51,7 @@ pub(crate) async fn report(
                 if news.has_changed().is_err() {
                     return;
                 }
-                slot.hear(news.borrow_and_update().clone());
+                slot.set(news.borrow_and_update().clone());
             }
             due => {
                 let sleep = async {
@@ -66,7 +66,7 @@ pub(crate) async fn report(
                         if changed.is_err() {
                             return;
                         }
-                        slot.hear(news.borrow_and_update().clone());
+                        slot.set(news.borrow_and_update().clone());
                     }
                 }
             }
@@ -106,11 +106,11 @@ impl Slot {
         Self { wanted: None, written: None, heartbeat, renew: now, not_before: now, bucket }
     }
 
-    fn hear(&mut self, wanted: Option<ReplicaReportSpec>) {
+    fn set(&mut self, wanted: Option<ReplicaReportSpec>) {
         self.wanted = wanted.or(self.wanted.take());
     }
 
-    /// When the next write is due; nothing while there is nothing to say.
+    /// When the next write is due; `None` before the first report.
     fn next(&self, now: Instant) -> Option<Instant> {
         let wanted = self.wanted.as_ref()?;
         if self.written.as_ref().is_some_and(|written| same(written, wanted)) {
@@ -175,9 +175,9 @@ mod tests {
     fn a_change_is_written_at_once_and_the_same_after_a_minute() {
         let start = Instant::now();
         let mut slot = Slot::new(MINUTE, start);
-        slot.hear(Some(spec(1)));
+        slot.set(Some(spec(1)));
         assert_eq!(write(&mut slot, start), Some(1));
-        slot.hear(Some(ReplicaReportSpec { heartbeat: time(9), ..spec(1) }));
+        slot.set(Some(ReplicaReportSpec { heartbeat: time(9), ..spec(1) }));
         assert_eq!(slot.next(start), Some(start + MINUTE));
         assert_eq!(write(&mut slot, start + MINUTE), Some(1));
     }
@@ -189,7 +189,7 @@ mod tests {
         let mut written = Vec::new();
         for step in 0..50_u64 {
             let now = start + Duration::from_millis(100 * step);
-            slot.hear(Some(spec(step)));
+            slot.set(Some(spec(step)));
             written.extend(write(&mut slot, now));
         }
         assert!(written.len() <= 8, "{written:?}");
@@ -200,10 +200,10 @@ mod tests {
     fn a_write_that_failed_is_tried_again_with_what_is_true_then() {
         let start = Instant::now();
         let mut slot = Slot::new(MINUTE, start);
-        slot.hear(Some(spec(1)));
+        slot.set(Some(spec(1)));
         slot.begin(start, time(1));
         slot.failed(start + Duration::from_secs(5));
-        slot.hear(Some(spec(2)));
+        slot.set(Some(spec(2)));
         assert_eq!(write(&mut slot, start + Duration::from_secs(4)), None);
         assert_eq!(write(&mut slot, start + Duration::from_secs(5)), Some(2));
     }

@@ -159,7 +159,7 @@ impl Pace {
         let waiting = self.slots.iter().filter(|(_, slot)| !slot.in_flight).filter_map(|(id, slot)| {
             let (since, urgency) = slot.wanted?;
             let due = slot.due(now).max(if urgency == Urgency::Now { now } else { patient });
-            // Of those that may go now, the most urgent, and of these who waits longest; else whose time comes first.
+            // Of those that may go now, the most urgent one that has waited longest; else the one with the earliest time.
             Some((due.max(now), urgency, since, id))
         });
         let Some((due, urgency, _, id)) = waiting.min() else { return Next::Idle };

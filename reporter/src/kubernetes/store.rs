@@ -1,4 +1,4 @@
-//! What the leader knows: policies, reports, and the pods of the Service; and whom a change concerns. Pure.
+//! What the leader knows: policies, reports, and the pods of the Service; and which policies a change concerns. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use portcullis_contract::PolicyId;
 use serde_json::Value;
 
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints};
-use crate::decide::{Heard, Replica};
+use crate::facts::{LastReport, Replica};
 
-/// Which collection.
+/// A collection that the leader watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum Collection {
     Policies,
     ClusterPolicies,
     Reports,
@@ -21,7 +21,7 @@ pub(crate) enum Source {
 
 /// A change of a collection.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum Change {
     /// All objects of the collection.
     Listed(Vec<Value>),
     /// An object is new or has changed.
@@ -30,13 +30,13 @@ pub(crate) enum News {
     Gone(Value),
 }
 
-/// A policy, and what was made of it so far.
+/// A policy, and the status that was decided for it so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) object: PolicyObject,
     /// The status that was written or found last, if it makes sense: the next is decided from it.
     pub(crate) last: Option<PolicyStatus>,
-    /// The status of a write whose answer has not come: it may have been written all the same.
+    /// The status of a write that has no answer yet: it may have been written all the same.
     pub(crate) tried: Option<PolicyStatus>,
     /// What was wanted and what came of it when it could not be written as wanted: not tried again while both are the same.
     pub(crate) given_up: Option<(Value, Value)>,
@@ -55,13 +55,13 @@ pub(crate) struct Store {
     policies: BTreeMap<PolicyId, Record>,
     reports: BTreeMap<String, Report>,
     slices: BTreeMap<String, Vec<Endpoint>>,
-    missing: Vec<Source>,
+    missing: Vec<Collection>,
     dirty: BTreeSet<PolicyId>,
     stale: BTreeSet<String>,
 }
 
 impl Store {
-    /// Nothing is known yet. A report without a heartbeat for `lifetime` counts no more.
+    /// An empty store. A report without a heartbeat for `lifetime` does not count.
     pub(crate) fn new(policy_server: &str, lifetime: Duration) -> Self {
         Self {
             policy_server: policy_server.to_owned(),
@@ -69,7 +69,12 @@ impl Store {
             policies: BTreeMap::new(),
             reports: BTreeMap::new(),
             slices: BTreeMap::new(),
-            missing: vec![Source::Policies, Source::ClusterPolicies, Source::Reports, Source::Endpoints],
+            missing: vec![
+                Collection::Policies,
+                Collection::ClusterPolicies,
+                Collection::Reports,
+                Collection::Endpoints,
+            ],
             dirty: BTreeSet::new(),
             stale: BTreeSet::new(),
         }
@@ -80,30 +85,30 @@ impl Store {
         self.missing.is_empty()
     }
 
-    /// Takes news in.
-    pub(crate) fn hear(&mut self, source: Source, news: News, now: Instant) {
-        if matches!(news, News::Listed(_)) {
-            self.missing.retain(|missing| *missing != source);
+    /// Takes a change in.
+    pub(crate) fn apply(&mut self, collection: Collection, change: Change, now: Instant) {
+        if matches!(change, Change::Listed(_)) {
+            self.missing.retain(|missing| *missing != collection);
         }
-        match source {
-            Source::Policies => self.hear_policy(Kind::Policy, news),
-            Source::ClusterPolicies => self.hear_policy(Kind::ClusterPolicy, news),
-            Source::Reports => self.hear_report(news, now),
-            Source::Endpoints => self.hear_endpoints(news),
+        match collection {
+            Collection::Policies => self.apply_policy(Kind::Policy, change),
+            Collection::ClusterPolicies => self.apply_policy(Kind::ClusterPolicy, change),
+            Collection::Reports => self.apply_report(change, now),
+            Collection::Endpoints => self.apply_endpoints(change),
         }
     }
 
-    /// The policies to decide, each of them once.
+    /// The policies to decide about, each of them once.
     pub(crate) fn take_dirty(&mut self) -> BTreeSet<PolicyId> {
         if self.is_complete() { std::mem::take(&mut self.dirty) } else { BTreeSet::new() }
     }
 
-    /// This policy has to be decided again.
+    /// Marks a policy that has to be decided about again.
     pub(crate) fn touch(&mut self, id: &PolicyId) {
         self.dirty.insert(id.clone());
     }
 
-    /// Time has passed: reports may have become stale.
+    /// Finds reports that have become stale.
     pub(crate) fn turn(&mut self, now: Instant) {
         let stale: BTreeSet<String> = self
             .reports
@@ -129,7 +134,7 @@ impl Store {
         self.policies.values()
     }
 
-    /// The policy is gone, though the watch has not said so yet.
+    /// Removes a policy that is gone, before the watch says so.
     pub(crate) fn forget(&mut self, object: &PolicyObject) {
         if self.policies.get(&object.id).is_some_and(|known| known.object.meta.uid == object.meta.uid) {
             self.policies.remove(&object.id);
@@ -151,7 +156,7 @@ impl Store {
         }
         let heard = |pod: &str| {
             let report = self.reports.get(pod)?;
-            Some(Heard { report: &report.object.spec, is_stale: self.stale.contains(pod) })
+            Some(LastReport { report: &report.object.spec, is_stale: self.stale.contains(pod) })
         };
         pods.into_values()
             .map(|endpoint| Replica {
@@ -182,21 +187,21 @@ impl Store {
             .collect()
     }
 
-    fn hear_policy(&mut self, kind: Kind, news: News) {
+    fn apply_policy(&mut self, kind: Kind, change: Change) {
         let is_kind = |id: &PolicyId| id.namespace().is_some() == (kind == Kind::Policy);
-        match news {
-            News::Listed(objects) => {
+        match change {
+            Change::Listed(objects) => {
                 let found: Vec<PolicyObject> = objects.iter().filter_map(|o| PolicyObject::of(kind, o)).collect();
                 let ids: BTreeSet<PolicyId> = found.iter().map(|object| object.id.clone()).collect();
                 self.policies.retain(|id, _| !is_kind(id) || ids.contains(id));
                 found.into_iter().for_each(|object| self.put_policy(object, false));
             }
-            News::Put(object) => {
+            Change::Put(object) => {
                 if let Some(object) = PolicyObject::of(kind, &object) {
                     self.put_policy(object, true);
                 }
             }
-            News::Gone(object) => {
+            Change::Gone(object) => {
                 if let Some(object) = PolicyObject::of(kind, &object) {
                     let known = self.policies.get(&object.id).map(|record| &record.object.meta.uid);
                     if known == Some(&object.meta.uid) {
@@ -220,7 +225,7 @@ impl Store {
             Some(known) if known.object.meta.generation > object.meta.generation => return,
             Some(known) => known.object = object,
             None => {
-                // A generation that the object does not have yet was written by somebody who did not know.
+                // A status with a generation that the object does not have yet is wrong.
                 let sane = |status: &PolicyStatus| status.observed_generation <= object.meta.generation;
                 let last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
                 self.policies.insert(id.clone(), Record { object, last, tried: None, given_up: None });
@@ -229,9 +234,9 @@ impl Store {
         self.dirty.insert(id);
     }
 
-    fn hear_report(&mut self, news: News, now: Instant) {
-        match news {
-            News::Listed(objects) => {
+    fn apply_report(&mut self, change: Change, now: Instant) {
+        match change {
+            Change::Listed(objects) => {
                 let found: Vec<ReportObject> = objects.iter().filter_map(ReportObject::of).collect();
                 let mut gone: BTreeSet<String> = self.reports.keys().cloned().collect();
                 for object in found {
@@ -243,14 +248,14 @@ impl Store {
                     self.touch_all();
                 }
             }
-            News::Put(object) => {
+            Change::Put(object) => {
                 let Some(object) = ReportObject::of(&object) else { return };
                 let known = self.reports.get(&object.meta.name);
                 if !known.is_some_and(|known| known.object.meta.is_newer_than(&object.meta)) {
                     self.put_report(object, now);
                 }
             }
-            News::Gone(object) => {
+            Change::Gone(object) => {
                 let Some(meta) = Meta::of(&object) else { return };
                 if self.reports.get(&meta.name).is_some_and(|known| known.object.meta.uid == meta.uid) {
                     self.reports.remove(&meta.name);
@@ -276,15 +281,15 @@ impl Store {
         self.turn(now);
     }
 
-    fn hear_endpoints(&mut self, news: News) {
+    fn apply_endpoints(&mut self, change: Change) {
         let name = |slice: &Value| slice["metadata"]["name"].as_str().map(str::to_owned);
         let before = self.slices.clone();
-        match news {
-            News::Listed(slices) => {
+        match change {
+            Change::Listed(slices) => {
                 self.slices = slices.iter().filter_map(|slice| Some((name(slice)?, endpoints(slice)))).collect();
             }
-            News::Put(slice) => self.slices.extend(name(&slice).map(|name| (name, endpoints(&slice)))),
-            News::Gone(slice) => {
+            Change::Put(slice) => self.slices.extend(name(&slice).map(|name| (name, endpoints(&slice)))),
+            Change::Gone(slice) => {
                 name(&slice).and_then(|name| self.slices.remove(&name));
             }
         }
@@ -298,7 +303,7 @@ impl Store {
     }
 }
 
-/// The policies of which two reports of a pod say different things; nothing when that may be any.
+/// The policies in which two reports of a pod differ; `None` if that may be any.
 fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTreeSet<PolicyKey>> {
     if last.pod_uid != next.pod_uid || last.deviations_omitted != next.deviations_omitted {
         return None;

@@ -39,11 +39,11 @@ fn slice(pods: &[(&str, &str, bool)]) -> Value {
 
 fn listed(now: Instant) -> Store {
     let mut store = Store::new("default", LIFETIME);
-    store.hear(Source::ClusterPolicies, News::Listed(vec![policy(UID, 5, 2)]), now);
-    store.hear(Source::Policies, News::Listed(vec![]), now);
-    store.hear(Source::Endpoints, News::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now);
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 5, 2)]), now);
+    store.apply(Collection::Policies, Change::Listed(vec![]), now);
+    store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now);
     assert!(store.take_dirty().is_empty(), "not while a collection is not listed");
-    store.hear(Source::Reports, News::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now);
+    store.apply(Collection::Reports, Change::Listed(vec![report(5, "2026-01-01T00:00:00Z", 2)]), now);
     assert_eq!(store.take_dirty().len(), 1);
     store
 }
@@ -56,14 +56,14 @@ fn id() -> PolicyId {
 fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     let now = Instant::now();
     let mut store = listed(now);
-    store.hear(Source::Reports, News::Put(report(6, "2026-01-01T00:01:00Z", 2)), now);
+    store.apply(Collection::Reports, Change::Put(report(6, "2026-01-01T00:01:00Z", 2)), now);
     assert!(store.take_dirty().is_empty());
-    store.hear(Source::Reports, News::Put(report(7, "2026-01-01T00:02:00Z", 1)), now);
+    store.apply(Collection::Reports, Change::Put(report(7, "2026-01-01T00:02:00Z", 1)), now);
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
     let mut failing = report(8, "2026-01-01T00:03:00Z", 1);
     let entry = json!({"policyUID": UID, "reason": "EvaluationTrapped", "since": "2026-01-01T00:00:00Z"});
     failing["spec"]["failing"] = json!([entry]);
-    store.hear(Source::Reports, News::Put(failing), now);
+    store.apply(Collection::Reports, Change::Put(failing), now);
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
 }
 
@@ -79,9 +79,9 @@ fn without_a_heartbeat_a_report_becomes_stale_by_the_clock_of_who_reads_it() {
     assert!(store.dead_reports().is_empty(), "the pod is there");
     // An object that was only listed again, or has another version for another reason, is no heartbeat.
     let later = now + LIFETIME + Duration::from_secs(2);
-    store.hear(Source::Reports, News::Put(report(8, "2026-01-01T00:00:00Z", 2)), later);
+    store.apply(Collection::Reports, Change::Put(report(8, "2026-01-01T00:00:00Z", 2)), later);
     assert!(store.replicas()[0].report.is_some_and(|heard| heard.is_stale));
-    store.hear(Source::Reports, News::Put(report(9, "2026-01-01T00:09:00Z", 2)), later);
+    store.apply(Collection::Reports, Change::Put(report(9, "2026-01-01T00:09:00Z", 2)), later);
     assert!(store.replicas()[0].report.is_some_and(|heard| !heard.is_stale));
 }
 
@@ -89,7 +89,7 @@ fn without_a_heartbeat_a_report_becomes_stale_by_the_clock_of_who_reads_it() {
 fn a_report_is_dead_when_its_pod_is_gone_and_its_heartbeat_has_stopped() {
     let now = Instant::now();
     let mut store = listed(now);
-    store.hear(Source::Endpoints, News::Put(slice(&[("pod-a", "uid-later", true)])), now);
+    store.apply(Collection::Endpoints, Change::Put(slice(&[("pod-a", "uid-later", true)])), now);
     assert!(store.dead_reports().is_empty(), "a pod may be without an endpoint for a while");
     store.turn(now + LIFETIME + Duration::from_secs(1));
     assert_eq!(store.dead_reports().iter().map(|meta| meta.uid.as_str()).collect::<Vec<_>>(), ["report-a"]);
@@ -99,8 +99,8 @@ fn a_report_is_dead_when_its_pod_is_gone_and_its_heartbeat_has_stopped() {
 fn a_stale_version_of_a_policy_is_overlooked() {
     let now = Instant::now();
     let mut store = listed(now);
-    store.hear(Source::ClusterPolicies, News::Put(policy(UID, 4, 1)), now);
-    store.hear(Source::ClusterPolicies, News::Listed(vec![policy(UID, 9, 1)]), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 4, 1)), now);
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 9, 1)]), now);
     assert!(store.take_dirty().is_empty());
     assert_eq!(store.policy(&id()).map(|record| record.object.meta.generation), Some(2));
 }
@@ -110,10 +110,10 @@ fn a_namesake_made_later_starts_clean() {
     let now = Instant::now();
     let mut store = listed(now);
     store.policy_mut(&id()).expect("is there").last = Some(PolicyStatus::default());
-    store.hear(Source::ClusterPolicies, News::Put(policy("another", 9, 1)), now);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy("another", 9, 1)), now);
     let record = store.policy(&id()).expect("is there");
     assert_eq!((record.object.meta.uid.as_str(), &record.last), ("another", &None));
-    store.hear(Source::ClusterPolicies, News::Gone(policy(UID, 10, 2)), now);
+    store.apply(Collection::ClusterPolicies, Change::Gone(policy(UID, 10, 2)), now);
     assert!(store.policy(&id()).is_some(), "the end of the earlier one is not that of the later one");
 }
 
@@ -124,7 +124,7 @@ fn a_status_from_the_future_is_not_believed() {
     let condition = json!({"type": "Ready", "status": "True", "reason": "Active", "message": "",
         "observedGeneration": 99, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     object["status"] = json!({"observedGeneration": 99, "conditions": [condition]});
-    store.hear(Source::ClusterPolicies, News::Listed(vec![object]), Instant::now());
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now());
     assert_eq!(store.policy(&id()).map(|record| record.last.is_none()), Some(true));
 }
 
@@ -133,7 +133,7 @@ fn policies_of_another_installation_are_not_ours() {
     let mut object = policy(UID, 5, 2);
     object["spec"]["policyServer"] = "other".into();
     let mut store = Store::new("default", LIFETIME);
-    store.hear(Source::ClusterPolicies, News::Listed(vec![object]), Instant::now());
+    store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now());
     assert_eq!(store.policies().count(), 0);
 }
 
@@ -142,7 +142,7 @@ fn a_name_that_two_pods_have_is_there_once_and_the_ready_one_counts() {
     let now = Instant::now();
     let mut store = listed(now);
     let both = slice(&[("pod-a", "uid-a", false), ("pod-a", "uid-b", true), ("pod-c", "uid-c", false)]);
-    store.hear(Source::Endpoints, News::Put(both), now);
+    store.apply(Collection::Endpoints, Change::Put(both), now);
     let replicas: Vec<_> = store.replicas().iter().map(|r| (r.pod_uid.to_owned(), r.expected)).collect();
     assert_eq!(replicas, [("uid-b".to_owned(), true), ("uid-c".to_owned(), false)]);
 }

@@ -1,0 +1,125 @@
+//! What the replicas do for a policy together. Pure.
+
+use portcullis_api::ReplicaCounts;
+use portcullis_contract::{Class, ReplicaState};
+
+use crate::facts::{Facts, Webhook};
+use crate::message;
+use crate::replica::Assessment;
+
+/// The rows of the aggregation table, in its order. The name is the reason of `Ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Case {
+    NoReplicas,
+    Error,
+    Degraded,
+    ServingPrevious,
+    Progressing,
+    Suspended,
+    WebhookPending,
+    Active,
+}
+
+/// Everything that the conditions are made from.
+pub(super) struct Picture<'a> {
+    pub(super) facts: &'a Facts<'a>,
+    pub(super) webhook: Webhook<'a>,
+    /// The replicas that count.
+    pub(super) assessments: Vec<&'a Assessment<'a>>,
+    /// Those of them that make the policy degraded.
+    pub(super) bad: Vec<&'a Assessment<'a>>,
+    pub(super) counts: ReplicaCounts,
+    pub(super) case: Case,
+}
+
+impl<'a> Picture<'a> {
+    pub(super) fn new(facts: &'a Facts<'a>, webhook: Webhook<'a>, assessments: &'a [Assessment<'a>]) -> Self {
+        let assessments: Vec<&Assessment<'_>> = assessments.iter().filter(|assessment| assessment.expected).collect();
+        let count = |state| {
+            u32::try_from(assessments.iter().filter(|assessment| assessment.state == state).count()).unwrap_or(u32::MAX)
+        };
+        let counts = ReplicaCounts {
+            expected: u32::try_from(assessments.len()).unwrap_or(u32::MAX),
+            current: count(ReplicaState::Current),
+            previous: count(ReplicaState::Previous),
+            pending: count(ReplicaState::Pending),
+            failed: count(ReplicaState::Failed),
+            unknown: count(ReplicaState::Unknown),
+        };
+        let bad: Vec<_> = assessments.iter().copied().filter(|assessment| assessment.is_bad()).collect();
+        let case = if counts.expected == 0 {
+            Case::NoReplicas
+        } else if counts.failed == counts.expected {
+            Case::Error
+        } else if counts.failed > 0 || counts.unknown > 0 {
+            Case::Degraded
+        } else if !bad.is_empty() {
+            Case::ServingPrevious
+        } else if counts.current < counts.expected {
+            Case::Progressing
+        } else if facts.suspend {
+            Case::Suspended
+        } else if webhook != Webhook::Confirmed {
+            Case::WebhookPending
+        } else {
+            Case::Active
+        };
+        Self { facts, webhook, assessments, bad, counts, case }
+    }
+
+    pub(super) fn reason(&self) -> &'static str {
+        match self.case {
+            Case::NoReplicas => "NoReplicas",
+            Case::Error => "Error",
+            Case::Degraded => "Degraded",
+            Case::ServingPrevious => "ServingPrevious",
+            Case::Progressing => "Progressing",
+            Case::Suspended => "Suspended",
+            Case::WebhookPending => "WebhookPending",
+            Case::Active => "Active",
+        }
+    }
+
+    /// What the replicas do, in a sentence.
+    pub(super) fn sentence(&self) -> String {
+        let Self { facts, counts, bad, .. } = self;
+        let generation = facts.generation;
+        let failures = || message::failures(bad, counts.expected);
+        let single = counts.expected == 1;
+        match self.case {
+            Case::NoReplicas => "no replica is ready to be asked".to_owned(),
+            Case::Error if single => format!("nothing answers; generation {generation}: {}", failures()),
+            Case::Degraded if single => format!("nothing is known of the replica: {}", failures()),
+            Case::ServingPrevious if single => {
+                let serving = self.assessments.first().and_then(|assessment| message::answering(assessment.serving));
+                format!("{}; generation {generation}: {}", serving.unwrap_or_default(), failures())
+            }
+            Case::Error | Case::Degraded | Case::ServingPrevious => {
+                format!("{}; {}", message::share(generation, *counts), failures())
+            }
+            Case::Progressing => message::loading(facts, *counts, &self.assessments),
+            Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),
+            Case::WebhookPending => match self.webhook {
+                Webhook::Older(words) => {
+                    format!("generation {generation} is loaded and its match rules are not confirmed yet: {words}")
+                }
+                Webhook::Pending(words) => format!("generation {generation} is loaded and not called yet: {words}"),
+                Webhook::Confirmed => String::new(),
+            },
+            Case::Active if single => format!("generation {generation} answers"),
+            Case::Active => format!("generation {generation} answers on all {} replicas", counts.expected),
+        }
+    }
+
+    /// Whether no failure can pass by itself, and nothing else goes on.
+    pub(super) fn is_stuck(&self) -> bool {
+        let waits = |assessment: &&Assessment<'_>| {
+            assessment.problem.as_ref().is_some_and(|problem| problem.class != Class::Retry)
+        };
+        !self.bad.is_empty() && self.bad.iter().all(waits) && !self.is_loading()
+    }
+
+    pub(super) fn is_loading(&self) -> bool {
+        self.assessments.iter().any(|assessment| assessment.is_working())
+    }
+}

@@ -1,0 +1,60 @@
+//! What the decision about a policy is made from: the policy, its webhook, and the reports of replicas. Data.
+
+use jiff::{Timestamp, Unit};
+use portcullis_api::ReplicaReportSpec;
+use portcullis_contract::Digest;
+
+/// The policy itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The uid of the object.
+    pub uid: &'a str,
+    /// The newest generation.
+    pub generation: i64,
+    /// `suspend` of the newest generation.
+    pub suspend: bool,
+    /// The digest of the newest generation's module, if it is pinned.
+    pub digest: Option<Digest>,
+    /// `rollbackTo` of the newest generation: the generation whose content it serves.
+    pub rollback_to: Option<i64>,
+    /// The controller's message if it refuses the policy, because its namespace has too many. Then no replica gets it.
+    pub refusal: Option<&'a str>,
+}
+
+/// Whether the API servers call the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Webhook<'a> {
+    /// They do; or there are none, as in a folder.
+    Confirmed,
+    /// They do by the match rules of an older generation. The text says so.
+    Older(&'a str),
+    /// Not yet. The text says why.
+    Pending(&'a str),
+}
+
+/// A replica that API servers call, or may call soon.
+#[derive(Debug, Clone, Copy)]
+pub struct Replica<'a> {
+    /// The pod's name.
+    pub pod: &'a str,
+    /// The pod's uid.
+    pub pod_uid: &'a str,
+    /// Whether it counts: ready, and not terminating.
+    pub expected: bool,
+    /// Its last report.
+    pub report: Option<LastReport<'a>>,
+}
+
+/// The last report of a pod, and whether it still counts.
+#[derive(Debug, Clone, Copy)]
+pub struct LastReport<'a> {
+    /// The report.
+    pub report: &'a ReplicaReportSpec,
+    /// Whether its heartbeat stopped too long ago, by the reader's monotonic clock. Then it does not count.
+    pub is_stale: bool,
+}
+
+/// A time as Kubernetes writes it: whole seconds.
+pub(crate) fn to_second(time: Timestamp) -> Timestamp {
+    time.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc)).unwrap_or(time)
+}
