@@ -33,33 +33,32 @@ pub(super) fn collections(
     settings: &Settings,
 ) -> [(Collection, &'static str, Api<BoundedObject>, watcher::Config); 4] {
     let namespace = &settings.identity.namespace;
-    let config = |labels: &str, page| {
-        let seconds = settings.watch_limit.saturating_sub(SLACK).as_secs().clamp(1, LONGEST_WATCH.into());
-        watcher::Config::default().labels(labels).page_size(page).timeout(seconds.try_into().unwrap_or(LONGEST_WATCH))
-    };
+    let seconds = settings.watch_limit.saturating_sub(SLACK).as_secs().clamp(1, LONGEST_WATCH.into());
+    let timeout = seconds.try_into().unwrap_or(LONGEST_WATCH);
+    let config = |page| watcher::Config::default().page_size(page).timeout(timeout);
     let policies = |resource: ApiResource| Api::all_with(client.clone(), &resource);
     let slices = ApiResource::erase::<EndpointSlice>(&());
     let reports_of = format!("{POLICY_SERVER_LABEL}={}", settings.identity.policy_server);
     let slices_of = format!("kubernetes.io/service-name={}", settings.service);
     [
-        (Collection::Policies, "watch policies", policies(ApiResource::erase::<Policy>(&())), config("", PAGE)),
+        (Collection::Policies, "watch policies", policies(ApiResource::erase::<Policy>(&())), config(PAGE)),
         (
             Collection::ClusterPolicies,
             "watch clusterpolicies",
             policies(ApiResource::erase::<ClusterPolicy>(&())),
-            config("", PAGE),
+            config(PAGE),
         ),
         (
             Collection::Reports,
             "watch replicareports",
             reports(client.clone(), namespace),
-            config(&reports_of, REPORTS_PAGE),
+            config(REPORTS_PAGE).labels(&reports_of),
         ),
         (
             Collection::Endpoints,
             "watch endpointslices",
             Api::namespaced_with(client.clone(), namespace, &slices),
-            config(&slices_of, PAGE),
+            config(PAGE).labels(&slices_of),
         ),
     ]
 }
