@@ -16,21 +16,15 @@ use kube::client::Body;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
 use kube::{Client, Config};
-use portcullis_contract::clean;
 use tower::BoxError;
 
 use crate::access::{Access, AccessError};
+use crate::error::{ANSWER_LIMIT, LONGEST_LINE, LineTooLong, TimedOut, printable};
 
-/// Longest time for a whole answer, and for the beginning of a watch. It lets API servers work that need half a minute for each.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(45);
 /// Largest answer, in bytes.
 const LARGEST_ANSWER: usize = 128 << 20;
 /// Largest refusal whose text is read, in bytes.
 const LARGEST_REFUSAL: usize = 64 << 10;
-/// Longest line of a watch, in bytes: an object in etcd has at most 1.5 MiB, and its JSON may be longer than what is stored.
-const LONGEST_LINE: usize = 8 << 20;
-/// Longest text of a refusal that is not a `Status`, in bytes.
-const LONGEST_TEXT: usize = 512;
 /// Shortest time between two readings of the credentials.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
 
@@ -62,16 +56,6 @@ impl std::fmt::Debug for ApiServer {
 
 /// The body of an answer.
 pub(crate) type Answer = UnsyncBoxBody<Bytes, BoxError>;
-
-/// No answer came in time.
-#[derive(Debug, thiserror::Error)]
-#[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
-pub(crate) struct TimedOut;
-
-/// A line of a watch is too long.
-#[derive(Debug, thiserror::Error)]
-#[error("an event of the watch is longer than {LONGEST_LINE} bytes")]
-pub(crate) struct LineTooLong;
 
 /// The API server, and how to reach it.
 struct Connection {
@@ -174,7 +158,7 @@ fn refusal(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Status {
         // A proxy, or the API server's own limit of requests, answers in plain text.
         // `NotFound` and so on, as kube goes by the reason alone.
         let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
-        Status::failure(&clean(&String::from_utf8_lossy(body), LONGEST_TEXT), &reason)
+        Status::failure(&printable(&String::from_utf8_lossy(body)), &reason)
     });
     status.code = code.as_u16();
     // In seconds: API servers send no dates.

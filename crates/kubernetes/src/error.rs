@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use kube::runtime::watcher;
-use portcullis_contract::clean;
 
-use crate::client::{ANSWER_LIMIT, TimedOut};
-
+/// Longest time for a whole answer, and for the beginning of a watch. It lets API servers work that need half a minute for each.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(45);
+/// Longest line of a watch, in bytes: an object in etcd has at most 1.5 MiB, and its JSON may be longer than what is stored.
+pub(crate) const LONGEST_LINE: usize = 8 << 20;
 /// Longest text of an error, in bytes.
 const LONGEST_TEXT: usize = 512;
 /// Longest `Retry-After` that is obeyed. A longer one is a mistake.
@@ -70,7 +71,7 @@ impl From<kube::Error> for CallError {
                 Self::Refused {
                     code: status.code,
                     retry_after: (!retry_after.is_zero()).then_some(retry_after),
-                    message: clean(&status.message, LONGEST_TEXT),
+                    message: printable(&status.message),
                 }
             }
             kube::Error::Service(error) if error.is::<TimedOut>() => Self::TimedOut,
@@ -93,13 +94,38 @@ impl From<watcher::Error> for CallError {
     }
 }
 
+/// No answer came in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not answer within {} s", ANSWER_LIMIT.as_secs())]
+pub(crate) struct TimedOut;
+
+/// A line of a watch is too long.
+#[derive(Debug, thiserror::Error)]
+#[error("an event of the watch is longer than {LONGEST_LINE} bytes")]
+pub(crate) struct LineTooLong;
+
 /// The innermost cause of an error, for instance "Connection refused (os error 111)", without control characters.
 pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut deepest = error;
     while let Some(cause) = deepest.source() {
         deepest = cause;
     }
-    clean(&deepest.to_string(), LONGEST_TEXT)
+    printable(&deepest.to_string())
+}
+
+/// A text of another program, safe for terminals and logs: without control characters and bidirectional overrides, and cut. This
+/// crate must not depend on the contract, which has the like for texts in a status.
+pub(crate) fn printable(text: &str) -> String {
+    let is_override =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let mut out = String::new();
+    for c in text.chars().filter(|c| !is_override(*c)) {
+        if out.len() + c.len_utf8() > LONGEST_TEXT {
+            break;
+        }
+        out.push(if c.is_control() { ' ' } else { c });
+    }
+    out.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -127,5 +153,11 @@ mod tests {
         let malformed = CallError::from(watcher::Error::WatchFailed(kube::Error::SerdeError(malformed)));
         assert_eq!([timed_out.label(), away.label(), malformed.label()], ["timeout", "unreachable", "malformed"]);
         assert_eq!(away.to_string(), "failed to reach the API server: gone");
+    }
+
+    #[test]
+    fn texts_of_an_api_server_are_safe_to_log() {
+        assert_eq!(printable("\u{1b}[31mred\nlevel=info\u{202e}"), "[31mred level=info");
+        assert_eq!(printable(&"é".repeat(LONGEST_TEXT)).len(), LONGEST_TEXT);
     }
 }

@@ -16,7 +16,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::client::{ANSWER_LIMIT, LineTooLong};
+use crate::error::{ANSWER_LIMIT, LineTooLong};
 use crate::{CallError, Failures, Retry, random};
 
 /// Longest pause before a list that replaces a watch which is too old, so that not all clients list at the same time.
