@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use portcullis_kubernetes::Access;
+use portcullis_kubernetes::{Access, is_object_name};
 use portcullis_process::{LogArgs, SettingError, parse_duration};
 
 use crate::certificates::CertificateArgs;
@@ -193,14 +193,6 @@ impl Args {
     pub fn lease_name(&self) -> String {
         self.lease_name.clone().unwrap_or_else(|| format!("portcullis-{}-controller", self.policy_server))
     }
-}
-
-/// Whether an object can have this name.
-fn is_name(name: &str) -> bool {
-    let is_inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    bytes.len() <= 253 && bytes.iter().copied().all(is_inside) && is_edge(bytes.first()) && is_edge(bytes.last())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! All policies with their status: decided anew with each word of loader or evaluator.
+//! All policies with their status, decided again with each new state of loader or evaluator.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Change {
     pub id: PolicyId,
     /// Its object until now.
     pub before: Option<ObservedPolicy>,
-    /// Its object from now on; nothing when it is gone.
+    /// Its object from now on; `None` when it is gone.
     pub after: Option<ObservedPolicy>,
 }
 
@@ -33,7 +33,7 @@ impl Board {
         &self.objects
     }
 
-    /// Decides every policy. `remembered` gives the object that a run before has left. A folder has one replica, this pod,
+    /// Decides about every policy. `remembered` gives the object that an earlier run has left. A folder has one replica, this pod,
     /// and no webhook.
     pub fn update(
         &mut self,

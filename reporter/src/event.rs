@@ -1,6 +1,6 @@
-//! Which events a change of status is (docs/design/status-api.md, section 5), and how equal ones become a series. Pure.
+//! Which events a change of status makes (docs/design/status-api.md, section 5), and how equal ones become a series. Pure.
 //!
-//! Notes hold reasons and counts. What a guest said about its settings may quote them, so it stays in the status.
+//! Notes hold reasons and counts. A guest's message about its settings may quote them, so it stays in the status.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const KEPT: usize = 256;
 pub struct EventLog(VecDeque<PolicyEvent>);
 
 impl EventLog {
-    /// A log with what was kept before a restart.
+    /// A log with the events that were kept before a restart.
     pub fn new(events: impl IntoIterator<Item = PolicyEvent>) -> Self {
         let mut log = Self(events.into_iter().collect());
         log.0.drain(..log.0.len().saturating_sub(KEPT));
@@ -68,7 +68,7 @@ impl EventLog {
     }
 }
 
-/// Type, reason and note of each event that the change from `previous` to `next` is.
+/// Type, reason and note of each event that the change from `previous` to `next` makes.
 pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Vec<(EventType, String, String)> {
     let generation = next.observed_generation;
     let is_new = previous.is_none_or(|previous| previous.observed_generation < generation);

@@ -14,7 +14,7 @@ const LARGEST: u64 = 1 << 20;
 /// The events' file.
 const EVENTS: &str = "events.jsonl";
 
-/// The folder, and what stands in it.
+/// The folder, and its content.
 #[derive(Debug)]
 pub struct StatusFolder {
     root: PathBuf,
@@ -22,8 +22,8 @@ pub struct StatusFolder {
 }
 
 impl StatusFolder {
-    /// Opens the folder, makes it if it is not there, and reads what a run before has left. A file that cannot be read is
-    /// as none; it is written anew with the next status.
+    /// Opens the folder, creates it if it is absent, and reads what an earlier run has left. A file that cannot be read counts
+    /// as absent; the next status replaces it.
     ///
     /// # Errors
     /// When the folder can neither be found nor made.
@@ -34,7 +34,7 @@ impl StatusFolder {
         Ok(Self { root: root.to_owned(), written })
     }
 
-    /// What stands in the folder of a policy.
+    /// The object of a policy in the folder.
     pub fn get(&self, id: &PolicyId) -> Option<&ObservedPolicy> {
         self.written.get(id)
     }
@@ -83,7 +83,7 @@ impl StatusFolder {
         }
     }
 
-    /// The events that a run before has kept.
+    /// The events that an earlier run has kept.
     pub fn read_events(&self) -> Vec<PolicyEvent> {
         let bytes = files::read_regular(&self.root.join(EVENTS), LARGEST).unwrap_or_default();
         bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()

@@ -1,4 +1,4 @@
-//! What loader and evaluator of this pod say becomes the pod's report (docs/design/status-api.md, section 2.2). Pure.
+//! The states of this pod's loader and evaluator become the pod's report (docs/design/status-api.md, section 2.2). Pure.
 //!
 //! The loader knows which policies there are, which generation is the newest, and how far it is. The evaluator knows what
 //! answers. A failure of the loader comes before one of the evaluator: what was not published cannot have been loaded.
@@ -24,13 +24,13 @@ pub struct Pod {
 /// How the evaluator answers.
 #[derive(Debug, Clone, Copy)]
 pub enum Evaluator<'a> {
-    /// This is what it said last.
+    /// It answers, and this is its last state.
     Answers(&'a EvaluatorState),
-    /// It does not answer: why, and since when.
+    /// It does not answer.
     Silent(&'a str, Timestamp),
 }
 
-/// What the evaluator says of one policy.
+/// The evaluator's state of one policy.
 struct Claim<'a> {
     uid: &'a str,
     /// The newest generation that it knows.
@@ -208,8 +208,8 @@ fn deviation(
     }
 }
 
-/// Why the newest generation does not serve here: the loader's word on it, else the evaluator's, else what keeps the
-/// volume's manifest from one of them.
+/// Why the newest generation does not serve here: the loader's failure, else the evaluator's, else the failure that keeps the
+/// manifest on the volume from one of them.
 fn failure<'a>(
     loader: &'a LoaderState,
     evaluator: Option<&'a EvaluatorState>,

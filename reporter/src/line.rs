@@ -7,7 +7,7 @@ use portcullis_contract::{PolicyId, Reason};
 use crate::board::Change;
 use crate::facts::to_second;
 
-/// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. Nothing when only
+/// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. `None` if only
 /// times or counts have changed. When another module answers than before, it is named: `Active generation 2, module sha256:…: `.
 pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     let now = to_second(now);
@@ -34,8 +34,8 @@ pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     Some(format!("{now} policy {id}: {word} generation {generation}{}{module}: {words}", was.unwrap_or_default()))
 }
 
-/// The message of `Ready`. What a guest says of its settings may quote them, and these lines often end up in a log: then
-/// the reason only.
+/// The message of `Ready`; only the reason if a guest made it: it may quote the settings, and these lines often end up in a
+/// log.
 fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> String {
     let quotes_settings = [Reason::SettingsInvalid, Reason::SettingsCheckFailed].map(Reason::as_str);
     match degraded {

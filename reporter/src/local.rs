@@ -36,7 +36,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Goes on with what the folder has.
+    /// Continues with the content of the folder.
     pub(crate) fn new(args: &Args, folder: StatusFolder, metrics: Metrics) -> Self {
         let name = args.pod_name();
         Self {
@@ -97,7 +97,7 @@ impl Local {
         }
     }
 
-    /// Tells once of each policy of which too many evaluations fail.
+    /// Makes one event of each policy of which too many evaluations fail.
     fn tell_failing(&mut self, evaluator: Evaluator<'_>, now: Timestamp) {
         let Evaluator::Answers(state) = evaluator else { return };
         let found: BTreeSet<PolicyId> = state.failing.iter().map(|failing| failing.id.clone()).collect();
@@ -112,7 +112,7 @@ impl Local {
         self.failing = found;
     }
 
-    /// Brings the folder to what the board says. An equal object costs nothing, so each turn tries what failed before.
+    /// Makes the folder equal to the board. An equal object costs nothing, so each turn tries again what failed before.
     fn write(&mut self, complete: bool) -> Result<(), FileError> {
         for (id, object) in self.board.objects() {
             if self.folder.put(id, object)? {
@@ -151,7 +151,7 @@ impl Local {
         }
     }
 
-    /// Draws the table, where there is one.
+    /// Draws the table, if there is one.
     pub(crate) fn draw(&mut self, view: &View) {
         if !self.output.is_live() {
             return;

@@ -1,4 +1,4 @@
-//! The words of a status: what the replicas do, why some fail, and where. Pure.
+//! The messages of a status: what the replicas do, why some fail, and where. Pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use crate::replica::{Assessment, Problem};
 /// Most pods that a message names.
 const NAMED_PODS: usize = 3;
 
-/// The reason that several failing replicas have together: the most frequent; on a tie the worst class (final, then
-/// outside, then retry); `SeveralReasons` where that does not decide either.
+/// The reason that stands for several failing replicas: the most frequent; on a tie the one of the worst class (final, then
+/// outside, then retry); `SeveralReasons` if that does not decide either.
 pub(crate) fn joint_reason(bad: &[&Assessment<'_>]) -> String {
     let groups = by_reason(bad);
     match groups.as_slice() {
@@ -49,7 +49,7 @@ pub(crate) fn failures(bad: &[&Assessment<'_>], expected: u32) -> String {
     groups.join(", ")
 }
 
-/// [`failures`], then the words of the failure that comes first.
+/// [`failures`], then the message of the first one.
 pub(crate) fn failures_in_words(bad: &[&Assessment<'_>], expected: u32) -> String {
     let counted = failures(bad, expected);
     let words = by_reason(bad).first().map_or("", |group| group.message);
@@ -68,7 +68,7 @@ pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, assessments: &[&
     format!("{}; {working} still loading it", share(generation, counts))
 }
 
-/// That requests are let by without the policy, and until when.
+/// Says that requests pass without the policy, and until when.
 pub(crate) fn passed_over(passing: usize, expected: u32, is_stuck: bool) -> String {
     let until = if is_stuck { "mended and loaded" } else { "loaded" };
     match expected {
@@ -84,7 +84,7 @@ pub(crate) fn share(generation: i64, counts: ReplicaCounts) -> String {
     format!("{} of {} replicas serve generation {generation}", counts.current, counts.expected)
 }
 
-/// `generation 6 answers`; nothing when none does.
+/// `generation 6 answers`; `None` if none does.
 pub(crate) fn answering(serving: i64) -> Option<String> {
     (serving > 0).then(|| format!("generation {serving} answers"))
 }
@@ -95,7 +95,7 @@ fn in_full(problem: &Problem) -> String {
     format!("{reason}{words}{}", retry(*next_retry))
 }
 
-/// A point in time and not a time left: a status is not rewritten as the time passes.
+/// A point in time and not the time that is left: a status is not rewritten as time passes.
 fn retry(next: Option<Timestamp>) -> String {
     next.map(|next| format!(", next try at {}", to_second(next))).unwrap_or_default()
 }
@@ -104,7 +104,7 @@ struct Group<'a> {
     reason: &'a str,
     class: Class,
     pods: Vec<&'a str>,
-    /// Of the first pod that has words.
+    /// The message of the first pod that has one.
     message: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! What the reporter counts.
+//! Metrics of the reporter.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all of them.
+    /// Registers all metrics.
     ///
     /// # Errors
     /// When a name is taken already.
@@ -45,7 +45,7 @@ impl Metrics {
         Ok(Self { policies, writes, write_failures, loader_failures, evaluator_failures })
     }
 
-    /// How many policies have which word.
+    /// Shows how many policies have which reason of `Ready`.
     pub fn count<'w>(&self, words: impl Iterator<Item = &'w str>) {
         let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
         for word in words {

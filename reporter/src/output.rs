@@ -17,7 +17,7 @@ pub enum TableMode {
     Lines,
 }
 
-/// Standard output. What cannot be written there is lost, and no reason to end: the status folder has it all.
+/// Standard output. What cannot be written there is lost and ends nothing: the status folder has all of it.
 #[derive(Debug)]
 pub struct Output {
     live: bool,

@@ -1,4 +1,4 @@
-//! The loop: a word of loader or evaluator, then the outputs: a folder and standard output, Kubernetes, or both.
+//! The loop: a new state of loader or evaluator goes to the outputs: a folder and standard output, Kubernetes, or both.
 
 use std::io::BufRead as _;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::view::View;
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as dead when it has not turned for this long.
 const LIVE_LIMIT: Duration = Duration::from_secs(30);
-/// Words that wait for the loop.
+/// New states that wait for the loop.
 const QUEUE: usize = 16;
 
 /// Runs until the shutdown begins.

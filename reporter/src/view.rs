@@ -11,7 +11,7 @@ use crate::join::{Evaluator, is_ahead};
 /// evaluator may report a generation that the loader has not reported.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The newest word of both programs.
+/// The last states of both programs.
 #[derive(Debug, Default)]
 pub struct View {
     loader: Option<LoaderState>,
@@ -22,7 +22,7 @@ pub struct View {
 }
 
 impl View {
-    /// Takes a word in.
+    /// Takes a state in.
     pub fn update(&mut self, update: Update, now: Instant) {
         match update {
             Update::Loader(state) => {
@@ -65,12 +65,12 @@ impl View {
         }
     }
 
-    /// What the loader said last, for progress.
+    /// The loader's last state, for progress.
     pub fn loader(&self) -> Option<&LoaderState> {
         self.loader.as_ref()
     }
 
-    /// Troubles of the pod that are of no single policy, in words.
+    /// Problems of the pod that belong to no single policy, as messages.
     pub fn troubles(&self, now: Instant) -> Vec<String> {
         let mut troubles = Vec::new();
         if let Some((silence, _)) =
@@ -144,7 +144,7 @@ mod tests {
         view.both(now).expect("heard").0.policies.iter().map(|policy| policy.id.name()).collect()
     }
 
-    /// Whether the evaluator answers; nothing when that is not known yet.
+    /// Whether the evaluator answers; `None` when that is not known yet.
     fn answers(view: &View, now: Instant) -> Option<bool> {
         view.both(now).map(|(_, evaluator)| matches!(evaluator, Evaluator::Answers(_)))
     }

@@ -15,10 +15,10 @@ use super::pace::Bucket;
 
 /// An equal event within this time raises a count.
 const SERIES: Duration = Duration::from_secs(6 * 60);
-/// New event objects of one policy: so many at once, as a bad update and its mending take, then one a minute.
+/// New events of one policy: this many at once, as a bad update and its repair take, then one a minute.
 const BURST: f64 = 10.0;
 const PER_POLICY: f64 = 1.0 / 60.0;
-/// Writes in all: no more in a minute.
+/// Most writes in a minute, of all policies together.
 const PER_MINUTE: usize = 50;
 /// Most waiting events of one policy.
 const WAITING_OF_ONE: usize = 12;
@@ -149,7 +149,7 @@ impl Announcer {
         self.step(&entry)
     }
 
-    /// The write has ended. `count` is what the object has now, where it worked; `again` when to try again, where that helps.
+    /// Ends the write. `count` is the count of the object if it worked; `again` is when to try again, if that helps.
     pub(crate) fn done(&mut self, count: Option<u32>, again: Option<Instant>) {
         let Some((name, _)) = self.in_flight.take() else { return };
         self.not_before = again;

@@ -11,7 +11,7 @@ use super::store::Record;
 use crate::decide::decide;
 use crate::facts::{Facts, Replica, Webhook};
 
-/// The status to write; nothing when what is there is right, or cannot be made so, or the policy is being deleted.
+/// The status to write; `None` if the one that is there is right or cannot be mended, or the policy is being deleted.
 pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) -> Option<PolicyStatus> {
     let object = &record.object;
     if object.meta.deleting {
@@ -34,7 +34,7 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
     (wanted != found && !is_given_up).then_some(status)
 }
 
-/// Why the controller does not take this generation, where it goes beyond a limit.
+/// The controller's message if it refuses this generation, which is beyond a limit.
 fn refusal(object: &PolicyObject) -> Option<&str> {
     let condition = object.status.as_ref()?.condition(ConditionType::WebhookConfigured)?;
     let is_refused = condition.status == Truth::False
@@ -43,7 +43,7 @@ fn refusal(object: &PolicyObject) -> Option<&str> {
     is_refused.then_some(condition.message.as_str())
 }
 
-/// What the controller says of the webhook, in words.
+/// The controller's message about the webhook.
 fn webhook_words(object: &PolicyObject) -> String {
     let condition = object.status.as_ref().and_then(|status| status.condition(ConditionType::WebhookConfigured));
     match condition {

@@ -1,5 +1,5 @@
-//! Whose status is written next, and when: at once, but no more than so often for one policy and in all. One slot a policy: what
-//! waits is the name, and what is written is decided last. Pure.
+//! Which status is written next, and when: at once, within limits for each policy and for all together. Each policy has one slot:
+//! what waits is its name, and what is written is decided last. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use portcullis_contract::PolicyId;
 
 use super::urgency::Urgency;
 
-/// A quiet policy may change so often before it has to wait: seen, loaded by all, called.
+/// Writes of a quiet policy before it has to wait: seen, loaded by all replicas, called.
 const BURST: f64 = 3.0;
-/// Writes a second for one policy, after that.
+/// Writes of one policy in a second, after that.
 const PER_POLICY: f64 = 1.0;
-/// How long it may be left untold that loading has begun.
+/// How long the status may lag when loading has begun.
 const SOON: Duration = Duration::from_secs(1);
-/// How long after a write the next one may tell of progress only.
+/// How long after a write one that only shows progress has to wait.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Of all writes, this part may be of what can wait: the rest is kept for what cannot.
+/// The part of all writes that may go to what can wait. The rest is kept for what cannot.
 const CAN_WAIT: f64 = 0.2;
 /// Calls that are on their way at the same time.
 const IN_FLIGHT: usize = 16;
 
-/// Permits that come back with time.
+/// A token bucket: permits that come back with time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     permits: f64,
@@ -64,9 +64,9 @@ impl Bucket {
 pub(crate) enum Next {
     /// Write this policy's status.
     Write(PolicyId),
-    /// Nothing before this time.
+    /// Wait until this time.
     At(Instant),
-    /// Nothing before something happens.
+    /// Wait for the next change.
     Idle,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Pace {
 }
 
 impl Slot {
-    /// When this policy's turn comes, as far as it is about this policy.
+    /// When this policy may be written by its own limits.
     fn due(&self, now: Instant) -> Instant {
         let patient = match (self.wanted, self.written) {
             (Some((_, Urgency::Progress)), Some(written)) => written + PROGRESS,
@@ -112,7 +112,7 @@ impl Pace {
         Self { slots: BTreeMap::new(), all, can_wait, in_flight: 0 }
     }
 
-    /// A write is wanted, or not any more.
+    /// Sets how soon a write is wanted; `None` if none is.
     pub(crate) fn want(&mut self, id: &PolicyId, wanted: Option<Urgency>, now: Instant) {
         let Some(urgency) = wanted else {
             self.slots.entry(id.clone()).and_modify(|slot| slot.wanted = None);
@@ -129,7 +129,7 @@ impl Pace {
         slot.wanted = Some((since, urgency));
     }
 
-    /// A write has ended; the next one not before this time.
+    /// Ends a write. The next one has to wait until this time.
     pub(crate) fn done(&mut self, id: &PolicyId, not_before: Option<Instant>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let Some(slot) = self.slots.get_mut(id) {
@@ -138,14 +138,14 @@ impl Pace {
         }
     }
 
-    /// The reason to wait has gone.
+    /// Removes the reason to wait.
     pub(crate) fn hurry(&mut self, id: &PolicyId, now: Instant) {
         if let Some(slot) = self.slots.get_mut(id) {
             slot.not_before = now;
         }
     }
 
-    /// The policy is gone.
+    /// Removes policies that are gone.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&PolicyId) -> bool) {
         self.slots.retain(|id, slot| slot.in_flight || is_there(id));
     }

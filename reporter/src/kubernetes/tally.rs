@@ -1,4 +1,4 @@
-//! How policies fare, as gauges: how many have which word, and the names of those in trouble.
+//! Policies by status, as gauges: how many have which reason of `Ready`, and the names of the worst.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use portcullis_contract::PolicyId;
 use prometheus::core::Collector as _;
 use prometheus::{IntGaugeVec, Opts, Registry};
 
-/// The words that alerts are about, the worst first.
+/// The reasons that alerts are about, the worst first.
 const TROUBLES: [&str; 4] = ["Error", "Degraded", "WebhookPending", "ServingPrevious"];
-/// Most policies that are named, so that a registry that is away makes no series for each of thousands.
+/// Most policies that are named, so that an outage of a registry does not make thousands of series.
 const MOST_NAMED: usize = 50;
 
 /// The gauges.
@@ -19,7 +19,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Registers them.
+    /// Registers the gauges.
     ///
     /// # Errors
     /// When a name is taken already.
@@ -59,8 +59,8 @@ fn troubled<'p>(policies: &[(&'p PolicyId, &'p str)]) -> Vec<(&'p PolicyId, &'p 
     TROUBLES.into_iter().flat_map(of).take(MOST_NAMED).copied().collect()
 }
 
-/// Gives a gauge these series and no others. A series that stays is never away meanwhile: an alert that was about to be
-/// told would begin to wait anew. Labels are in the order of their names.
+/// Gives a gauge these series and no others. A series that stays is never away meanwhile: a pending alert would begin to
+/// wait again. Labels are in the order of their names.
 fn replace(gauge: &IntGaugeVec, wanted: &BTreeMap<Vec<String>, i64>) {
     let families = gauge.collect();
     for metric in families.iter().flat_map(|family| family.get_metric()) {

@@ -6,18 +6,18 @@ use serde_json::json;
 use super::fields;
 use super::store::Record;
 
-/// How soon.
+/// How soon a status is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
     /// At once.
     Now,
-    /// Loading has begun, which in a moment is mostly over: then there is one thing to tell, and not two.
+    /// Loading has begun. Mostly it is over in a moment, and one write shows both.
     Soon,
-    /// Loading goes on, and goes well.
+    /// Loading makes progress.
     Progress,
 }
 
-/// How soon `next` is written, which differs from what is there.
+/// How soon `next`, which differs from the status that is there, is written.
 pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
     let last = record.last.as_ref();
     // Once every replica has loaded it, the webhook waits for this to be told.
@@ -36,7 +36,7 @@ pub(crate) fn urgency(record: &Record, next: &PolicyStatus) -> Urgency {
     }
 }
 
-/// What a status says, but for numbers and words.
+/// A status without its numbers and messages.
 fn says(status: &PolicyStatus) -> impl PartialEq {
     let conditions = status.conditions.iter();
     let conditions: Vec<_> = conditions.map(|one| (one.r#type, one.status, one.reason.clone())).collect();
