@@ -182,7 +182,7 @@ fn progress(doing: &str, activity: &Activity, now: Timestamp) -> String {
     }
 }
 
-/// The part that is done, from 0 to 1.
+/// A progress bar.
 fn bar(bytes: u64, total: u64) -> String {
     // A source that sends more than it said is cut off elsewhere.
     let share = u128::from(bytes.min(total)) * BAR as u128 / u128::from(total.max(1));
