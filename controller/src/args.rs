@@ -134,7 +134,7 @@ impl Args {
             ("--paths-secret", self.paths_secret.as_ref()),
         ];
         for (setting, name) in names {
-            if let Some(name) = name.filter(|name| !is_name(name)) {
+            if let Some(name) = name.filter(|name| !is_object_name(name)) {
                 let problem =
                     format!("{name:?} is not a valid name of an object: want lower-case letters, digits, - and .");
                 return Err(SettingError::new(setting, problem));

@@ -235,7 +235,12 @@ fn build_rego(guest: &Guest, entrypoint: &str, target: &Path) -> Result<PathBuf>
     opa.current_dir(root().join("guests").join(guest.name));
     run(opa)?;
     let mut tar = Command::new("tar");
-    tar.arg("--extract").arg("--file").arg(&bundle).arg("--directory").arg(target).args(["--absolute-names", "--transform"]);
+    tar.arg("--extract")
+        .arg("--file")
+        .arg(&bundle)
+        .arg("--directory")
+        .arg(target)
+        .args(["--absolute-names", "--transform"]);
     tar.arg(format!("s|.*|{}.wasm|", guest.name)).arg("/policy.wasm");
     run(tar)?;
     Ok(target.join(format!("{}.wasm", guest.name)))

@@ -9,8 +9,8 @@ use wasmtime::Module;
 
 use crate::guest::{CallError, Guest, Host, Operation, Parts};
 use crate::verdict::offload;
-use crate::verdict::{rego, reply};
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
+use crate::verdict::{rego, reply};
 
 /// A generation that passed all its checks.
 pub struct Loaded {

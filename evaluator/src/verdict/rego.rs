@@ -86,7 +86,9 @@ fn opa(result: &[u8], request: &[u8]) -> Result<Verdict, EvaluationError> {
     let mutated_object = match (response.patch, response.patch_type.as_deref()) {
         (None, _) => None,
         (Some(patch), None | Some("JSONPatch")) => Some(patched(&patch, request)?),
-        (Some(_), Some(_)) => return Err(refused("cannot interpret OPA policy result", "its patchType is not JSONPatch")),
+        (Some(_), Some(_)) => {
+            return Err(refused("cannot interpret OPA policy result", "its patchType is not JSONPatch"));
+        }
     };
     let status = response.status.unwrap_or_default();
     Ok(cleaned(Verdict {
@@ -115,7 +117,8 @@ fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {
         return Err(refused("cannot interpret Gatekeeper policy result", "the rule is undefined"));
     };
     let accepted = violations.is_empty();
-    let texts: Vec<String> = violations.into_iter().filter_map(|violation| violation.msg).take(MAX_VIOLATIONS).collect();
+    let texts: Vec<String> =
+        violations.into_iter().filter_map(|violation| violation.msg).take(MAX_VIOLATIONS).collect();
     let message = (!accepted).then(|| texts.join(", ")).filter(|text| !text.is_empty());
     let (code, mutated_object, audit_annotations, warnings) = Default::default();
     Ok(cleaned(Verdict { accepted, message, code, mutated_object, audit_annotations, warnings }))
@@ -179,7 +182,14 @@ mod tests {
     /// Upstream allows some of them.
     #[test]
     fn what_cannot_be_read_rejects() {
-        let odd = [json!([]), json!({}), json!([{}]), json!([{"result": "x"}]), json!([{"result": {"response": {}}}]), json!(null)];
+        let odd = [
+            json!([]),
+            json!({}),
+            json!([{}]),
+            json!([{"result": "x"}]),
+            json!([{"result": {"response": {}}}]),
+            json!(null),
+        ];
         for mode in [ExecutionMode::Opa, ExecutionMode::Gatekeeper] {
             for result in &odd {
                 let error = of(mode, result).expect_err("refused");

@@ -45,7 +45,10 @@ async fn a_module_without_the_functions_of_opa_is_no_rego_policy() {
         let mut policy = Policy::guest(ID, "opa_abi");
         policy.last().execution_mode = mode;
         let (reason, text) = Rig::start().refusal(policy).await;
-        assert!(reason == Reason::ModuleUnsupported && text.contains("opa_malloc") && text.contains(mode.as_str()), "{text}");
+        assert!(
+            reason == Reason::ModuleUnsupported && text.contains("opa_malloc") && text.contains(mode.as_str()),
+            "{text}"
+        );
     }
 }
 

@@ -74,7 +74,11 @@ async fn builtins_of_the_host_answer_the_module() {
         ("json.patch", json!([{"a": 1}, [{"op": "add", "path": "/b", "value": 2}]]), json!({"a": 1, "b": 2})),
         ("urlquery.encode", json!(["a b&c"]), json!("a+b%26c")),
         ("net.cidr_contains", json!(["10.0.0.0/8", "10.1.0.0/16"]), json!(true)),
-        ("io.jwt.decode", json!(["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AQI"]), json!([{"alg": "HS256"}, {"sub": "a"}, "0102"])),
+        (
+            "io.jwt.decode",
+            json!(["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AQI"]),
+            json!([{"alg": "HS256"}, {"sub": "a"}, "0102"]),
+        ),
         ("opa.runtime", json!([]), json!({})),
         ("print", json!(["x"]), json!("printed")),
     ] {
@@ -117,7 +121,10 @@ async fn values_of_megabytes_are_refused_before_the_host_reads_them() {
 #[tokio::test]
 async fn missing_builtins_are_named_when_the_policy_is_loaded() {
     let (reason, text) = Rig::start().refusal(policy("rego-missing", ExecutionMode::Opa)).await;
-    assert_eq!((reason, &*text), (Reason::ModuleUnsupported, "Missing Rego builtins: http.send; policies have no network"));
+    assert_eq!(
+        (reason, &*text),
+        (Reason::ModuleUnsupported, "Missing Rego builtins: http.send; policies have no network")
+    );
 }
 
 #[tokio::test]

@@ -172,9 +172,8 @@ pub(super) async fn evaluate(
     data: i32,
 ) -> Result<Vec<u8>, CallError> {
     let new_context = export(store, |exports| exports.new_context.clone())?;
-    let setters = export(store, |exports| {
-        [exports.set_input.clone(), exports.set_data.clone(), exports.set_entrypoint.clone()]
-    })?;
+    let setters =
+        export(store, |exports| [exports.set_input.clone(), exports.set_data.clone(), exports.set_entrypoint.clone()])?;
     let (eval, result) = export(store, |exports| (exports.eval.clone(), exports.result.clone()))?;
     let context = call(store, &new_context, ()).await?;
     for (set, value) in setters.iter().zip([input, data, entrypoint]) {
@@ -188,7 +187,8 @@ pub(super) async fn evaluate(
 /// Runs a builtin on values in the guest's memory. The memory that the host needs is taken from the instance's budget first.
 async fn run_builtin(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) -> Result<i32, CallError> {
     let found = caller.data().rego.builtins.get(&id).copied();
-    let builtin = found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
+    let builtin =
+        found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
     let failed = |text: String| CallError::Guest(format!("{}: {text}", builtin.name));
     let too_large = || CallError::Limit(format!("{}: its values are above {MAX_VALUE} bytes", builtin.name));
     let (mut values, mut size) = (Vec::with_capacity(arguments.len()), 0);
@@ -240,9 +240,13 @@ pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime:
     linker.func_wrap_async(module, "opa_builtin3", |mut caller, (id, _, a, b, c): (i32, i32, i32, i32, i32)| {
         Box::new(async move { run_builtin(&mut caller, id, &[a, b, c]).await.map_err(wasmtime::Error::new) })
     })?;
-    linker.func_wrap_async(module, "opa_builtin4", |mut caller, (id, _, a, b, c, d): (i32, i32, i32, i32, i32, i32)| {
-        Box::new(async move { run_builtin(&mut caller, id, &[a, b, c, d]).await.map_err(wasmtime::Error::new) })
-    })?;
+    linker.func_wrap_async(
+        module,
+        "opa_builtin4",
+        |mut caller, (id, _, a, b, c, d): (i32, i32, i32, i32, i32, i32)| {
+            Box::new(async move { run_builtin(&mut caller, id, &[a, b, c, d]).await.map_err(wasmtime::Error::new) })
+        },
+    )?;
     Ok(())
 }
 

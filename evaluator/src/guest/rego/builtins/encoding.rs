@@ -16,7 +16,8 @@ pub(super) fn hex_encode(arguments: &Arguments) -> Outcome {
 
 pub(super) fn hex_decode(arguments: &Arguments) -> Outcome {
     let digits: Option<Vec<u32>> = arguments.text(0)?.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or("it is not made of pairs of hexadecimal digits")?;
+    let digits =
+        digits.filter(|digits| digits.len() % 2 == 0).ok_or("it is not made of pairs of hexadecimal digits")?;
     let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits"));
     Ok(text(bytes.collect())?.into())
 }
@@ -111,7 +112,10 @@ mod tests {
 
     #[test]
     fn yaml() {
-        assert_eq!(run("yaml.unmarshal", json!(["a: [1, x]\nb: {c: true}\n"])), Ok(json!({"a": [1, "x"], "b": {"c": true}})));
+        assert_eq!(
+            run("yaml.unmarshal", json!(["a: [1, x]\nb: {c: true}\n"])),
+            Ok(json!({"a": [1, "x"], "b": {"c": true}}))
+        );
         let value = json!({"a": ["1", 2, null], "b": {"c": "yes"}});
         let text = run("yaml.marshal", json!([value])).expect("a text");
         assert_eq!(run("yaml.unmarshal", json!([text])), Ok(value));

@@ -12,7 +12,9 @@ pub(super) fn decode(arguments: &Arguments) -> Outcome {
     let [header, claims, signature] = parts[..] else {
         return Err("it does not have the three parts of a JWS in compact form".to_owned());
     };
-    let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).map_err(|_| "a part is no base64url".to_owned());
+    let bytes = |part: &str| {
+        URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).map_err(|_| "a part is no base64url".to_owned())
+    };
     let object = |part: &str| -> Result<Value, String> {
         let value: Value = serde_json::from_slice(&bytes(part)?).map_err(|_| "a part is no JSON".to_owned())?;
         if value.is_object() { Ok(value) } else { Err("a part is no JSON object".to_owned()) }

@@ -172,9 +172,23 @@ mod tests {
     fn no_argument_makes_one_panic() {
         use serde_json::json;
         let odd = [
-            json!(null), json!(true), json!(-1), json!(1e300), json!(9_223_372_036_854_775_807_i64), json!(""), json!("%"),
-            json!("%*d%99999999999d%.9999999f%[3]v"), json!("\u{0}é\u{10FFFF}"), json!([]), json!([[], [null]]), json!({"a": {"b": []}}),
-            json!("["), json!("2006-01-02T15:04:05Z07:00"), json!([i64::MAX, "Mars/Phobos"]), json!("a.b.c"), json!("1.0.0-"),
+            json!(null),
+            json!(true),
+            json!(-1),
+            json!(1e300),
+            json!(9_223_372_036_854_775_807_i64),
+            json!(""),
+            json!("%"),
+            json!("%*d%99999999999d%.9999999f%[3]v"),
+            json!("\u{0}é\u{10FFFF}"),
+            json!([]),
+            json!([[], [null]]),
+            json!({"a": {"b": []}}),
+            json!("["),
+            json!("2006-01-02T15:04:05Z07:00"),
+            json!([i64::MAX, "Mars/Phobos"]),
+            json!("a.b.c"),
+            json!("1.0.0-"),
         ];
         for (_, run) in ALL {
             for count in 0..=4 {

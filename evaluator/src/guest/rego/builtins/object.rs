@@ -130,7 +130,8 @@ mod tests {
     /// Each copy would double what there is.
     #[test]
     fn a_patch_that_grows_without_end_is_refused() {
-        let copies: Vec<_> = (0..60).map(|number| json!({"op": "copy", "from": "", "path": format!("/{number}")})).collect();
+        let copies: Vec<_> =
+            (0..60).map(|number| json!({"op": "copy", "from": "", "path": format!("/{number}")})).collect();
         let error = run("json.patch", json!([{"a": "x"}, copies])).expect_err("too large");
         assert!(error.contains("copies more than"), "{error}");
     }

@@ -157,10 +157,12 @@ impl Directive {
             return self.pad(go_type(value).to_owned(), false);
         }
         match value {
-            Value::Number(_) => match integer(value).filter(|_| !value.is_f64() || value.as_f64().is_some_and(is_small)) {
-                Some(whole) => self.whole(verb, whole),
-                None => self.float(verb, value.as_f64().unwrap_or_default(), value),
-            },
+            Value::Number(_) => {
+                match integer(value).filter(|_| !value.is_f64() || value.as_f64().is_some_and(is_small)) {
+                    Some(whole) => self.whole(verb, whole),
+                    None => self.float(verb, value.as_f64().unwrap_or_default(), value),
+                }
+            }
             Value::String(text) => self.text(verb, text, value),
             other => self.text(verb, &shown(other), other),
         }
@@ -193,11 +195,13 @@ impl Directive {
             'o' => format!("{}{size:o}", if self.sharp { "0" } else { "" }),
             'b' => format!("{size:b}"),
             'c' => {
-                let character = u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
+                let character =
+                    u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
                 return self.pad(character.to_string(), false);
             }
             'q' => {
-                let character = u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
+                let character =
+                    u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
                 return self.pad(format!("'{character}'"), false);
             }
             _ => return wrong(verb, &whole.into()),
@@ -290,7 +294,8 @@ fn rego(value: &Value) -> String {
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();
             members.sort_unstable_by_key(|(name, _)| *name);
-            let members = members.iter().map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), rego(value)));
+            let members =
+                members.iter().map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), rego(value)));
             format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
         }
         other => other.to_string(),

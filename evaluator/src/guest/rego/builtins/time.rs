@@ -88,11 +88,14 @@ pub(super) fn add_date(arguments: &Arguments) -> Outcome {
     let moment = moment(arguments.value(0)?)?;
     let (years, months, days) = (arguments.integer(1)?, arguments.integer(2)?, arguments.integer(3)?);
     let too_far = || "the result is out of range".to_owned();
-    let count = i64::from(moment.year()).checked_add(years).and_then(|years| years.checked_mul(12)).ok_or_else(too_far)?;
-    let count = count.checked_add(i64::from(moment.month()) - 1).and_then(|sum| sum.checked_add(months)).ok_or_else(too_far)?;
+    let count =
+        i64::from(moment.year()).checked_add(years).and_then(|years| years.checked_mul(12)).ok_or_else(too_far)?;
+    let count =
+        count.checked_add(i64::from(moment.month()) - 1).and_then(|sum| sum.checked_add(months)).ok_or_else(too_far)?;
     let year = i16::try_from(count.div_euclid(12)).map_err(|_| too_far())?;
     let month = i8::try_from(count.rem_euclid(12) + 1).map_err(|_| too_far())?;
-    let first = DateTime::new(year, month, 1, moment.hour(), moment.minute(), moment.second(), moment.subsec_nanosecond());
+    let first =
+        DateTime::new(year, month, 1, moment.hour(), moment.minute(), moment.second(), moment.subsec_nanosecond());
     let span = Span::new().try_days(days.saturating_add(i64::from(moment.day()) - 1)).map_err(|_| too_far())?;
     let sum = first.and_then(|first| first.checked_add(span)).and_then(|sum| sum.to_zoned(moment.time_zone().clone()));
     nanoseconds(sum.map_err(|_| too_far())?.timestamp())
@@ -105,8 +108,12 @@ pub(super) fn diff(arguments: &Arguments) -> Outcome {
     let (from, to) = if one <= other { (one, other) } else { (other, one) };
     let span = from.until((Unit::Year, &to)).map_err(|_| "the moments are too far apart".to_owned())?;
     let parts = [
-        i64::from(span.get_years()), span.get_months().into(), (span.get_weeks() * 7 + span.get_days()).into(),
-        span.get_hours().into(), span.get_minutes(), span.get_seconds(),
+        i64::from(span.get_years()),
+        span.get_months().into(),
+        (span.get_weeks() * 7 + span.get_days()).into(),
+        span.get_hours().into(),
+        span.get_minutes(),
+        span.get_seconds(),
     ];
     Ok(parts.into_iter().map(Value::from).collect())
 }
@@ -181,7 +188,9 @@ mod tests {
     #[test]
     fn texts_of_rfc_3339() {
         assert_eq!(run("time.parse_rfc3339_ns", json!(["2017-07-14T04:40:00.123456789+02:00"])), Ok(json!(MOMENT)));
-        for odd in ["2017-07-14", "2017-07-14 02:40:00Z", "2017-07-14T02:40:00", "2017-07-14T02:40:00+02[Europe/Rome]", "x"] {
+        for odd in
+            ["2017-07-14", "2017-07-14 02:40:00Z", "2017-07-14T02:40:00", "2017-07-14T02:40:00+02[Europe/Rome]", "x"]
+        {
             assert!(run("time.parse_rfc3339_ns", json!([odd])).is_err(), "{odd}");
         }
     }
@@ -190,7 +199,10 @@ mod tests {
     fn durations() {
         let of = |text: &str| run("time.parse_duration_ns", json!([text]));
         assert_eq!(of("1h15m30.918273645s"), Ok(json!(4_530_918_273_645_i64)));
-        assert_eq!((of("-1.5h"), of("300ms"), of("0"), of(".5us")), (Ok(json!(-5_400_000_000_000_i64)), Ok(json!(300_000_000)), Ok(json!(0)), Ok(json!(500))));
+        assert_eq!(
+            (of("-1.5h"), of("300ms"), of("0"), of(".5us")),
+            (Ok(json!(-5_400_000_000_000_i64)), Ok(json!(300_000_000)), Ok(json!(0)), Ok(json!(500)))
+        );
         for odd in ["", "1", "h", "1x", "1h ", "--1h", "99999999999h", "1.2.3s"] {
             assert!(of(odd).is_err(), "{odd}");
         }
@@ -213,13 +225,18 @@ mod tests {
         let parse = |layout: &str, text: &str| run("time.parse_ns", json!([layout, text]));
         assert_eq!(parse("2006-01-02T15:04:05Z07:00", "2017-07-14T02:40:00.123456789Z"), Ok(json!(MOMENT)));
         assert_eq!(parse("2006-01-02T15:04:05Z07:00", "2017-07-14T04:40:00.123456789+02:00"), Ok(json!(MOMENT)));
-        assert_eq!(parse("Jan _2, 2006 at 3:04pm (MST)", "Feb  4, 2014 at 6:05pm (UTC)"), Ok(json!(1_391_537_100_000_000_000_i64)));
-        assert!(parse("2006-01-02", "2017-13-01").is_err() && parse("2006", "x").is_err() && parse("%Y", "2017").is_err());
+        assert_eq!(
+            parse("Jan _2, 2006 at 3:04pm (MST)", "Feb  4, 2014 at 6:05pm (UTC)"),
+            Ok(json!(1_391_537_100_000_000_000_i64))
+        );
+        assert!(
+            parse("2006-01-02", "2017-13-01").is_err() && parse("2006", "x").is_err() && parse("%Y", "2017").is_err()
+        );
         let format = |value| run("time.format", json!([value]));
         assert_eq!(format(json!(MOMENT)), Ok(json!("2017-07-14T02:40:00.123456789Z")));
         assert_eq!(format(json!([MOMENT, "Europe/Rome"])), Ok(json!("2017-07-14T04:40:00.123456789+02:00")));
-        let layout = "Mon Jan _2 2006 02/01/06 3:04:05.000 PM 100%";
-        assert_eq!(format(json!([MOMENT, "UTC", layout])), Ok(json!("Fri Jul 14 2017 14/07/17 2:40:00.123 AM 100%")));
+        let layout = "Mon Jan _2 2006 02/01/06 3:04:05.000 PM, %";
+        assert_eq!(format(json!([MOMENT, "UTC", layout])), Ok(json!("Fri Jul 14 2017 14/07/17 2:40:00.123 AM, %")));
         assert_eq!(format(json!([MOMENT, "UTC", "RFC1123Z"])), Ok(json!("Fri, 14 Jul 2017 02:40:00 +0000")));
     }
 }

@@ -37,7 +37,7 @@ fn split(text: &str) -> Result<(f64, String), String> {
     let is_unit = |character: char| character.is_ascii_alphabetic() && !matches!(character, 'e' | 'E');
     // An exponent is a part of the number, if a number follows: `1e3` and `1E`.
     let end = text.find(is_unit).unwrap_or(text.len());
-    let number = text[..end].trim();
+    let number = &text[..end];
     let (number, unit) = match number.strip_suffix(['e', 'E']) {
         Some(shorter) => (shorter, format!("{}{}", &number[shorter.len()..], &text[end..])),
         None => (number, text[end..].to_owned()),
@@ -105,13 +105,24 @@ mod tests {
     #[test]
     fn quantities() {
         for (text, expected) in [
-            ("10", json!(10)), ("10k", json!(10_000)), ("10K", json!(10_000)), ("100m", json!(0.1)), ("1M", json!(1_000_000)),
-            ("1Mi", json!(1_048_576)), ("1.5Gi", json!(1_610_612_736)), ("1e3", json!(1000)), ("2E", json!(2_000_000_000_000_000_000_i64)),
+            ("10", json!(10)),
+            ("10k", json!(10_000)),
+            ("10K", json!(10_000)),
+            ("100m", json!(0.1)),
+            ("1M", json!(1_000_000)),
+            ("1Mi", json!(1_048_576)),
+            ("1.5Gi", json!(1_610_612_736)),
+            ("1e3", json!(1000)),
+            ("2E", json!(2_000_000_000_000_000_000_i64)),
         ] {
             assert_eq!(run("units.parse", json!([text])), Ok(expected), "{text}");
         }
         for (text, expected) in [
-            ("10KB", json!(10_000)), ("10kib", json!(10_240)), ("1.5mb", json!(1_500_000)), ("200", json!(200)), ("1Gi", json!(1_073_741_824)),
+            ("10KB", json!(10_000)),
+            ("10kib", json!(10_240)),
+            ("1.5mb", json!(1_500_000)),
+            ("200", json!(200)),
+            ("1Gi", json!(1_073_741_824)),
         ] {
             assert_eq!(run("units.parse_bytes", json!([text])), Ok(expected), "{text}");
         }
