@@ -59,7 +59,7 @@ pub use forward::ForwardProxy;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, repository, wat,
+    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, rego, repository, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};

@@ -66,6 +66,15 @@ pub fn example(name: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
 }
 
+/// A Rego policy of `guests/modules`, by its name without `.wasm`.
+///
+/// # Panics
+/// When there is no such file.
+pub fn rego(name: &str) -> Vec<u8> {
+    let path = repository().join("guests/modules").join(format!("{name}.wasm"));
+    fs::read(&path).unwrap_or_else(|error| panic!("failed to read {}: {error}", path.display()))
+}
+
 /// WebAssembly text as a waPC module with metadata.
 ///
 /// # Panics

@@ -8,6 +8,6 @@ mod http;
 mod wait;
 
 pub use disk::bytes_below;
-pub use guest::{example, guest, guest_with, large_module, repository, wat};
+pub use guest::{example, guest, guest_with, large_module, rego, repository, wat};
 pub use http::{Asked, Reply, exchange};
 pub use wait::{eventually_within, lock, never};

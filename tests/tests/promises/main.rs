@@ -12,6 +12,7 @@ mod identities;
 mod metrics;
 mod policies_yml;
 mod rebuilt;
+mod rego;
 mod registries;
 mod registry_tool;
 mod run;
