@@ -149,3 +149,12 @@ async fn a_policy_that_needs_objects_of_the_cluster_does_not_serve_without_them(
     let (reason, text) = Rig::start().refusal(policy).await;
     assert!(reason == Reason::ModuleUnsupported && text.contains("contextAwareResources"), "{text}");
 }
+
+#[tokio::test]
+async fn a_builtin_inside_a_builtin_ends_the_call() {
+    let module = wat::parse_str(String::from_utf8(file("guests/wat/opa_recursion.wat")).unwrap()).unwrap();
+    let rig = serving(Policy::module(ID, &module, ExecutionMode::Opa)).await;
+    let error = rig.ask(ID, r#"{"uid":"u","object":{}}"#).await.expect_err("an error");
+    assert_eq!(error.reason, Reason::EvaluationTrapped);
+    assert!(error.text.contains("calls a builtin while another one runs"), "{}", error.text);
+}

@@ -184,8 +184,19 @@ pub(super) async fn evaluate(
     pull(store, address, MAX_REPLY).await?.ok_or(CallError::ReplyTooLarge)
 }
 
-/// Runs a builtin on values in the guest's memory. The memory that the host needs is taken from the instance's budget first.
+/// Runs a builtin. One that is called while another one runs ends the call: no module of OPA's does that, and each level would take a stack
+/// of the host.
 async fn run_builtin(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) -> Result<i32, CallError> {
+    if std::mem::replace(&mut caller.data_mut().rego.in_builtin, true) {
+        return Err(CallError::Trap("the module calls a builtin while another one runs".to_owned()));
+    }
+    let result = answer(caller, id, arguments).await;
+    caller.data_mut().rego.in_builtin = false;
+    result
+}
+
+/// Runs a builtin on values in the guest's memory. The memory that the host needs is taken from the instance's budget first.
+async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) -> Result<i32, CallError> {
     let found = caller.data().rego.builtins.get(&id).copied();
     let builtin =
         found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;

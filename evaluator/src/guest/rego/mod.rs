@@ -1,7 +1,7 @@
 //! Rego guests, compiled by OPA: the evaluation-context calls of its Wasm ABI 1.x (docs/design/policy-abi.md, section 7).
 //!
 //! A fresh instance a call, as with every guest: the host makes the memory, the data and the input go into it as JSON, entrypoint 0 is
-//! evaluated, and the result comes back as JSON. Settings are small, so they are parsed anew in each instance and not kept in an image of the
+//! evaluated, and the result comes back as JSON. Settings are small, so they are parsed again in each instance and not kept in an image of the
 //! memory.
 
 mod abi;
@@ -36,6 +36,8 @@ const NO_RESULT: &str = "the policy gave no result";
 pub(super) struct Rego {
     exports: Option<Exports>,
     builtins: Arc<HashMap<i32, Builtin>>,
+    /// Whether a builtin runs, which calls functions of the module for its arguments and its result.
+    in_builtin: bool,
     /// What builtins need of the request, made when one asks for it.
     scene: builtins::Scene,
 }

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::{Arguments, Outcome};
+use super::{Arguments, MAX_ITEMS, Outcome};
 
 pub(super) fn base64url_no_pad(arguments: &Arguments) -> Outcome {
     Ok(URL_SAFE_NO_PAD.encode(arguments.text(0)?).into())
@@ -62,7 +62,10 @@ pub(super) fn urlquery_encode_object(arguments: &Arguments) -> Outcome {
 
 pub(super) fn urlquery_decode_object(arguments: &Arguments) -> Outcome {
     let mut object = Map::new();
-    for (name, value) in form_urlencoded::parse(arguments.text(0)?.as_bytes()) {
+    for (number, (name, value)) in form_urlencoded::parse(arguments.text(0)?.as_bytes()).enumerate() {
+        if number == MAX_ITEMS {
+            return Err(format!("it has more than {MAX_ITEMS} parts"));
+        }
         let values = object.entry(name.into_owned()).or_insert_with(|| Value::Array(Vec::new()));
         values.as_array_mut().expect("only lists are put in").push(value.into_owned().into());
     }
@@ -79,7 +82,7 @@ pub(super) fn yaml_marshal(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
-    // The error of the library quotes the text, which is for nobody's log.
+    // The error of the library quotes the text, which may be secret.
     let line = |error: &serde_saphyr::Error| error.location().map_or(0, |location| location.line());
     serde_saphyr::from_str(arguments.text(0)?).map_err(|error| format!("line {}: it is no YAML", line(&error)))
 }

@@ -50,9 +50,21 @@ impl Scene {
     }
 }
 
-/// Host memory that a builtin takes for arguments of so many bytes of JSON: a list of empty lists has the most for its length.
+/// Most items of a list that a builtin makes. A text of a megabyte could be a million of them.
+const MAX_ITEMS: usize = 100_000;
+/// Longest text that a builtin makes, in bytes.
+const MAX_TEXT: usize = 2 << 20;
+
+/// The items of a result.
+fn list(items: impl Iterator<Item = Value>) -> Outcome {
+    let mut items = items;
+    let list: Vec<Value> = items.by_ref().take(MAX_ITEMS).collect();
+    if items.next().is_some() { Err(format!("the result has more than {MAX_ITEMS} items")) } else { Ok(list.into()) }
+}
+
+/// Host memory that a builtin takes for arguments of so many bytes of JSON: a list of small objects has the most for its length.
 pub(super) fn memory_for(bytes: usize) -> u64 {
-    const PER_BYTE: u64 = 16;
+    const PER_BYTE: u64 = 32;
     u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(PER_BYTE)
 }
 

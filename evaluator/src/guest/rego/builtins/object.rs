@@ -7,6 +7,8 @@ use super::{Arguments, Outcome};
 
 /// Most operations of a patch.
 const MAX_OPERATIONS: usize = 1000;
+/// Most bytes of the value, times operations: each may go over all of it.
+const MAX_WORK: usize = 200 << 20;
 /// Most bytes that the copies of a patch may have, together: each could double what is there.
 const MAX_COPIED: usize = 2 << 20;
 
@@ -21,6 +23,10 @@ pub(super) fn patch(arguments: &Arguments) -> Outcome {
 pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Outcome {
     if operations.len() > MAX_OPERATIONS {
         return Err(format!("the patch has more than {MAX_OPERATIONS} operations"));
+    }
+    let size = serde_json::to_vec(&value).map_or(MAX_WORK, |text| text.len());
+    if size.saturating_mul(operations.len()) > MAX_WORK {
+        return Err("the patch has too many operations for a value of this size".to_owned());
     }
     let patch: Patch = serde_json::from_value(Value::Array(operations.iter().map(with_pointers).collect()))
         .map_err(|_| "it is no JSON patch".to_owned())?;
@@ -127,7 +133,7 @@ mod tests {
         assert!(patched(json!([{"op": "shout", "path": "/x"}])).is_err());
     }
 
-    /// Each copy would double what there is.
+    /// Each copy would double the value.
     #[test]
     fn a_patch_that_grows_without_end_is_refused() {
         let copies: Vec<_> =

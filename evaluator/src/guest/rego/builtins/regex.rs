@@ -4,7 +4,7 @@ use regex::Regex;
 use regex_automata::nfa::thompson::{Compiler, Config};
 use serde_json::Value;
 
-use super::{Arguments, Outcome};
+use super::{Arguments, MAX_TEXT, Outcome, list};
 
 /// Memory of a compiled expression, in bytes.
 const MAX_SIZE: usize = 1 << 20;
@@ -22,7 +22,7 @@ pub(super) fn is_match(arguments: &Arguments) -> Outcome {
 
 pub(super) fn split(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
-    Ok(compiled(arguments.text(0)?, text.len())?.split(text).map(Value::from).collect())
+    list(compiled(arguments.text(0)?, text.len())?.split(text).map(Value::from))
 }
 
 /// The first so many matches; all where the number is negative.
@@ -30,16 +30,24 @@ pub(super) fn find_n(arguments: &Arguments) -> Outcome {
     let text = arguments.text(1)?;
     let count = usize::try_from(arguments.integer(2)?).unwrap_or(usize::MAX);
     let regex = compiled(arguments.text(0)?, text.len())?;
-    Ok(regex.find_iter(text).take(count).map(|found| Value::from(found.as_str())).collect())
+    list(regex.find_iter(text).take(count).map(|found| Value::from(found.as_str())))
 }
 
 pub(super) fn replace(arguments: &Arguments) -> Outcome {
     let (text, with) = (arguments.text(0)?, arguments.text(2)?);
-    // Each match may name groups as long as the text.
-    if text.len().saturating_mul(with.len().max(1)) > MAX_WORK {
-        return Err("text and replacement are too large together".to_owned());
+    let regex = compiled(arguments.text(1)?, text.len())?;
+    let (mut replaced, mut last) = (String::new(), 0);
+    for found in regex.captures_iter(text) {
+        let whole = found.get_match();
+        replaced += &text[last..whole.start()];
+        found.expand(with, &mut replaced);
+        last = whole.end();
+        if replaced.len() > MAX_TEXT {
+            return Err(format!("the result is above {MAX_TEXT} bytes"));
+        }
     }
-    Ok(compiled(arguments.text(1)?, text.len())?.replace_all(text, with).into())
+    replaced += &text[last..];
+    Ok(replaced.into())
 }
 
 /// Whether a text fits a template, in which only what is between the delimiters is an expression.
@@ -122,6 +130,9 @@ mod tests {
     #[test]
     fn what_would_take_minutes_is_refused() {
         assert!(run("regex.match", json!(["(a{1000}){1000}", "a"])).is_err());
+        assert!(run("regex.split", json!(["", "a".repeat(1 << 18)])).expect_err("many").contains("items"));
+        let doubled = json!(["a".repeat(1 << 16), "a*", "$0$0".repeat(32)]);
+        assert!(run("regex.replace", doubled).expect_err("large").contains("above"));
         let text = "a".repeat(1 << 20);
         assert!(
             run("regex.match", json!(["(a|b|ab){500}c", text])).expect_err("large").contains("too large for a text")

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::arguments::integer;
-use super::{Arguments, Outcome};
+use super::{Arguments, MAX_TEXT, Outcome, list};
 
 /// Widest field and longest fraction of `sprintf`; Go's own limit is a million.
 const MAX_WIDTH: usize = 1024;
@@ -46,14 +46,12 @@ pub(super) fn indexof_n(arguments: &Arguments) -> Outcome {
     if part.is_empty() {
         return Err("argument 2 is empty".to_owned());
     }
-    let mut places = Vec::new();
     let (mut characters, mut last) = (0, 0);
-    for (index, _) in text.match_indices(part) {
+    list(text.match_indices(part).map(|(index, _)| {
         characters += text[last..index].chars().count();
         last = index;
-        places.push(characters.into());
-    }
-    Ok(Value::Array(places))
+        characters.into()
+    }))
 }
 
 pub(super) fn count(arguments: &Arguments) -> Outcome {
@@ -98,6 +96,9 @@ pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
     let mut values = values.iter();
     let mut characters = format.chars().peekable();
     while let Some(character) = characters.next() {
+        if text.len() > MAX_TEXT {
+            return Err(format!("the result is above {MAX_TEXT} bytes"));
+        }
         if character != '%' {
             text.push(character);
             continue;
@@ -344,6 +345,8 @@ mod tests {
         for format in ["%1000000000d", "%.1000000000f", "%99999999999999999999999d"] {
             assert!(run("sprintf", json!([format, [1]])).is_err(), "{format}");
         }
+        let many = json!(["%1024d".repeat(10_000), vec![1; 10_000]]);
+        assert!(run("sprintf", many).expect_err("large").contains("above"));
     }
 
     #[test]
