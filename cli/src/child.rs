@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(20);
 /// How a program is started.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    /// Which.
+    /// The program to start.
     pub program: Program,
     /// Its file.
     pub path: PathBuf,
@@ -61,13 +61,13 @@ pub enum StartError {
     Spawn {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// It ended.
     #[error("the {program} ended at once ({status}){}", quoted(tail))]
     Ended {
-        /// Which.
+        /// The program that ended.
         program: Program,
         /// How.
         status: ExitStatus,
@@ -77,7 +77,7 @@ pub enum StartError {
     /// Its ports did not open.
     #[error("the {program} opened no port for {} s{}", START.as_secs(), quoted(tail))]
     Late {
-        /// Which.
+        /// The program that opened no ports.
         program: Program,
         /// Its last words.
         tail: Vec<String>,

@@ -18,7 +18,7 @@ pub struct EventView {
     pub note: String,
     /// The component that reports it.
     pub from: String,
-    /// How often.
+    /// How often it happened.
     pub count: i64,
     /// When first.
     pub first: Timestamp,

@@ -23,7 +23,7 @@ pub struct Item {
 /// A condition of its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionView {
-    /// Which.
+    /// Its type, such as `Ready`.
     pub r#type: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,

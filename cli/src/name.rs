@@ -48,7 +48,7 @@ pub enum NameError {
     NotFound {
         /// What was asked for.
         name: String,
-        /// Where.
+        /// Where it was looked for.
         place: String,
         /// The candidates, as a text.
         known: String,

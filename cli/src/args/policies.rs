@@ -184,8 +184,8 @@ pub struct RollbackArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// The namespace of the installation, where revisions are kept. Users who may read them there are told before the change when
-    /// a revision is gone.
+    /// The namespace of the installation, where revisions are kept. Users who may read them there see before the change
+    /// when a revision is gone.
     #[arg(long, value_name = "NAMESPACE", default_value = "portcullis", env = "PORTCULLIS_INSTALLATION_NAMESPACE")]
     pub installation_namespace: String,
 

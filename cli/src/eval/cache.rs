@@ -256,9 +256,9 @@ mod tests {
         let (second, given) = volume(&cache);
         assert_eq!(read(second.path(), "a-1").as_deref(), Some("code"));
         fs::remove_file(second.path().join("a-1.cwasm")).expect("removes");
-        write(second.path(), "a-1", "made anew");
+        write(second.path(), "a-1", "made again");
         cache.keep(second.path(), &given, None);
-        assert_eq!(read(volume(&cache).0.path(), "a-1").as_deref(), Some("made anew"));
+        assert_eq!(read(volume(&cache).0.path(), "a-1").as_deref(), Some("made again"));
         let left: Vec<_> = cache.names().into_iter().filter(|name| name.ends_with("-a-1.cwasm")).collect();
         assert!(left.is_empty(), "{left:?}");
     }

@@ -130,7 +130,7 @@ fn state_port(args: &RunArgs, place: u16) -> Result<SocketAddr, SettingError> {
         port => port.checked_add(STATE_OFFSET + place),
     };
     let port = port.ok_or_else(|| {
-        let problem = format!("{} is too high: state is told {STATE_OFFSET} above", args.probe_address.port());
+        let problem = format!("{} is too high: the state port is {STATE_OFFSET} above", args.probe_address.port());
         SettingError::new("--probe-address", problem)
     })?;
     Ok(SocketAddr::from(([127, 0, 0, 1], port)))

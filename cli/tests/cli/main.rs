@@ -20,7 +20,7 @@ struct Printed {
 
 fn portcullis(folder: &Path, arguments: &[&str]) -> Printed {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-    // No cluster of who runs the tests.
+    // Do not use the cluster of the user who runs the tests.
     command.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", folder);
     let output = command.args(arguments).current_dir(folder).env("PATH", "").output().expect("runs");
     Printed {
