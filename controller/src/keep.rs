@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use portcullis_kubernetes::{Backoff, LogOnce, random};
 use prometheus::IntCounter;
 
-/// How often Secrets are read. Two small objects are read faster than all ways in which a watch ends are told apart.
+/// How often Secrets are read. Reading two small objects is simpler than handling every way in which
+/// a watch can end.
 pub(crate) const POLL: Duration = Duration::from_secs(5);
 /// The pause between two steps of a change.
 pub(crate) const BREATH: Duration = Duration::from_millis(100);

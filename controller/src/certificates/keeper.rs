@@ -62,7 +62,7 @@ pub struct Keeper {
     is_skewed: bool,
 }
 
-/// A turn that did not end well. Its Secret is named where it is told.
+/// Why a turn failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
@@ -191,7 +191,7 @@ impl Keeper {
         let said = self.bundle.borrow().clone();
         match said {
             Some(bundle) => Ok(CaBundle::clone(&bundle)),
-            // The serving Secret tells whom its holders trust.
+            // The serving Secret says which authorities its holders trust.
             None if !self.is_for_webhooks() => Ok(CaBundle::default()),
             None => Ok(self.registered().await?.any()),
         }
@@ -280,7 +280,7 @@ impl Keeper {
         }
     }
 
-    /// The Secret in which whoever makes a certificate writes it first.
+    /// The Secret to which a new certificate is written first, by the controller or by an external issuer.
     fn maker(&self, which: Which) -> &str {
         self.parts.external_secret.as_deref().unwrap_or_else(|| self.name(which))
     }

@@ -92,7 +92,7 @@ impl PathKeeper {
         }
     }
 
-    /// What there is where nothing is stored.
+    /// What is known where no keys are stored.
     async fn found(&self) -> Result<Found, kube::Error> {
         if let Some(keys) = self.known {
             return Ok(Found::Remembered(keys));
@@ -103,7 +103,7 @@ impl PathKeeper {
         Ok(if is_plain { Found::Plain } else { Found::Nothing })
     }
 
-    /// For whom a change waits, in words.
+    /// What a change waits for, in words.
     async fn waits_for(&self, stored: &Stored) -> Result<Option<String>, kube::Error> {
         let PathKeeperParts { client, namespace, policy_server, service, .. } = &self.parts;
         Ok(match stored.awaited() {
