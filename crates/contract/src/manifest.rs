@@ -46,9 +46,9 @@ pub struct PolicyEntry {
     /// Whether some generation of this object was enforced on all replicas; then that stays so for ever. While nothing of the policy
     /// serves here, match groups ask its `failure_policy` if it was, and pass over it if it was not: a mistake in a new policy
     /// hurts nobody who was well before.
-    // Where a loader of an earlier release says nothing, the policy counts as enforced. A wrong "enforced" refuses requests, as that
-    // release did, and says so to whoever made them; a wrong "not enforced" would let through, unseen, what somebody relies on to
-    // be refused.
+    // Where a loader of an earlier release says nothing, the policy counts as enforced. A wrong "enforced" refuses
+    // requests, as that release did, and says so to the clients that made them. A wrong "not enforced" would silently
+    // let through requests that users rely on to be refused.
     #[serde(default = "enforced")]
     pub enforced: bool,
     /// What may serve, best first: the newest generation where its artifact is there, then the last good one.

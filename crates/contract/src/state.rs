@@ -62,7 +62,7 @@ pub struct EvaluatorState {
     #[serde(default)]
     pub failing: Vec<Failing>,
     /// The ids of the keys of webhook paths that are accepted ([`crate::PathKey::id`]), or the word `none` before there are keys; empty
-    /// where whoever knows a group may ask it.
+    /// where every client that knows a group's name may call it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub path_keys: Vec<String>,
 }
@@ -117,7 +117,7 @@ pub struct Failing {
     pub id: PolicyId,
     /// The object's uid.
     pub uid: String,
-    /// Since when.
+    /// Since when too many of its evaluations fail.
     pub since: Timestamp,
     /// Why most of them fail.
     pub reason: Reason,
@@ -222,7 +222,7 @@ pub struct Activity {
     /// Bytes in all, where known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<u64>,
-    /// Since when.
+    /// When it began.
     pub since: Timestamp,
 }
 
@@ -248,6 +248,6 @@ pub struct InputProblem {
     pub file: String,
     /// What is wrong, and where.
     pub message: String,
-    /// Since when.
+    /// Since when the problem exists.
     pub since: Timestamp,
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::PolicyId;
 
-/// The unit in which a replica's resources are shared: whoever may write in a namespace can write as many policies as they like.
+/// The unit in which a replica's resources are shared: a user who may write in a namespace can write any number of
+/// policies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
     /// All ClusterPolicies, and the policies of a `policies.yml`.

@@ -1,4 +1,4 @@
-//! Which API server is called, and as whom.
+//! Which API server is called, and with which credentials.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -6,7 +6,8 @@
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The length of the IPv6 prefix that one customer is given: whoever has one address of such a network has all of them.
+/// The length of the IPv6 prefix that one customer is given: a host with one address of such a network can use
+/// all of them.
 const IPV6_NETWORK: u128 = u128::MAX << 64;
 
 /// Where a connection comes from, as far as fairness is concerned: an address of IPv4, or a /64 network of IPv6.

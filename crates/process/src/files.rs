@@ -15,7 +15,7 @@ pub struct FileError {
     pub action: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The error of the operating system.
     #[source]
     pub source: io::Error,
 }

@@ -31,7 +31,7 @@ pub enum FollowError {
     Http {
         /// What was read.
         url: String,
-        /// Why.
+        /// The error of the HTTP client.
         source: reqwest::Error,
     },
     /// The connection stands, and no answer comes.
@@ -51,7 +51,7 @@ pub enum FollowError {
     Malformed {
         /// What was read.
         url: String,
-        /// Why.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
 }

@@ -74,7 +74,7 @@ struct Way {
 pub struct Hop {
     /// What is done.
     pub method: Method,
-    /// Where.
+    /// The address that is called.
     pub url: Url,
     /// Further headers. Credentials are not sent on to other hosts.
     pub headers: HeaderMap,

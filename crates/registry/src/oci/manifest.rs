@@ -29,7 +29,7 @@ pub struct Descriptor {
     pub media_type: String,
     /// The digest of its bytes.
     pub digest: Digest,
-    /// How many.
+    /// Its size in bytes.
     pub size: u64,
     /// What else is said of it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]

@@ -32,8 +32,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// The loaders at these places but this one, which is at `own`. Names are asked of `name_server`, or of the system's, each
-    /// time anew.
+    /// The loaders at these places but this one, which is at `own`. Names are looked up each time, with `name_server`
+    /// or with the name server of the system.
     pub fn new(
         places: Vec<PeerAddress>,
         own: BTreeSet<SocketAddr>,

@@ -115,13 +115,13 @@ pub enum RequirementError {
     Key {
         /// The name of its signer.
         owner: String,
-        /// Why.
+        /// Why it cannot be read.
         error: KeyError,
     },
     /// A part of a signer that would match no identity, or all of them.
     #[error("{signer}: {problem}")]
     Signer {
-        /// Which.
+        /// The signer with that part.
         signer: String,
         /// Why, and what is wanted.
         problem: &'static str,

@@ -136,7 +136,7 @@ fn l21_an_identity_counts_that_a_certificate_proves() {
                 "allOf: [{{kind: genericIssuer, issuer: '{GITHUB}', subject: {{equal: 'https://github.com/org/repo'}}}}]"
             ),
         ] {
-            // Who it is instead is told.
+            // The error names the identity that did sign.
             refused(material, wanted, &trust, "one of https://github.com/org/repo/");
         }
     }
@@ -348,7 +348,7 @@ fn a_trust_root_says_what_it_lacks() {
         let error = read(&root).expect_err(words);
         assert!(error.contains(words), "{error}");
     }
-    // Whoever is in it counts for his time only.
+    // Each authority and log in it counts only for its own period.
     let leaf = sigstore.leaf(&Holder::workflow("org/repo"));
     let [older, newer] = both(&sigstore, &leaf);
     let ended = json!({"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"});

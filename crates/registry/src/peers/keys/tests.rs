@@ -24,7 +24,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// `tls.crt`, `tls.key` and `ca.crt` of who has this name, for these usages, and trusts this authority.
+    /// `tls.crt`, `tls.key` and `ca.crt` of a program with this name, for these usages, that trusts this authority.
     fn files(&self, name: &str, usages: &[ExtendedKeyUsagePurpose]) -> [String; 3] {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.extended_key_usages = usages.to_vec();
@@ -86,7 +86,7 @@ fn h18_only_loaders_of_the_installation_are_asked_and_answered() {
     let (siblings, webhooks) = (Authority::new("siblings"), Authority::new("webhooks"));
     let loader = tls(&siblings.sibling());
     assert!(may_ask(&tls(&siblings.sibling()), &loader));
-    // Trusts whom loaders trust, and shows something else.
+    // Trusts the authority that loaders trust, but shows another certificate.
     let trusting = |files: [String; 3]| {
         let [certificate, key, _] = files;
         tls(&[certificate, key, siblings.pem.clone()])
