@@ -212,7 +212,7 @@ impl Args {
             ("--retry-outside", self.retry_outside),
         ] {
             if time.is_zero() {
-                return Err(SettingError::new(setting, "want more than nothing"));
+                return Err(SettingError::new(setting, "want a time above 0"));
             }
         }
         if self.compile_memory < 64 << 20 {

@@ -6,7 +6,7 @@ use portcullis_contract::Reason;
 use prometheus::core::Collector;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
-/// All of them.
+/// All metrics of the loader.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     /// What `/metrics` shows.

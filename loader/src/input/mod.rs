@@ -44,7 +44,7 @@ pub(crate) struct Snapshot {
 /// A file that cannot be read as policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreadable {
-    /// Why.
+    /// Why it cannot be read.
     pub message: String,
     /// The digest of its bytes, or of the message where they could not be had.
     pub hash: Digest,

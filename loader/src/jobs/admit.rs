@@ -1,7 +1,8 @@
 //! Whether a policy may have a module whose bytes may be on the volume already: what its address allows, and who signed it.
 //!
-//! The digest comes from the status of the policy. Whoever can write that must not be able to make another tenant's module, or one that a
-//! source gave for another policy, the policy's own: where no signature is required, the policy's own address must lead to the digest.
+//! The digest comes from the status of the policy. A program that can write that must not be able to give the policy
+//! another tenant's module, or one that a source gave for another policy: where no signature is required, the policy's
+//! own address must lead to the digest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,7 +87,8 @@ impl Workshop {
         }
     }
 
-    /// Checks that the manifest that a policy names by digest is that of the module. The digest proves it, whoever gives the manifest.
+    /// Checks that the manifest that a policy names by digest is that of the module. The digest
+    /// proves it, wherever the manifest comes from.
     async fn manifest_names(
         &self,
         image: &Image,
@@ -207,7 +209,7 @@ impl Workshop {
 fn leads_elsewhere(address: &str, what: &str, module: &Digest) -> Setback {
     let text = format!(
         "{address} {what}, and this generation is pinned to the module {module}: if the pin is right, make the address give \
-         that module again; if it is not, change spec.module, and the new generation is resolved anew"
+         that module again; if it is not, change spec.module, and the new generation is resolved again"
     );
     SourceError::new(Reason::DigestMismatch, text).into()
 }

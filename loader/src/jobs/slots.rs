@@ -40,7 +40,7 @@ impl Slots {
         let ticket = self.lock().wait(gauge.claims(), Waiting { gauge: Arc::clone(gauge), slot: sender });
         let _place = Place { slots: self, ticket };
         self.serve();
-        slot.await.expect("who waits is told, or has left the line")
+        slot.await.expect("a waiting job gets a slot, or has left the line")
     }
 
     /// Jobs may be wanted by others than before.

@@ -242,8 +242,8 @@ impl Policy {
             self.follow(desired.object);
             return false;
         }
-        // An edit of settings fetches nothing: the module stays what it was, unless it never worked. A spec that is broken
-        // says nothing of the module.
+        // An edit of settings fetches nothing: the module stays what it was, unless it never worked. A broken
+        // spec does not change the module either.
         let pin = self.pin.filter(|pin| desired.body.is_err() || (same_module && has_artifact(pin)));
         self.begin(desired.hash, now);
         self.pin = pin;

@@ -43,7 +43,7 @@ enum What {
 pub(crate) struct Fetched {
     /// The digest of its bytes.
     pub digest: Digest,
-    /// How many.
+    /// Its size in bytes.
     pub bytes: u64,
     /// The room that they have, where they are on the volume.
     pub taken: Option<Taken>,

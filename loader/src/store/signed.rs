@@ -126,7 +126,7 @@ mod tests {
         let kept = volume.signed_manifests(&module);
         for place in ["registry://a/b", "registry://mirror/b"] {
             let read: Vec<_> = kept.iter().map(|signed| signed.manifest_of(&module, place)).collect();
-            assert_eq!(read, [Some(manifest.clone())], "only what was signed is told");
+            assert_eq!(read, [Some(manifest.clone())], "only the signed manifest is found");
         }
         assert_eq!(kept[0].manifest_of(&Digest::of(b"other"), "registry://a/b"), None);
         assert_eq!(kept[0].manifest_of(&module, "registry://a/c"), None, "nobody signed it there");

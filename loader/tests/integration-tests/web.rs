@@ -322,7 +322,7 @@ fn fault_l16_bad_certificates_are_named() {
         place.folder.write(&format!("{name}.yaml"), policy(name, &format!("https://{}/a", server.address), "{}"));
         servers.push((name, word, server));
     }
-    // Versions of before TLS 1.2 end in this alert, whatever else the server says.
+    // Versions earlier than TLS 1.2 end in this alert, whatever else the server says.
     let old = TcpListener::bind("127.0.0.1:0").expect("binds");
     place
         .folder

@@ -189,7 +189,7 @@ pub(super) mod tests {
     }
 
     fn read_changed(change: impl FnOnce(&mut Value)) -> Revision {
-        read(&object("a", 3, &[], change)).expect("its policy is told")
+        read(&object("a", 3, &[], change)).expect("it names its policy")
     }
 
     #[test]
@@ -351,7 +351,7 @@ pub(super) mod tests {
         deep_object.data = text.and_then(|text| serde_json::value::RawValue::from_string(text).ok());
         let large = object("a", 3, &[], |o| o["data"]["spec"]["settings"]["a"] = json!("x".repeat(1 << 20)));
         for object in [deep_object, large] {
-            let revision = read(&object).expect("its policy is told");
+            let revision = read(&object).expect("it names its policy");
             assert_eq!(revision.body.expect_err("a problem").reason, Reason::SettingsInvalid);
             assert!(revision.head.group.is_some());
         }

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn revision(generation: i64, annotations: &[(&str, &str)], change: impl FnOnce(&mut Value)) -> Revision {
-        read(&object("a", generation, annotations, change)).expect("its policy is told")
+        read(&object("a", generation, annotations, change)).expect("it names its policy")
     }
 
     fn plain(generation: i64, annotations: &[(&str, &str)]) -> Revision {

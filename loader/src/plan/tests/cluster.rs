@@ -246,7 +246,7 @@ fn w04_in_a_cluster_the_marks_say_what_was_enforced_and_nothing_else() {
     let mut again = Table::restored(table.manifest.clone());
     again.want(vec![marked(broken(object(wants("a", URL, "{}"), "u", 2)))]);
     assert!(enforced(&mut again));
-    // A fresh pod says the same, and another object of the name begins anew.
+    // A fresh pod says the same. Another object with the same name starts as not enforced.
     let mut fresh = Table::new();
     fresh.want(vec![marked(broken(object(wants("a", URL, "{}"), "u", 2)))]);
     assert!(enforced(&mut fresh));

@@ -108,7 +108,8 @@ impl Table {
         self.take(Event::Desired(Arc::new(snapshot(policies))));
     }
 
-    /// Turns until nothing is published any more, and gives the jobs that run then. Whoever asks for a module may have it.
+    /// Turns until nothing is published any more, and gives the jobs that run then. Every policy that asks for a
+    /// module may have it.
     fn jobs(&mut self) -> Vec<String> {
         self.jobs_with(true)
     }
@@ -245,7 +246,7 @@ fn name(job: &Job) -> String {
         Job::Fetch(Reference::Web(url)) => format!("fetch {url}"),
         Job::Fetch(Reference::Registry(image) | Reference::Signed { image, .. }) => format!("fetch {image}"),
         Job::Prepare { anew: false, .. } => "prepare".to_owned(),
-        Job::Prepare { anew: true, .. } => "prepare anew".to_owned(),
+        Job::Prepare { anew: true, .. } => "prepare again".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! For whom jobs are done, and how much depends on them.
+//! Which tenants want a job, and how much depends on it.
 
 use portcullis_contract::Tenant;
 

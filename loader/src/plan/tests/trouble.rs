@@ -112,14 +112,14 @@ fn v07_v08_v10_an_artifact_that_the_evaluator_cannot_use_is_made_anew() {
         table.settle();
         let number = table.number;
         table.refuses("a", 1, digest(URL), digest(URL), reason, 0);
-        assert_eq!(table.jobs(), ["prepare anew"]);
+        assert_eq!(table.jobs(), ["prepare again"]);
         table.settle();
         assert_eq!(table.number, number + 1, "told under a new number, though nothing changed");
         // The same again: not before a pause.
         table.refuses("a", 1, digest(URL), digest(URL), reason, 0);
         assert_eq!(table.jobs(), Vec::<String>::new());
         table.pass(Duration::from_secs(1));
-        assert_eq!(table.jobs(), ["prepare anew"]);
+        assert_eq!(table.jobs(), ["prepare again"]);
     }
 }
 
