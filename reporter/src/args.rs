@@ -60,7 +60,7 @@ impl Args {
     pub fn check(&self) -> Result<(), SettingError> {
         for (name, address) in [("--loader-state", self.loader_state), ("--evaluator-state", self.evaluator_state)] {
             if !address.ip().is_loopback() {
-                let problem = format!("{address} is not on the loopback; the state of a program is told there only");
+                let problem = format!("{address} is not on the loopback; programs show their state there only");
                 return Err(SettingError::new(name, problem));
             }
             if address.port() == 0 {

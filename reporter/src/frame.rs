@@ -92,7 +92,7 @@ fn table(
     let mut shown: Vec<_> = objects.iter().collect();
     let omitted = (shown.len() + 1).saturating_sub(room);
     if omitted > 0 {
-        // Whoever is not Active stays in sight.
+        // Policies that are not Active stay in sight.
         shown.sort_by_key(|(id, object)| (object.status.word() == "Active", *id));
         shown.truncate(room.saturating_sub(2).max(1));
     }

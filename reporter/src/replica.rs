@@ -153,7 +153,7 @@ fn deviating<'a>(
     deviation: &ReportDeviation,
     assessment: impl Fn(ReplicaState, i64, Option<Problem>) -> Assessment<'a>,
 ) -> Assessment<'a> {
-    // A failure of an older generation says nothing of the newest one, which starts afresh.
+    // A failure of an older generation does not count for the newest one, which starts afresh.
     let outdated = deviation.generation != facts.generation && deviation.state != ReplicaState::Unknown;
     let problem = if outdated { None } else { Problem::reported(deviation) };
     let state = match (deviation.state, deviation.serving, &problem) {

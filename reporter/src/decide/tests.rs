@@ -284,7 +284,7 @@ fn the_history_tells_of_ten_generations_and_that_one_was_served_stays_so() {
     let replica = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: Some(heard) };
     let active = decide(&served, &[replica], Webhook::Confirmed, status.as_ref(), later());
     let gone = decide(&served, &[], Webhook::Confirmed, Some(&active), later());
-    let history = gone.history.expect("is told");
+    let history = gone.history.expect("a history");
     assert_eq!(history.iter().map(|entry| entry.generation).collect::<Vec<_>>(), [12, 11, 10, 9, 8, 7, 6, 5, 4, 3]);
     assert_eq!((history[0].served, history[0].time, history[0].digest), (true, later(), Some(Digest::of(b"seven"))));
     let older = (history[1].served, history[1].reason.as_deref(), history[1].time.as_second());
@@ -427,7 +427,7 @@ fn a_policy_that_is_not_taken_says_so_and_waits_for_nobody() {
     assert_eq!(said(&new, ConditionType::Stalled), (Truth::True, quota.clone()));
     assert_eq!(said(&new, ConditionType::Reconciling), (Truth::False, "Idle".into()));
     assert_eq!(said(&new, ConditionType::Enforced), (Truth::False, "NotYetEnforced".into()));
-    // Without replicas too, and not any more where they serve it.
+    // The same without replicas, but no longer where a replica serves it.
     assert_eq!(said(&decided(&[]), ConditionType::Accepted), (Truth::False, quota.clone()));
     assert_eq!(said(&decided(&[Older]), ConditionType::Accepted), (Truth::False, quota));
     assert_eq!(said(&decided(&[Current]), ConditionType::Accepted), (Truth::True, "Accepted".into()));

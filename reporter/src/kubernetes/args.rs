@@ -32,7 +32,7 @@ pub struct KubernetesArgs {
     #[arg(long, env = "PORTCULLIS_SERVICE", value_name = "NAME")]
     pub service: Option<String>,
 
-    /// The Lease of whoever writes status; portcullis-<policy server>-reporter where absent.
+    /// The Lease of the replica that writes status; portcullis-<policy server>-reporter where absent.
     #[arg(long, env = "PORTCULLIS_LEASE_NAME", value_name = "NAME")]
     pub lease_name: Option<String>,
 

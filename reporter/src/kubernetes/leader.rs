@@ -101,8 +101,9 @@ async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut
     }
     metrics.tally.show(std::iter::empty());
     if leadership.is_held() {
-        // A part of it has panicked, as nothing else ends it. What it knew is not to be trusted, so all begins anew.
-        tracing::error!("a part of the leader ended; it begins anew");
+        // A part of it has panicked, as nothing else ends it. What it knew cannot be trusted, so the leader starts
+        // again.
+        tracing::error!("a part of the leader ended; the leader starts again");
         tokio::time::sleep(TICK).await;
     }
 }

@@ -222,7 +222,7 @@ fn fault_r28_an_evaluator_that_hangs_lies_or_floods() {
 
 fn resident_mebibytes(id: u32) -> u64 {
     let status = fs::read_to_string(Path::new("/proc").join(id.to_string()).join("status")).expect("runs");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("has a line VmHWM");
     peak.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).expect("a number") / 1024
 }
 
