@@ -127,7 +127,8 @@ where
             let Some((grant, waiter)) = rule.next() else {
                 let given_up = rule.give_up();
                 drop(rule);
-                // Its task learns it by the end of the channel. What it holds comes back later, and then this begins anew.
+                // Its task learns this from the end of the channel. What it holds comes back later, and then this
+                // runs again.
                 drop(given_up);
                 return;
             };

@@ -28,7 +28,7 @@ pub(crate) enum Guest {
     Wapc(WapcGuest),
     /// A module of mode `wasi`.
     Wasi(WasiGuest),
-    /// Of mode `opa` or `gatekeeper`.
+    /// A module of mode `opa` or `gatekeeper`.
     Rego(Box<RegoGuest>),
 }
 

@@ -53,7 +53,7 @@ impl Width {
     /// Adapts to a turn that has ended.
     pub(crate) fn learn(&mut self, turn: TurnUsage) {
         self.count(turn);
-        // A turn that ended early, waiting for something, says nothing of processors.
+        // A turn that ended early, waiting for something, does not show how many processors are free.
         if turn.took < TICK / 2 {
             return;
         }

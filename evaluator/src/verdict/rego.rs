@@ -12,7 +12,7 @@ use super::reply::{cleaned, decode_any};
 use super::{EvaluationError, Verdict};
 use crate::guest::apply_patch;
 
-/// Most violations whose texts are told.
+/// Most violations whose texts are in the answer.
 const MAX_VIOLATIONS: usize = 64;
 
 /// The result of one entrypoint.

@@ -127,7 +127,7 @@ impl PrivateCopies {
         let _ = fs::remove_file(&temporary);
         let result = self.copy_to(artifact, &mut source, &from, &temporary).and_then(|()| {
             fs::rename(&temporary, &path).map_err(|error| self.copy_error(artifact, error))?;
-            // Opened anew, for reading only: no handle that could change the code is left.
+            // Opened again, for reading only: no handle that could change the code is left.
             files::open_regular(&path).map_err(ArtifactError::Copy)
         });
         if result.is_err() {

@@ -251,7 +251,7 @@ impl Policy {
         self
     }
 
-    /// Other bytes that are as good: artifacts are ELF files, and what follows their end is nobody's.
+    /// Other bytes that are as good: artifacts are ELF files, and bytes after their end are ignored.
     pub fn with_padding(mut self, n: u32) -> Self {
         let file = self.last().artifact.file.clone();
         let mut bytes = self.artifacts.remove(&file).unwrap().to_vec();

@@ -83,7 +83,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Moves what there is of standard input into `buffer`; nothing means its end, for now.
+    /// Moves the available bytes of standard input into `buffer`; 0 means the end of the input, for now.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
         let mut done = 0;
         while let Some(part) = self.input.front_mut() {

@@ -203,7 +203,7 @@ fn an_unserved_policy_denies_with_reason_and_next_try() {
         (Reason::ArtifactMissing, None, "ArtifactMissing: failed to fetch the module", 503, None),
         (Reason::NotFound, Some("2026-01-01T00:00:01Z"), "NotFound: failed to fetch the module", 500, None),
         (Reason::ModuleInvalid, None, "ModuleInvalid: failed to fetch the module", 500, None),
-        // What a guest says of its settings is for who may read them.
+        // What a guest says about its settings is shown only to users who may read them.
         (
             Reason::SettingsInvalid,
             None,

@@ -76,7 +76,7 @@ impl Reload {
             tracing::info!(
                 number = manifest.number,
                 previous = self.number,
-                "the volume's manifest numbers begin anew"
+                "the volume's manifest numbers start again"
             );
         }
         let mut earlier = std::mem::take(&mut self.policies);
