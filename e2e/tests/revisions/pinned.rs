@@ -89,7 +89,8 @@ fn a_module_on_the_volume_is_served_only_to_policies_that_may_have_it() {
     open.wait_serving(&pod, 1);
 }
 
-/// Row Z16: whoever writes a policy's status can pin it to any digest, and the bytes may be on the volume for another policy.
+/// Row Z16: a program that may write a policy's status can pin it to any digest, and the bytes may be on the volume
+/// for another policy.
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_z16_a_pin_to_the_module_of_another_policy_is_refused() {
