@@ -51,8 +51,8 @@ pub(super) const OUT_OF_MEMORY: u8 = 4;
 /// A child that cannot get this much more, in bytes, has met its limit.
 const LAST_RESERVE: usize = 4 << 20;
 
-/// The compiler meets the end of memory with an abort in most places, and with a panic in some. Which panics these are is
-/// told by memory itself.
+/// When memory runs out, the compiler aborts in most places and panics in some. A test allocation at each panic
+/// shows whether that was the cause.
 fn tell_memory_from_mistakes() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -323,8 +323,7 @@ impl Plan {
                 module.leave()
             }
             Err(setback) => {
-                // Where the volume has lost a module and cannot take it again, the file is not at
-                // fault.
+                // Where the volume has lost a module and cannot take it again, the file is not at fault.
                 let artifacts = &self.artifacts;
                 let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|compilation| compilation.no_module);
                 let is_volume = setback.reason.stage() == Stage::Volume;
