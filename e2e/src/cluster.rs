@@ -18,7 +18,7 @@ use crate::network::{self, Kind};
 use crate::record::{Member, Record};
 use crate::slots::Slots;
 use crate::start::{self, Started};
-use crate::{Cache, Error, Kubernetes, Name, Output, files, lock, node};
+use crate::{Cache, Error, Kubernetes, Name, Output, files, lock, node, node_ready};
 
 /// How many API servers one cluster can have.
 pub const MAX_API_SERVERS: u8 = 8;
@@ -132,7 +132,7 @@ impl Cluster {
     }
 
     pub(crate) fn wait_for_node(&self) -> Result<(), Error> {
-        node::wait_for_node(&self.layout, &self.client, &mut lock(&self.started))
+        node_ready::wait_for_node(&self.layout, &self.client, &mut lock(&self.started))
     }
 
     pub(crate) fn wait_for(&self, component: Component) -> Result<(), Error> {
@@ -140,9 +140,9 @@ impl Cluster {
             Component::ApiServer(number) => {
                 start::wait_for_api_server(&self.layout, &self.client, &mut lock(&self.started), number)?;
                 let needs_right = number == 1 && self.layout.node.is_some();
-                if needs_right { node::allow_kubelet_api(&self.layout, &self.client) } else { Ok(()) }
+                if needs_right { node_ready::allow_kubelet_api(&self.layout, &self.client) } else { Ok(()) }
             }
-            _ => node::wait_for_part(&self.cache, &self.layout, &mut lock(&self.started), component),
+            _ => node_ready::wait_for_part(&self.cache, &self.layout, &mut lock(&self.started), component),
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 
-use crate::installation::SERVICE;
+use crate::chart_names::SERVICE;
 
 /// How long the renewal of an issued certificate has been due, so that differences between clocks do not matter.
 const MARGIN: Duration = Duration::from_secs(60);

@@ -17,6 +17,7 @@
 
 mod api;
 mod cache;
+mod chart_names;
 mod client;
 mod cluster;
 mod command_line;
@@ -38,6 +39,8 @@ mod lock;
 mod name;
 mod network;
 mod node;
+mod node_ready;
+mod on_node;
 mod operate;
 mod pki;
 mod process;
@@ -67,7 +70,8 @@ pub use issuer::Issuer;
 pub use kubectl::Output;
 pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
-pub use node::{Evidence, POD_IMAGE, PodProgram, Rules};
+pub use node::{POD_IMAGE, PodProgram};
+pub use on_node::{Evidence, Rules};
 pub use portcullis_testkit::{bytes_below, eventually_within, example, guest, guest_with, large_module, never};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http::header::{HeaderMap, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, HeaderMap, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, BodyStream, Full, Limited, StreamBody};
@@ -117,20 +117,25 @@ fn is_watch(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
-/// A good answer within its limits: a watch as it comes, everything else as a whole. A refusal is an error.
+/// An answer within its limits: a watch as it comes, everything else as a whole. A refusal has a `Status` for its body, whoever refused, and
+/// in it the time after which to ask again; kube makes its errors from that.
 pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<Response<Answer>, BoxError> {
-    let (parts, body) = response.into_parts();
-    if !parts.status.is_success() {
+    let (mut parts, body) = response.into_parts();
+    let body = if !parts.status.is_success() {
         let text = Limited::new(body, LARGEST_REFUSAL).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        return Err(kube::Error::Api(Box::new(refusal(parts.status, &parts.headers, &text))).into());
-    }
-    let body = if is_watch {
+        let status = serde_json::to_vec(&refusal(parts.status, &parts.headers, &text))?;
+        parts.headers.remove(CONTENT_LENGTH);
+        whole(status.into())
+    } else if is_watch {
         lines(body)
     } else {
-        let bytes = Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes();
-        Full::new(bytes).map_err(BoxError::from).boxed_unsync()
+        whole(Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes())
     };
     Ok(Response::from_parts(parts, body))
+}
+
+fn whole(bytes: Bytes) -> Answer {
+    Full::new(bytes).map_err(BoxError::from).boxed_unsync()
 }
 
 /// A body that fails when a line is too long.
@@ -200,23 +205,31 @@ mod tests {
         assert!(error.is::<LineTooLong>(), "{error}");
     }
 
+    /// What kube makes of a refusal.
+    async fn refused(response: Response<Body>, is_watch: bool) -> kube::Error {
+        let code = response.status();
+        let response = limited(response, is_watch).await.expect("an answer");
+        assert_eq!(response.status(), code, "callers that ask without kube's Api see it");
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        kube::Error::Api(serde_json::from_slice(&body).expect("a Status"))
+    }
+
     #[tokio::test]
-    async fn a_refusal_is_an_error_and_says_when_to_come_back() {
+    async fn a_refusal_is_a_status_and_says_when_to_come_back() {
         let mut busy = answer(429, b"too many requests\x1b[2J".to_vec());
         busy.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("7"));
-        let error = limited(busy, false).await.expect_err("refused").downcast::<kube::Error>().expect("a refusal");
-        let CallError::Refused { code, retry_after, message } = CallError::from(*error) else { panic!("refused") };
+        let CallError::Refused { code, retry_after, message } = CallError::from(refused(busy, false).await) else {
+            panic!("refused")
+        };
         assert_eq!((code, retry_after), (429, Some(Duration::from_secs(7))));
         assert!(message.starts_with("too many requests") && !message.contains('\x1b'), "{message}");
         let status = br#"{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"no"}"#;
-        let error = limited(answer(403, status.to_vec()), true).await.expect_err("refused");
-        assert_eq!(error.downcast::<kube::Error>().map(|error| CallError::from(*error).code()).ok(), Some(Some(403)));
-        let error = limited(answer(404, b"404 page not found".to_vec()), false).await.expect_err("refused");
-        let error = error.downcast::<kube::Error>().expect("a refusal");
-        assert!(matches!(*error, kube::Error::Api(status) if status.is_not_found()), "kube takes it for what it is");
+        assert_eq!(CallError::from(refused(answer(403, status.to_vec()), true).await).code(), Some(403));
+        let error = refused(answer(404, b"404 page not found".to_vec()), false).await;
+        assert!(matches!(error, kube::Error::Api(status) if status.is_not_found()), "kube takes it for what it is");
         // More than is read of a refusal.
-        let error = limited(answer(500, vec![b'a'; LARGEST_REFUSAL + 1]), false).await.expect_err("refused");
-        assert_eq!(error.downcast::<kube::Error>().map(|error| CallError::from(*error).code()).ok(), Some(Some(500)));
+        let error = refused(answer(500, vec![b'a'; LARGEST_REFUSAL + 1]), false).await;
+        assert_eq!(CallError::from(error).code(), Some(500));
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 
 use super::Installation;
 use super::mount::Mount;
-use super::names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
 use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod};
 use super::setup::PodSetup;
+use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
 use crate::files;
 use crate::program::{Launch, Process, Program};
 use crate::stand_in::{self, NODE, StandIn};

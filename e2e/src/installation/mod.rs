@@ -8,7 +8,6 @@ mod kubelet;
 mod launch;
 mod manifests;
 mod mount;
-mod names;
 mod options;
 mod pod;
 mod policy;
@@ -20,7 +19,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
+pub use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
 pub use options::{Certificates, InstallationOptions};
 pub use pod::Pod;
 pub use policy::{Policy, condition};

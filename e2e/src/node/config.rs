@@ -10,16 +10,16 @@ use crate::layout::{Layout, Node};
 type Settings = Vec<(&'static str, String)>;
 
 /// The socket of containerd, on the node.
-pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
+pub(crate) const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The port of the kubelet.
-pub(super) const KUBELET_PORT: u16 = 10250;
+pub(crate) const KUBELET_PORT: u16 = 10250;
 
 /// The port of kube-proxy's health.
-pub(super) const PROXY_HEALTH_PORT: u16 = 10256;
+pub(crate) const PROXY_HEALTH_PORT: u16 = 10256;
 
 /// The port of the cluster's DNS.
-pub(super) const DNS_PORT: u16 = 53;
+pub(crate) const DNS_PORT: u16 = 53;
 
 pub(crate) fn scheduler_args(layout: &Layout) -> Settings {
     let kubeconfig = layout.kubeconfig_of("kube-scheduler").display().to_string();
@@ -68,7 +68,7 @@ pub(crate) fn kube_proxy_args() -> Settings {
 }
 
 /// The files of the node's folder, by their names. Plugins of the pod network are in the folder `plugins`.
-pub(super) fn files(layout: &Layout, node: &Node, plugins: &str) -> Vec<(&'static str, String)> {
+pub(crate) fn files(layout: &Layout, node: &Node, plugins: &str) -> Vec<(&'static str, String)> {
     vec![
         ("containerd.toml", containerd(plugins)),
         ("cni/10-pods.conflist", pod_network(layout).to_string()),

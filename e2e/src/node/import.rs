@@ -12,7 +12,7 @@ use super::{image, spawn};
 use crate::{Cache, Error};
 
 /// The image that every pod needs.
-pub(super) fn import_pod_image(cache: &Cache, node: u32) -> Result<(), Error> {
+pub(crate) fn import_pod_image(cache: &Cache, node: u32) -> Result<(), Error> {
     let program = PodProgram::build(cache, &|line| eprintln!("{line}"))?;
     let archive = image::of_program(POD_IMAGE, &program.path, &["pause"])?;
     let failed = |source| Error::file("write", Path::new("the image of pods"))(source);

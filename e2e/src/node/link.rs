@@ -11,7 +11,7 @@ use crate::network::{Network, ip, said};
 const INSIDE: &str = "eth0";
 
 /// Makes the link to the node whose first process this is, with routes on both sides.
-pub(super) fn make(network: Network, node: u32) -> Result<(), Error> {
+pub(crate) fn make(network: Network, node: u32) -> Result<(), Error> {
     // That of a node that ended a moment ago may be there still.
     remove(network)?;
     let (outside, process) = (network.interface(), node.to_string());
@@ -27,7 +27,7 @@ pub(super) fn make(network: Network, node: u32) -> Result<(), Error> {
 }
 
 /// Removes the link, if it is there.
-pub(super) fn remove(network: Network) -> Result<(), Error> {
+pub(crate) fn remove(network: Network) -> Result<(), Error> {
     if network.is_elsewhere() {
         return Ok(());
     }

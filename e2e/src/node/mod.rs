@@ -10,29 +10,20 @@
 //! ```
 
 mod cgroup;
-mod config;
-mod containers;
-mod evidence;
+pub(crate) mod config;
 mod image;
-mod import;
-mod link;
+pub(crate) mod import;
+pub(crate) mod link;
 mod needs;
-mod operate;
-mod packet_filter;
-mod paths;
+pub(crate) mod paths;
 mod pod_program;
-mod ready;
-mod spawn;
-mod volumes;
+pub(crate) mod spawn;
 
-pub use evidence::Evidence;
 pub(crate) use import::import_archive;
 pub(crate) use needs::check as check_needs;
-pub use packet_filter::Rules;
 pub use paths::POD_IMAGE;
 pub(crate) use paths::{NAME, folder};
 pub use pod_program::PodProgram;
-pub(crate) use ready::{allow_kubelet_api, wait_for_node, wait_for_part};
 pub(crate) use spawn::{command, path, process_inside};
 
 use crate::layout::{Layout, Node};

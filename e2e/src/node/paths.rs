@@ -20,11 +20,11 @@ pub(crate) fn folder(layout: &Layout) -> PathBuf {
 }
 
 /// The file that `kubernetes/node.go` writes when the namespaces are ready.
-pub(super) fn ready(layout: &Layout) -> PathBuf {
+pub(crate) fn ready(layout: &Layout) -> PathBuf {
     folder(layout).join("ready")
 }
 
 /// A file of the folder of the cluster, as the node sees it.
-pub(super) fn inside(name: &str) -> String {
+pub(crate) fn inside(name: &str) -> String {
     Path::new(INSIDE).join(name).display().to_string()
 }

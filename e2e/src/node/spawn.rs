@@ -44,7 +44,7 @@ pub(crate) fn command(kubernetes: &Kubernetes, component: Component, node: Optio
 }
 
 /// A command that runs what follows on the node of this first process.
-pub(super) fn enter(node: u32) -> Command {
+pub(crate) fn enter(node: u32) -> Command {
     let mut command = Command::new("nsenter");
     command.args(["--target", &node.to_string()]).args(NAMESPACES).arg("--");
     command.env("PATH", path());

@@ -1,14 +1,15 @@
 //! What the host keeps for one call, beside the instance.
 
+use std::collections::HashMap;
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wasmtime::{Memory, ResourceLimiterAsync};
+use wasmtime::{Memory, ResourceLimiterAsync, TypedFunc};
 
-use super::preview1::Streams;
-use super::rego::Rego;
+use super::builtins::{Builtin, Scene};
+use super::streams::Streams;
 use super::{CallError, Host, Parts};
 use crate::memory::InstanceMemory;
 
@@ -49,6 +50,32 @@ impl Context {
             rego: Rego::default(),
         }
     }
+}
+
+/// What the host knows of a Rego instance.
+#[derive(Default)]
+pub(super) struct Rego {
+    pub(super) exports: Option<RegoExports>,
+    /// By the numbers that the module gave them.
+    pub(super) builtins: Arc<HashMap<i32, Builtin>>,
+    /// Whether a builtin runs, which calls functions of the module for its arguments and its result.
+    pub(super) in_builtin: bool,
+    /// What builtins need of the request, made when one asks for it.
+    pub(super) scene: Scene,
+}
+
+/// The functions of a module that its host calls.
+pub(super) struct RegoExports {
+    pub(super) malloc: TypedFunc<i32, i32>,
+    pub(super) parse: TypedFunc<(i32, i32), i32>,
+    pub(super) dump: TypedFunc<i32, i32>,
+    pub(super) builtins: TypedFunc<(), i32>,
+    pub(super) new_context: TypedFunc<(), i32>,
+    pub(super) set_input: TypedFunc<(i32, i32), ()>,
+    pub(super) set_data: TypedFunc<(i32, i32), ()>,
+    pub(super) set_entrypoint: TypedFunc<(i32, i32), ()>,
+    pub(super) eval: TypedFunc<i32, i32>,
+    pub(super) result: TypedFunc<i32, i32>,
 }
 
 /// What a waPC guest and its host hand to each other in one call.

@@ -20,6 +20,7 @@
 //! A host call does a bounded amount of work and returns to the guest, where the deadline is checked: a guest that calls its host for
 //! ever ends with its deadline, like one that loops.
 
+mod builtins;
 mod context;
 mod error;
 mod host;
@@ -30,6 +31,7 @@ mod log;
 mod parts;
 mod preview1;
 mod rego;
+mod streams;
 mod wapc;
 mod wasi;
 
@@ -39,7 +41,6 @@ pub(crate) use host::Grants;
 pub(crate) use link::{Guest, Guests, LinkError};
 pub(crate) use log::GuestLog;
 pub(crate) use parts::Parts;
-pub(crate) use rego::apply_patch;
 
 use std::sync::Arc;
 use std::time::Instant;

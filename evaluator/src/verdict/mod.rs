@@ -8,6 +8,7 @@
 //! Everything here is bounded: a guest may reply anything, as often as it is asked.
 
 pub(crate) mod answer;
+mod apply;
 mod bounded;
 pub(crate) mod decision;
 pub(crate) mod draft;
@@ -18,6 +19,8 @@ pub(crate) mod rego;
 pub(crate) mod reply;
 pub(crate) mod text;
 mod warnings;
+
+pub(crate) use apply::apply_patch;
 
 use std::collections::BTreeMap;
 

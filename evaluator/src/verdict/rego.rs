@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::apply::apply_patch;
 use super::bounded;
 use super::reply::{cleaned, decode_any};
 use super::{EvaluationError, Verdict};
-use crate::guest::apply_patch;
 
 /// Most violations whose texts are in the answer.
 const MAX_VIOLATIONS: usize = 64;

@@ -5,7 +5,6 @@
 //! report its end and later have more (docs/design/policy-abi.md, section 6), and every buffer has a limit.
 
 mod poll;
-mod streams;
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wasmtime::{Caller, Linker, Trap};
 
 use self::poll::Poll;
-pub(super) use self::streams::Streams;
 use super::linear_memory::{OutOfBounds, index, parts, read_u32, slice, slice_mut, write, write_u32};
+use super::streams::Streams;
 use super::{CallError, Context};
 
 const MODULE: &str = "wasi_snapshot_preview1";

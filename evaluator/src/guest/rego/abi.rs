@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use wasmtime::{AsContextMut, Caller, ExternType, Instance, Linker, MemoryType, Module, Store, TypedFunc};
 
+use super::super::builtins;
+use super::super::context::RegoExports;
 use super::super::error::quote;
 use super::super::linear_memory::index;
 use super::super::{CallError, Context, MAX_REPLY};
-use super::builtins;
 use crate::review::json;
 use crate::verdict::offload;
 
@@ -18,20 +19,6 @@ const MAX_VALUE: usize = 2 << 20;
 const MAX_DEPTH: usize = 128;
 /// Longest text of `print`, `trace` or an abort that is looked at, in bytes.
 const MAX_TEXT: usize = 64 << 10;
-
-/// The functions of a module that its host calls.
-pub(super) struct Exports {
-    malloc: TypedFunc<i32, i32>,
-    parse: TypedFunc<(i32, i32), i32>,
-    dump: TypedFunc<i32, i32>,
-    builtins: TypedFunc<(), i32>,
-    new_context: TypedFunc<(), i32>,
-    set_input: TypedFunc<(i32, i32), ()>,
-    set_data: TypedFunc<(i32, i32), ()>,
-    set_entrypoint: TypedFunc<(i32, i32), ()>,
-    eval: TypedFunc<i32, i32>,
-    result: TypedFunc<i32, i32>,
-}
 
 /// The names of the exports with their types, as an error shows them.
 const EXPORTS: [(&str, usize, usize, &str); 10] = [
@@ -73,26 +60,25 @@ pub(super) fn memory_import(module: &Module) -> Option<MemoryType> {
     })
 }
 
-impl Exports {
-    pub(super) fn of(instance: &Instance, store: &mut Store<Context>) -> Result<Self, CallError> {
-        let missing = |error: wasmtime::Error| CallError::Host(format!("failed to find an export: {error:#}"));
-        Ok(Self {
-            malloc: instance.get_typed_func(&mut *store, "opa_malloc").map_err(missing)?,
-            parse: instance.get_typed_func(&mut *store, "opa_json_parse").map_err(missing)?,
-            dump: instance.get_typed_func(&mut *store, "opa_json_dump").map_err(missing)?,
-            builtins: instance.get_typed_func(&mut *store, "builtins").map_err(missing)?,
-            new_context: instance.get_typed_func(&mut *store, "opa_eval_ctx_new").map_err(missing)?,
-            set_input: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_input").map_err(missing)?,
-            set_data: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_data").map_err(missing)?,
-            set_entrypoint: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_entrypoint").map_err(missing)?,
-            eval: instance.get_typed_func(&mut *store, "eval").map_err(missing)?,
-            result: instance.get_typed_func(&mut *store, "opa_eval_ctx_get_result").map_err(missing)?,
-        })
-    }
+/// Finds them in an instance.
+pub(super) fn exports(instance: &Instance, store: &mut Store<Context>) -> Result<RegoExports, CallError> {
+    let missing = |error: wasmtime::Error| CallError::Host(format!("failed to find an export: {error:#}"));
+    Ok(RegoExports {
+        malloc: instance.get_typed_func(&mut *store, "opa_malloc").map_err(missing)?,
+        parse: instance.get_typed_func(&mut *store, "opa_json_parse").map_err(missing)?,
+        dump: instance.get_typed_func(&mut *store, "opa_json_dump").map_err(missing)?,
+        builtins: instance.get_typed_func(&mut *store, "builtins").map_err(missing)?,
+        new_context: instance.get_typed_func(&mut *store, "opa_eval_ctx_new").map_err(missing)?,
+        set_input: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_input").map_err(missing)?,
+        set_data: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_data").map_err(missing)?,
+        set_entrypoint: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_entrypoint").map_err(missing)?,
+        eval: instance.get_typed_func(&mut *store, "eval").map_err(missing)?,
+        result: instance.get_typed_func(&mut *store, "opa_eval_ctx_get_result").map_err(missing)?,
+    })
 }
 
 /// One of the functions, while the store is used for calling it.
-fn export<T>(store: &mut impl AsContextMut<Data = Context>, which: impl Fn(&Exports) -> T) -> Result<T, CallError> {
+fn export<T>(store: &mut impl AsContextMut<Data = Context>, which: impl Fn(&RegoExports) -> T) -> Result<T, CallError> {
     let mut context = store.as_context_mut();
     let exports = context.data_mut().rego.exports.as_ref();
     // A start function may call a builtin before the instance is there.

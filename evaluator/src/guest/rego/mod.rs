@@ -5,7 +5,6 @@
 //! memory.
 
 mod abi;
-mod builtins;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -15,14 +14,12 @@ use bytes::Bytes;
 use portcullis_contract::ExecutionMode;
 use wasmtime::{Linker, Memory, MemoryType, Module, Store};
 
-use self::abi::Exports;
-use self::builtins::Builtin;
+use super::builtins::{self, Builtin};
 use super::context::Limits;
 use super::{CallError, Context, Host, Operation, Parts, configure};
 use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
-pub(crate) use self::builtins::apply_patch;
 
 /// The rule or package that a policy is built with first, `opa build -e`.
 const ENTRYPOINT: i32 = 0;
@@ -30,17 +27,6 @@ const ENTRYPOINT: i32 = 0;
 const MIN_PAGES: u64 = 5;
 /// What is wrong with a module whose reply cannot be read at all.
 const NO_RESULT: &str = "the policy gave no result";
-
-/// What the host knows of a Rego instance.
-#[derive(Default)]
-pub(super) struct Rego {
-    exports: Option<Exports>,
-    builtins: Arc<HashMap<i32, Builtin>>,
-    /// Whether a builtin runs, which calls functions of the module for its arguments and its result.
-    in_builtin: bool,
-    /// What builtins need of the request, made when one asks for it.
-    scene: builtins::Scene,
-}
 
 /// A Rego policy, linked but for the memory, which each instance has of its own.
 pub(crate) struct RegoGuest {
@@ -87,7 +73,7 @@ impl RegoGuest {
         let mut linker = self.linker.clone();
         linker.define(&mut *store, "env", "memory", memory).map_err(failed)?;
         let instance = linker.instantiate_async(&mut *store, &self.module).await.map_err(failed)?;
-        let exports = Exports::of(&instance, store)?;
+        let exports = abi::exports(&instance, store)?;
         store.data_mut().rego.exports = Some(exports);
         let known = match self.builtins.get() {
             Some(known) => Arc::clone(known),

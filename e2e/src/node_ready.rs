@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::paths::{self, NAME};
-use super::{config, import, link};
 use crate::client::{Client, Question};
 use crate::component::Component;
 use crate::layout::Layout;
+use crate::node::paths::{self, NAME};
+use crate::node::{config, import, link};
 use crate::start::{Started, not_ready, wait};
 use crate::{Cache, Error};
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::paths::{NAME, folder, inside};
+use crate::node::paths::{NAME, folder, inside};
 use crate::{Cluster, files};
 
 /// The label of everything that belongs to a class.

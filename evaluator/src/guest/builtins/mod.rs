@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::Value;
 
 pub(super) use self::arguments::Arguments;
-pub(crate) use self::object::apply_patch;
 
 /// What a builtin gives: a value, or what is wrong with its arguments.
 type Outcome = Result<Value, String>;

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::folder;
 use crate::Cluster;
+use crate::node::folder;
 
 /// Keeps evidence if it is dropped while the test panics.
 pub struct Evidence<'a> {

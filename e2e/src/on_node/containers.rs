@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use super::{import_archive, spawn};
 use crate::component::Component;
 use crate::lock;
+use crate::node::{import_archive, spawn};
 use crate::{Cluster, Output};
 
 impl Cluster {

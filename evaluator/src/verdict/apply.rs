@@ -1,0 +1,61 @@
+//! Applying a patch that a policy made. What it may cost is bounded by the sizes of value and patch.
+
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+/// Most operations of a patch.
+const MAX_OPERATIONS: usize = 1000;
+/// Most bytes of the value, times operations: each may go over all of it.
+const MAX_WORK: usize = 200 << 20;
+/// Most bytes that the copies of a patch may have, together: each could double what is there.
+const MAX_COPIED: usize = 2 << 20;
+
+/// A value after a patch of RFC 6902.
+///
+/// # Errors
+/// When the patch does not fit the value, or is too large.
+pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Value, String> {
+    if operations.len() > MAX_OPERATIONS {
+        return Err(format!("the patch has more than {MAX_OPERATIONS} operations"));
+    }
+    let size = serde_json::to_vec(&value).map_or(MAX_WORK, |text| text.len());
+    if size.saturating_mul(operations.len()) > MAX_WORK {
+        return Err("the patch has too many operations for a value of this size".to_owned());
+    }
+    let patch: Patch = serde_json::from_value(Value::Array(operations.iter().map(with_pointers).collect()))
+        .map_err(|_| "it is no JSON patch".to_owned())?;
+    let mut copied = 0;
+    for operation in patch.0 {
+        if let PatchOperation::Copy(copy) = &operation
+            && let Some(source) = value.pointer(copy.from.as_str())
+        {
+            copied += serde_json::to_vec(source).map_or(MAX_COPIED, |text| text.len());
+            if copied > MAX_COPIED {
+                return Err(format!("the patch copies more than {MAX_COPIED} bytes"));
+            }
+        }
+        json_patch::patch(&mut value, &[operation]).map_err(|_| "the patch does not fit the value".to_owned())?;
+    }
+    Ok(value)
+}
+
+/// OPA takes paths without the first slash, and as lists.
+fn with_pointers(operation: &Value) -> Value {
+    let mut operation = operation.clone();
+    for name in ["path", "from"] {
+        let Some(path) = operation.get_mut(name) else { continue };
+        let pointer = match &*path {
+            Value::String(text) if text.is_empty() || text.starts_with('/') => continue,
+            Value::String(text) => format!("/{text}"),
+            Value::Array(steps) => steps.iter().map(|step| format!("/{}", escaped(step))).collect(),
+            _ => continue,
+        };
+        *path = pointer.into();
+    }
+    operation
+}
+
+fn escaped(step: &Value) -> String {
+    let text = step.as_str().map_or_else(|| step.to_string(), str::to_owned);
+    text.replace('~', "~0").replace('/', "~1")
+}
