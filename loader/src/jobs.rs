@@ -175,8 +175,8 @@ impl Workshop {
                     result => Outcome::Fetched(reference, result),
                 }
             }
-            Job::Admit { reference, digest } => {
-                let result = self.admit(&reference, &digest, &gauge).await;
+            Job::Admit { reference, digest, again } => {
+                let result = self.admit(&reference, &digest, again, &gauge).await;
                 Outcome::Admitted(reference, digest, result)
             }
             Job::Prepare { digest, anew } => Outcome::Prepared(digest, self.prepare(digest, anew, &gauge).await),

@@ -117,8 +117,8 @@ fn is_watch(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
-/// An answer within its limits: a watch as it comes, everything else as a whole. A refusal has a `Status` for its body, whoever refused, and
-/// in it the time after which to ask again; kube makes its errors from that.
+/// An answer within its limits: a watch as it comes, everything else as a whole. A refusal, also one of a proxy, has a `Status` for its body,
+/// and in it the time after which to ask again; kube makes its errors from that.
 pub(crate) async fn limited(response: Response<Body>, is_watch: bool) -> Result<Response<Answer>, BoxError> {
     let (mut parts, body) = response.into_parts();
     let body = if !parts.status.is_success() {

@@ -98,7 +98,8 @@ impl Admissions {
                 let admission = known.entry(digest).or_default();
                 admission.wake(now);
                 if !claims.is_empty() && admission.is_due() {
-                    jobs.insert(Job::Admit { reference: reference.clone(), digest }, claims);
+                    let again = admission.result().is_some();
+                    jobs.insert(Job::Admit { reference: reference.clone(), digest, again }, claims);
                 }
             }
         }

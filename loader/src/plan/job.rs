@@ -17,6 +17,8 @@ pub(crate) enum Job {
         reference: Reference,
         /// The module.
         digest: Digest,
+        /// Whether it was admitted before: then the address was found to lead to it, and only the rules are checked again.
+        again: bool,
     },
     /// Make a module's artifact.
     Prepare {
@@ -54,7 +56,7 @@ impl Job {
     pub(crate) fn failed(self, setback: Setback) -> Outcome {
         match self {
             Self::Fetch(reference) => Outcome::Fetched(reference, Err(setback)),
-            Self::Admit { reference, digest } => Outcome::Admitted(reference, digest, Err(setback)),
+            Self::Admit { reference, digest, .. } => Outcome::Admitted(reference, digest, Err(setback)),
             Self::Prepare { digest, .. } => Outcome::Prepared(digest, Err(setback)),
         }
     }

@@ -264,7 +264,7 @@ impl Plan {
                     module.progress(bytes, total, now);
                 }
             }
-            Job::Admit { reference, digest } => {
+            Job::Admit { reference, digest, .. } => {
                 if let Some(admission) = self.admissions.get_mut(reference, digest) {
                     admission.progress(bytes, total, now);
                 }

@@ -168,7 +168,7 @@ impl Table {
                             Ok(digest(module.trim_start_matches("fetch "))),
                         ));
                     }
-                    Job::Admit { reference, digest } => {
+                    Job::Admit { reference, digest, .. } => {
                         self.ended(Outcome::Admitted(reference.clone(), digest, Ok(())))
                     }
                     Job::Prepare { digest, .. } => {
@@ -235,7 +235,7 @@ impl Table {
 }
 
 fn asked(job: &Job) -> Option<(Reference, Digest)> {
-    let Job::Admit { reference, digest } = job else { return None };
+    let Job::Admit { reference, digest, .. } = job else { return None };
     Some((reference.clone(), *digest))
 }
 
