@@ -23,6 +23,15 @@ use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Temporary, Volume};
 use crate::volume_error::VolumeError;
 
+/// Where the digests that policies are pinned to come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PinSource {
+    /// This loader resolved them itself, as with policies in a folder.
+    Loader,
+    /// Revisions, which take them from the status of policies.
+    Revisions,
+}
+
 /// What all jobs share.
 pub(crate) struct Workshop {
     pub(crate) volume: Arc<Volume>,
@@ -31,6 +40,7 @@ pub(crate) struct Workshop {
     pub(crate) metrics: Metrics,
     pub(crate) max_module_size: u64,
     max_artifact_size: u64,
+    pins: PinSource,
     hosts: Hosts,
     layers: Turns<Digest>,
     /// Compile children.
@@ -116,6 +126,7 @@ impl Workshop {
         compilers: Compilers,
         metrics: Metrics,
         limits: crate::compile::CompileLimits,
+        pins: PinSource,
     ) -> Self {
         let attempts = sources.attempts;
         Self {
@@ -127,6 +138,7 @@ impl Workshop {
             max_artifact_size: limits.max_artifact_size,
             hosts: Hosts::new(attempts),
             layers: Turns::default(),
+            pins,
             children: Slots::new(limits.jobs),
             readers: Slots::new(limits.jobs),
             keep: Mutex::default(),

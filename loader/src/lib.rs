@@ -52,7 +52,7 @@ pub use crate::args::Args;
 use crate::args::{Input, Settings};
 use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
-use crate::jobs::Workshop;
+use crate::jobs::{PinSource, Workshop};
 use crate::metrics::Metrics;
 use crate::source::Sources;
 use crate::store::Volume;
@@ -121,6 +121,10 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let Some(volume) = open(&settings, &key, &feed, &beat, &shutdown).await else { return Ok(()) };
     started.release();
     let beat_of_input = liveness.beat("input", ALIVE);
+    let pins = match &input {
+        Watched::Folder(_) => PinSource::Loader,
+        Watched::Cluster(..) => PinSource::Revisions,
+    };
     let desired = match input {
         Watched::Folder(directory) => {
             input::watch_directory(directory, settings.roots.clone(), beat_of_input, &shutdown)
@@ -138,7 +142,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         let limit = settings.compile.max_module_size;
         tokio::spawn(siblings::serve(listener, keys, Arc::clone(&volume), limit, shutdown.clone()));
     }
-    let workshop = Arc::new(Workshop::new(volume, sources, compilers, metrics, settings.compile));
+    let workshop = Arc::new(Workshop::new(volume, sources, compilers, metrics, settings.compile, pins));
     let outside = Outside {
         settings: settings.plan,
         desired,

@@ -13,7 +13,7 @@ use portcullis_registry::signature::{Material, Requirement};
 use portcullis_registry::{address_of, host_of};
 use url::Url;
 
-use super::{Gauge, Workshop};
+use super::{Gauge, PinSource, Workshop};
 use crate::plan::Setback;
 use crate::source::{Reference, Sink, SourceError};
 use crate::store::SignedManifest;
@@ -28,9 +28,10 @@ impl Workshop {
         again: bool,
         gauge: &Arc<Gauge>,
     ) -> Result<(), Setback> {
+        let is_found = again || self.pins == PinSource::Loader;
         let (image, wanted) = match reference {
             Reference::File(_) => return Ok(()),
-            Reference::Web(url) if again => return Ok(self.sources.check_web(url)?),
+            Reference::Web(url) if is_found => return Ok(self.sources.check_web(url)?),
             Reference::Web(url) => return self.web_leads_to(reference, url, module, gauge).await,
             Reference::Registry(image) => (image, None),
             Reference::Signed { image, signatures } => (image, Some(&**signatures)),
@@ -38,7 +39,7 @@ impl Workshop {
         self.sources.check_allowed(image)?;
         let wanted = self.sources.requirements(wanted)?;
         if wanted.is_empty() {
-            return if again { Ok(()) } else { self.image_leads_to(image, module, gauge).await };
+            return if is_found { Ok(()) } else { self.image_leads_to(image, module, gauge).await };
         }
         let digest = *module;
         let kept = self.read(gauge, move |volume| volume.signed_manifests(&digest)).await?;
