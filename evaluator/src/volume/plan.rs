@@ -1,8 +1,9 @@
 //! What to do about a policy, given what the manifest says and what happened here so far. Pure: the time comes as an argument.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use portcullis_contract::{
     Candidate, Class, Digest, Failure, PolicyEntry, PolicyId, Reason, Refused, ReplicaState, Stage,
 };
@@ -121,9 +122,25 @@ pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
     policies.iter().filter(|policy| policy.enforced || !is_told).map(|policy| policy.id.clone()).collect()
 }
 
+/// How long the start gate waits for an older generation after the newest has failed.
+const FALLBACK_TIME: Duration = Duration::from_secs(5);
+
 /// Whether the start gate need not wait for the policy: a generation serves, or waiting cannot help. The gate has a time limit besides.
-pub(crate) fn is_settled(known: &Known, failure: Option<&Failure>, is_loading: bool) -> bool {
-    known.in_service.is_some() || !is_loading && failure.is_some_and(|failure| failure.class() != Class::Retry)
+///
+/// Where some generation was enforced before, the loader brings an older one once the newest has failed, which takes a moment: a pod that
+/// became ready before would reject what the others decide.
+pub(crate) fn is_settled(
+    known: &Known,
+    failure: Option<&Failure>,
+    is_loading: bool,
+    enforced: bool,
+    now: Timestamp,
+) -> bool {
+    let is_over = |failure: &Failure| {
+        let age = now.duration_since(failure.since).unsigned_abs();
+        failure.class() != Class::Retry && (!enforced || age >= FALLBACK_TIME)
+    };
+    known.in_service.is_some() || !is_loading && failure.is_some_and(is_over)
 }
 
 /// Whether the text of a failure may quote the guest, and with it settings or requests: such a text goes into the policy's status and
@@ -332,11 +349,30 @@ mod tests {
     fn the_start_gate_waits_for_what_may_pass() {
         let failure = |reason| Some(Failure::new(1, reason, ""));
         let nothing = Known::default();
+        let now = Timestamp::now();
+        let is_settled = |known: &Known, failure: Option<Failure>, is_loading| {
+            super::is_settled(known, failure.as_ref(), is_loading, false, now)
+        };
         assert!(!is_settled(&nothing, None, false));
-        assert!(!is_settled(&nothing, failure(Reason::RegistryTimeout).as_ref(), false));
-        assert!(is_settled(&nothing, failure(Reason::Unauthorized).as_ref(), false));
-        assert!(!is_settled(&nothing, failure(Reason::SettingsInvalid).as_ref(), true));
-        assert!(is_settled(&Case::newest(2).serves(1).known, failure(Reason::RegistryTimeout).as_ref(), true));
+        assert!(!is_settled(&nothing, failure(Reason::RegistryTimeout), false));
+        assert!(is_settled(&nothing, failure(Reason::Unauthorized), false));
+        assert!(!is_settled(&nothing, failure(Reason::SettingsInvalid), true));
+        assert!(is_settled(&Case::newest(2).serves(1).known, failure(Reason::RegistryTimeout), true));
+    }
+
+    /// Row K12: a pod that starts while the newest generation cannot serve.
+    #[test]
+    fn after_a_failure_the_start_gate_waits_for_an_older_generation_that_was_enforced() {
+        let failure = Failure::new(3, Reason::InstantiationFailed, "a trap".to_owned());
+        let is_settled = |known: &Known, enforced, seconds: i64| {
+            let now = failure.since + jiff::SignedDuration::from_secs(seconds);
+            super::is_settled(known, Some(&failure), false, enforced, now)
+        };
+        let nothing = Case::newest(3).known;
+        assert!(!is_settled(&nothing, true, 0) && !is_settled(&nothing, true, 4));
+        assert!(is_settled(&nothing, true, 5), "perhaps there is none");
+        assert!(is_settled(&nothing, false, 0), "there is none");
+        assert!(is_settled(&Case::newest(3).serves(2).known, true, 0));
     }
 
     #[test]

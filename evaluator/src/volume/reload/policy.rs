@@ -147,7 +147,8 @@ impl PolicyState {
 
     /// Whether the start gate need not wait for the policy.
     pub(crate) fn is_settled(&self) -> bool {
-        plan::is_settled(&self.known, self.failure().as_ref(), self.on_its_way.is_some())
+        let (is_loading, enforced) = (self.on_its_way.is_some(), self.entry.enforced);
+        plan::is_settled(&self.known, self.failure().as_ref(), is_loading, enforced, Timestamp::now())
     }
 
     /// Notes a change of state and its time, and logs where a failure begins or ends.
