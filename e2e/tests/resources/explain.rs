@@ -42,7 +42,7 @@ fn kubectl_explains_a_field_with_its_values_and_its_default() {
     let said = cluster().kubectl(["explain", "policy.spec.failurePolicy"]);
     let said = said.expect("an explanation").split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("ENUM: Fail Ignore"), "{said}");
-    assert!(said.contains("`Fail` refuses it, `Ignore` admits it with a warning."), "{said}");
+    assert!(said.contains("`Fail` rejects it, `Ignore` admits it with a warning."), "{said}");
 
     let said = cluster().kubectl(["explain", "cpol.spec.policies.module"]);
     assert!(said.expect("an explanation").contains("Where the member's module is"), "{said:?}");

@@ -363,7 +363,7 @@ mod tests {
     /// Row K12: a pod that starts while the newest generation cannot serve.
     #[test]
     fn after_a_failure_the_start_gate_waits_for_an_older_generation_that_was_enforced() {
-        let failure = Failure::new(3, Reason::InstantiationFailed, "a trap".to_owned());
+        let failure = Failure::new(3, Reason::InstantiationFailed, "a trap");
         let is_settled = |known: &Known, enforced, seconds: i64| {
             let now = failure.since + jiff::SignedDuration::from_secs(seconds);
             super::is_settled(known, Some(&failure), false, enforced, now)
