@@ -122,23 +122,23 @@ pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
     policies.iter().filter(|policy| policy.enforced || !is_told).map(|policy| policy.id.clone()).collect()
 }
 
-/// How long the start gate waits for an older generation after the newest has failed.
+/// How long the start gate waits for an older generation after the newest was refused.
 const FALLBACK_TIME: Duration = Duration::from_secs(5);
 
 /// Whether the start gate need not wait for the policy: a generation serves, or waiting cannot help. The gate has a time limit besides.
 ///
-/// Where some generation was enforced before, the loader brings an older one once the newest has failed, which takes a moment: a pod that
-/// became ready before would reject what the others decide.
+/// `older_may_come`: where some generation was enforced before, the loader brings an older one once this program has refused the newest,
+/// which takes a moment. A pod that became ready before would reject what the others decide.
 pub(crate) fn is_settled(
     known: &Known,
     failure: Option<&Failure>,
     is_loading: bool,
-    enforced: bool,
+    older_may_come: bool,
     now: Timestamp,
 ) -> bool {
     let is_over = |failure: &Failure| {
         let age = now.duration_since(failure.since).unsigned_abs();
-        failure.class() != Class::Retry && (!enforced || age >= FALLBACK_TIME)
+        failure.class() != Class::Retry && (!older_may_come || age >= FALLBACK_TIME)
     };
     known.in_service.is_some() || !is_loading && failure.is_some_and(is_over)
 }
@@ -364,9 +364,9 @@ mod tests {
     #[test]
     fn after_a_failure_the_start_gate_waits_for_an_older_generation_that_was_enforced() {
         let failure = Failure::new(3, Reason::InstantiationFailed, "a trap");
-        let is_settled = |known: &Known, enforced, seconds: i64| {
+        let is_settled = |known: &Known, older_may_come, seconds: i64| {
             let now = failure.since + jiff::SignedDuration::from_secs(seconds);
-            super::is_settled(known, Some(&failure), false, enforced, now)
+            super::is_settled(known, Some(&failure), false, older_may_come, now)
         };
         let nothing = Case::newest(3).known;
         assert!(!is_settled(&nothing, true, 0) && !is_settled(&nothing, true, 4));

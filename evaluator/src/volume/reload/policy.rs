@@ -147,8 +147,9 @@ impl PolicyState {
 
     /// Whether the start gate need not wait for the policy.
     pub(crate) fn is_settled(&self) -> bool {
-        let (is_loading, enforced) = (self.on_its_way.is_some(), self.entry.enforced);
-        plan::is_settled(&self.known, self.failure().as_ref(), is_loading, enforced, Timestamp::now())
+        let older_may_come = self.entry.enforced && !self.known.refused.is_empty();
+        let is_loading = self.on_its_way.is_some();
+        plan::is_settled(&self.known, self.failure().as_ref(), is_loading, older_may_come, Timestamp::now())
     }
 
     /// Notes a change of state and its time, and logs where a failure begins or ends.
