@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use portcullis_contract::Digest;
 use portcullis_process::files::FileError;
 
 /// The folder below the user's.
@@ -30,8 +31,23 @@ pub struct Layout {
     pub authority: PathBuf,
     /// One log a program.
     pub logs: PathBuf,
+    /// The socket between evaluator and loader.
+    pub broker: PathBuf,
     /// Locked while a pod runs.
     pub lock: PathBuf,
+}
+
+/// The longest path of a socket, in bytes (unix(7)).
+const LONGEST_SOCKET: usize = 107;
+
+/// The path of a socket: the one given, or one in the folder for temporary files where that is too long for a socket.
+fn socket(path: PathBuf) -> PathBuf {
+    let real = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+    if real.as_os_str().len() <= LONGEST_SOCKET {
+        return path;
+    }
+    let name = Digest::of(real.as_os_str().as_encoded_bytes()).to_string();
+    std::env::temp_dir().join(format!("portcullis-{}.sock", &name["sha256:".len()..][..32]))
 }
 
 /// Held while a pod runs on a folder.
@@ -52,6 +68,7 @@ impl Layout {
             tls: below("tls"),
             authority: below("authority"),
             logs: below("logs"),
+            broker: socket(below("broker.sock")),
             lock: below("lock"),
             state,
         }

@@ -133,6 +133,15 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_VALIDATE_RAW", value_enum, default_value = "off")]
     pub validate_raw: Switch,
 
+    /// The socket at which the loader connects, to provide what policies ask their host for: registries, name lookups, the API server.
+    /// Without it those host capabilities fail. The folder must be this program's and the loader's alone.
+    #[arg(long, env = "PORTCULLIS_BROKER_SOCKET", value_name = "PATH")]
+    pub broker_socket: Option<PathBuf>,
+
+    /// The user that the loader runs as; nobody else may connect. By default this program's own.
+    #[arg(long, env = "PORTCULLIS_BROKER_USER", value_name = "UID", requires = "broker_socket")]
+    pub broker_user: Option<u32>,
+
     /// Keep the right to files, connections and other programs. For debuggers and profilers.
     #[arg(long, env = "PORTCULLIS_NO_CONFINEMENT", hide = true)]
     pub no_confinement: bool,

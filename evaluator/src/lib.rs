@@ -18,6 +18,7 @@
 
 mod admission;
 mod args;
+mod capability;
 mod confinement;
 mod fair;
 mod guest;
@@ -33,6 +34,7 @@ mod verdict;
 mod volume;
 
 pub use args::Args;
+pub use capability::BrokerLink;
 pub use guest::loaded::Loaded;
 pub use lanes::{LaneLimits, Lanes};
 pub use memory::MemoryPlan;

@@ -72,6 +72,10 @@ pub struct Metrics {
     pub seccomp: IntGauge,
     /// Panics in request handlers.
     pub panics: IntCounter,
+    /// 1 while the broker is connected.
+    pub broker_connected: IntGauge,
+    /// Calls of guests that went to the broker, by capability and outcome (done, denied, failed).
+    pub capability_calls: IntCounterVec,
 }
 
 /// The counters of one policy.
@@ -190,7 +194,14 @@ impl Metrics {
             ),
             &["policy"],
         )?;
-        for collector in [&evaluations, &errors, &log_lines_dropped, &passed_over] {
+        let capability_calls = IntCounterVec::new(
+            Opts::new(
+                "portcullis_capability_calls_total",
+                "Calls of policies to the broker by capability and outcome (done, denied, failed)",
+            ),
+            &["capability", "outcome"],
+        )?;
+        for collector in [&evaluations, &errors, &log_lines_dropped, &passed_over, &capability_calls] {
             registry.register(Box::new(collector.clone()))?;
         }
         for collector in [&seconds, &wait_seconds] {
@@ -240,12 +251,14 @@ impl Metrics {
             landlock: gauge("portcullis_landlock_enforced", "1 where Landlock is fully in force")?,
             seccomp: gauge("portcullis_seccomp_enforced", "1 where the seccomp filter is in force")?,
             panics: counter("portcullis_panics_total", "Panics in request handlers")?,
+            broker_connected: gauge("portcullis_broker_connected", "1 while the broker in the loader is connected")?,
             evaluations,
             errors,
             seconds,
             wait_seconds,
             log_lines_dropped,
             passed_over,
+            capability_calls,
             registry,
         })
     }

@@ -16,6 +16,7 @@ use portcullis_process::{
 use crate::admission::Admission;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
+use crate::capability::{BrokerLink, BrokerSocket};
 use crate::confinement::confine;
 use crate::health;
 use crate::http::body::BodyLimits;
@@ -69,6 +70,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let address = probes.port(args.state_address, state_route(state.clone()).merge(health))?;
     listening("state", address);
 
+    let broker = match &args.broker_socket {
+        Some(path) => {
+            let failed = || format!("--broker-socket: failed to listen on {}", path.display());
+            Some(BrokerSocket::bind(path, args.broker_user).with_context(failed)?)
+        }
+        None => None,
+    };
+
     // Read before the files that say it are out of reach. The number of cores is the lesser of the container's quota, found on the way
     // up through its control groups of either version, and the processors that it is bound to.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -107,6 +116,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cores,
         connections,
         memory,
+        broker,
     };
     probes.start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -135,6 +145,7 @@ struct Parts {
     cores: usize,
     connections: u32,
     memory: MemoryPlan,
+    broker: Option<BrokerSocket>,
 }
 
 impl Parts {
@@ -148,7 +159,13 @@ impl Parts {
             }
             None => None,
         };
+        let broker = self.broker.map(|socket| {
+            let link = BrokerLink::new(&self.metrics);
+            tokio::spawn(Arc::clone(&link).serve(socket));
+            link
+        });
         let follow = Follow {
+            broker,
             volume: args.volume.clone(),
             private_dir: args.private_dir.clone(),
             private_size: args.private_size,

@@ -1,5 +1,6 @@
 //! The loader's settings. All are read and checked before a port is bound.
 
+mod broker;
 mod input;
 mod registry;
 mod siblings;
@@ -14,6 +15,7 @@ use portcullis_contract::MANIFEST_MAX_BYTES;
 use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 use portcullis_registry::{PeerKeys, WebSettings};
 
+pub(crate) use self::broker::BrokerArgs;
 pub(crate) use self::input::{Input, InputArgs};
 pub(crate) use self::registry::RegistryArgs;
 pub(crate) use self::siblings::SiblingArgs;
@@ -136,6 +138,10 @@ pub struct Args {
     #[command(flatten)]
     pub registry: RegistryArgs,
 
+    /// What policies ask their host for.
+    #[command(flatten)]
+    pub broker: BrokerArgs,
+
     /// Other loaders.
     #[command(flatten)]
     pub siblings: SiblingArgs,
@@ -222,6 +228,7 @@ impl Args {
             return Err(SettingError::new("--source-ca", format!("there is no file {}", file.display())));
         }
         self.registry.check()?;
+        self.broker.check()?;
         let siblings = self.siblings.siblings(&input, self.registry.name_server)?;
         let mut allowed = self.allow_source.clone();
         allowed.retain(|pattern| !pattern.is_empty());
@@ -382,6 +389,7 @@ mod tests {
             ("--fetch-attempts", "0"),
             ("--verification", "/nowhere"),
             ("--trust-root", "/nowhere"),
+            ("--namespaced-capability", "oci"),
         ] {
             let extra = if setting == "--dir" { vec![setting, value] } else { vec!["--dir", &path, setting, value] };
             let error = args(&extra).settings().expect_err(setting).to_string();

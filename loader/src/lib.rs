@@ -40,11 +40,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use jiff::Timestamp;
+use portcullis_broker::{Record, Services, Socket};
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
 use portcullis_engine::Compiler;
+use portcullis_kubernetes::ApiServer;
 use portcullis_process::{
     Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
 };
+use portcullis_registry::Web;
+use portcullis_registry::oci::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -121,16 +125,16 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let Some(volume) = open(&settings, &key, &feed, &beat, &shutdown).await else { return Ok(()) };
     started.release();
     let beat_of_input = liveness.beat("input", ALIVE);
-    let pins = match &input {
-        Watched::Folder(_) => PinSource::Loader,
-        Watched::Cluster(..) => PinSource::Revisions,
+    let (pins, cluster) = match &input {
+        Watched::Folder(_) => (PinSource::Loader, None),
+        Watched::Cluster(server, _) => (PinSource::Revisions, Some(ApiServer::clone(server))),
     };
     let desired = match input {
         Watched::Folder(directory) => {
             input::watch_directory(directory, settings.roots.clone(), beat_of_input, &shutdown)
         }
-        Watched::Cluster(client, installation) => {
-            input::watch_revisions(client, installation, metrics.watch_errors.clone(), beat_of_input, &shutdown)
+        Watched::Cluster(server, installation) => {
+            input::watch_revisions(server.client, installation, metrics.watch_errors.clone(), beat_of_input, &shutdown)
         }
     };
     let evaluator = follow(args.evaluator_state, &shutdown)?;
@@ -142,6 +146,13 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         let limit = settings.compile.max_module_size;
         tokio::spawn(siblings::serve(listener, keys, Arc::clone(&volume), limit, shutdown.clone()));
     }
+    let record = Arc::new(Record::default());
+    if let Some(path) = &args.broker.broker_socket {
+        let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
+        let services = services(args, &settings, cluster).await;
+        let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
+        tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&record), metrics, shutdown.clone()));
+    }
     let workshop = Arc::new(Workshop::new(volume, sources, compilers, metrics, settings.compile, pins));
     let outside = Outside {
         settings: settings.plan,
@@ -152,6 +163,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         watched_files,
         beat,
         shutdown: shutdown.clone(),
+        record,
     };
     supervise::forever("work", &shutdown, move || work(outside.clone(), Arc::clone(&workshop)));
     shutdown.begun().await;
@@ -160,10 +172,26 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     Ok(())
 }
 
+/// What the broker works with. The API server is the one whose policies are watched; for a folder, that of a kubeconfig if there is one.
+async fn services(args: &Args, settings: &Settings, cluster: Option<ApiServer>) -> Services {
+    let cluster = match cluster {
+        Some(cluster) => Ok(cluster),
+        None => args.input.access.connect("portcullis-loader").await.map_err(|error| error.to_string()),
+    };
+    let fetching = &settings.fetching;
+    Services {
+        registry: Registry::new(Web::new(fetching.web.clone()), fetching.docker.clone()),
+        trust_root: fetching.trust_root.clone(),
+        name_server: fetching.web.name_server,
+        cluster,
+        namespaced: args.broker.namespaced_capability.clone(),
+    }
+}
+
 /// What is watched.
 enum Watched {
     Folder(Directory),
-    Cluster(kube::Client, Installation),
+    Cluster(Box<ApiServer>, Installation),
 }
 
 impl Watched {
@@ -174,7 +202,7 @@ impl Watched {
             Input::Cluster(installation) => {
                 let server = installation.access.connect("portcullis-loader").await;
                 let server = server.map_err(|error| SettingError::new("--kubeconfig", error.to_string()))?;
-                Self::Cluster(server.client, installation.clone())
+                Self::Cluster(Box::new(server), installation.clone())
             }
         })
     }

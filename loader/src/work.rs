@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use portcullis_broker::Record;
 use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program, Reason};
 use portcullis_process::{Beat, Shutdown, StateFeed, random};
 use tokio::sync::{mpsc, watch};
@@ -39,6 +40,8 @@ pub(crate) struct Outside {
     pub(crate) watched_files: Vec<PathBuf>,
     pub(crate) beat: Beat,
     pub(crate) shutdown: Shutdown,
+    /// What the broker may do for policies.
+    pub(crate) record: Arc<Record>,
 }
 
 /// One run of the loop.
@@ -112,10 +115,11 @@ enum Event {
 /// Runs until the shutdown. It begins with what the volume says, so that it may be called again after a panic.
 pub(crate) async fn work(mut outside: Outside, workshop: Arc<Workshop>) {
     let volume = Arc::clone(&workshop.volume);
-    let settings = outside.settings;
+    let (settings, record) = (outside.settings, Arc::clone(&outside.record));
     let restored = blocking(move || {
         let manifest = volume.manifest();
         volume.number_from(manifest.as_ref());
+        manifest.iter().for_each(|manifest| record.publish(manifest));
         Plan::restore(settings, manifest.as_ref(), |candidate| volume.has_artifact_of(candidate), Now::get())
     });
     let Ok(plan) = restored.await else { return };
@@ -198,6 +202,8 @@ impl Work {
             self.workshop.renew();
         }
         if let Some(manifest) = turn.publish {
+            // Before an evaluator can see it: its policies may call at once.
+            self.outside.record.publish(&manifest);
             self.workshop.keep(self.plan.keep());
             self.publishing = true;
             let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());

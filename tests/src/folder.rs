@@ -25,7 +25,7 @@ impl Folder {
         // Programs of other users must be able to reach their own part.
         open_to_all(root.path());
         let folder = Self { root };
-        for name in ["policies", "policies/modules", "volume", "private", "status", "tls"] {
+        for name in ["policies", "policies/modules", "volume", "private", "broker", "status", "tls"] {
             fs::create_dir_all(folder.path(name)).expect("a folder");
         }
         folder

@@ -189,8 +189,10 @@ impl PodSetup {
         let volume = self.volume.to_string_lossy().into_owned();
         let user = self.separate_users.then_some(65_534);
         if let Some(user) = user {
-            std::os::unix::fs::chown(self.root.join("private"), Some(user), Some(user))
-                .expect("only root can run programs as other users");
+            for name in ["private", "broker"] {
+                std::os::unix::fs::chown(self.root.join(name), Some(user), Some(user))
+                    .expect("only root can run programs as other users");
+            }
             open_to_all(&self.volume);
         }
         let launch = |program_: Program, knobs: &Knobs, own: Vec<(&str, String)>, user: Option<u32>| {
@@ -224,11 +226,15 @@ impl PodSetup {
             let mut own = vec![
                 ("--volume", volume.clone()),
                 ("--private-dir", folder("private")),
+                ("--broker-socket", folder("broker/broker.sock")),
                 ("--address", addresses.admission().to_string()),
                 ("--state-address", evaluator_state.clone()),
             ];
             if !self.plain_http {
                 own.push(("--tls-dir", folder("tls")));
+            }
+            if user.is_some() {
+                own.push(("--broker-user", rustix::process::geteuid().as_raw().to_string()));
             }
             launch(Program::Evaluator, knobs, own, user)
         });
@@ -236,8 +242,12 @@ impl PodSetup {
             let mut own = vec![
                 ("--volume", volume.clone()),
                 ("--state-address", loader_state.clone()),
+                ("--broker-socket", folder("broker/broker.sock")),
                 ("--evaluator-state", evaluator_state.clone()),
             ];
+            if let Some(user) = user {
+                own.push(("--evaluator-user", user.to_string()));
+            }
             if !knobs.flags.iter().any(|(flag, _)| flag == "--policies") {
                 own.push(("--dir", folder("policies")));
             }

@@ -23,8 +23,9 @@ const WASM_TARGET: &str = "wasm32-unknown-unknown";
 /// The compiler of Rego guests, as `go run` takes it.
 const OPA: &str = "github.com/open-policy-agent/opa@v1.22.2";
 
-const GUESTS: [Guest; 8] = [
+const GUESTS: [Guest; 9] = [
     Guest { name: "default-resources", language: Language::Rust },
+    Guest { name: "host-capabilities", language: Language::Rust },
     Guest { name: "no-privileged", language: Language::Rust },
     Guest { name: "required-labels", language: Language::Rust },
     Guest { name: "allowed-registries", language: Language::Go },

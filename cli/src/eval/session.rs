@@ -71,6 +71,8 @@ impl Session {
 
         let mut arguments: Vec<OsString> = vec!["--volume".into(), volume.clone().into()];
         arguments.extend(["--private-dir".into(), folder.path().join("private").into()]);
+        let socket = folder.path().join("broker.sock");
+        arguments.extend(["--broker-socket".into(), socket.clone().into()]);
         for flag in ["--address", "--probe-address", "--state-address"] {
             arguments.extend([flag.into(), any.clone()]);
         }
@@ -84,6 +86,7 @@ impl Session {
 
         let mut arguments: Vec<OsString> = vec!["--dir".into(), policies.into()];
         arguments.extend(["--volume".into(), volume.into()]);
+        arguments.extend(["--broker-socket".into(), socket.into()]);
         // Which of the given artifacts is wanted is known only when the module is.
         arguments.extend(["--keep-newest".into(), cache::MOST.to_string().into()]);
         arguments.extend(["--evaluator-state".into(), evaluator_state.to_string().into()]);

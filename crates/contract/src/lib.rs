@@ -8,6 +8,8 @@
 //! Kubernetes clients.
 #![forbid(unsafe_code)]
 
+mod broker;
+mod capability;
 mod digest;
 mod failure;
 mod group;
@@ -23,6 +25,11 @@ mod state;
 mod tenant;
 mod text;
 
+pub use broker::{
+    BROKER_MAX_ERROR, BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall, BrokerOutcome, BrokerReply,
+    FrameError, decode_frame, encode_frame,
+};
+pub use capability::{Capability, UnknownCapability, is_granted};
 pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;
 pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};

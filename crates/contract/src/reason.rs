@@ -184,6 +184,8 @@ reasons! {
     PatchInvalid: Evaluate, Final;
     /// The policy used a capability it has not been granted.
     CapabilityDenied: Evaluate, Final;
+    /// A capability that the policy uses cannot be provided now.
+    CapabilityUnavailable: Evaluate, Retry;
     /// The policy was not asked, as the time that the API server waits was over before its turn.
     EvaluationSkipped: Evaluate, Retry;
     /// More requests than this replica takes on.

@@ -143,6 +143,7 @@ impl Own<'_> {
                 ("--volume", folder("volume")),
                 ("--state-address", state(LOADER_STATE)),
                 ("--evaluator-state", state(EVALUATOR_STATE)),
+                ("--broker-socket", folder("broker.sock")),
                 ("--source-ca", folder("source-ca.pem")),
                 ("--allow-private", "127.0.0.0/8".into()),
                 ("--retry-initial", "200ms".into()),
@@ -152,6 +153,7 @@ impl Own<'_> {
             Program::Evaluator => vec![
                 ("--volume", folder("volume")),
                 ("--private-dir", folder("private")),
+                ("--broker-socket", folder("broker.sock")),
                 ("--tls-dir", folder("tls")),
                 ("--address", SocketAddr::from((self.address, 8443)).to_string()),
                 ("--state-address", state(EVALUATOR_STATE)),

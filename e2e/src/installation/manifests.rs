@@ -42,6 +42,11 @@ fn render() -> String {
         "siblings": { "enabled": true },
         "certificates": { "mode": "external" },
         "uninstall": { "hook": false },
+        // For policies that read objects; no other policy gets anything by it.
+        "rbac": {
+            "contextAwareReads": [{ "apiGroups": [""], "resources": ["limitranges"], "verbs": ["get", "list", "watch"] }],
+            "accessReviews": true,
+        },
     });
     let rendered = helm.template("rig", NAMESPACE, &values);
     assert!(rendered.is_ok(), "the chart does not render:\n{}", rendered.stderr);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
+mod capabilities;
 mod edits;
 mod first_apply;
 mod groups;

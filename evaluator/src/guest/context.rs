@@ -9,6 +9,7 @@ use std::time::Instant;
 use wasmtime::{Memory, ResourceLimiterAsync, TypedFunc};
 
 use super::builtins::{Builtin, Scene};
+use super::host::CallFailures;
 use super::streams::Streams;
 use super::{CallError, Host, Parts};
 use crate::memory::InstanceMemory;
@@ -26,8 +27,8 @@ pub(crate) struct Context {
     pub(super) memory: Option<Memory>,
     /// The policy's rights and log.
     pub(super) host: Arc<Host>,
-    /// Whether the guest was denied a capability.
-    pub(super) denied: bool,
+    /// How the guest's host calls failed.
+    pub(super) host_calls: CallFailures,
     /// waPC: what guest and host hand to each other.
     pub(super) wapc: Exchange,
     /// WASI: arguments and streams.
@@ -44,7 +45,7 @@ impl Context {
             growth: Growth { limits, account, reserved: 0 },
             memory: None,
             host: Arc::clone(host),
-            denied: false,
+            host_calls: CallFailures::default(),
             wapc: Exchange::default(),
             wasi: Streams::default(),
             rego: Rego::default(),

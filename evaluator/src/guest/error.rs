@@ -3,6 +3,8 @@
 use portcullis_contract::{Reason, clean};
 use wasmtime::Trap;
 
+use super::host::CallFailures;
+
 /// Longest text of a guest that an error quotes, in bytes.
 const MAX_QUOTE: usize = 1024;
 
@@ -48,6 +50,9 @@ pub(crate) enum CallError {
     /// It was denied a capability and failed because of that; the text is that of the failure.
     #[error("{0}")]
     Denied(String),
+    /// A capability that it uses could not be provided, and it failed because of that; the text is that of the failure.
+    #[error("{0}")]
+    Unprovided(String),
     /// It asks for what this host does not have.
     #[error("{0}")]
     Unsupported(String),
@@ -68,6 +73,7 @@ impl CallError {
             Self::ReplyTooLarge => Reason::ResponseTooLarge,
             Self::Overloaded(_) => Reason::Overloaded,
             Self::Denied(_) => Reason::CapabilityDenied,
+            Self::Unprovided(_) => Reason::CapabilityUnavailable,
             Self::Unsupported(_) => Reason::ModuleUnsupported,
             Self::Host(_) => Reason::InternalError,
         }
@@ -98,11 +104,16 @@ impl CallError {
         }
     }
 
-    /// The same failure of a guest that was denied a capability before.
-    pub(crate) fn after_denial(self) -> Self {
+    /// The same failure of a guest some of whose host calls failed before.
+    pub(super) fn after(self, failures: &CallFailures) -> Self {
+        let becomes = match failures {
+            CallFailures { denied: true, .. } => Self::Denied,
+            CallFailures { failed: Some(_), .. } => Self::Unprovided,
+            CallFailures { denied: false, failed: None } => return self,
+        };
         match self {
-            Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => Self::Denied(text),
-            Self::Exit(_) => Self::Denied(self.to_string()),
+            Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => becomes(text),
+            Self::Exit(_) => becomes(self.to_string()),
             other => other,
         }
     }
@@ -126,10 +137,24 @@ mod tests {
         assert!(matches!(CallError::of(&wasmtime::Error::msg("deadline exceeded")), CallError::Host(_)));
     }
 
+    fn denied() -> CallFailures {
+        CallFailures { denied: true, failed: None }
+    }
+
+    #[test]
+    fn what_failed_before_is_the_cause() {
+        let trap = || CallError::Trap("unreachable".into());
+        assert_eq!(trap().after(&CallFailures::default()), trap());
+        assert_eq!(trap().after(&denied()).reason(), Reason::CapabilityDenied);
+        let failed = CallFailures { denied: false, failed: Some("net/v1/dns_lookup_host: no".into()) };
+        assert_eq!(trap().after(&failed).reason(), Reason::CapabilityUnavailable);
+        assert_eq!(CallError::TimedOut.after(&failed), CallError::TimedOut);
+    }
+
     #[test]
     fn a_limit_stays_one_whatever_was_refused_before() {
         let error = CallError::Limit("too much".into());
-        assert_eq!(error.clone().after_denial(), error);
+        assert_eq!(error.clone().after(&denied()), error);
         assert_eq!(error.reason(), Reason::EvaluationTrapped);
     }
 

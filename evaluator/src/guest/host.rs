@@ -1,22 +1,24 @@
 //! Calls of a guest to its host (docs/design/policy-abi.md, section 8).
 //!
-//! Only the log exists so far. Grants are checked all the same, and first: a guest without a right learns that, and not whether the
-//! capability exists.
+//! Grants are checked first: a guest without a right learns that, and not whether the capability exists.
 
-use super::Host;
-use super::linear_memory::{OutOfBounds, slice};
+use std::time::Instant;
+
+use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted};
+use wasmtime::Caller;
+
+use super::linear_memory::{OutOfBounds, parts, slice};
+use super::{CallError, Context, Host};
+use crate::capability::certificate;
+use crate::capability::link::{BrokerAnswer, Caller as BrokerCaller, LinkFailure};
 
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;
+/// Longest error text for a guest, in bytes.
+const MAX_TEXT: usize = 900;
 
-/// The known namespaces and their operations.
-const CAPABILITIES: &[(&str, &[&str])] = &[
-    ("oci", &["v1/verify", "v2/verify", "v1/manifest_digest", "v1/oci_manifest", "v1/oci_manifest_config"]),
-    ("net", &["v1/dns_lookup_host"]),
-    ("crypto", &["v1/is_certificate_trusted"]),
-    ("kubernetes", &["list_resources_by_namespace", "list_resources_all", "get_resource", "can_i"]),
-    ("tracing", &["log"]),
-];
+/// The namespaces that exist; a guest that names another learns so.
+const NAMESPACES: &[&str] = &["oci", "net", "crypto", "kubernetes", "tracing"];
 
 /// The capabilities that a policy may use: `*`, prefixes ending in `/*`, exact paths. Empty grants nothing.
 #[derive(Debug, Clone, Default)]
@@ -27,78 +29,160 @@ impl Grants {
     pub(crate) fn new(patterns: &[String]) -> Self {
         Self(patterns.to_vec())
     }
+}
 
-    fn allow(&self, path: &str) -> bool {
-        self.0.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some("") => true,
-            Some(prefix) => prefix.ends_with('/') && path.starts_with(prefix),
-            None => pattern == path,
-        })
-    }
+/// How host calls of one guest failed.
+#[derive(Debug, Default)]
+pub(super) struct CallFailures {
+    /// Whether a right was missing.
+    pub(super) denied: bool,
+    /// The last capability that could not be provided, and why.
+    pub(super) failed: Option<String>,
 }
 
 /// A call as it lies in the guest's memory.
-pub(super) struct Call<'a> {
+struct Call<'a> {
     binding: &'a [u8],
     namespace: &'a [u8],
     operation: &'a [u8],
     payload: &'a [u8],
 }
 
+/// What a guest gets: the reply, or an error text.
+pub(super) type Reply = Result<Vec<u8>, String>;
+
+/// Answers the call at these four pairs of pointer and length.
+///
+/// # Errors
+/// When a pointer leads out of the guest's memory, and when there is no memory for the reply: both end the guest.
+pub(super) async fn call(
+    caller: &mut Caller<'_, Context>,
+    function: &str,
+    pairs: [(i32, i32); 4],
+) -> wasmtime::Result<Reply> {
+    let (memory, context) = parts(caller)?;
+    let call = Call::read(memory, pairs).map_err(|_| {
+        let text = format!("{function}: a pointer leads out of the guest's memory");
+        wasmtime::Error::new(CallError::Trap(text))
+    })?;
+    let admitted = call.admit(&context.host.grants, &mut context.host_calls);
+    let capability = match admitted {
+        Ok(Capability::Log) => {
+            context.host.log.event(call.payload);
+            return Ok(Ok(Vec::new()));
+        }
+        Ok(capability) => capability,
+        Err(text) => return Ok(Err(text)),
+    };
+    if call.payload.len() > BROKER_MAX_PAYLOAD {
+        return Ok(Err(format!(
+            "Callback evaluation failure: the request for '{capability}' has {} bytes, the limit is {BROKER_MAX_PAYLOAD}",
+            call.payload.len()
+        )));
+    }
+    let payload = call.payload.to_vec();
+    context.growth.reserve(bytes(payload.len())).await.map_err(wasmtime::Error::new)?;
+    let reply = provide(&context.host, context.deadline, capability, &payload).await;
+    match reply {
+        Ok(answer) => {
+            // Taken from the instance's budget before it is copied.
+            context.growth.reserve(bytes(payload.len() + answer.len())).await.map_err(wasmtime::Error::new)?;
+            Ok(Ok(answer.to_vec()))
+        }
+        Err(LinkFailure::Denied(text)) => {
+            context.host_calls.denied = true;
+            Ok(Err(text))
+        }
+        Err(LinkFailure::Failed(text)) => {
+            context.host_calls.failed = Some(format!("{capability}: {text}"));
+            Ok(Err(text))
+        }
+    }
+}
+
+/// A reply, and what is held as long as it is not copied.
+enum Provided {
+    Here(Vec<u8>),
+    Broker(BrokerAnswer),
+}
+
+impl std::ops::Deref for Provided {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Here(bytes) => bytes,
+            Self::Broker(answer) => &answer.bytes,
+        }
+    }
+}
+
+async fn provide(
+    host: &Host,
+    deadline: Instant,
+    capability: Capability,
+    payload: &[u8],
+) -> Result<Provided, LinkFailure> {
+    let failed = |text: &str| LinkFailure::Failed(format!("Callback evaluation failure: {text}"));
+    if !capability.needs_broker() {
+        return certificate::is_trusted(payload).map(Provided::Here).map_err(|text| failed(&clean(&text, MAX_TEXT)));
+    }
+    let Some(broker) = &host.broker else {
+        return Err(failed("this evaluator has no connection to a loader; start it with --broker-socket"));
+    };
+    let caller = BrokerCaller { policy: &host.policy, generation: host.generation, deadline };
+    broker.call(&caller, capability, payload).await.map(Provided::Broker)
+}
+
 impl<'a> Call<'a> {
-    /// Reads the four pairs of pointer and length.
-    pub(super) fn read(memory: &'a [u8], pairs: [(i32, i32); 4]) -> Result<Self, OutOfBounds> {
+    fn read(memory: &'a [u8], pairs: [(i32, i32); 4]) -> Result<Self, OutOfBounds> {
         let [binding, namespace, operation, payload] = pairs.map(|(ptr, len)| slice(memory, ptr, len));
         Ok(Self { binding: binding?, namespace: namespace?, operation: operation?, payload: payload? })
     }
 
-    /// The reply, or the error text for the guest. Sets `denied` if a right was missing.
-    pub(super) fn run(&self, host: &Host, denied: &mut bool) -> Result<Vec<u8>, String> {
+    /// The capability, if the policy may use it and it exists; else the error text for the guest.
+    fn admit(&self, grants: &Grants, failures: &mut CallFailures) -> Result<Capability, String> {
         let [binding, namespace, operation] = [self.binding, self.namespace, self.operation].map(name);
         if binding != "kubewarden" {
             return Err(format!("unknown binding: {binding}"));
         }
         let path = format!("{namespace}/{operation}");
-        if namespace != "tracing" && !host.grants.allow(&path) {
-            *denied = true;
+        if namespace != "tracing" && !is_granted(&grants.0, &path) {
+            failures.denied = true;
             return Err(format!(
                 "Policy has not been granted access to the '{path}' host capability. The violation has been reported."
             ));
         }
-        let Some((_, operations)) = CAPABILITIES.iter().find(|(known, _)| *known == namespace) else {
+        if !NAMESPACES.contains(&namespace.as_str()) {
             return Err(format!("unknown namespace: {namespace}"));
-        };
-        if !operations.contains(&operation.as_str()) {
-            return Err(format!("unknown operation: {operation}"));
         }
-        if namespace == "tracing" {
-            host.log.event(self.payload);
-            return Ok(Vec::new());
-        }
-        Err(format!("Callback evaluation failure: this release does not offer the host capability '{path}' yet"))
+        Capability::from_path(&path).ok_or_else(|| format!("unknown operation: {operation}"))
     }
 }
 
 fn name(bytes: &[u8]) -> String {
-    portcullis_contract::clean(&String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MAX_NAME)]), MAX_NAME)
+    clean(&String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MAX_NAME)]), MAX_NAME)
+}
+
+fn bytes(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn call(grants: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Vec<u8>, String>, bool) {
+    fn call(grants: &[&str], binding: &str, namespace: &str, operation: &str) -> (Result<Capability, String>, bool) {
         let grants: Vec<_> = grants.iter().map(|&pattern| pattern.to_owned()).collect();
-        let host = Host::test(&grants);
         let call = Call {
             binding: binding.as_bytes(),
             namespace: namespace.as_bytes(),
             operation: operation.as_bytes(),
             payload: b"{}",
         };
-        let mut denied = false;
-        let result = call.run(&host, &mut denied);
-        (result, denied)
+        let mut failures = CallFailures::default();
+        let result = call.admit(&Grants::new(&grants), &mut failures);
+        (result, failures.denied)
     }
 
     fn error(grants: &[&str], binding: &str, namespace: &str, operation: &str) -> String {
@@ -118,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_log_needs_no_grant() {
-        assert_eq!(call(&[], "kubewarden", "tracing", "log"), (Ok(Vec::new()), false));
+        assert_eq!(call(&[], "kubewarden", "tracing", "log"), (Ok(Capability::Log), false));
     }
 
     #[test]
@@ -137,18 +221,6 @@ mod tests {
             for grants in [&[][..], &["*"]] {
                 assert!(error(grants, binding, namespace, operation).len() <= 1024);
             }
-        }
-    }
-
-    #[test]
-    fn patterns() {
-        let allow = |pattern: &str, path| Grants(vec![pattern.to_owned()]).allow(path);
-        assert!(allow("*", "oci/v1/verify"));
-        assert!(allow("oci/*", "oci/v1/verify"));
-        assert!(allow("oci/v1/*", "oci/v1/verify"));
-        assert!(allow("oci/v1/verify", "oci/v1/verify"));
-        for pattern in ["oci", "oci*", "oci/v1", "oci/v2/*", "", "net/*"] {
-            assert!(!allow(pattern, "oci/v1/verify"), "{pattern}");
         }
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use portcullis_contract::{Candidate, Digest, ExecutionMode};
 use wasmtime::Module;
 
-use crate::guest::{CallError, Guest, Host, Operation, Parts};
+use crate::guest::{CallError, Guest, Host, Operation, Parts, Reply};
 use crate::verdict::offload;
 use crate::verdict::{EvaluationError, TIMED_OUT, Verdict};
 use crate::verdict::{rego, reply};
@@ -76,11 +76,13 @@ impl Loaded {
         let (account, _hold) = self.host.account(deadline);
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
-        let mode = self.mode;
-        if is_rego(mode) {
-            return offload::work(reply.len() + request.len(), move || rego::verdict(&reply, mode, &request)).await;
-        }
-        offload::work(reply.len(), move || reply::verdict(&reply, mode)).await
+        let (mode, Reply { bytes, failed_capability }) = (self.mode, reply);
+        let verdict = if is_rego(mode) {
+            offload::work(bytes.len() + request.len(), move || rego::verdict(&bytes, mode, &request)).await
+        } else {
+            offload::work(bytes.len(), move || reply::verdict(&bytes, mode)).await
+        };
+        verdict.map(|verdict| verdict.after_failed_capability(failed_capability))
     }
 
     /// Whether it can judge a request that is no AdmissionReview.
@@ -126,7 +128,11 @@ fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
         CallError::ReplyTooLarge => format!("internal server error: invalid response from policy: {error}"),
         CallError::Overloaded(text) => text.clone(),
         // A command's own words on standard error are its whole message.
-        CallError::Guest(said) | CallError::Denied(said) if mode == ExecutionMode::Wasi => said.clone(),
+        CallError::Guest(said) | CallError::Denied(said) | CallError::Unprovided(said)
+            if mode == ExecutionMode::Wasi =>
+        {
+            said.clone()
+        }
         _ if is_rego(mode) => format!("internal server error: {error}"),
         _ => format!("internal server error: Guest call failure: {error}"),
     };
@@ -156,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_refused_capability_is_the_reason_of_what_follows() {
-        let error = CallError::Guest("Policy has not been granted".into()).after_denial();
+        let error = CallError::Denied("Policy has not been granted".into());
         assert_eq!(evaluation_error(&error, ExecutionMode::KubewardenWapc).reason, Reason::CapabilityDenied);
     }
 }

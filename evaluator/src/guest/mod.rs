@@ -9,16 +9,16 @@
 //! | --- | --- | --- |
 //! | request and settings, which the guest reads | the largest body and the largest settings | never built |
 //! | reply: of `__guest_response`, or standard output | 8 MiB: the largest body with room for more | `ResponseTooLarge` |
-//! | replies of host calls that a command has not read | 64 KiB | trap |
-//! | last reply or error of a host call, waPC | one text of 1 KiB | never built |
+//! | payload and reply of a host call | 1 MiB and 8 MiB, taken from the instance's memory budget | error |
+//! | replies of host calls that a command has not read | one, or 64 KiB of several; taken from the same | trap |
 //! | error text of a guest | 64 KiB | dropped |
 //! | standard error, and standard output where it is no reply | 64 KiB | dropped |
 //! | a log event while it is decoded | 16 KiB | logged as it is, cut |
 //! | one poll | 1,024 subscriptions | refused |
 //! | arguments and result of a builtin, Rego | 2 MiB of JSON; taken from the instance's memory budget | error |
 //!
-//! A host call does a bounded amount of work and returns to the guest, where the deadline is checked: a guest that calls its host for
-//! ever ends with its deadline, like one that loops.
+//! A host call does a bounded amount of work, or waits without a thread and no longer than the deadline. Then it returns to the guest, where
+//! the deadline is checked: a guest that calls its host for ever ends with its deadline, like one that loops.
 
 mod builtins;
 mod context;
@@ -45,8 +45,10 @@ pub(crate) use parts::Parts;
 use std::sync::Arc;
 use std::time::Instant;
 
+use portcullis_contract::PolicyId;
 use wasmtime::{Instance, Store, Trap, UpdateDeadline};
 
+use crate::capability::BrokerLink;
 use crate::fair::claimant::Claimant;
 use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
 
@@ -66,30 +68,45 @@ pub(crate) struct Host {
     /// The memory of its instances, and the policy that takes it.
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) who: Arc<Claimant>,
+    /// Which policy and generation it is.
+    pub(crate) policy: PolicyId,
+    pub(crate) generation: i64,
+    /// The way to what this program cannot do itself; none without a broker.
+    pub(crate) broker: Option<Arc<BrokerLink>>,
+}
+
+/// What a guest replied.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// Its bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// A capability that could not be provided before it replied, and why.
+    pub(crate) failed_capability: Option<String>,
+}
+
+impl From<Vec<u8>> for Reply {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, failed_capability: None }
+    }
 }
 
 impl Host {
     /// The same host for another generation.
     pub(crate) fn renumbered(&self, generation: i64) -> Self {
-        let (memory, who) = (Arc::clone(&self.memory), Arc::clone(&self.who));
-        Self { grants: self.grants.clone(), log: self.log.renumbered(generation), memory, who }
+        Self {
+            grants: self.grants.clone(),
+            log: self.log.renumbered(generation),
+            memory: Arc::clone(&self.memory),
+            who: Arc::clone(&self.who),
+            policy: self.policy.clone(),
+            generation,
+            broker: self.broker.clone(),
+        }
     }
 
     /// An account for an instance that must have ended at `deadline`.
     pub(crate) fn account(&self, deadline: Instant) -> (InstanceMemory, Arc<MemoryHold>) {
         self.memory.account(&self.who, deadline)
-    }
-
-    /// A host that grants nothing else, for tests.
-    #[cfg(test)]
-    pub(crate) fn test(grants: &[String]) -> Self {
-        let metrics = crate::metrics::Metrics::new().expect("registers");
-        Self {
-            grants: Grants::new(grants),
-            log: GuestLog::test(),
-            memory: GuestMemory::new(crate::memory::MemoryPlan::unlimited(), &metrics),
-            who: Claimant::new(&"cluster/a".parse().expect("an id")),
-        }
     }
 }
 
@@ -114,11 +131,11 @@ impl Guest {
         payload: Parts,
         deadline: Instant,
         account: InstanceMemory,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<Reply, CallError> {
         match self {
             Self::Wapc(guest) => guest.call(host, operation, payload, deadline, account).await,
             Self::Wasi(guest) => guest.call(host, operation, payload, deadline, account).await,
-            Self::Rego(guest) => guest.call(host, operation, payload, deadline, account).await,
+            Self::Rego(guest) => guest.call(host, operation, payload, deadline, account).await.map(Reply::from),
         }
     }
 }

@@ -8,8 +8,8 @@ use crate::guest::{CallError, Host, MAX_REPLY, Parts};
 
 /// Bytes of standard error that are kept; what follows is dropped. It is for the log, which takes no more in a second.
 const MAX_STDERR: usize = 64 << 10;
-/// Replies of host calls that wait to be read, in bytes. A guest reads each before it asks again, and the longest is an
-/// error text of a kilobyte, so this is many times what any guest needs.
+/// Replies of host calls that wait to be read, in bytes; a single one may be longer. A guest reads each before it asks again, so this is
+/// many times what any guest needs.
 const MAX_UNREAD: usize = 64 << 10;
 
 /// Arguments and streams of one instance.
@@ -39,13 +39,18 @@ impl Streams {
     /// # Errors
     /// When too much is there that was not read.
     pub(crate) fn push_reply(&mut self, reply: &[u8]) -> Result<(), CallError> {
-        if reply.len() > MAX_UNREAD - self.replies.len() {
+        if !self.replies.is_empty() && self.replies.len() + reply.len() > MAX_UNREAD {
             return Err(CallError::Limit(format!(
                 "replies of host calls that the guest did not read grew beyond their limit of {MAX_UNREAD} bytes"
             )));
         }
         self.replies.extend(reply);
         Ok(())
+    }
+
+    /// Bytes of replies that wait to be read.
+    pub(crate) fn unread(&self) -> usize {
+        self.replies.len()
     }
 
     /// What was written to standard output.
@@ -128,7 +133,7 @@ mod tests {
         let taken = (0..).take_while(|_| streams.push_reply(b"x").is_ok()).count();
         assert_eq!(taken, MAX_UNREAD);
         let Err(CallError::Limit(text)) = streams.push_reply(b"x") else { panic!("there is room") };
-        assert!(text.contains("65536 bytes"), "{text}");
+        assert!(text.contains(&format!("{MAX_UNREAD} bytes")), "{text}");
         assert!(streams.replies.capacity() <= 2 * MAX_UNREAD, "{}", streams.replies.capacity());
         // Who reads may ask on for ever.
         let mut buffer = vec![0; 2 << 20];
@@ -138,6 +143,9 @@ mod tests {
             assert_eq!(streams.read(&mut buffer), 2);
         }
         assert!(streams.replies.capacity() <= 2 * MAX_UNREAD, "{}", streams.replies.capacity());
+        // A single one may be as long as a reply can be, and the next has to wait until it is read.
+        assert_eq!(streams.push_reply(&buffer[..1 << 20]), Ok(()));
+        assert!(streams.push_reply(b"x").is_err());
     }
 
     #[test]

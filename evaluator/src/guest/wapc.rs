@@ -8,7 +8,7 @@ use wasmtime::{Caller, InstancePre, Linker, ModuleExport, Store, TypedFunc};
 use super::context::Limits;
 use super::error::quote;
 use super::linear_memory::{OutOfBounds, index, parts, slice, slice_mut, write};
-use super::{CallError, Context, Host, MAX_REPLY, Operation, Parts, host, instantiate, store};
+use super::{CallError, Context, Host, MAX_REPLY, Operation, Parts, Reply, host, instantiate, store};
 use crate::memory::InstanceMemory;
 
 /// Largest error text of a guest that is kept, in bytes; the rest is dropped. Of what is kept, a kilobyte is quoted.
@@ -32,7 +32,7 @@ impl WapcGuest {
         payload: Parts,
         deadline: Instant,
         account: InstanceMemory,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<Reply, CallError> {
         let mut context = Context::new(host, self.limits, deadline, account);
         context.wapc.operation = match operation {
             Operation::Validate => "validate",
@@ -43,8 +43,8 @@ impl WapcGuest {
         let result = self.run(&mut store).await;
         store.data_mut().wasi.log_rest(host);
         match result {
-            Err(error) if store.data().denied => Err(error.after_denial()),
-            result => result,
+            Err(error) => Err(error.after(&store.data().host_calls)),
+            Ok(bytes) => Ok(Reply { bytes, failed_capability: store.data_mut().host_calls.failed.take() }),
         }
     }
 
@@ -128,29 +128,25 @@ pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()
         context.wapc.error = Some(text[..text.len().min(MAX_ERROR)].to_vec());
         Ok(())
     })?;
-    linker.func_wrap(
+    linker.func_wrap_async(
         module,
         "__host_call",
         |mut caller: Caller<'_, Context>,
-         bd: i32,
-         bd_len: i32,
-         ns: i32,
-         ns_len: i32,
-         op: i32,
-         op_len: i32,
-         ptr: i32,
-         len: i32| {
-            let (memory, context) = parts(&mut caller)?;
-            let call = host::Call::read(memory, [(bd, bd_len), (ns, ns_len), (op, op_len), (ptr, len)])
-                .map_err(|error| outside("__host_call", error))?;
-            let result = call.run(&context.host, &mut context.denied);
-            let exchange = &mut context.wapc;
-            let success = i32::from(result.is_ok());
-            (exchange.host_reply, exchange.host_error) = match result {
-                Ok(reply) => (Some(reply), None),
-                Err(text) => (None, Some(text)),
-            };
-            Ok::<_, wasmtime::Error>(success)
+         (bd, bd_len, ns, ns_len, op, op_len, ptr, len): (i32, i32, i32, i32, i32, i32, i32, i32)| {
+            Box::new(async move {
+                let pairs = [(bd, bd_len), (ns, ns_len), (op, op_len), (ptr, len)];
+                let exchange = &mut caller.data_mut().wapc;
+                // Those before go first: there is never more than one.
+                (exchange.host_reply, exchange.host_error) = (None, None);
+                let reply = host::call(&mut caller, "__host_call", pairs).await?;
+                let exchange = &mut caller.data_mut().wapc;
+                let success = i32::from(reply.is_ok());
+                match reply {
+                    Ok(reply) => exchange.host_reply = Some(reply),
+                    Err(text) => exchange.host_error = Some(text),
+                }
+                Ok::<_, wasmtime::Error>(success)
+            })
         },
     )?;
     linker.func_wrap(module, "__host_response_len", |caller: Caller<'_, Context>| {

@@ -7,8 +7,7 @@ use wasmtime::{Caller, InstancePre, Linker, Store};
 
 use super::context::Limits;
 use super::error::quote;
-use super::linear_memory::parts;
-use super::{CallError, Context, Host, Operation, Parts, host, instantiate, store};
+use super::{CallError, Context, Host, Operation, Parts, Reply, host, instantiate, store};
 use crate::memory::InstanceMemory;
 
 /// A command, linked.
@@ -25,7 +24,7 @@ impl WasiGuest {
         payload: Parts,
         deadline: Instant,
         account: InstanceMemory,
-    ) -> Result<Vec<u8>, CallError> {
+    ) -> Result<Reply, CallError> {
         let mut context = Context::new(host, self.limits, deadline, account);
         let argument = match operation {
             Operation::Validate => "validate",
@@ -34,16 +33,18 @@ impl WasiGuest {
         context.wasi.command(argument, payload);
         let mut store = store(&self.pre, context);
         let result = run(&self.pre, &mut store).await;
-        let denied = store.data().denied;
+        let failures = std::mem::take(&mut store.data_mut().host_calls);
         let streams = &mut store.data_mut().wasi;
         let said = quote(streams.stderr().trim_ascii());
         streams.log_rest(host);
         match result {
-            Ok(()) | Err(CallError::Exit(0)) => Ok(streams.take_stdout()),
+            Ok(()) | Err(CallError::Exit(0)) => {
+                Ok(Reply { bytes: streams.take_stdout(), failed_capability: failures.failed })
+            }
             // What a command says about its own end is its error text; one that says nothing gets the host's words.
             Err(error @ (CallError::Exit(_) | CallError::Trap(_))) => {
                 let error = if said.is_empty() { error } else { CallError::Guest(said) };
-                Err(if denied { error.after_denial() } else { error })
+                Err(error.after(&failures))
             }
             Err(error) => Err(error),
         }
@@ -62,29 +63,23 @@ async fn run(pre: &InstancePre<Context>, store: &mut Store<Context>) -> Result<(
 /// to the guest's standard input.
 pub(super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     for module in ["host", "kubewarden:javy/host"] {
-        linker.func_wrap(
+        linker.func_wrap_async(
             module,
             "call",
             |mut caller: Caller<'_, Context>,
-             bd: i32,
-             bd_len: i32,
-             ns: i32,
-             ns_len: i32,
-             op: i32,
-             op_len: i32,
-             ptr: i32,
-             len: i32| {
-                let (memory, context) = parts(&mut caller)?;
-                let call =
-                    host::Call::read(memory, [(bd, bd_len), (ns, ns_len), (op, op_len), (ptr, len)]).map_err(|_| {
-                        let text = "host.call: a pointer leads out of the guest's memory".to_owned();
-                        wasmtime::Error::new(CallError::Trap(text))
-                    })?;
-                let result = call.run(&context.host, &mut context.denied);
-                let failure = i32::from(result.is_err());
-                let reply = result.unwrap_or_else(String::into_bytes);
-                context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
-                Ok::<_, wasmtime::Error>(failure)
+             (bd, bd_len, ns, ns_len, op, op_len, ptr, len): (i32, i32, i32, i32, i32, i32, i32, i32)| {
+                Box::new(async move {
+                    let pairs = [(bd, bd_len), (ns, ns_len), (op, op_len), (ptr, len)];
+                    let reply = host::call(&mut caller, "host.call", pairs).await?;
+                    let failure = i32::from(reply.is_err());
+                    let reply = reply.unwrap_or_else(String::into_bytes);
+                    let context = caller.data_mut();
+                    context.wasi.push_reply(&reply).map_err(wasmtime::Error::new)?;
+                    // Beside what was not read before, which is kept too.
+                    let unread = u64::try_from(context.wasi.unread() + reply.len()).unwrap_or(u64::MAX);
+                    context.growth.reserve(unread).await.map_err(wasmtime::Error::new)?;
+                    Ok::<_, wasmtime::Error>(failure)
+                })
             },
         )?;
     }

@@ -50,6 +50,21 @@ pub struct Verdict {
     pub warnings: Option<Vec<String>>,
 }
 
+/// The audit annotation of a denial before which a capability failed, in case the denial is because of that.
+const FAILED_CAPABILITY: &str = "capability-unavailable";
+
+impl Verdict {
+    /// The same verdict of a guest that went on after a capability could not be provided.
+    pub(crate) fn after_failed_capability(mut self, failure: Option<String>) -> Self {
+        if let Some(failure) = failure.filter(|_| !self.accepted) {
+            let annotations = self.audit_annotations.get_or_insert_default();
+            annotations
+                .insert(FAILED_CAPABILITY.to_owned(), portcullis_contract::clean(&failure, EvaluationError::MAX_TEXT));
+        }
+        self
+    }
+}
+
 /// The text for an evaluation beyond its time limit; docs/design/policy-abi.md, section 11, fixes it.
 pub(crate) const TIMED_OUT: &str = "Policy execution interrupted because it exceeded the allowed execution time";
 

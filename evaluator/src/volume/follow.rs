@@ -11,6 +11,7 @@ use portcullis_engine::RunningEngine;
 use portcullis_process::{Beat, Latch, Shutdown, StateFeed};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
+use crate::capability::BrokerLink;
 use crate::guest::Guests;
 use crate::http::path_keys::AcceptedKeys;
 use crate::lanes::Lanes;
@@ -43,6 +44,8 @@ pub struct Follow {
     pub start_gate: Duration,
     /// The time limit of a policy that sets none.
     pub policy_timeout: Duration,
+    /// The way to the broker; none without one.
+    pub broker: Option<Arc<BrokerLink>>,
     /// For how long too many evaluations of a policy must fail before the state says so.
     pub error_window: Duration,
     /// The keys of webhook paths, which the state reports; none if paths have no keys.
@@ -132,6 +135,7 @@ impl Follow {
             guests,
             lanes: Arc::clone(&self.lanes),
             policy_timeout: self.policy_timeout,
+            broker: self.broker.clone(),
         };
         let watch = Watch::start(self.volume.clone(), self.poll_interval, self.metrics.watch_polling.clone())?;
         Ok((watch, loading))

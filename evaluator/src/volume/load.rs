@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use portcullis_contract::{Candidate, ExecutionMode, PolicyId, Reason, clean};
 
+use crate::capability::BrokerLink;
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::Loaded;
 use crate::guest::{CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
@@ -78,6 +79,8 @@ pub(crate) struct Loading {
     pub(crate) lanes: Arc<Lanes>,
     /// The time limit of a policy that sets none.
     pub(crate) policy_timeout: Duration,
+    /// The way to the broker; none without one.
+    pub(crate) broker: Option<Arc<BrokerLink>>,
 }
 
 impl Loading {
@@ -103,6 +106,9 @@ impl Loading {
             log: GuestLog::new(id.clone(), candidate.generation, metrics),
             memory: Arc::clone(self.lanes.memory()),
             who,
+            policy: id.clone(),
+            generation: candidate.generation,
+            broker: self.broker.clone(),
         });
         let seconds = candidate.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let timeout = seconds.unwrap_or(self.policy_timeout);
@@ -122,7 +128,7 @@ impl Loading {
         let (guest, host, who) = (Arc::clone(guest), Arc::clone(host), Arc::clone(&host.who));
         let call = self.lanes.load(&who, timeout, move |deadline| async move {
             let (account, _hold) = host.account(deadline);
-            guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await
+            guest.call(&host, Operation::ValidateSettings, payload, deadline, account).await.map(|reply| reply.bytes)
         });
         let reply = call.await.unwrap_or_else(|error| {
             Err(match error {
@@ -171,7 +177,7 @@ fn judge(reply: Result<Vec<u8>, CallError>, mode: ExecutionMode) -> Result<(), L
         Err(CallError::Overloaded(text)) => return Err(LoadError::NoMemory(text)),
         Err(CallError::Unsupported(text)) => return Err(LoadError::Unsupported(text)),
         Err(CallError::Host(text)) => return Err(LoadError::Start(quote(&format!("Initialization failed: {text}")))),
-        Err(error @ (CallError::Guest(_) | CallError::Denied(_))) if is_wasi => {
+        Err(error @ (CallError::Guest(_) | CallError::Denied(_) | CallError::Unprovided(_))) if is_wasi => {
             return Err(LoadError::SettingsCheck(quote(&error.to_string())));
         }
         Err(error) => {

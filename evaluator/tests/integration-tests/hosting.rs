@@ -34,7 +34,7 @@ async fn granted_and_unknown_calls_say_what_is_missing() {
         ("unknown_capability", "unknown namespace: weather"),
         (
             "ungranted_capability",
-            "Callback evaluation failure: this release does not offer the host capability 'oci/v1/manifest_digest' yet",
+            "Callback evaluation failure: this evaluator has no connection to a loader; start it with --broker-socket",
         ),
     ] {
         assert_eq!(rig(Policy::guest(ID, guest).grants(&["*"])).await.denial(ID).await, text, "{guest}");

@@ -60,6 +60,7 @@ impl Rig {
             metrics: metrics.clone(),
         };
         let follow = Follow {
+            broker: None,
             volume: rig.volume.path().to_owned(),
             private_dir: rig.private.path().to_owned(),
             private_size: None,

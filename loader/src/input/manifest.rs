@@ -130,7 +130,8 @@ pub(super) fn judge(
         if spec.rollback_to.is_some() && matches!(place, Place::Folder(_)) {
             return Err(invalid("spec.rollbackTo: a folder keeps no revisions; restore the file instead".to_owned()));
         }
-        super::capability::check(&spec.host_capabilities).map_err(|text| invalid(format!("spec.{text}")))?;
+        portcullis_contract::Capability::check_patterns(&spec.host_capabilities)
+            .map_err(|text| invalid(format!("spec.{text}")))?;
         let settings = settings(taken, deep_settings.is_some())?;
         let reference = match place {
             Place::Folder(folder) => Reference::parse(&module, folder)?,

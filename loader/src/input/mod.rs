@@ -2,7 +2,6 @@
 //!
 //! A folder makes them, or a watch of revisions in Kubernetes.
 
-mod capability;
 mod directory;
 mod json;
 mod kubernetes;

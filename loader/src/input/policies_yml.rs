@@ -79,7 +79,8 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
             return Err(invalid("timeoutEvalSeconds: want at least 1".to_owned()));
         }
         let host_capabilities = fields.host_capabilities.unwrap_or_default();
-        super::capability::check(&host_capabilities).map_err(|error| invalid(error.to_string()))?;
+        portcullis_contract::Capability::check_patterns(&host_capabilities)
+            .map_err(|error| invalid(error.to_string()))?;
         let is_settings = too_deep.first().is_some_and(|key| key == "settings");
         if !too_deep.is_empty() && !is_settings {
             return Err(invalid(format!("{} is nested too deep", too_deep.join("."))));

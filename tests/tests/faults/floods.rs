@@ -154,7 +154,9 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
         flood.visits() > 4096 && pod.metric("portcullis_connections_closed_total") > 1000.0
     });
     // A connection that makes room for another still counts until its own task has ended.
-    eventually("no more connections than the limit", || (pod.metric("portcullis_connections") <= CAP as f64).then_some(()));
+    eventually("no more connections than the limit", || {
+        (pod.metric("portcullis_connections") <= CAP as f64).then_some(())
+    });
     let told = pod
         .evaluator()
         .logs()

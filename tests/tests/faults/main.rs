@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod abuse;
+mod capabilities;
 mod clock;
 mod compiling;
 mod fetching;

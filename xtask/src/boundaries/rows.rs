@@ -7,7 +7,7 @@ use crate::files::TextFile;
 
 /// Rows that this version answers for.
 const ROWS: &str = "L01-L27 \
-    M01-M09 M11-M13 M15-M18 M20-M26 M28 \
+    M01-M09 M11-M13 M15-M18 M20-M28 \
     S01-S06 \
     V01-V22 \
     E01-E18 \
@@ -15,8 +15,9 @@ const ROWS: &str = "L01-L27 \
     W01-W16 \
     K01-K12 \
     R01-R32 \
-    X01-X06 X08-X10 \
-    Z01-Z20";
+    X01-X10 \
+    Z01-Z20 \
+    B01-B06";
 
 const UNTESTED: &str = "tests/faults/untested.txt";
 

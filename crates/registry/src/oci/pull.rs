@@ -42,6 +42,14 @@ impl Registry {
     /// # Errors
     /// When it cannot be had, is too large, is another, or none of a module.
     pub async fn manifest(&self, image: &Image) -> Result<Manifest, FetchError> {
+        Manifest::parse(self.manifest_bytes(image).await?.0)
+    }
+
+    /// The manifest of any image, or its index: the bytes, checked against the digest that the image names, and their digest.
+    ///
+    /// # Errors
+    /// When it cannot be had, is too large, or is another.
+    pub async fn manifest_bytes(&self, image: &Image) -> Result<(Vec<u8>, Digest), FetchError> {
         // A tag is the registry's word for a content; a digest is checked below.
         let redirects = if image.digest.is_some() { Redirects::Anywhere } else { Redirects::Allowed };
         let answer = self.get(image, &format!("manifests/{}", image.pointer()), MANIFESTS, redirects).await?;
@@ -53,7 +61,7 @@ impl Registry {
                 let text = format!("{} gave a manifest with the digest {digest} for {wanted}", image.host);
                 Err(FetchError::new(Reason::DigestMismatch, text))
             }
-            _ => Manifest::parse(bytes),
+            _ => Ok((bytes, digest)),
         }
     }
 

@@ -190,7 +190,15 @@ impl Requirement {
     /// # Errors
     /// When the signer makes no sense.
     pub fn signer(signer: Signer) -> Result<Self, RequirementError> {
-        Self { api_version: None, all_of: Some(vec![signer]), any_of: None }.checked()
+        Self::all_of(vec![signer])
+    }
+
+    /// All of these signers.
+    ///
+    /// # Errors
+    /// When there is none, or one makes no sense.
+    pub fn all_of(signers: Vec<Signer>) -> Result<Self, RequirementError> {
+        Self { api_version: None, all_of: Some(signers), any_of: None }.checked()
     }
 
     /// All signers that are named, those of `anyOf` last.

@@ -1,0 +1,200 @@
+//! Which calls are answered, and by what.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use portcullis_contract::{BrokerCall, BrokerOutcome, Capability};
+use tokio::time::timeout;
+
+use crate::cache::{Answer, Answers};
+use crate::dns::Names;
+use crate::kubernetes::{Cluster, Read};
+use crate::oci::Images;
+use crate::record::{Grants, Record};
+use crate::share::Shares;
+use crate::{Metrics, ProvideError, Services};
+
+/// Longest time for a call, whatever the evaluator says.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// How often what no policy needs any longer is looked for.
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// Everything that a call may need.
+pub(crate) struct Admission {
+    record: Arc<Record>,
+    namespaced: Vec<String>,
+    shares: Shares,
+    answers: Answers,
+    images: Images,
+    names: Names,
+    cluster: Cluster,
+    metrics: Metrics,
+}
+
+impl Admission {
+    pub(crate) fn new(services: Services, record: Arc<Record>, metrics: Metrics) -> Self {
+        Self {
+            cluster: Cluster::new(services.cluster, Arc::clone(&record), metrics.clone()),
+            record,
+            namespaced: services.namespaced,
+            shares: Shares::default(),
+            answers: Answers::default(),
+            images: Images::new(services.registry, services.trust_root),
+            names: Names::new(services.name_server),
+            metrics,
+        }
+    }
+
+    /// Answers a call, in its time.
+    pub(crate) async fn answer(&self, call: &BrokerCall, payload: Bytes) -> Answer {
+        self.metrics.running.inc();
+        let late = || ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.capability));
+        let limit = Duration::from_millis(call.millis).min(LONGEST);
+        let answer = timeout(limit, self.provide(call, payload)).await.unwrap_or_else(|_| Err(late()));
+        self.metrics.running.dec();
+        let outcome = match answer.as_ref().map_err(ProvideError::outcome) {
+            Ok(_) => "done",
+            Err(BrokerOutcome::Denied) => "denied",
+            Err(_) => "failed",
+        };
+        self.metrics.calls.with_label_values(&[call.capability.path(), outcome]).inc();
+        answer
+    }
+
+    /// Gives up what no policy needs any longer. Never returns.
+    pub(crate) async fn sweep(&self) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            self.cluster.sweep();
+        }
+    }
+
+    async fn provide(&self, call: &BrokerCall, payload: Bytes) -> Answer {
+        let unknown =
+            || ProvideError::failed(format!("the loader does not know generation {} of this policy", call.generation));
+        let grants = self.record.grants(&call.policy, call.generation).ok_or_else(unknown)?;
+        grants.check(&call.policy, call.capability, &self.namespaced)?;
+        let read = if call.capability.is_of_cluster() { Some(self.admit_read(call, &grants, &payload)?) } else { None };
+        let _share = self.shares.take(&call.policy).await;
+        match (call.capability, read) {
+            (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(read)).await,
+            (capability, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(read))).await,
+            (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
+            (capability, None) => {
+                let images = &self.images;
+                self.answers.get(capability, payload.clone(), Box::pin(images.provide(capability, &payload))).await
+            }
+        }
+    }
+
+    /// Reads what is asked of the API server, and checks the right to it.
+    fn admit_read(&self, call: &BrokerCall, grants: &Grants, payload: &[u8]) -> Result<Read, ProvideError> {
+        let read = Read::parse(call.capability, payload)?;
+        if let Some(kind) = read.kind() {
+            grants.check_kind(&call.policy, kind)?;
+        }
+        // Who may do what elsewhere is no business of a namespace.
+        if let (Some(own), Some(asked)) = (call.policy.namespace(), read.namespace_of_review())
+            && own != asked
+        {
+            return Err(ProvideError::OtherNamespace);
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_registry::oci::Registry;
+    use portcullis_registry::{Guard, Web, WebSettings};
+
+    use super::*;
+    use crate::record::tests::manifest;
+
+    /// A broker without any network, for one policy.
+    fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str]) -> Admission {
+        let record = Arc::new(Record::default());
+        record.publish(&manifest(&[(policy, 1, grants, kinds)]));
+        let second = Duration::from_secs(1);
+        let web = Web::new(WebSettings {
+            header: second,
+            total: second,
+            lowest_rate: 1,
+            authorities: None,
+            plain_hosts: Default::default(),
+            allowed: Vec::new(),
+            guard: Guard::new(Vec::new()),
+            sources: None,
+            name_server: Some(([127, 0, 0, 1], 9).into()),
+            user_agent: "test",
+        });
+        let services = Services {
+            registry: Registry::new(web, None),
+            trust_root: None,
+            name_server: Some(([127, 0, 0, 1], 9).into()),
+            cluster: Err("there is no kubeconfig".to_owned()),
+            namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
+        };
+        let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
+        Admission::new(services, record, metrics)
+    }
+
+    async fn ask(admission: &Admission, policy: &str, capability: Capability, payload: &'static str) -> Answer {
+        let call =
+            BrokerCall { number: 1, policy: policy.parse().expect("an id"), generation: 1, capability, millis: 2000 };
+        admission.answer(&call, Bytes::from_static(payload.as_bytes())).await
+    }
+
+    const LIST_PODS: &str = r#"{"api_version": "v1", "kind": "Pod"}"#;
+
+    #[tokio::test]
+    async fn nothing_is_asked_without_both_grants() {
+        let all = admission("cluster/a", &["*"], &["Namespace"], &[]);
+        let denied = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("denied");
+        assert_eq!(
+            denied.to_string(),
+            "Policy has not been granted access to Kubernetes v1/Pod resources. The violation has been reported."
+        );
+        let none = admission("cluster/a", &[], &["Pod"], &[]);
+        let denied = ask(&none, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("denied");
+        assert_eq!(denied, ProvideError::NotGranted("kubernetes/list_resources_all"));
+        let error = ask(&all, "cluster/b", Capability::ListAll, LIST_PODS).await.expect_err("unknown");
+        assert_eq!(error.outcome(), BrokerOutcome::Failed, "{error}");
+    }
+
+    #[tokio::test]
+    async fn without_a_cluster_the_guest_learns_why() {
+        let all = admission("cluster/a", &["*"], &["Pod"], &[]);
+        let error = ask(&all, "cluster/a", Capability::ListAll, LIST_PODS).await.expect_err("no cluster").to_string();
+        assert!(error.contains("kube::Client was not initialized properly: there is no kubeconfig"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_namespace_asks_about_itself_only() {
+        let policy = "namespaced/team/a";
+        let admission = admission(policy, &["*"], &["Pod"], &["kubernetes/*"]);
+        let denied = ask(&admission, policy, Capability::ListAll, LIST_PODS).await.expect_err("denied");
+        assert!(matches!(denied, ProvideError::KindNotGranted(_)), "{denied}");
+        let review = r#"{"subject_access_review": {"user": "u", "resource_attributes":
+            {"namespace": "other", "resource": "pods", "verb": "get"}}, "disable_cache": true}"#;
+        assert_eq!(ask(&admission, policy, Capability::CanI, review).await, Err(ProvideError::OtherNamespace));
+        let cluster_wide = r#"{"subject_access_review": {"user": "u", "resource_attributes":
+            {"resource": "nodes", "verb": "get"}}, "disable_cache": true}"#;
+        assert_eq!(ask(&admission, policy, Capability::CanI, cluster_wide).await, Err(ProvideError::OtherNamespace));
+        let own = r#"{"subject_access_review": {"user": "u", "resource_attributes":
+            {"namespace": "team", "resource": "pods", "verb": "get"}}, "disable_cache": true}"#;
+        let error = ask(&admission, policy, Capability::CanI, own).await.expect_err("no cluster");
+        assert_eq!(error.outcome(), BrokerOutcome::Failed);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_said() {
+        let all = admission("cluster/a", &["*"], &["Pod"], &[]);
+        for capability in Capability::ALL.iter().filter(|capability| capability.needs_broker()) {
+            let error = ask(&all, "cluster/a", *capability, "{nonsense").await.expect_err("nonsense");
+            assert_eq!(error.outcome(), BrokerOutcome::Failed, "{capability}: {error}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Answers that count for a while, so that a policy which asks the same at each request costs one call.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use moka::Expiry;
+use moka::future::Cache;
+use portcullis_contract::Capability;
+
+use crate::ProvideError;
+
+/// All answers together, in bytes.
+const CAPACITY: u64 = 32 << 20;
+/// What an answer takes beside its bytes.
+const OVERHEAD: usize = 256;
+/// How long what a registry said counts.
+const REGISTRY: Duration = Duration::from_secs(60);
+/// How long what the API server said counts, and every failure.
+const SHORT: Duration = Duration::from_secs(5);
+
+/// An answer, or why there is none.
+pub(crate) type Answer = Result<Bytes, ProvideError>;
+
+/// A question: the capability and the payload.
+type Question = (Capability, Bytes);
+
+/// Answers by question.
+pub(crate) struct Answers(Cache<Question, Answer>);
+
+struct Lifetime;
+
+impl Expiry<Question, Answer> for Lifetime {
+    fn expire_after_create(&self, (capability, _): &Question, answer: &Answer, _: Instant) -> Option<Duration> {
+        Some(lifetime(*capability, answer.is_ok()))
+    }
+}
+
+fn lifetime(capability: Capability, is_ok: bool) -> Duration {
+    use Capability::{OciManifest, OciManifestConfig, OciManifestDigest, OciVerifyV1, OciVerifyV2};
+    match capability {
+        OciVerifyV1 | OciVerifyV2 | OciManifest | OciManifestConfig | OciManifestDigest if is_ok => REGISTRY,
+        _ => SHORT,
+    }
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        let weigh = |(_, payload): &Question, answer: &Answer| {
+            let bytes = answer.as_ref().map_or(1024, Bytes::len);
+            u32::try_from(payload.len() + bytes + OVERHEAD).unwrap_or(u32::MAX)
+        };
+        Self(Cache::builder().max_capacity(CAPACITY).weigher(weigh).expire_after(Lifetime).build())
+    }
+}
+
+impl Answers {
+    /// The answer to a question: one that still counts, or what `find` gives. The same question is asked once at a time.
+    pub(crate) async fn get(&self, capability: Capability, payload: Bytes, find: BoxFuture<'_, Answer>) -> Answer {
+        self.0.get_with((capability, payload), find).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_same_question_is_asked_once() {
+        let (answers, asked) = (Answers::default(), AtomicUsize::new(0));
+        let ask = |payload: &'static str| {
+            let (answers, asked) = (&answers, &asked);
+            async move {
+                let find = async {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                    Ok(Bytes::from_static(b"answer"))
+                };
+                answers.get(Capability::OciManifest, Bytes::from_static(payload.as_bytes()), Box::pin(find)).await
+            }
+        };
+        let (one, other) = tokio::join!(ask("a"), ask("a"));
+        assert_eq!((one.expect("an answer"), other.expect("an answer")), ("answer".into(), "answer".into()));
+        ask("a").await.expect("an answer");
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        ask("b").await.expect("an answer");
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn failures_count_for_a_short_time_only() {
+        assert_eq!(lifetime(Capability::OciVerifyV2, true), REGISTRY);
+        assert_eq!(lifetime(Capability::OciVerifyV2, false), SHORT);
+        assert_eq!(lifetime(Capability::CanI, true), SHORT);
+    }
+}

@@ -1,0 +1,116 @@
+//! The connection to the evaluator: calls come in, replies go out in any order.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{SinkExt as _, StreamExt as _};
+use portcullis_contract::{
+    BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall, BrokerOutcome, BrokerReply, decode_frame,
+    encode_frame,
+};
+use rustix::net::sockopt::socket_peercred;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::admission::Admission;
+use crate::{ProvideError, Socket};
+
+/// The pause between two tries to connect.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Replies that wait to be written. Calls whose reply has no room wait, and the reader goes on.
+const QUEUE: usize = 16;
+/// Most calls at the same time. The evaluator has fewer instances.
+const MOST: usize = 4096;
+
+/// Connects again and again, and answers.
+pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>) {
+    let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    let mut refused = false;
+    loop {
+        if let Some(stream) = connect(&socket.path, user, &mut refused).await {
+            tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
+            answer(stream, &admission).await;
+            tracing::info!("the evaluator ended the connection; connecting again");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStream> {
+    let stream = UnixStream::connect(path).await.ok()?;
+    if socket_peercred(&stream).is_ok_and(|peer| peer.uid.as_raw() == user) {
+        return Some(stream);
+    }
+    if !std::mem::replace(refused, true) {
+        tracing::warn!(socket = %path.display(), user, "the socket belongs to a process of another user and is not used");
+    }
+    None
+}
+
+/// Answers the calls of one connection until it ends.
+async fn answer(stream: UnixStream, admission: &Arc<Admission>) {
+    let codec = LengthDelimitedCodec::builder()
+        .max_frame_length(BROKER_MAX_HEADER + BROKER_MAX_PAYLOAD.max(BROKER_MAX_REPLY))
+        .new_codec();
+    let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
+    let (replies, mut outgoing) = mpsc::channel::<Bytes>(QUEUE);
+    // Dropped with the connection, and with it what runs.
+    let mut calls = JoinSet::new();
+    let write = async move {
+        while let Some(reply) = outgoing.recv().await {
+            if sink.send(reply).await.is_err() {
+                return;
+            }
+        }
+    };
+    let read = async {
+        loop {
+            tokio::select! {
+                Some(_) = calls.join_next() => {}
+                frame = frames.next() => {
+                    let Some(Ok(frame)) = frame else { return };
+                    let frame = frame.freeze();
+                    let Ok((call, start)) = decode_frame::<BrokerCall>(&frame) else {
+                        tracing::warn!("the evaluator sent what is no call; its connection is closed");
+                        return;
+                    };
+                    let (admission, replies) = (Arc::clone(admission), replies.clone());
+                    let is_full = calls.len() >= MOST;
+                    calls.spawn(async move {
+                        let payload = frame.slice(start..);
+                        let answer = match is_full {
+                            true => Err(ProvideError::failed("too many calls are under way")),
+                            false => admission.answer(&call, payload).await,
+                        };
+                        // The connection may have ended.
+                        let _ = replies.send(reply(call.number, answer)).await;
+                    });
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = write => {}
+        () = read => {}
+    }
+}
+
+fn reply(number: u64, answer: Result<Bytes, ProvideError>) -> Bytes {
+    let answer = answer.and_then(|body| match body.len() > BROKER_MAX_REPLY {
+        true => Err(ProvideError::failed(format!(
+            "the reply has {} bytes, the limit is {BROKER_MAX_REPLY}; ask for less, for instance with field_masks",
+            body.len()
+        ))),
+        false => Ok(body),
+    });
+    let (outcome, body) = match answer {
+        Ok(body) => (BrokerOutcome::Done, body),
+        Err(error) => (error.outcome(), Bytes::from(error.to_string())),
+    };
+    let frame = encode_frame(&BrokerReply { number, outcome }, &body);
+    Bytes::from(frame.expect("the header is two plain fields"))
+}

@@ -1,0 +1,44 @@
+//! Why a capability was not provided.
+
+use portcullis_contract::{BROKER_MAX_ERROR, BrokerOutcome, ContextAwareResource, clean};
+
+/// Why a capability was not provided. The texts are for guests; those of upstream are kept where it has some.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProvideError {
+    /// The policy was not granted the capability.
+    #[error("Policy has not been granted access to the '{0}' host capability. The violation has been reported.")]
+    NotGranted(&'static str),
+    /// The installation does not let policies of a namespace have it.
+    #[error(
+        "Policy has not been granted access to the '{0}' host capability. The violation has been reported: policies of a namespace \
+         may not have it; the operator can allow it with --namespaced-capability"
+    )]
+    NotForNamespaces(&'static str),
+    /// The policy was not granted the kind.
+    #[error(
+        "Policy has not been granted access to Kubernetes {}/{} resources. The violation has been reported.",
+        .0.api_version, .0.kind
+    )]
+    KindNotGranted(ContextAwareResource),
+    /// A policy of a namespace asks about another.
+    #[error("Policy has not been granted access to namespaces other than its own. The violation has been reported.")]
+    OtherNamespace,
+    /// Anything else.
+    #[error("Callback evaluation failure: {0}")]
+    Failed(String),
+}
+
+impl ProvideError {
+    /// A failure with a text, which is cleaned and cut.
+    pub fn failed(text: impl std::fmt::Display) -> Self {
+        Self::Failed(clean(&text.to_string(), BROKER_MAX_ERROR - 64))
+    }
+
+    /// What the evaluator is told.
+    pub(crate) fn outcome(&self) -> BrokerOutcome {
+        match self {
+            Self::Failed(_) => BrokerOutcome::Failed,
+            _ => BrokerOutcome::Denied,
+        }
+    }
+}

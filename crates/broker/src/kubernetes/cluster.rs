@@ -1,0 +1,216 @@
+//! The API server, asked for guests.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use kube::api::{DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::{ApiResource, Scope, pinned_kind};
+use kube::{Api, Client};
+use moka::Expiry;
+use moka::future::Cache;
+use portcullis_contract::ContextAwareResource;
+use portcullis_kubernetes::{ApiServer, CallError};
+use serde_json::{Value, json};
+
+use super::mask;
+use super::read::{GetQuery, ListQuery, Read, ReviewQuery};
+use super::watches::{Collection, Watches};
+use crate::cache::Answer;
+use crate::{Metrics, ProvideError, Record};
+
+/// Most kinds whose address is remembered.
+const KINDS: u64 = 1024;
+/// How long the address of a kind counts, and how long that there is none.
+const KNOWN: Duration = Duration::from_secs(300);
+const UNKNOWN: Duration = Duration::from_secs(5);
+
+/// Where the objects of a kind are.
+#[derive(Debug, Clone)]
+struct Place {
+    resource: ApiResource,
+    is_namespaced: bool,
+}
+
+/// The API server, and what is remembered of it.
+pub(crate) struct Cluster {
+    server: Result<ApiServer, String>,
+    places: Cache<ContextAwareResource, Result<Place, ProvideError>>,
+    watches: Watches,
+}
+
+struct PlaceLifetime;
+
+impl Expiry<ContextAwareResource, Result<Place, ProvideError>> for PlaceLifetime {
+    fn expire_after_create(
+        &self,
+        _: &ContextAwareResource,
+        place: &Result<Place, ProvideError>,
+        _: Instant,
+    ) -> Option<Duration> {
+        Some(if place.is_ok() { KNOWN } else { UNKNOWN })
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(server: Result<ApiServer, String>, record: Arc<Record>, metrics: Metrics) -> Self {
+        Self {
+            server,
+            places: Cache::builder().max_capacity(KINDS).expire_after(PlaceLifetime).build(),
+            watches: Watches::new(record, metrics),
+        }
+    }
+
+    /// Answers a call whose right was checked.
+    ///
+    /// # Errors
+    /// When the API server has no such thing, refuses, or does not answer.
+    pub(crate) async fn read(&self, read: Read) -> Answer {
+        match read {
+            Read::List(query) => self.list(query).await,
+            Read::Get(query) => self.get(query).await,
+            Read::Review(query) => self.review(query).await,
+        }
+    }
+
+    /// Ends the watches that are not wanted any longer.
+    pub(crate) fn sweep(&self) {
+        self.watches.sweep();
+    }
+
+    fn client(&self) -> Result<&Client, ProvideError> {
+        let none = |why: &String| ProvideError::failed(format!("kube::Client was not initialized properly: {why}"));
+        self.server.as_ref().map(|server| &server.client).map_err(none)
+    }
+
+    async fn list(&self, query: ListQuery) -> Answer {
+        let client = self.client()?;
+        let Place { resource, is_namespaced } = self.place(&query.kind).await?;
+        let api = match &query.namespace {
+            Some(_) if !is_namespaced => {
+                return Err(ProvideError::failed(format!(
+                    "resource {}/{} is cluster wide. Cannot search for it inside of a namespace",
+                    query.kind.api_version, query.kind.kind
+                )));
+            }
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        self.watches.list(Collection { query, api, resource }).await
+    }
+
+    async fn get(&self, query: GetQuery) -> Answer {
+        let client = self.client()?;
+        let Place { resource, is_namespaced } = self.place(&query.kind).await?;
+        let ContextAwareResource { api_version, kind } = &query.kind;
+        let api: Api<DynamicObject> = match &query.namespace {
+            None if is_namespaced => {
+                let text = format!("Resource {api_version}/{kind} is namespaced, but no namespace was provided");
+                return Err(ProvideError::failed(text));
+            }
+            Some(namespace) if is_namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
+            _ => Api::all_with(client.clone(), &resource),
+        };
+        let name = &query.name;
+        let found = api.get_opt(name).await.map_err(failed)?.ok_or_else(|| {
+            let place = query.namespace.as_ref().map(|namespace| format!(" inside of namespace '{namespace}'"));
+            ProvideError::failed(format!(
+                "Cannot find {api_version}/{kind} named '{name}'{}",
+                place.unwrap_or_default()
+            ))
+        })?;
+        let mut object = serde_json::to_value(found).map_err(ProvideError::failed)?;
+        mask::trim(&mut object);
+        mask::keep(&mut object, &query.masks);
+        Ok(Bytes::from(object.to_string()))
+    }
+
+    async fn review(&self, query: ReviewQuery) -> Answer {
+        let asked = query.subject_access_review;
+        let resource = asked.resource_attributes;
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(asked.user),
+                groups: asked.groups,
+                resource_attributes: Some(ResourceAttributes {
+                    group: resource.group,
+                    name: resource.name,
+                    namespace: resource.namespace,
+                    resource: Some(resource.resource),
+                    subresource: resource.subresource,
+                    verb: Some(resource.verb),
+                    version: resource.version,
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(self.client()?.clone());
+        let answered = api.create(&PostParams::default(), &review).await.map_err(failed)?;
+        let status = answered.status.ok_or_else(|| ProvideError::failed("the API server gave no answer"))?;
+        Ok(Bytes::from(review_reply(status).to_string()))
+    }
+
+    /// Where the objects of a kind are, by discovery.
+    async fn place(&self, kind: &ContextAwareResource) -> Result<Place, ProvideError> {
+        let client = self.client()?;
+        let find = async {
+            let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
+            let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind.kind)).await;
+            match found {
+                Ok((resource, capabilities)) => {
+                    Ok(Place { resource, is_namespaced: capabilities.scope == Scope::Namespaced })
+                }
+                Err(kube::Error::Api(status)) if status.code != 404 => Err(failed(kube::Error::Api(status))),
+                Err(kube::Error::Api(_) | kube::Error::Discovery(_)) => {
+                    let text = format!("Cannot find resource {}/{}", kind.api_version, kind.kind);
+                    Err(ProvideError::failed(text))
+                }
+                Err(error) => Err(failed(error)),
+            }
+        };
+        self.places.get_with(kind.clone(), find).await
+    }
+}
+
+/// A failed call of the API server.
+pub(super) fn failed(error: kube::Error) -> ProvideError {
+    ProvideError::failed(CallError::from(error))
+}
+
+/// A verdict as guests read it; what is absent is left out.
+fn review_reply(status: SubjectAccessReviewStatus) -> Value {
+    let mut reply = json!({ "allowed": status.allowed });
+    if let Some(denied) = status.denied {
+        reply["denied"] = json!(denied);
+    }
+    for (field, text) in [("reason", status.reason), ("evaluationError", status.evaluation_error)] {
+        if let Some(text) = text {
+            reply[field] = json!(text);
+        }
+    }
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_leaves_out_what_is_absent() {
+        let status = SubjectAccessReviewStatus { allowed: true, ..SubjectAccessReviewStatus::default() };
+        assert_eq!(review_reply(status), json!({"allowed": true}));
+        let status = SubjectAccessReviewStatus {
+            allowed: false,
+            denied: Some(true),
+            reason: Some("no".to_owned()),
+            evaluation_error: None,
+        };
+        assert_eq!(review_reply(status), json!({"allowed": false, "denied": true, "reason": "no"}));
+    }
+}

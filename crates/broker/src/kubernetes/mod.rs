@@ -1,0 +1,9 @@
+//! `kubernetes/*`: objects of the API server, and what others may do there.
+
+mod cluster;
+mod mask;
+mod read;
+mod watches;
+
+pub(crate) use self::cluster::Cluster;
+pub(crate) use self::read::Read;

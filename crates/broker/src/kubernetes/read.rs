@@ -1,0 +1,207 @@
+//! What a guest asks of the API server.
+
+use portcullis_contract::{Capability, ContextAwareResource};
+use serde::Deserialize;
+
+use crate::ProvideError;
+
+/// Longest name, selector or mask, in bytes.
+const LONGEST: usize = 4096;
+/// Most masks of one call.
+const MOST_MASKS: usize = 256;
+
+/// A call of `kubernetes/*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// A list of objects.
+    List(ListQuery),
+    /// One object.
+    Get(GetQuery),
+    /// Whether somebody may do something.
+    Review(ReviewQuery),
+}
+
+/// Which objects are listed. Also what tells watches apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ListQuery {
+    /// Their kind.
+    pub kind: ContextAwareResource,
+    /// Their namespace; none for all.
+    pub namespace: Option<String>,
+    pub label_selector: Option<String>,
+    pub field_selector: Option<String>,
+    /// The fields that are kept; empty keeps all.
+    pub masks: Vec<String>,
+}
+
+/// Which object is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GetQuery {
+    pub kind: ContextAwareResource,
+    pub name: String,
+    /// Its namespace; none for objects without one.
+    pub namespace: Option<String>,
+    /// The fields that are kept; empty keeps all.
+    pub masks: Vec<String>,
+    pub disable_cache: bool,
+}
+
+/// Whose rights are asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct ReviewQuery {
+    pub subject_access_review: SubjectAccess,
+    #[serde(default)]
+    pub disable_cache: bool,
+}
+
+/// A user, and what they want to do.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct SubjectAccess {
+    pub user: String,
+    #[serde(default)]
+    pub groups: Option<Vec<String>>,
+    pub resource_attributes: ResourceAttributes,
+}
+
+/// What somebody wants to do with a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct ResourceAttributes {
+    #[serde(default)]
+    pub group: Option<String>,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub namespace: Option<String>,
+    pub resource: String,
+    #[serde(default)]
+    pub subresource: Option<String>,
+    pub verb: String,
+    #[serde(default)]
+    pub version: Option<String>,
+}
+
+/// A list or an object as guests write it.
+#[derive(Deserialize)]
+struct Fields {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    label_selector: Option<String>,
+    #[serde(default)]
+    field_selector: Option<String>,
+    #[serde(default)]
+    field_masks: Option<Vec<String>>,
+    #[serde(default)]
+    disable_cache: bool,
+}
+
+impl Fields {
+    fn texts(&self) -> impl Iterator<Item = &String> {
+        let optional = [&self.name, &self.namespace, &self.label_selector, &self.field_selector];
+        let masks = self.field_masks.iter().flatten();
+        optional.into_iter().flatten().chain([&self.api_version, &self.kind]).chain(masks)
+    }
+}
+
+impl Read {
+    /// Reads the payload of a call.
+    ///
+    /// # Errors
+    /// When it is not of the form, or a part of it is too long.
+    pub(crate) fn parse(capability: Capability, payload: &[u8]) -> Result<Self, ProvideError> {
+        if capability == Capability::CanI {
+            return serde_json::from_slice(payload).map(Self::Review).map_err(ProvideError::failed);
+        }
+        let fields: Fields = serde_json::from_slice(payload).map_err(ProvideError::failed)?;
+        let mut masks = fields.field_masks.clone().unwrap_or_default();
+        if masks.len() > MOST_MASKS || fields.texts().any(|text| text.len() > LONGEST) {
+            let text = format!("want texts of at most {LONGEST} bytes and at most {MOST_MASKS} field_masks");
+            return Err(ProvideError::failed(text));
+        }
+        // Two policies that want the same fields share a watch.
+        masks.sort();
+        masks.dedup();
+        let kind = ContextAwareResource { api_version: fields.api_version, kind: fields.kind };
+        let not_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+        if capability == Capability::GetResource {
+            let name = not_empty(fields.name).ok_or_else(|| ProvideError::failed("missing field `name`"))?;
+            let (namespace, disable_cache) = (not_empty(fields.namespace), fields.disable_cache);
+            return Ok(Self::Get(GetQuery { kind, name, namespace, masks, disable_cache }));
+        }
+        let namespace = not_empty(fields.namespace);
+        let namespace = match (capability, namespace) {
+            (Capability::ListByNamespace, None) => return Err(ProvideError::failed("missing field `namespace`")),
+            (Capability::ListByNamespace, some) => some,
+            _ => None,
+        };
+        let (label_selector, field_selector) = (not_empty(fields.label_selector), not_empty(fields.field_selector));
+        Ok(Self::List(ListQuery { kind, namespace, label_selector, field_selector, masks }))
+    }
+
+    /// The kind that it reads.
+    pub(crate) fn kind(&self) -> Option<&ContextAwareResource> {
+        match self {
+            Self::List(list) => Some(&list.kind),
+            Self::Get(get) => Some(&get.kind),
+            Self::Review(_) => None,
+        }
+    }
+
+    /// The namespace that a question about rights is about: empty for all of them and for what has none.
+    pub(crate) fn namespace_of_review(&self) -> Option<&str> {
+        match self {
+            Self::Review(review) => {
+                Some(review.subject_access_review.resource_attributes.namespace.as_deref().unwrap_or_default())
+            }
+            Self::List(_) | Self::Get(_) => None,
+        }
+    }
+
+    /// Whether earlier answers do not count. Lists have a memory of their own.
+    pub(crate) fn skips_cache(&self) -> bool {
+        match self {
+            Self::List(_) => true,
+            Self::Get(get) => get.disable_cache,
+            Self::Review(review) => review.disable_cache,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(capability: Capability, payload: &str) -> Result<Read, String> {
+        Read::parse(capability, payload.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn lists_differ_by_what_they_select() {
+        let list = |payload| match parse(Capability::ListAll, payload) {
+            Ok(Read::List(list)) => list,
+            other => panic!("{other:?}"),
+        };
+        let pods =
+            list(r#"{"api_version": "v1", "kind": "Pod", "label_selector": null, "field_masks": ["b", "a", "a"]}"#);
+        assert_eq!(
+            pods,
+            list(r#"{"api_version": "v1", "kind": "Pod", "label_selector": "", "field_masks": ["a", "b"]}"#)
+        );
+        assert_eq!(pods.masks, ["a", "b"]);
+        assert_eq!(pods.namespace, None);
+    }
+
+    #[test]
+    fn what_is_missing_or_too_long_is_said() {
+        let error = parse(Capability::ListByNamespace, r#"{"api_version": "v1", "kind": "Pod"}"#).expect_err("refused");
+        assert!(error.contains("namespace"), "{error}");
+        let error = parse(Capability::GetResource, r#"{"api_version": "v1", "kind": "Pod"}"#).expect_err("refused");
+        assert!(error.contains("name"), "{error}");
+        let long = format!(r#"{{"api_version": "v1", "kind": "{}"}}"#, "a".repeat(LONGEST + 1));
+        assert!(parse(Capability::ListAll, &long).is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! Provides what policies ask their host for and the evaluator cannot: registries, name lookups, the API server
+//! (docs/design/policy-abi.md, section 8).
+//!
+//! ```text
+//!  evaluator (listens) ◄── connection ──► admission: grants, shares, cache ──► dns, oci, kubernetes ──► the network
+//!                                             ▲
+//!                                  record of grants, by the loader
+//! ```
+//!
+//! The evaluator is the program that runs strangers' code, so nothing that it says is taken for true but the bytes of a call: grants
+//! are checked again here, against what the loader published. A call has a share of its policy and of its namespace, a time limit, and a
+//! limit of bytes.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod cache;
+mod connection;
+mod dns;
+mod error;
+mod kubernetes;
+mod metrics;
+mod oci;
+mod record;
+mod share;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use portcullis_kubernetes::ApiServer;
+use portcullis_process::Shutdown;
+use portcullis_registry::oci::Registry;
+
+use crate::admission::Admission;
+pub use crate::error::ProvideError;
+pub use crate::metrics::Metrics;
+pub use crate::record::Record;
+
+/// What the broker works with.
+pub struct Services {
+    /// For images: logins, limits and address rules are those for modules.
+    pub registry: Registry,
+    /// `trusted_root.json`, for signers by certificate.
+    pub trust_root: Option<PathBuf>,
+    /// The name server to ask; none for those of the system.
+    pub name_server: Option<SocketAddr>,
+    /// The API server, or why there is none.
+    pub cluster: Result<ApiServer, String>,
+    /// The capabilities that policies of a namespace may have, as patterns; they must be granted in the policy as well.
+    pub namespaced: Vec<String>,
+}
+
+/// The evaluator's socket.
+pub struct Socket {
+    /// Its path.
+    pub path: PathBuf,
+    /// The user that the evaluator runs as; none for this program's own.
+    pub user: Option<u32>,
+}
+
+/// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
+pub async fn run(socket: Socket, services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
+    let admission = Arc::new(Admission::new(services, record, metrics));
+    tokio::select! {
+        () = connection::answer_for_ever(socket, Arc::clone(&admission)) => {}
+        () = admission.sweep() => {}
+        () = shutdown.begun() => {}
+    }
+}

@@ -1,0 +1,47 @@
+//! The broker's metrics, on the loader's port.
+
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+
+/// The broker's metrics.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Calls by capability and outcome.
+    pub(crate) calls: IntCounterVec,
+    /// Calls that are being worked on.
+    pub(crate) running: IntGauge,
+    /// Collections that are watched for policies.
+    pub(crate) watches: IntGauge,
+    /// Bytes of their objects.
+    pub(crate) watched_bytes: IntGauge,
+}
+
+impl Metrics {
+    /// Makes and registers the metrics.
+    ///
+    /// # Errors
+    /// When the registry has others of these names.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let calls = IntCounterVec::new(
+            Opts::new(
+                "portcullis_broker_calls_total",
+                "Calls of policies that the broker answered, by capability and outcome (done, denied, failed)",
+            ),
+            &["capability", "outcome"],
+        )?;
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            prometheus::Result::Ok(gauge)
+        };
+        registry.register(Box::new(calls.clone()))?;
+        Ok(Self {
+            calls,
+            running: gauge("portcullis_broker_calls_running", "Calls of policies that the broker works on")?,
+            watches: gauge("portcullis_broker_watches", "Collections of the API server that are watched for policies")?,
+            watched_bytes: gauge(
+                "portcullis_broker_watched_bytes",
+                "Bytes of the objects that are watched for policies",
+            )?,
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! `oci/*`: digests, manifests and configurations of images, and their signatures.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use portcullis_contract::{Capability, Digest};
+use portcullis_registry::Whole;
+use portcullis_registry::oci::{Image, Registry};
+use portcullis_registry::signature::{self, Requirement, Signer, Subject};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use x509_parser::parse_x509_certificate;
+
+use crate::ProvideError;
+use crate::cache::Answer;
+
+/// Largest configuration of an image, in bytes.
+const MAX_CONFIG: u64 = 4 << 20;
+/// Most signers of one call.
+const MAX_SIGNERS: usize = 100;
+
+/// Images in registries.
+pub(crate) struct Images {
+    registry: Registry,
+    trust_root: Option<PathBuf>,
+}
+
+/// What a guest wants verified: the form of version 2.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type")]
+enum Verify {
+    #[serde(rename = "SigstorePubKeyVerify")]
+    PubKey {
+        image: String,
+        pub_keys: Vec<String>,
+        #[serde(default)]
+        annotations: Option<BTreeMap<String, String>>,
+    },
+    #[serde(rename = "SigstoreKeylessVerify")]
+    Keyless {
+        image: String,
+        keyless: Vec<Identity>,
+        #[serde(default)]
+        annotations: Option<BTreeMap<String, String>>,
+    },
+    #[serde(rename = "SigstoreKeylessPrefixVerify")]
+    KeylessPrefix {
+        image: String,
+        keyless_prefix: Vec<IdentityPrefix>,
+        #[serde(default)]
+        annotations: Option<BTreeMap<String, String>>,
+    },
+    #[serde(rename = "SigstoreGithubActionsVerify")]
+    GithubActions {
+        image: String,
+        owner: String,
+        #[serde(default)]
+        repo: Option<String>,
+        #[serde(default)]
+        annotations: Option<BTreeMap<String, String>>,
+    },
+    #[serde(rename = "SigstoreCertificateVerify")]
+    Certificate {
+        image: String,
+        certificate: Vec<u8>,
+        #[serde(default)]
+        certificate_chain: Option<Vec<Vec<u8>>>,
+        require_rekor_bundle: bool,
+        #[serde(default)]
+        annotations: Option<BTreeMap<String, String>>,
+    },
+}
+
+/// An identity of a signer.
+#[derive(Debug, Deserialize)]
+struct Identity {
+    issuer: String,
+    subject: String,
+}
+
+/// The beginning of an identity.
+#[derive(Debug, Deserialize)]
+struct IdentityPrefix {
+    issuer: String,
+    url_prefix: String,
+}
+
+impl Verify {
+    /// Reads either version. The first has the variant for a key: `{"SigstorePubKeyVerify": {…}}`.
+    fn parse(capability: Capability, payload: &[u8]) -> Result<Self, ProvideError> {
+        if capability == Capability::OciVerifyV2 {
+            return serde_json::from_slice(payload).map_err(ProvideError::failed);
+        }
+        let tagged: BTreeMap<String, Value> = serde_json::from_slice(payload).map_err(ProvideError::failed)?;
+        let want = || ProvideError::failed("want {\"SigstorePubKeyVerify\": {…}} or {\"SigstoreKeylessVerify\": {…}}");
+        let mut variants = tagged.into_iter();
+        let (Some((variant, Value::Object(mut fields))), None) = (variants.next(), variants.next()) else {
+            return Err(want());
+        };
+        if !matches!(variant.as_str(), "SigstorePubKeyVerify" | "SigstoreKeylessVerify") {
+            return Err(want());
+        }
+        fields.insert("type".to_owned(), Value::String(variant));
+        serde_json::from_value(Value::Object(fields)).map_err(ProvideError::failed)
+    }
+
+    /// The image, and the signers that must all have signed it.
+    fn wanted(self) -> Result<(String, Vec<Signer>), ProvideError> {
+        let some = |signers: Vec<Signer>, missing: &str| match signers.len() {
+            0 => Err(ProvideError::failed(missing)),
+            1..=MAX_SIGNERS => Ok(signers),
+            count => Err(ProvideError::failed(format!("{count} signers are named, the limit is {MAX_SIGNERS}"))),
+        };
+        let issuer = |issuer: String, subject: Subject, annotations: &BTreeMap<String, String>| Signer::GenericIssuer {
+            issuer,
+            subject,
+            annotations: annotations.clone(),
+        };
+        match self {
+            Self::PubKey { image, pub_keys, annotations } => {
+                let annotations = annotations.unwrap_or_default();
+                let key = |key| Signer::PubKey { owner: None, key, annotations: annotations.clone() };
+                Ok((image, some(pub_keys.into_iter().map(key).collect(), "Must provide at least one pub key")?))
+            }
+            Self::Keyless { image, keyless, annotations } => {
+                let annotations = annotations.unwrap_or_default();
+                let of = |known: Identity| issuer(known.issuer, Subject::Equal(known.subject), &annotations);
+                Ok((image, some(keyless.into_iter().map(of).collect(), "Must provide keyless info")?))
+            }
+            Self::KeylessPrefix { image, keyless_prefix, annotations } => {
+                let annotations = annotations.unwrap_or_default();
+                let of =
+                    |known: IdentityPrefix| issuer(known.issuer, Subject::UrlPrefix(known.url_prefix), &annotations);
+                Ok((image, some(keyless_prefix.into_iter().map(of).collect(), "Must provide keyless info")?))
+            }
+            Self::GithubActions { owner, .. } if owner.is_empty() => {
+                Err(ProvideError::failed("Must provide owner info"))
+            }
+            Self::GithubActions { image, owner, repo, annotations } => {
+                Ok((image, vec![Signer::GithubAction { owner, repo, annotations: annotations.unwrap_or_default() }]))
+            }
+            Self::Certificate { require_rekor_bundle: true, .. } => Err(ProvideError::failed(
+                "require_rekor_bundle is not supported with a certificate of one's own: a bundle is checked against the trust \
+                 root, for signers that it vouches for",
+            )),
+            Self::Certificate { certificate_chain: Some(_), .. } => Err(ProvideError::failed(
+                "certificate_chain is not supported: check the certificate with crypto/v1/is_certificate_trusted first",
+            )),
+            Self::Certificate { image, certificate, annotations, .. } => {
+                let key = key_of(&certificate)?;
+                Ok((image, vec![Signer::PubKey { owner: None, key, annotations: annotations.unwrap_or_default() }]))
+            }
+        }
+    }
+}
+
+/// The public key of a certificate, in PEM.
+fn key_of(certificate: &[u8]) -> Result<String, ProvideError> {
+    let der = CertificateDer::from_pem_slice(certificate).unwrap_or_else(|_| CertificateDer::from(certificate));
+    let (_, parsed) =
+        parse_x509_certificate(&der).map_err(|error| ProvideError::failed(format!("certificate: {error}")))?;
+    let body = BASE64_STANDARD.encode(parsed.public_key().raw);
+    Ok(format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n"))
+}
+
+impl Images {
+    /// Images of registries that are asked like those of modules.
+    pub(crate) fn new(registry: Registry, trust_root: Option<PathBuf>) -> Self {
+        Self { registry, trust_root }
+    }
+
+    /// Answers a call of `oci/*`.
+    ///
+    /// # Errors
+    /// When the call cannot be read, or the registry does not answer it; a signature that is missing is an error too.
+    pub(crate) async fn provide(&self, capability: Capability, payload: &[u8]) -> Answer {
+        let reply = match capability {
+            Capability::OciVerifyV1 | Capability::OciVerifyV2 => {
+                self.verify(Verify::parse(capability, payload)?).await?
+            }
+            Capability::OciManifestDigest => {
+                let (_, digest) = self.manifest(&image(payload)?).await?;
+                json!({ "digest": digest })
+            }
+            Capability::OciManifest => {
+                let (bytes, _) = self.manifest(&image(payload)?).await?;
+                return Ok(bytes);
+            }
+            _ => self.manifest_and_config(image(payload)?).await?,
+        };
+        Ok(Bytes::from(reply.to_string()))
+    }
+
+    async fn verify(&self, verify: Verify) -> Result<Value, ProvideError> {
+        let (name, signers) = verify.wanted()?;
+        let requirement = Requirement::all_of(signers).map_err(ProvideError::failed)?;
+        let image = parse(&name)?;
+        let (_, digest) = self.manifest(&image).await?;
+        let verified = signature::verify(&self.registry, &image, &digest, &requirement, self.trust_root.as_deref());
+        verified.await.map_err(|error| ProvideError::failed(error.message))?;
+        Ok(json!({ "is_trusted": true, "digest": digest }))
+    }
+
+    /// The manifest of an image, or its index, which must be JSON.
+    async fn manifest(&self, image: &Image) -> Result<(Bytes, Digest), ProvideError> {
+        let found = self.registry.web().in_time(&image.host, self.registry.manifest_bytes(image)).await;
+        let (bytes, digest) = found.map_err(|error| ProvideError::failed(error.message))?;
+        match serde_json::from_slice::<serde::de::IgnoredAny>(&bytes) {
+            Ok(_) => Ok((bytes.into(), digest)),
+            Err(error) => Err(ProvideError::failed(format!("the manifest of {image} is not JSON: {error}"))),
+        }
+    }
+
+    async fn manifest_and_config(&self, mut image: Image) -> Result<Value, ProvideError> {
+        let (bytes, mut digest) = self.manifest(&image).await?;
+        let mut manifest: Value = serde_json::from_slice(&bytes).map_err(ProvideError::failed)?;
+        if let Some(platforms) = manifest.get("manifests") {
+            image.digest = Some(of_this_platform(platforms).ok_or_else(|| {
+                ProvideError::failed(format!("the index of {image} has no image for linux/{}", architecture()))
+            })?);
+            let found = self.manifest(&image).await?;
+            manifest = serde_json::from_slice(&found.0).map_err(ProvideError::failed)?;
+            digest = found.1;
+        }
+        let named = manifest["config"]["digest"].as_str().and_then(|text| text.parse::<Digest>().ok());
+        let named =
+            named.ok_or_else(|| ProvideError::failed(format!("the manifest of {image} names no configuration")))?;
+        let mut body = Whole::new("the configuration", MAX_CONFIG);
+        let fetched = self.registry.web().in_time(&image.host, self.registry.blob(&image, &named, &mut body)).await;
+        fetched.map_err(|error| ProvideError::failed(error.message))?;
+        let (bytes, found) = body.finish();
+        if found != named {
+            let text = format!("{} gave a configuration with the digest {found} for {named}", image.host);
+            return Err(ProvideError::failed(text));
+        }
+        let config: Value = serde_json::from_slice(&bytes).map_err(ProvideError::failed)?;
+        Ok(json!({ "manifest": manifest, "digest": digest, "config": config }))
+    }
+}
+
+/// The payload is the name of an image, a JSON string.
+fn image(payload: &[u8]) -> Result<Image, ProvideError> {
+    parse(&serde_json::from_slice::<String>(payload).map_err(ProvideError::failed)?)
+}
+
+fn parse(name: &str) -> Result<Image, ProvideError> {
+    name.parse().map_err(|error| ProvideError::failed(format!("invalid reference {name:?}: {error}")))
+}
+
+/// The entry of an index for this machine's architecture.
+fn of_this_platform(manifests: &Value) -> Option<Digest> {
+    let is_ours =
+        |entry: &&Value| entry["platform"]["os"] == "linux" && entry["platform"]["architecture"] == architecture();
+    manifests.as_array()?.iter().find(is_ours)?["digest"].as_str()?.parse().ok()
+}
+
+/// The architecture as images name it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(capability: Capability, payload: &Value) -> Result<(String, Vec<Signer>), String> {
+        let verify = Verify::parse(capability, payload.to_string().as_bytes()).map_err(|error| error.to_string())?;
+        verify.wanted().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn both_versions_name_an_image_and_signers() {
+        let fields = json!({"image": "ghcr.io/a/b:1", "pub_keys": ["one", "two"], "annotations": {"env": "prod"}});
+        let mut second = fields.clone();
+        second["type"] = json!("SigstorePubKeyVerify");
+        for (capability, payload) in
+            [(Capability::OciVerifyV1, json!({"SigstorePubKeyVerify": fields})), (Capability::OciVerifyV2, second)]
+        {
+            let (image, signers) = wanted(capability, &payload).expect("can be read");
+            assert_eq!(image, "ghcr.io/a/b:1");
+            let [Signer::PubKey { key, annotations, .. }, Signer::PubKey { .. }] = signers.as_slice() else {
+                panic!("{signers:?}")
+            };
+            assert_eq!((key.as_str(), annotations["env"].as_str()), ("one", "prod"));
+        }
+        let prefix = json!({"type": "SigstoreKeylessPrefixVerify", "image": "a", "annotations": null,
+            "keyless_prefix": [{"issuer": "https://i", "url_prefix": "https://github.com/org"}]});
+        let (_, signers) = wanted(Capability::OciVerifyV2, &prefix).expect("can be read");
+        assert!(matches!(&signers[..], [Signer::GenericIssuer { subject: Subject::UrlPrefix(_), .. }]), "{signers:?}");
+        let github = json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": "o"});
+        let (_, signers) = wanted(Capability::OciVerifyV2, &github).expect("can be read");
+        assert!(matches!(&signers[..], [Signer::GithubAction { repo: None, .. }]), "{signers:?}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_as_upstream_does() {
+        for (payload, text) in [
+            (
+                json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": []}),
+                "Must provide at least one pub key",
+            ),
+            (json!({"type": "SigstoreKeylessVerify", "image": "a", "keyless": []}), "Must provide keyless info"),
+            (json!({"type": "SigstoreGithubActionsVerify", "image": "a", "owner": ""}), "Must provide owner info"),
+            (json!({"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": vec!["k"; 101]}), "the limit is 100"),
+            (json!({"type": "Other", "image": "a"}), "unknown variant"),
+        ] {
+            let error = wanted(Capability::OciVerifyV2, &payload).expect_err(text);
+            assert!(error.contains(text), "{error}");
+        }
+        for payload in
+            [json!({}), json!({"Other": {}}), json!({"SigstoreGithubActionsVerify": {"image": "a", "owner": "o"}})]
+        {
+            assert!(wanted(Capability::OciVerifyV1, &payload).is_err(), "{payload}");
+        }
+    }
+
+    #[test]
+    fn the_image_of_this_platform_is_taken() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let index = json!([
+            {"platform": {"os": "windows", "architecture": architecture()}, "digest": "sha256:no"},
+            {"platform": {"os": "linux", "architecture": architecture()}, "digest": digest},
+        ]);
+        assert_eq!(of_this_platform(&index).map(|found| found.to_string()), Some(digest));
+        assert_eq!(of_this_platform(&json!([])), None);
+        assert_eq!(of_this_platform(&json!({})), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! What policies may do, as the loader published it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use portcullis_contract::{Candidate, Capability, ContextAwareResource, Manifest, PolicyId, is_granted};
+
+use crate::ProvideError;
+
+/// The grants of one generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Grants {
+    capabilities: Vec<String>,
+    kinds: Vec<ContextAwareResource>,
+}
+
+type Published = HashMap<PolicyId, HashMap<i64, Arc<Grants>>>;
+
+/// The grants of all generations that may serve: those of the newest manifest, and of the one before, which evaluators may still follow.
+#[derive(Default)]
+pub struct Record {
+    current: ArcSwap<(Published, Published)>,
+}
+
+impl Record {
+    /// Takes a manifest that is about to be published.
+    pub fn publish(&self, manifest: &Manifest) {
+        let grants = |candidate: &Candidate| {
+            let grants = Grants {
+                capabilities: candidate.host_capabilities.clone(),
+                kinds: candidate.context_aware_resources.clone(),
+            };
+            (candidate.generation, Arc::new(grants))
+        };
+        let newest = manifest.policies.iter().map(|policy| {
+            let generations = policy.candidates.iter().map(grants).collect();
+            (policy.id.clone(), generations)
+        });
+        let newest: Published = newest.collect();
+        let before = self.current.load().0.clone();
+        self.current.store(Arc::new((newest, before)));
+    }
+
+    /// The grants of a generation of a policy.
+    pub(crate) fn grants(&self, policy: &PolicyId, generation: i64) -> Option<Arc<Grants>> {
+        let current = self.current.load();
+        [&current.0, &current.1].into_iter().find_map(|published| published.get(policy)?.get(&generation).cloned())
+    }
+
+    /// The kinds that any policy may read, for what need not be watched any longer.
+    pub(crate) fn reads(&self, kind: &ContextAwareResource) -> bool {
+        let current = self.current.load();
+        let mut all = [&current.0, &current.1].into_iter().flat_map(HashMap::values).flat_map(HashMap::values);
+        all.any(|grants| grants.kinds.contains(kind))
+    }
+}
+
+impl Grants {
+    /// Checks that the policy was granted a capability, and may have been.
+    ///
+    /// # Errors
+    /// When it was not, or may not.
+    pub(crate) fn check(
+        &self,
+        policy: &PolicyId,
+        capability: Capability,
+        namespaced: &[String],
+    ) -> Result<(), ProvideError> {
+        if !is_granted(&self.capabilities, capability.path()) {
+            return Err(ProvideError::NotGranted(capability.path()));
+        }
+        if policy.namespace().is_some() && !is_granted(namespaced, capability.path()) {
+            return Err(ProvideError::NotForNamespaces(capability.path()));
+        }
+        Ok(())
+    }
+
+    /// Checks that the policy may read a kind.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub(crate) fn check_kind(&self, policy: &PolicyId, kind: &ContextAwareResource) -> Result<(), ProvideError> {
+        if self.kinds.contains(kind) && policy.namespace().is_none() {
+            Ok(())
+        } else {
+            Err(ProvideError::KindNotGranted(kind.clone()))
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A manifest with one candidate for each of these: policy, generation, capabilities, kinds of `v1`.
+    pub(crate) fn manifest(candidates: &[(&str, i64, &[&str], &[&str])]) -> Manifest {
+        let policies = candidates.iter().map(|(id, generation, capabilities, kinds)| {
+            let kinds: Vec<_> = kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect();
+            let digest = format!("sha256:{}", "0".repeat(64));
+            json!({
+                "id": id, "uid": "u", "generation": generation, "mode": "protect", "failurePolicy": "Fail", "failures": [],
+                "candidates": [{
+                    "generation": generation, "digest": digest, "executionMode": "wasi", "settings": {}, "mutating": false,
+                    "artifact": {"file": "a", "sha256": digest, "size": 1},
+                    "hostCapabilities": capabilities, "contextAwareResources": kinds,
+                }],
+            })
+        });
+        let policies: Vec<_> = policies.collect();
+        serde_json::from_value(json!({"number": 1, "policies": policies, "groups": []})).expect("a manifest")
+    }
+
+    fn id(text: &str) -> PolicyId {
+        text.parse().expect("an id")
+    }
+
+    #[test]
+    fn a_generation_has_its_own_grants_as_long_as_it_may_serve() {
+        let record = Record::default();
+        let check = |generation| {
+            let grants = record.grants(&id("cluster/a"), generation)?;
+            Some(grants.check(&id("cluster/a"), Capability::CanI, &[]).is_ok())
+        };
+        record.publish(&manifest(&[("cluster/a", 1, &["kubernetes/*"], &[])]));
+        assert_eq!((check(1), check(2)), (Some(true), None));
+        record.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
+        assert_eq!((check(1), check(2)), (Some(true), Some(false)), "evaluators may still follow the one before");
+        record.publish(&manifest(&[("cluster/a", 2, &["oci/*"], &[])]));
+        assert_eq!((check(1), check(2)), (None, Some(false)));
+    }
+
+    #[test]
+    fn policies_of_a_namespace_have_what_the_installation_allows_and_no_kinds() {
+        let record = Record::default();
+        record.publish(&manifest(&[("namespaced/team/a", 1, &["*"], &["Pod"])]));
+        let policy = id("namespaced/team/a");
+        let grants = record.grants(&policy, 1).expect("published");
+        let denied = grants.check(&policy, Capability::DnsLookupHost, &[]).expect_err("denied").to_string();
+        assert!(denied.contains("--namespaced-capability"), "{denied}");
+        assert_eq!(grants.check(&policy, Capability::DnsLookupHost, &["net/*".to_owned()]), Ok(()));
+        let pod = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+        assert!(grants.check_kind(&policy, &pod).is_err());
+        assert!(record.reads(&pod));
+    }
+}

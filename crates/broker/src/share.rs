@@ -1,0 +1,82 @@
+//! How policies share the broker: a policy, a namespace and all together have a number of calls at the same time.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portcullis_contract::{PolicyId, Tenant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Calls of one policy at the same time.
+const POLICY: usize = 8;
+/// Calls of one namespace at the same time; ClusterPolicies together count as one.
+const TENANT: usize = 24;
+/// Calls of all at the same time.
+const ALL: usize = 96;
+
+/// The shares.
+pub(crate) struct Shares {
+    policies: Mutex<HashMap<PolicyId, Arc<Semaphore>>>,
+    tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+    all: Arc<Semaphore>,
+}
+
+/// The right to work on one call.
+pub(crate) struct Share {
+    _permits: [OwnedSemaphorePermit; 3],
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { policies: Mutex::default(), tenants: Mutex::default(), all: Arc::new(Semaphore::new(ALL)) }
+    }
+}
+
+impl Shares {
+    /// Waits for a share. Who waits for its own policy or namespace keeps no other waiting.
+    pub(crate) async fn take(&self, policy: &PolicyId) -> Share {
+        let policy_share = own(&self.policies, policy, POLICY);
+        let tenant_share = own(&self.tenants, &Tenant::of(policy), TENANT);
+        let take = |semaphore: Arc<Semaphore>| async { semaphore.acquire_owned().await.expect("it is never closed") };
+        let permits = [take(policy_share).await, take(tenant_share).await, take(Arc::clone(&self.all)).await];
+        Share { _permits: permits }
+    }
+}
+
+/// The semaphore of one; those that nobody holds are forgotten.
+fn own<K: Clone + Eq + Hash>(all: &Mutex<HashMap<K, Arc<Semaphore>>>, key: &K, permits: usize) -> Arc<Semaphore> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = all.get(key) {
+        return Arc::clone(found);
+    }
+    all.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+    Arc::clone(all.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(permits))))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn id(text: &str) -> PolicyId {
+        text.parse().expect("an id")
+    }
+
+    fn take(shares: &Shares, policy: &str) -> Option<Share> {
+        shares.take(&id(policy)).now_or_never()
+    }
+
+    #[test]
+    fn a_flood_of_one_policy_or_namespace_leaves_room_for_others() {
+        let shares = Shares::default();
+        let flood: Vec<_> = (0..POLICY).map(|_| take(&shares, "namespaced/a/flood").expect("room")).collect();
+        assert!(take(&shares, "namespaced/a/flood").is_none());
+        let more: Vec<_> = (0..100).filter_map(|n| take(&shares, &format!("namespaced/a/p{n}"))).collect();
+        assert_eq!(flood.len() + more.len(), TENANT);
+        assert!(take(&shares, "namespaced/b/other").is_some() && take(&shares, "cluster/c").is_some());
+        drop((flood, more));
+        assert!(take(&shares, "namespaced/a/flood").is_some() && take(&shares, "cluster/new").is_some());
+        assert!(shares.policies.lock().expect("not poisoned").len() < 5, "what nobody holds is forgotten");
+    }
+}

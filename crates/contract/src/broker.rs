@@ -1,0 +1,113 @@
+//! What evaluator and broker say to each other: calls of guests that the evaluator cannot answer itself.
+//!
+//! Both directions carry frames: a length of four bytes (big endian), a header in JSON, a line feed, and a body. The body of a call is
+//! what the guest gave, and that of a reply what it gets.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{Capability, PolicyId};
+
+/// Largest payload of a call, in bytes.
+pub const BROKER_MAX_PAYLOAD: usize = 1 << 20;
+/// Largest reply, in bytes.
+pub const BROKER_MAX_REPLY: usize = 8 << 20;
+/// Largest header of a frame, in bytes.
+pub const BROKER_MAX_HEADER: usize = 4 << 10;
+/// Longest error text in a reply, in bytes.
+pub const BROKER_MAX_ERROR: usize = 900;
+
+/// A guest's call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerCall {
+    /// Tells the calls of one connection apart; the reply has the same.
+    pub number: u64,
+    /// The policy that calls.
+    pub policy: PolicyId,
+    /// Its generation that calls.
+    pub generation: i64,
+    /// What it asks for.
+    pub capability: Capability,
+    /// How long it can wait, in milliseconds.
+    pub millis: u64,
+}
+
+/// The answer to a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerReply {
+    /// That of the call.
+    pub number: u64,
+    /// What the body is.
+    pub outcome: BrokerOutcome,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BrokerOutcome {
+    /// The body is what the guest gets.
+    Done,
+    /// The policy has no right to it; the body is the error text for the guest.
+    Denied,
+    /// It failed; the body is the error text for the guest.
+    Failed,
+}
+
+/// A frame that makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// There is no header, or it is too long.
+    #[error("the frame has no header of at most {BROKER_MAX_HEADER} bytes")]
+    Header,
+    /// The header cannot be read.
+    #[error("failed to read the header of a frame: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The bytes of a frame, without its length.
+///
+/// # Errors
+/// None that these headers can cause.
+pub fn encode_frame(header: &impl Serialize, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
+    let mut frame = serde_json::to_vec(header)?;
+    frame.reserve_exact(1 + body.len());
+    frame.push(b'\n');
+    frame.extend_from_slice(body);
+    Ok(frame)
+}
+
+/// The header of a frame, and where its body begins.
+///
+/// # Errors
+/// When there is no header, or another.
+pub fn decode_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<(T, usize), FrameError> {
+    let head = &frame[..frame.len().min(BROKER_MAX_HEADER)];
+    let end = head.iter().position(|byte| *byte == b'\n').ok_or(FrameError::Header)?;
+    Ok((serde_json::from_slice(&head[..end])?, end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_read() {
+        let call = BrokerCall {
+            number: 7,
+            policy: "cluster/a".parse().expect("an id"),
+            generation: 3,
+            capability: Capability::DnsLookupHost,
+            millis: 1500,
+        };
+        let frame = encode_frame(&call, b"\"a\nb\"").expect("encodes");
+        let (read, body) = decode_frame::<BrokerCall>(&frame).expect("decodes");
+        assert_eq!((read, &frame[body..]), (call, &b"\"a\nb\""[..]));
+    }
+
+    #[test]
+    fn a_frame_without_a_header_is_refused() {
+        assert!(matches!(decode_frame::<BrokerReply>(b""), Err(FrameError::Header)));
+        assert!(matches!(decode_frame::<BrokerReply>(&[b' '; BROKER_MAX_HEADER + 1]), Err(FrameError::Header)));
+        assert!(matches!(decode_frame::<BrokerReply>(b"{}\n"), Err(FrameError::Json(_))));
+    }
+}

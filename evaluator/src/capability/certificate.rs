@@ -1,0 +1,224 @@
+//! `crypto/v1/is_certificate_trusted`: answered in this program, since it needs no connection.
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime, pem::PemObject as _};
+use serde::{Deserialize, Serialize};
+use webpki::{
+    ALL_VERIFICATION_ALGS, EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, anchor_from_trusted_cert,
+};
+use x509_parser::parse_x509_certificate;
+
+/// Most certificates of a chain.
+const MAX_CHAIN: usize = 16;
+
+/// The authorities that Mozilla trusts, as they were when this release was made.
+static MOZILLA: LazyLock<Vec<TrustAnchor<'static>>> = LazyLock::new(|| {
+    let anchors =
+        webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().filter_map(|root| anchor_from_trusted_cert(root).ok());
+    anchors.collect()
+});
+
+/// What a guest asks.
+#[derive(Deserialize)]
+struct Request {
+    cert: Certificate,
+    #[serde(default)]
+    cert_chain: Option<Vec<Certificate>>,
+    /// The time of the check, RFC 3339; empty or absent means now.
+    #[serde(default)]
+    not_after: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Certificate {
+    encoding: Encoding,
+    data: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+enum Encoding {
+    Pem,
+    Der,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Response {
+    trusted: bool,
+    reason: String,
+}
+
+/// Any key usage will do.
+struct AnyUsage;
+
+impl ExtendedKeyUsageValidator for AnyUsage {
+    fn validate(&self, _: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        Ok(())
+    }
+}
+
+/// Answers a guest's question, in JSON.
+///
+/// # Errors
+/// When the question cannot be read, or a certificate of it.
+pub(crate) fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, String> {
+    let request: Request = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+    let trusted = match judge(&request)? {
+        Ok(()) => Response { trusted: true, reason: String::new() },
+        Err(reason) => Response { trusted: false, reason },
+    };
+    serde_json::to_vec(&trusted).map_err(|error| error.to_string())
+}
+
+/// Whether the certificate can be trusted, or why not.
+fn judge(request: &Request) -> Result<Result<(), String>, String> {
+    let chain = request.cert_chain.as_deref();
+    if let Some(chain) = chain.filter(|chain| chain.len() > MAX_CHAIN) {
+        return Err(format!("cert_chain has {} certificates, the limit is {MAX_CHAIN}", chain.len()));
+    }
+    let time = match request.not_after.as_deref() {
+        None | Some("") => Timestamp::now(),
+        Some(text) => text.parse().map_err(|error| format!("Timestamp not_after is not in RFC3339 format: {error}"))?,
+    };
+    let certificate = request.cert.der()?;
+    if let Err(reason) = within_validity(&certificate, time)? {
+        return Ok(Err(reason));
+    }
+    let seconds = u64::try_from(time.as_second()).unwrap_or_default();
+    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+    let Some(chain) = chain else {
+        let verified = verify(&certificate, &MOZILLA, &[], at);
+        return Ok(verified.map_err(|error| format!("Certificate not trusted: {error}")));
+    };
+    let chain = chain.iter().map(Certificate::der).collect::<Result<Vec<_>, _>>()?;
+    let not_trusted = || Err("Certificate is not trusted by the provided cert chain".to_owned());
+    // The root comes last.
+    let Some((root, intermediates)) = chain.split_last() else { return Ok(not_trusted()) };
+    let anchor =
+        anchor_from_trusted_cert(root).map_err(|error| format!("the last certificate of cert_chain: {error}"))?;
+    Ok(verify(&certificate, &[anchor], intermediates, at).or_else(|_| not_trusted()))
+}
+
+fn verify(
+    certificate: &CertificateDer<'_>,
+    anchors: &[TrustAnchor<'_>],
+    intermediates: &[CertificateDer<'_>],
+    time: UnixTime,
+) -> Result<(), webpki::Error> {
+    let certificate = EndEntityCert::try_from(certificate)?;
+    let path = certificate.verify_for_usage(ALL_VERIFICATION_ALGS, anchors, intermediates, time, AnyUsage, None, None);
+    path.map(drop)
+}
+
+fn within_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<Result<(), String>, String> {
+    let (_, parsed) = parse_x509_certificate(certificate).map_err(|error| format!("cert: {error}"))?;
+    let (validity, time) = (parsed.validity(), time.as_second());
+    Ok(if time > validity.not_after.timestamp() {
+        Err("Certificate is being used after its expiration date".to_owned())
+    } else if time < validity.not_before.timestamp() {
+        Err("Certificate is being used before its validity date".to_owned())
+    } else {
+        Ok(())
+    })
+}
+
+impl Certificate {
+    fn der(&self) -> Result<CertificateDer<'_>, String> {
+        match self.encoding {
+            Encoding::Der => Ok(CertificateDer::from(self.data.as_slice())),
+            Encoding::Pem => CertificateDer::from_pem_slice(&self.data)
+                .map_err(|error| format!("a certificate is not in PEM: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    struct Chain {
+        leaf: rcgen::Certificate,
+        middle: rcgen::Certificate,
+        root: rcgen::Certificate,
+    }
+
+    fn authority(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+    }
+
+    fn chain() -> Chain {
+        let keys = [0; 3].map(|_| KeyPair::generate().expect("a key"));
+        let root = authority("root").self_signed(&keys[0]).expect("a root");
+        let of_root = Issuer::new(authority("root"), &keys[0]);
+        let middle = authority("middle").signed_by(&keys[1], &of_root).expect("an intermediate");
+        let mut params = CertificateParams::new(["leaf.example".to_owned()]).expect("a name");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
+        let leaf = params.signed_by(&keys[2], &Issuer::new(authority("middle"), &keys[1])).expect("a leaf");
+        Chain { leaf, middle, root }
+    }
+
+    fn pem(certificate: &rcgen::Certificate) -> Value {
+        json!({"encoding": "Pem", "data": certificate.pem().as_bytes()})
+    }
+
+    fn ask(request: &Value) -> Value {
+        let reply = is_trusted(request.to_string().as_bytes()).expect("a reply");
+        serde_json::from_slice(&reply).expect("JSON")
+    }
+
+    #[test]
+    fn a_chain_leads_to_its_root() {
+        let Chain { leaf, middle, root } = chain();
+        let der = json!({"encoding": "Der", "data": leaf.der().as_ref()});
+        for cert in [pem(&leaf), der] {
+            let request = json!({"cert": cert, "cert_chain": [pem(&middle), pem(&root)], "not_after": ""});
+            assert_eq!(ask(&request), json!({"trusted": true, "reason": ""}));
+        }
+    }
+
+    #[test]
+    fn what_does_not_lead_there_is_not_trusted() {
+        let (Chain { leaf, middle, root }, other) = (chain(), chain());
+        for cert_chain in [vec![], vec![pem(&root)], vec![pem(&middle), pem(&other.root)]] {
+            let reply = ask(&json!({"cert": pem(&leaf), "cert_chain": cert_chain}));
+            let reason = "Certificate is not trusted by the provided cert chain";
+            assert_eq!(reply, json!({"trusted": false, "reason": reason}));
+        }
+        let reply = ask(&json!({"cert": pem(&leaf)}));
+        assert!(reply["reason"].as_str().expect("text").starts_with("Certificate not trusted: "), "{reply}");
+    }
+
+    #[test]
+    fn the_time_of_the_check_may_be_given() {
+        let Chain { leaf, middle, root } = chain();
+        for (time, reason) in [
+            ("1970-01-02T00:00:00Z", "Certificate is being used before its validity date"),
+            ("9000-01-01T00:00:00Z", "Certificate is being used after its expiration date"),
+        ] {
+            let request = json!({"cert": pem(&leaf), "cert_chain": [pem(&middle), pem(&root)], "not_after": time});
+            assert_eq!(ask(&request), json!({"trusted": false, "reason": reason}));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        let Chain { leaf, root, .. } = chain();
+        let long = vec![pem(&root); MAX_CHAIN + 1];
+        for request in [
+            json!({}),
+            json!({"cert": {"encoding": "Pem", "data": [1, 2, 3]}}),
+            json!({"cert": {"encoding": "Der", "data": [1, 2, 3]}}),
+            json!({"cert": pem(&leaf), "not_after": "yesterday"}),
+            json!({"cert": pem(&leaf), "cert_chain": long}),
+        ] {
+            assert!(is_trusted(request.to_string().as_bytes()).is_err(), "{request}");
+        }
+    }
+}

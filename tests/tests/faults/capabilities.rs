@@ -1,0 +1,261 @@
+//! Sections 5, 12 and 15: what policies ask their host for, and the broker that provides it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::Reason;
+use portcullis_tests::{
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually,
+};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+
+use crate::resolving::NameServer;
+
+const ASKS: &str = "cluster/asks";
+
+/// A policy that makes these calls and denies, with the answers in annotations.
+fn asks(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
+    policy
+        .example("host-capabilities")
+        .spec("hostCapabilities", json!(grants))
+        .spec("timeoutEvalSeconds", 5)
+        .settings(json!({ "calls": calls }))
+}
+
+fn raw(capability: &str, payload: &Value) -> Value {
+    let (namespace, operation) = capability.split_once('/').expect("a path");
+    json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
+}
+
+fn ask(pod: &Pod, id: &str) -> Verdict {
+    pod.ask(id, &Review::pod()).verdict()
+}
+
+fn in_team() -> Review {
+    Review::pod().with("/namespace", "team")
+}
+
+/// The answers to a policy's calls.
+fn lines(verdict: &Verdict) -> Vec<String> {
+    assert!(!verdict.allowed, "{verdict:?}");
+    let answers = (0..).map_while(|number| verdict.annotations.get(&format!("call-{number}")));
+    answers.cloned().collect()
+}
+
+fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
+    Pod::on(folder).loader("--source-ca", registry.ca_file())
+}
+
+#[test]
+fn promise_policies_ask_registries_name_servers_and_for_trust_in_certificates() {
+    let (registry, names) = (Registry::tls(), NameServer::new([192, 0, 2, 7]));
+    names.answer_one_of(1);
+    let (ours, theirs) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+    let (digest, layer) = registry.push("apps/web:v1", b"not a module, for all the registry knows");
+    registry.sign("apps/web", &digest, &ours);
+    let image = format!("{}/apps/web:v1", registry.host());
+    let authority = Authority::shared();
+    let certificate = authority.identity(&["web.example"]).certificate;
+    let folder = Folder::empty();
+    let calls = json!([
+        {"lookupHost": "web.example"},
+        {"manifestDigest": image},
+        {"manifest": image},
+        raw("oci/v1/oci_manifest_config", &json!(image)),
+        {"verifyKeys": {"image": image, "keys": [ours.public_key_pem()]}},
+        raw("oci/v1/verify", &json!({"SigstorePubKeyVerify": {"image": image, "pub_keys": [ours.public_key_pem()]}})),
+        {"verifyKeys": {"image": image, "keys": [theirs.public_key_pem()]}},
+        {"verifyCertificate": {"certificate": certificate, "chain": [authority.pem]}},
+    ]);
+    folder.put(&asks(Policy::cluster("asks"), &["oci/*", "net/v1/*", "crypto/*"], &calls));
+    let pod = pod_with(&folder, &registry).loader("--name-server", names.address).start();
+    pod.wait_current(ASKS, 1);
+    let answers = lines(&ask(&pod, ASKS));
+    let answer =
+        |number: usize| serde_json::from_str::<Value>(&answers[number]).unwrap_or_else(|_| panic!("{answers:#?}"));
+    assert_eq!(answer(0), json!({"ips": ["192.0.2.7"]}));
+    assert_eq!(answer(1), json!({ "digest": digest }));
+    assert_eq!(answer(2)["layers"][0]["digest"], json!(layer));
+    assert_eq!((&answer(3)["digest"], &answer(3)["config"]), (&json!(digest), &json!({})));
+    for number in [4, 5] {
+        assert_eq!(answer(number), json!({"is_trusted": true, "digest": digest}));
+    }
+    assert!(answers[6].starts_with("error: ") && answers[6].contains("Callback evaluation failure"), "{}", answers[6]);
+    assert_eq!(answer(7), json!("True"));
+    // What a registry said counts for a while.
+    let given = registry.manifests_given();
+    assert_eq!(lines(&ask(&pod, ASKS)), answers);
+    assert_eq!(registry.manifests_given(), given, "nothing was asked again");
+}
+
+#[test]
+fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
+    let source = Source::https();
+    let image = format!("{}/apps/web:v1", source.host());
+    let folder = Folder::with_canary();
+    let calls = json!([
+        {"manifestDigest": image},
+        {"lookupHost": "web.example"},
+        raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"})),
+    ]);
+    folder.put(&asks(Policy::cluster("asks"), &[], &calls));
+    // Granted, but for the kind.
+    let list = json!([raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"}))]);
+    let kinds = json!([{"apiVersion": "v1", "kind": "Pod"}]);
+    folder.put(&asks(Policy::cluster("reads"), &["*"], &list).spec("contextAwareResources", kinds));
+    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(ASKS, 1);
+    for line in lines(&ask(&pod, ASKS)) {
+        assert!(line.contains("Policy has not been granted access to the '"), "{line}");
+    }
+    pod.wait_current("cluster/reads", 1);
+    let verdict = ask(&pod, "cluster/reads");
+    assert!(
+        lines(&verdict)[0].contains(
+            "Policy has not been granted access to Kubernetes v1/Secret resources. The violation has been reported."
+        ),
+        "{verdict:?}"
+    );
+    assert_eq!(source.connections(), 0);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_x07_the_author_of_a_namespaced_policy_grants_himself_everything() {
+    let names = NameServer::new([192, 0, 2, 7]);
+    names.answer_one_of(1);
+    let folder = Folder::with_canary();
+    let id = "namespaced/team/asks";
+    let calls = json!([{"lookupHost": "web.example"}]);
+    folder.put(&asks(Policy::namespaced("team", "asks"), &["*"], &calls));
+    {
+        let pod = Pod::on(&folder).loader("--name-server", names.address).start();
+        let canary = Canary::on(&pod);
+        pod.wait_current(id, 1);
+        let line = lines(&pod.ask(id, &in_team()).verdict()).remove(0);
+        assert!(line.contains("may not have it") && line.contains("--namespaced-capability"), "{line}");
+        canary.finish(&pod);
+    }
+    let allowed = Pod::on(&folder).loader("--name-server", names.address).loader("--namespaced-capability", "net/*");
+    let pod = allowed.start();
+    pod.wait_current(id, 1);
+    let line = lines(&pod.ask(id, &in_team()).verdict()).remove(0);
+    assert_eq!(line, r#"{"ips":["192.0.2.7"]}"#);
+}
+
+#[test]
+fn fault_b01_the_broker_dies_and_comes_back() {
+    let registry = Registry::tls();
+    let (digest, _) = registry.push("apps/web:v1", b"bytes");
+    let image = format!("{}/apps/web:v1", registry.host());
+    let folder = Folder::with_canary();
+    folder.put(&asks(Policy::cluster("asks"), &["oci/*"], &json!([{"manifestDigest": image}])));
+    let swallows = asks(Policy::cluster("swallows"), &["oci/*"], &json!([{"manifestDigest": image}]));
+    folder.put(&swallows.settings(json!({"calls": [{"manifestDigest": image}], "swallow": true})));
+    let pod = pod_with(&folder, &registry).start();
+    let canary = Canary::on(&pod);
+    let right = json!({ "digest": digest }).to_string();
+    for id in [ASKS, "cluster/swallows"] {
+        pod.wait_current(id, 1);
+    }
+    assert_eq!(lines(&ask(&pod, ASKS)), std::slice::from_ref(&right));
+    let evaluator = pod.evaluator().pid();
+    pod.loader().kill();
+    let start = Instant::now();
+    let verdict = ask(&pod, ASKS);
+    assert!(lines(&verdict)[0].contains("Callback evaluation failure: the loader of this pod"), "{verdict:?}");
+    assert!(start.elapsed() < Duration::from_secs(4), "it leaves time to the guest: {:?}", start.elapsed());
+    // A policy that says nothing of it: the audit annotation does.
+    let verdict = ask(&pod, "cluster/swallows");
+    let annotation = verdict.annotations.get("capability-unavailable").unwrap_or_else(|| panic!("{verdict:?}"));
+    assert!(annotation.starts_with("oci/v1/manifest_digest: "), "{annotation}");
+    pod.loader().start_again();
+    eventually("the broker to answer again", || (lines(&ask(&pod, ASKS)) == [right.clone()]).then_some(()));
+    assert!(!ask(&pod, "cluster/swallows").annotations.contains_key("capability-unavailable"));
+    assert_eq!(pod.evaluator().pid(), evaluator);
+    // The evaluator dies: the broker connects again.
+    canary.pause();
+    pod.evaluator().kill();
+    pod.evaluator().start_again();
+    pod.wait_current(ASKS, 1);
+    canary.resume();
+    eventually("the broker to answer the new evaluator", || (lines(&ask(&pod, ASKS)) == [right.clone()]).then_some(()));
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_b02_a_registry_that_never_answers_and_a_flood_of_one_policy() {
+    let (source, names) = (Source::https(), NameServer::new([192, 0, 2, 7]));
+    names.answer_one_of(1);
+    source.otherwise(|_| Reply::silence());
+    let folder = Folder::with_canary();
+    let image = |tag: usize| format!("{}/apps/web:v{tag}", source.host());
+    let slow = asks(Policy::cluster("slow"), &["oci/*"], &json!([{"manifestDigest": image(1)}]));
+    folder.put(&slow.spec("timeoutEvalSeconds", 2));
+    folder.put(&asks(Policy::cluster("asks"), &["net/*"], &json!([{"lookupHost": "web.example"}])));
+    let pod =
+        Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).loader("--name-server", names.address).start();
+    for id in [ASKS, "cluster/slow"] {
+        pod.wait_current(id, 1);
+    }
+    let canary = Canary::on(&pod);
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..24)
+            .map(|_| {
+                let (pod, client) = (&pod, pod.new_client());
+                scope.spawn(move || {
+                    let _ = pod;
+                    let start = Instant::now();
+                    let verdict = client.try_ask("cluster/slow", &Review::pod()).expect("an answer").verdict();
+                    (verdict, start.elapsed())
+                })
+            })
+            .collect();
+        // Others are answered meanwhile.
+        for _ in 0..20 {
+            assert_eq!(lines(&ask(&pod, ASKS)), [r#"{"ips":["192.0.2.7"]}"#]);
+        }
+        for caller in callers {
+            let (verdict, elapsed) = caller.join().expect("an answer");
+            assert!(!verdict.allowed && elapsed < Duration::from_secs(8), "{verdict:?} after {elapsed:?}");
+        }
+    });
+    let failed =
+        pod.metric(r#"portcullis_capability_calls_total{capability="oci/v1/manifest_digest",outcome="failed"}"#);
+    assert!(failed > 0.0);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_b03_a_process_of_another_user_at_the_socket() {
+    let folder = Folder::with_canary();
+    folder.put(&asks(Policy::cluster("asks"), &["net/*"], &json!([{"lookupHost": "web.example"}])));
+    // The loader would be of this user, and another is expected.
+    let pod = Pod::on(&folder).evaluator("--broker-user", 4711).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(ASKS, 1);
+    let line = lines(&ask(&pod, ASKS)).remove(0);
+    assert!(line.contains("the loader of this pod does not answer"), "{line}");
+    pod.evaluator().wait_for_log("the refusal", |log| {
+        log["message"].as_str().is_some_and(|text| text.starts_with("a process of another user connected"))
+    });
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_b04_a_policy_that_fails_when_its_capability_does() {
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("fails").guest("fails_with_its_capability").spec("hostCapabilities", json!(["net/*"])));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/fails", 1);
+    assert!(!ask(&pod, "cluster/fails").allowed);
+    let series = format!(
+        r#"portcullis_policy_evaluation_errors_total{{policy="cluster/fails",reason="{}"}}"#,
+        Reason::CapabilityUnavailable
+    );
+    assert!(pod.metric(&series) > 0.0, "{}", pod.metrics(Program::Evaluator));
+    canary.finish(&pod);
+}
