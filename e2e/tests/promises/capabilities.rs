@@ -12,8 +12,8 @@ fn raw(capability: &str, payload: &Value) -> Value {
     json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
 }
 
-/// A policy that makes these calls and denies; it may read limit ranges and services.
-fn asks(installation: &Installation<'_>, name: &str, calls: &Value) -> Policy {
+/// A policy that makes these calls and denies, in one namespace; it may read limit ranges and services.
+fn asks(installation: &Installation<'_>, namespace: &str, name: &str, calls: &Value) -> Policy {
     let kinds = json!([
         {"apiVersion": "v1", "kind": KIND}, {"apiVersion": "v1", "kind": "Service"}, {"apiVersion": "v1", "kind": "Nothing"},
     ]);
@@ -24,6 +24,7 @@ fn asks(installation: &Installation<'_>, name: &str, calls: &Value) -> Policy {
         .field("contextAwareResources", kinds)
         .field("timeoutEvalSeconds", 5)
         .field("settings", json!({ "calls": calls }))
+        .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
         .on(&["configmaps"])
 }
 
@@ -35,9 +36,14 @@ fn answer(installation: &Installation<'_>, namespace: &str) -> String {
 }
 
 fn wait_for(installation: &Installation<'_>, namespace: &str, what: &str, texts: &[&str]) {
+    let mut last = String::new();
     eventually(what, || {
         let answer = answer(installation, namespace);
-        texts.iter().all(|text| answer.contains(text)).then_some(())
+        if answer != last {
+            eprintln!("{answer}");
+        }
+        last = answer;
+        texts.iter().all(|text| last.contains(text)).then_some(())
     });
 }
 
@@ -55,9 +61,9 @@ fn limit_range(installation: &Installation<'_>, namespace: &str, name: &str, lab
 fn a_policy_reads_objects_and_sees_what_changes() {
     let installation = installation("reads", 1);
     let shop = installation.make_namespace("shop");
-    limit_range(&installation, &shop, "first", "web");
+    limit_range(&installation, &shop, "first", &shop);
     let list = json!({
-        "api_version": "v1", "kind": KIND, "label_selector": "for=web", "field_masks": ["metadata.name", "spec.limits.max"],
+        "api_version": "v1", "kind": KIND, "label_selector": format!("for={shop}"), "field_masks": ["metadata.name", "spec.limits.max"],
     });
     let in_shop = |more: &Value| {
         let mut payload = json!({"api_version": "v1", "kind": KIND, "namespace": shop});
@@ -78,7 +84,7 @@ fn a_policy_reads_objects_and_sees_what_changes() {
             }})
         ),
     ]);
-    installation.apply_ready(&[asks(&installation, "reads", &calls)]);
+    installation.apply_ready(&[asks(&installation, &shop, "reads", &calls)]);
     let first = r#"{"metadata":{"name":"first"},"spec":{"limits":[{"max":{"cpu":"4"}}]}}"#;
     wait_for(
         &installation,
@@ -87,11 +93,11 @@ fn a_policy_reads_objects_and_sees_what_changes() {
         &[
             &format!(r#"{{"apiVersion":"v1","kind":"LimitRangeList","metadata":{{}},"items":[{first}]}}"#),
             r#""items":[{"metadata":{"name":"first"}}]"#,
-            r#"{"metadata":{"labels":{"for":"web"}}}"#,
+            &format!(r#"{{"metadata":{{"labels":{{"for":"{shop}"}}}}}}"#),
             r#"{"allowed":true"#,
         ],
     );
-    limit_range(&installation, &shop, "second", "web");
+    limit_range(&installation, &shop, "second", &shop);
     limit_range(&installation, &shop, "third", "mail");
     wait_for(
         &installation,
@@ -117,15 +123,14 @@ fn a_policy_reads_objects_and_sees_what_changes() {
 fn fault_b05_reads_that_the_api_server_refuses() {
     let installation = installation("refused", 1);
     let shop = installation.make_namespace("shop");
-    limit_range(&installation, &shop, "first", "web");
+    limit_range(&installation, &shop, "first", &shop);
     let list = |kind: &str| {
-        raw(
-            "kubernetes/list_resources_all",
-            &json!({"api_version": "v1", "kind": kind, "field_masks": ["metadata.name"]}),
-        )
+        let (selector, masks) = (format!("for={shop}"), ["metadata.name"]);
+        let query = json!({"api_version": "v1", "kind": kind, "field_masks": masks, "label_selector": selector});
+        raw("kubernetes/list_resources_all", &query)
     };
     let calls = json!([list("Service"), list("Nothing"), list("Secret"), list(KIND)]);
-    installation.apply_ready(&[asks(&installation, "refused", &calls)]);
+    installation.apply_ready(&[asks(&installation, &shop, "refused", &calls)]);
     wait_for(
         &installation,
         &shop,
@@ -147,16 +152,18 @@ fn fault_b06_the_api_server_is_away() {
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
     installation.add_replica_with(setup).wait_ready();
     let shop = installation.make_namespace("shop");
-    limit_range(&installation, &shop, "first", "web");
-    let kind = json!({"api_version": "v1", "kind": KIND, "field_masks": ["metadata.name"]});
+    limit_range(&installation, &shop, "first", &shop);
+    let kind = json!({
+        "api_version": "v1", "kind": KIND, "field_masks": ["metadata.name"], "label_selector": format!("for={shop}"),
+    });
     let get = json!({"api_version": "v1", "kind": KIND, "name": "first", "namespace": shop, "disable_cache": true});
     let calls = json!([raw("kubernetes/list_resources_all", &kind), raw("kubernetes/get_resource", &get)]);
-    installation.apply_ready(&[asks(&installation, "away", &calls)]);
+    installation.apply_ready(&[asks(&installation, &shop, "away", &calls)]);
     let listed = r#""items":[{"metadata":{"name":"first"}}]"#;
     wait_for(&installation, &shop, "both answers", &[listed, r#""limits":[{"#]);
     proxy.close();
     wait_for(&installation, &shop, "the list from memory, and the cause", &[listed, "failed to reach the API server"]);
-    limit_range(&installation, &shop, "second", "web");
+    limit_range(&installation, &shop, "second", &shop);
     proxy.open();
     wait_for(&installation, &shop, "what was made meanwhile", &[r#"{"metadata":{"name":"second"}}"#, r#""limits":[{"#]);
 }
