@@ -155,6 +155,11 @@ impl ExecutionMode {
             Self::Gatekeeper => "gatekeeper",
         }
     }
+
+    /// Whether the module is compiled from Rego.
+    pub fn is_rego(self) -> bool {
+        matches!(self, Self::Opa | Self::Gatekeeper)
+    }
 }
 
 /// A kind that a policy may read.

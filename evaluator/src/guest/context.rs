@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wasmtime::{Memory, ResourceLimiterAsync, TypedFunc};
+use wasmtime::{Instance, Memory, ResourceLimiterAsync};
 
-use super::builtins::{Builtin, Scene};
+use super::builtins::{Builtin, Seed};
 use super::host::CallFailures;
 use super::streams::Streams;
 use super::{CallError, Host, Parts};
@@ -33,7 +33,7 @@ pub(crate) struct Context {
     pub(super) wapc: Exchange,
     /// WASI: arguments and streams.
     pub(super) wasi: Streams,
-    /// Rego: the functions of the instance, and its builtins.
+    /// Rego: the instance and its builtins.
     pub(super) rego: Rego,
 }
 
@@ -56,27 +56,14 @@ impl Context {
 /// What the host knows of a Rego instance.
 #[derive(Default)]
 pub(super) struct Rego {
-    pub(super) exports: Option<RegoExports>,
+    /// None before it is made.
+    pub(super) instance: Option<Instance>,
     /// By the numbers that the module gave them.
     pub(super) builtins: Arc<HashMap<i32, Builtin>>,
     /// Whether a builtin runs, which calls functions of the module for its arguments and its result.
     pub(super) in_builtin: bool,
-    /// What builtins need of the request, made when one asks for it.
-    pub(super) scene: Scene,
-}
-
-/// The functions of a module that its host calls.
-pub(super) struct RegoExports {
-    pub(super) malloc: TypedFunc<i32, i32>,
-    pub(super) parse: TypedFunc<(i32, i32), i32>,
-    pub(super) dump: TypedFunc<i32, i32>,
-    pub(super) builtins: TypedFunc<(), i32>,
-    pub(super) new_context: TypedFunc<(), i32>,
-    pub(super) set_input: TypedFunc<(i32, i32), ()>,
-    pub(super) set_data: TypedFunc<(i32, i32), ()>,
-    pub(super) set_entrypoint: TypedFunc<(i32, i32), ()>,
-    pub(super) eval: TypedFunc<i32, i32>,
-    pub(super) result: TypedFunc<i32, i32>,
+    /// The seed of random builtins.
+    pub(super) seed: Seed,
 }
 
 /// What a waPC guest and its host hand to each other in one call.

@@ -110,8 +110,7 @@ impl Guests {
                     import.module() == "env" && (import.name() == "memory" || import.name().starts_with("opa_"))
                 };
                 if let Some(import) = module.imports().find(|import| !is_offered(import)) {
-                    let name = format!("{}::{}", clean(import.module(), MAX_NAME), clean(import.name(), MAX_NAME));
-                    return Err(LinkError::UnknownImport(clean(&name, MAX_NAME)));
+                    return Err(unknown_import(import.module(), import.name()));
                 }
                 rego::check(module).map_err(|export| LinkError::Export { export, mode })?;
                 Ok(Guest::Rego(Box::new(RegoGuest::new(module, &self.rego, limits, mode))))
@@ -122,12 +121,14 @@ impl Guests {
 
 fn import_error(error: &wasmtime::Error) -> LinkError {
     match error.downcast_ref::<UnknownImportError>() {
-        Some(import) => {
-            let name = format!("{}::{}", clean(import.module(), MAX_NAME), clean(import.name(), MAX_NAME));
-            LinkError::UnknownImport(clean(&name, MAX_NAME))
-        }
+        Some(import) => unknown_import(import.module(), import.name()),
         None => LinkError::Import(clean(&format!("{error:#}"), MAX_NAME)),
     }
+}
+
+fn unknown_import(module: &str, name: &str) -> LinkError {
+    let name = format!("{}::{}", clean(module, MAX_NAME), clean(name, MAX_NAME));
+    LinkError::UnknownImport(clean(&name, MAX_NAME))
 }
 
 fn has_memory(module: &Module) -> bool {

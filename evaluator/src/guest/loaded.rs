@@ -77,7 +77,7 @@ impl Loaded {
         let reply = self.guest.call(&self.host, Operation::Validate, payload, deadline, account).await;
         let reply = reply.map_err(|error| evaluation_error(&error, self.mode))?;
         let (mode, Reply { bytes, failed_capability }) = (self.mode, reply);
-        let verdict = if is_rego(mode) {
+        let verdict = if mode.is_rego() {
             offload::work(bytes.len() + request.len(), move || rego::verdict(&bytes, mode, &request)).await
         } else {
             offload::work(bytes.len(), move || reply::verdict(&bytes, mode)).await
@@ -116,10 +116,6 @@ impl Loaded {
     }
 }
 
-fn is_rego(mode: ExecutionMode) -> bool {
-    matches!(mode, ExecutionMode::Opa | ExecutionMode::Gatekeeper)
-}
-
 /// The texts of docs/design/policy-abi.md, sections 5, 6 and 11.
 fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
     let text = match error {
@@ -133,7 +129,7 @@ fn evaluation_error(error: &CallError, mode: ExecutionMode) -> EvaluationError {
         {
             said.clone()
         }
-        _ if is_rego(mode) => format!("internal server error: {error}"),
+        _ if mode.is_rego() => format!("internal server error: {error}"),
         _ => format!("internal server error: Guest call failure: {error}"),
     };
     EvaluationError::new(error.reason(), text)

@@ -338,10 +338,10 @@ fn checked(body: &[u8]) -> Result<&str, ReviewError> {
 mod tests {
     use super::*;
 
-    const LEAST: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE","userInfo":{}}}"#;
+    pub(super) const LEAST: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE","userInfo":{}}}"#;
 
     /// The least request with `more` before its first field.
-    fn with(more: &str) -> String {
+    pub(super) fn with(more: &str) -> String {
         LEAST.replace("{\"uid\"", &format!("{{{more},\"uid\""))
     }
 

@@ -91,13 +91,7 @@ impl Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LEAST: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE","userInfo":{}}}"#;
-
-    /// The least request with `more` before its first field.
-    fn with(more: &str) -> String {
-        LEAST.replace("{\"uid\"", &format!("{{{more},\"uid\""))
-    }
+    use crate::review::tests::{LEAST, with};
 
     fn seen(body: &str) -> String {
         let review = Review::parse(body.as_bytes()).expect("a review");

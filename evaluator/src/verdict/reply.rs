@@ -60,7 +60,7 @@ fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
 }
 
 /// Decodes what need not be an object.
-pub(super) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
+pub(crate) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
     if json::is_deeper(reply, MAX_DEPTH) {
         return Err(format!("it is nested deeper than {MAX_DEPTH} levels"));
     }

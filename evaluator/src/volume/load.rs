@@ -143,8 +143,7 @@ impl Loading {
 
 /// A Rego rule over objects that are not there is undefined, and a denial that depends on it never comes.
 fn check_context(candidate: &Candidate) -> Result<(), LoadError> {
-    let is_rego = matches!(candidate.execution_mode, ExecutionMode::Opa | ExecutionMode::Gatekeeper);
-    if is_rego && !candidate.context_aware_resources.is_empty() {
+    if candidate.execution_mode.is_rego() && !candidate.context_aware_resources.is_empty() {
         let text = "this release does not give objects of the cluster to Rego policies yet: remove contextAwareResources if the \
                     policy works without them";
         return Err(LoadError::Unsupported(text.to_owned()));

@@ -31,17 +31,17 @@ type Run = fn(&Arguments) -> Outcome;
 pub(super) struct Builtin {
     pub(super) name: &'static str,
     pub(super) run: Run,
-    /// What of its result goes to the policy's log.
-    pub(super) said: fn(&[u8]) -> Option<String>,
+    /// The line for the policy's log, made from its result; none where it logs nothing.
+    pub(super) log_line: fn(&[u8]) -> Option<String>,
 }
 
-/// What builtins know of the call that they are a part of.
+/// The seed of builtins that are random, drawn when the first of them runs.
 #[derive(Default)]
-pub(super) struct Scene(Option<u64>);
+pub(super) struct Seed(Option<u64>);
 
-impl Scene {
+impl Seed {
     /// A number that is the same for the whole call, and another one for the next.
-    pub(super) fn seed(&mut self) -> u64 {
+    pub(super) fn get(&mut self) -> u64 {
         *self.0.get_or_insert_with(|| {
             use std::hash::{BuildHasher as _, Hasher as _, RandomState};
             RandomState::new().build_hasher().finish()
@@ -51,8 +51,8 @@ impl Scene {
 
 /// Most items of a list that a builtin makes. A text of a megabyte could be a million of them.
 const MAX_ITEMS: usize = 100_000;
-/// Longest text that a builtin makes, in bytes.
-const MAX_TEXT: usize = 2 << 20;
+/// Longest text of the arguments of one builtin all together, and of its result, in bytes.
+pub(super) const MAX_TEXT: usize = 2 << 20;
 
 /// The items of a result.
 fn list(items: impl Iterator<Item = Value>) -> Outcome {
@@ -73,8 +73,9 @@ pub(super) fn find(names: BTreeMap<String, i32>) -> Result<HashMap<i32, Builtin>
     for (name, id) in names {
         match ALL.iter().find(|(known, _)| *known == name) {
             Some((name, run)) => {
-                let said = if *name == "trace" || *name == "internal.print" { strings::said } else { |_: &[u8]| None };
-                found.insert(id, Builtin { name, run: *run, said });
+                let logs = matches!(*name, "trace" | "internal.print");
+                let log_line = if logs { strings::log_line } else { |_: &[u8]| None };
+                found.insert(id, Builtin { name, run: *run, log_line });
             }
             None => missing.push(portcullis_contract::clean(&name, 64)),
         }

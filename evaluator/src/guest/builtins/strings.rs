@@ -1,6 +1,8 @@
 //! Texts: `sprintf` after Go's package fmt, searching, and what policies say.
 
 use std::fmt::Write as _;
+use std::iter::Peekable;
+use std::str::Chars;
 
 use serde_json::Value;
 
@@ -35,8 +37,8 @@ pub(super) fn print(arguments: &Arguments) -> Outcome {
     Ok(words.collect::<Vec<_>>().join(" ").into())
 }
 
-/// What `print` has made of its arguments, for the log.
-pub(super) fn said(result: &[u8]) -> Option<String> {
+/// The log line of a result of `print` or `trace`.
+pub(super) fn log_line(result: &[u8]) -> Option<String> {
     serde_json::from_slice(result).ok()
 }
 
@@ -113,28 +115,9 @@ pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
                 _ => directive.zero = true,
             }
         }
-        let mut number = |most: usize| -> Result<usize, String> {
-            let mut number = 0;
-            while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
-                characters.next();
-                number = number * 10 + digit as usize;
-                if number > most {
-                    return Err(format!("a width or precision of the format is above {most}"));
-                }
-            }
-            Ok(number)
-        };
-        directive.width = number(MAX_WIDTH)?;
+        directive.width = number(&mut characters)?;
         if characters.next_if_eq(&'.').is_some() {
-            let mut precision = 0;
-            while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
-                characters.next();
-                precision = precision * 10 + digit as usize;
-                if precision > MAX_WIDTH {
-                    return Err(format!("a width or precision of the format is above {MAX_WIDTH}"));
-                }
-            }
-            directive.precision = Some(precision);
+            directive.precision = Some(number(&mut characters)?);
         }
         match characters.next() {
             Some('%') => text.push('%'),
@@ -150,6 +133,19 @@ pub(super) fn sprintf(arguments: &Arguments) -> Outcome {
         let _ = write!(text, "%!(EXTRA {})", extra.join(", "));
     }
     Ok(text.into())
+}
+
+/// The width or precision that comes next in a format; 0 where there is none.
+fn number(characters: &mut Peekable<Chars<'_>>) -> Result<usize, String> {
+    let mut number = 0;
+    while let Some(digit) = characters.peek().and_then(|digit| digit.to_digit(10)) {
+        characters.next();
+        number = number * 10 + digit as usize;
+        if number > MAX_WIDTH {
+            return Err(format!("a width or precision of the format is above {MAX_WIDTH}"));
+        }
+    }
+    Ok(number)
 }
 
 impl Directive {
@@ -189,22 +185,15 @@ impl Directive {
 
     fn whole(&self, verb: char, whole: i64) -> String {
         let size = whole.unsigned_abs();
+        let character = || u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
         let digits = match verb {
             'd' | 'v' | 's' if verb != 's' => size.to_string(),
             'x' => format!("{}{size:x}", if self.sharp { "0x" } else { "" }),
             'X' => format!("{}{size:X}", if self.sharp { "0X" } else { "" }),
             'o' => format!("{}{size:o}", if self.sharp { "0" } else { "" }),
             'b' => format!("{size:b}"),
-            'c' => {
-                let character =
-                    u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
-                return self.pad(character.to_string(), false);
-            }
-            'q' => {
-                let character =
-                    u32::try_from(whole).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
-                return self.pad(format!("'{character}'"), false);
-            }
+            'c' => return self.pad(character().to_string(), false),
+            'q' => return self.pad(format!("'{}'", character()), false),
             _ => return wrong(verb, &whole.into()),
         };
         let digits = match self.precision {

@@ -3,22 +3,17 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use wasmtime::{AsContextMut, Caller, ExternType, Instance, Linker, MemoryType, Module, Store, TypedFunc};
+use wasmtime::{AsContextMut, Caller, ExternType, Linker, MemoryType, Module, Store};
 
-use super::super::builtins;
-use super::super::context::RegoExports;
+use super::super::builtins::{self, MAX_TEXT};
 use super::super::error::quote;
 use super::super::linear_memory::index;
 use super::super::{CallError, Context, MAX_REPLY};
-use crate::review::json;
 use crate::verdict::offload;
+use crate::verdict::reply::decode_any;
 
-/// Largest text of the arguments of one builtin, in bytes, all together, and of its result.
-const MAX_VALUE: usize = 2 << 20;
-/// Deepest nesting of a value that a builtin takes.
-const MAX_DEPTH: usize = 128;
 /// Longest text of `print`, `trace` or an abort that is looked at, in bytes.
-const MAX_TEXT: usize = 64 << 10;
+const MAX_LOGGED: usize = 64 << 10;
 
 /// The names of the exports with their types, as an error shows them.
 const EXPORTS: [(&str, usize, usize, &str); 10] = [
@@ -60,52 +55,30 @@ pub(super) fn memory_import(module: &Module) -> Option<MemoryType> {
     })
 }
 
-/// Finds them in an instance.
-pub(super) fn exports(instance: &Instance, store: &mut Store<Context>) -> Result<RegoExports, CallError> {
-    let missing = |error: wasmtime::Error| CallError::Host(format!("failed to find an export: {error:#}"));
-    Ok(RegoExports {
-        malloc: instance.get_typed_func(&mut *store, "opa_malloc").map_err(missing)?,
-        parse: instance.get_typed_func(&mut *store, "opa_json_parse").map_err(missing)?,
-        dump: instance.get_typed_func(&mut *store, "opa_json_dump").map_err(missing)?,
-        builtins: instance.get_typed_func(&mut *store, "builtins").map_err(missing)?,
-        new_context: instance.get_typed_func(&mut *store, "opa_eval_ctx_new").map_err(missing)?,
-        set_input: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_input").map_err(missing)?,
-        set_data: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_data").map_err(missing)?,
-        set_entrypoint: instance.get_typed_func(&mut *store, "opa_eval_ctx_set_entrypoint").map_err(missing)?,
-        eval: instance.get_typed_func(&mut *store, "eval").map_err(missing)?,
-        result: instance.get_typed_func(&mut *store, "opa_eval_ctx_get_result").map_err(missing)?,
-    })
-}
-
-/// One of the functions, while the store is used for calling it.
-fn export<T>(store: &mut impl AsContextMut<Data = Context>, which: impl Fn(&RegoExports) -> T) -> Result<T, CallError> {
-    let mut context = store.as_context_mut();
-    let exports = context.data_mut().rego.exports.as_ref();
-    // A start function may call a builtin before the instance is there.
-    exports.map(which).ok_or_else(|| CallError::Trap("the module calls its host before it has started".to_owned()))
-}
-
-async fn call<P, R>(
-    store: &mut impl AsContextMut<Data = Context>,
-    function: &TypedFunc<P, R>,
-    parameters: P,
-) -> Result<R, CallError>
+/// Calls an export of the instance.
+async fn call<P, R>(store: &mut impl AsContextMut<Data = Context>, export: &str, parameters: P) -> Result<R, CallError>
 where
     P: wasmtime::WasmParams + Sync,
     R: wasmtime::WasmResults + Sync,
 {
-    function.call_async(store.as_context_mut(), parameters).await.map_err(|error| CallError::of(&error))
+    let mut context = store.as_context_mut();
+    // A start function may call a builtin before the instance is there.
+    let started = context.data().rego.instance;
+    let instance =
+        started.ok_or_else(|| CallError::Trap("the module calls its host before it has started".to_owned()))?;
+    let missing = |error: wasmtime::Error| CallError::Host(format!("failed to find an export: {error:#}"));
+    let function = instance.get_typed_func::<P, R>(&mut context, export).map_err(missing)?;
+    function.call_async(context, parameters).await.map_err(|error| CallError::of(&error))
 }
 
 /// Puts a JSON text into the guest's memory as a value, and gives its address.
 pub(super) async fn push(store: &mut impl AsContextMut<Data = Context>, text: &[u8]) -> Result<i32, CallError> {
-    let (malloc, parse) = export(store, |exports| (exports.malloc.clone(), exports.parse.clone()))?;
     let length = i32::try_from(text.len()).map_err(|_| CallError::Limit("a value is above 2 GiB".to_owned()))?;
-    let address = call(store, &malloc, length).await?;
+    let address = call(store, "opa_malloc", length).await?;
     let memory = memory(store)?;
     let written = memory.write(store.as_context_mut(), index(address), text);
     written.map_err(|_| CallError::Trap("opa_malloc: an address leads out of the guest's memory".to_owned()))?;
-    match call(store, &parse, (address, length)).await? {
+    match call(store, "opa_json_parse", (address, length)).await? {
         0 => Err(CallError::Guest("the module's JSON parser refuses a value".to_owned())),
         value => Ok(value),
     }
@@ -117,8 +90,7 @@ async fn pull(
     value: i32,
     limit: usize,
 ) -> Result<Option<Vec<u8>>, CallError> {
-    let dump = export(store, |exports| exports.dump.clone())?;
-    let address = call(store, &dump, value).await?;
+    let address = call(store, "opa_json_dump", value).await?;
     let memory = memory(store)?;
     let context = store.as_context_mut();
     Ok(text(memory.data(&context), address, limit)?.map(<[u8]>::to_vec))
@@ -143,11 +115,10 @@ fn memory(store: &mut impl AsContextMut<Data = Context>) -> Result<wasmtime::Mem
 
 /// The names and numbers of the builtins that a module asks its host for.
 pub(super) async fn builtins(store: &mut Store<Context>) -> Result<BTreeMap<String, i32>, CallError> {
-    let function = export(store, |exports| exports.builtins.clone())?;
-    let address = call(store, &function, ()).await?;
-    let told = pull(store, address, MAX_VALUE).await?;
+    let address = call(store, "builtins", ()).await?;
+    let named = pull(store, address, MAX_TEXT).await?;
     let unreadable = || CallError::Trap("builtins: what the module gives is no object of names and numbers".to_owned());
-    told.and_then(|text| serde_json::from_slice(&text).ok()).ok_or_else(unreadable)
+    named.and_then(|text| serde_json::from_slice(&text).ok()).ok_or_else(unreadable)
 }
 
 /// Evaluates, and gives the JSON text of the result.
@@ -157,16 +128,12 @@ pub(super) async fn evaluate(
     input: i32,
     data: i32,
 ) -> Result<Vec<u8>, CallError> {
-    let new_context = export(store, |exports| exports.new_context.clone())?;
-    let setters =
-        export(store, |exports| [exports.set_input.clone(), exports.set_data.clone(), exports.set_entrypoint.clone()])?;
-    let (eval, result) = export(store, |exports| (exports.eval.clone(), exports.result.clone()))?;
-    let context = call(store, &new_context, ()).await?;
-    for (set, value) in setters.iter().zip([input, data, entrypoint]) {
-        call(store, set, (context, value)).await?;
-    }
-    call(store, &eval, context).await?;
-    let address = call(store, &result, context).await?;
+    let context: i32 = call(store, "opa_eval_ctx_new", ()).await?;
+    call::<_, ()>(store, "opa_eval_ctx_set_input", (context, input)).await?;
+    call::<_, ()>(store, "opa_eval_ctx_set_data", (context, data)).await?;
+    call::<_, ()>(store, "opa_eval_ctx_set_entrypoint", (context, entrypoint)).await?;
+    call::<_, i32>(store, "eval", context).await?;
+    let address = call(store, "opa_eval_ctx_get_result", context).await?;
     pull(store, address, MAX_REPLY).await?.ok_or(CallError::ReplyTooLarge)
 }
 
@@ -187,29 +154,26 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     let builtin =
         found.ok_or_else(|| CallError::Trap(format!("the module calls the builtin {id}, which it did not name")))?;
     let failed = |text: String| CallError::Guest(format!("{}: {text}", builtin.name));
-    let too_large = || CallError::Limit(format!("{}: its values are above {MAX_VALUE} bytes", builtin.name));
+    let too_large = || CallError::Limit(format!("{}: its values are above {MAX_TEXT} bytes", builtin.name));
     let (mut values, mut size) = (Vec::with_capacity(arguments.len()), 0);
     for argument in arguments {
-        let text = pull(caller, *argument, MAX_VALUE - size).await?.ok_or_else(too_large)?;
+        let text = pull(caller, *argument, MAX_TEXT - size).await?.ok_or_else(too_large)?;
         size += text.len();
-        if json::is_deeper(&text, MAX_DEPTH) {
-            return Err(failed(format!("a value is nested deeper than {MAX_DEPTH} levels")));
-        }
         values.push(text);
     }
     caller.data_mut().growth.reserve(builtins::memory_for(size)).await?;
-    let seed = caller.data_mut().rego.scene.seed();
+    let seed = caller.data_mut().rego.seed.get();
     let done = offload::work(size, move || {
-        let values: Result<Vec<Value>, _> = values.iter().map(|text| serde_json::from_slice(text)).collect();
-        let value = (builtin.run)(&builtins::Arguments::new(values.map_err(|error| error.to_string())?, seed))?;
+        let values: Result<Vec<Value>, _> = values.iter().map(|text| decode_any(text)).collect();
+        let value = (builtin.run)(&builtins::Arguments::new(values?, seed))?;
         serde_json::to_vec(&value).map_err(|error| error.to_string())
     });
     let text = done.await.map_err(failed)?;
-    if text.len() > MAX_VALUE {
+    if text.len() > MAX_TEXT {
         return Err(too_large());
     }
-    if let Some(said) = (builtin.said)(&text) {
-        caller.data().host.log.console(said.as_bytes());
+    if let Some(line) = (builtin.log_line)(&text) {
+        caller.data().host.log.console(line.as_bytes());
     }
     push(caller, &text).await
 }
@@ -218,12 +182,12 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
 pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     let module = "env";
     linker.func_wrap(module, "opa_abort", |mut caller: Caller<'_, Context>, address: i32| {
-        let said = said(&mut caller, address);
-        Err::<(), _>(wasmtime::Error::new(CallError::Guest(said)))
+        let message = message(&mut caller, address);
+        Err::<(), _>(wasmtime::Error::new(CallError::Guest(message)))
     })?;
     linker.func_wrap(module, "opa_println", |mut caller: Caller<'_, Context>, address: i32| {
-        let said = said(&mut caller, address);
-        caller.data().host.log.console(said.as_bytes());
+        let message = message(&mut caller, address);
+        caller.data().host.log.console(message.as_bytes());
     })?;
     linker.func_wrap_async(module, "opa_builtin0", |mut caller, (id, _): (i32, i32)| {
         Box::new(async move { run_builtin(&mut caller, id, &[]).await.map_err(wasmtime::Error::new) })
@@ -247,10 +211,10 @@ pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime:
     Ok(())
 }
 
-/// A text of the guest for people, cut.
-fn said(caller: &mut Caller<'_, Context>, address: i32) -> String {
+/// A message of the guest for people, cut.
+fn message(caller: &mut Caller<'_, Context>, address: i32) -> String {
     let Ok(memory) = memory(caller) else { return String::new() };
-    match text(memory.data(&*caller), address, MAX_TEXT) {
+    match text(memory.data(&*caller), address, MAX_LOGGED) {
         Ok(Some(text)) => quote(text),
         Ok(None) => "a text that is too long to show".to_owned(),
         Err(error) => error.to_string(),

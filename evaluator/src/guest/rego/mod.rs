@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use portcullis_contract::ExecutionMode;
-use wasmtime::{Linker, Memory, MemoryType, Module, Store};
+use portcullis_contract::{ExecutionMode, clean};
+use wasmtime::{Instance, Linker, Memory, MemoryType, Module, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
@@ -32,6 +32,7 @@ const NO_RESULT: &str = "the policy gave no result";
 pub(crate) struct RegoGuest {
     module: Module,
     linker: Linker<Context>,
+    memory: MemoryType,
     limits: Limits,
     mode: ExecutionMode,
     /// The builtins that the module asks its host for, known once an instance has said it.
@@ -40,7 +41,8 @@ pub(crate) struct RegoGuest {
 
 impl RegoGuest {
     pub(super) fn new(module: &Module, linker: &Linker<Context>, limits: Limits, mode: ExecutionMode) -> Self {
-        Self { module: module.clone(), linker: linker.clone(), limits, mode, builtins: OnceLock::new() }
+        let (module, linker, memory) = (module.clone(), linker.clone(), memory_type(module));
+        Self { module, linker, memory, limits, mode, builtins: OnceLock::new() }
     }
 
     pub(super) async fn call(
@@ -68,13 +70,19 @@ impl RegoGuest {
     /// Makes the instance and learns what it asks the host for.
     async fn start(&self, store: &mut Store<Context>) -> Result<(), CallError> {
         let failed = |error: wasmtime::Error| CallError::of(&error).init("start");
-        let memory = Memory::new_async(&mut *store, memory_type(&self.module)).await.map_err(failed)?;
+        let unknown =
+            |name| CallError::Host(format!("unknown import: `env::{}` has not been defined", clean(name, 256)));
+        let memory = Memory::new_async(&mut *store, self.memory.clone()).await.map_err(failed)?;
         store.data_mut().memory = Some(memory);
-        let mut linker = self.linker.clone();
-        linker.define(&mut *store, "env", "memory", memory).map_err(failed)?;
-        let instance = linker.instantiate_async(&mut *store, &self.module).await.map_err(failed)?;
-        let exports = abi::exports(&instance, store)?;
-        store.data_mut().rego.exports = Some(exports);
+        let mut imports = Vec::new();
+        for import in self.module.imports() {
+            imports.push(match import.name() {
+                "memory" => memory.into(),
+                name => self.linker.get_by_import(&mut *store, &import).ok_or_else(|| unknown(name))?,
+            });
+        }
+        let instance = Instance::new_async(&mut *store, &self.module, &imports).await.map_err(failed)?;
+        store.data_mut().rego.instance = Some(instance);
         let known = match self.builtins.get() {
             Some(known) => Arc::clone(known),
             None => {
