@@ -166,7 +166,6 @@ impl Workshop {
             Job::Fetch(reference) => {
                 if let Some(image) = reference.image().filter(|_| !pins.is_empty()) {
                     let _turn = self.hosts.turn(image.host.clone(), &gauge).await;
-                    gauge.runs.store(true, Ordering::Relaxed);
                     let result = self.fetch_pinned(image, &pins, &gauge).await;
                     self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
                     return Outcome::Brought(reference, pins, result);
@@ -210,9 +209,7 @@ impl Workshop {
         }
         if let Reference::File(_) = reference {
             // A local file costs little to read twice, and a copy of what is on the volume already more.
-            let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
-            self.sources.fetch(reference, &mut sink).await?;
-            let fetched = sink.finish().await?;
+            let fetched = self.measure(reference, gauge).await?;
             if self.volume.seems_to_have_module(&fetched.digest, fetched.bytes) {
                 return Ok(fetched.digest);
             }
@@ -220,20 +217,20 @@ impl Workshop {
         self.fetch_making_room(reference, gauge).await
     }
 
+    /// Reads a module without keeping it.
+    async fn measure(&self, reference: &Reference, gauge: &Gauge) -> Result<Fetched, Setback> {
+        let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
+        self.sources.fetch(reference, &mut sink).await?;
+        Ok(sink.finish().await?)
+    }
+
     async fn fetch_making_room(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
-        match self.fetch_onto_volume(reference, gauge).await {
-            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
-                self.fetch_onto_volume(reference, gauge).await
-            }
-            result => result,
-        }
+        self.making_room(|| self.fetch_onto_volume(reference, gauge)).await
     }
 
     async fn fetch_onto_volume(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
         let temporary = self.volume.temporary();
-        let file = temporary.open().map_err(|error| cannot_write(&error))?;
-        let taken = self.volume.room().take(gauge.claims());
-        let mut sink = Sink::new(Some((file, taken)), self.max_module_size, Arc::clone(&gauge.bytes));
+        let mut sink = self.sink(&temporary, gauge)?;
         self.sources.fetch(reference, &mut sink).await?;
         self.keep_module(temporary, sink.finish().await?).await
     }
@@ -251,18 +248,12 @@ impl Workshop {
         if !anew && let Some(record) = self.read(gauge, move |volume| volume.artifact(&digest)).await? {
             return Ok(Prepared::Ready(record));
         }
-        let limit = self.max_module_size;
-        if !self.read(gauge, move |volume| volume.has_module(&digest, limit)).await? {
+        if !self.has_module(&digest, gauge).await? {
             return Ok(Prepared::NoModule);
         }
         let _turn = self.children.turn(gauge).await;
         gauge.runs.store(true, Ordering::Relaxed);
-        let result = match self.compile(digest, gauge).await {
-            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
-                self.compile(digest, gauge).await
-            }
-            result => result,
-        };
+        let result = self.making_room(|| self.compile(digest, gauge)).await;
         if !anew && result.as_ref().is_err_and(|setback| setback.reason == Reason::VolumeFull) {
             // Modules without artifacts would fill the volume, and no policy could serve from them.
             let volume = Arc::clone(&self.volume);
@@ -303,14 +294,11 @@ impl Workshop {
 
     /// Publishes a manifest, and gives its number.
     pub(crate) async fn publish(&self, manifest: Manifest) -> Result<u64, Setback> {
-        let (volume, again) = (Arc::clone(&self.volume), manifest.clone());
-        match blocking(move || volume.publish(manifest)).await? {
-            Err(error) if error.reason == Reason::VolumeFull && self.make_room().await => {
-                let volume = Arc::clone(&self.volume);
-                Ok(blocking(move || volume.publish(again)).await??)
-            }
-            result => Ok(result?),
-        }
+        let publish = || {
+            let (volume, manifest) = (Arc::clone(&self.volume), manifest.clone());
+            async { Ok(blocking(move || volume.publish(manifest)).await??) }
+        };
+        self.making_room(publish).await
     }
 
     /// Reads from the volume, a bounded number at the same time.
@@ -322,6 +310,17 @@ impl Workshop {
         let _reader = self.readers.turn(gauge).await;
         let volume = Arc::clone(&self.volume);
         blocking(move || read(&volume)).await
+    }
+
+    /// Does what writes to the volume, and once more after making room where the volume was full.
+    async fn making_room<T, F: Future<Output = Result<T, Setback>>>(
+        &self,
+        write: impl Fn() -> F,
+    ) -> Result<T, Setback> {
+        match write().await {
+            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => write().await,
+            result => result,
+        }
     }
 
     /// Removes everything from the volume that nothing can serve from. True when there was something.
@@ -342,14 +341,6 @@ impl Workshop {
             Err(setback) => tracing::debug!(problem = setback.message, "failed to prune the volume"),
         }
         0
-    }
-}
-
-fn cannot_write(error: &std::io::Error) -> Setback {
-    Setback {
-        reason: crate::volume_error::volume_reason(error),
-        message: format!("failed to write to the volume: {error}"),
-        retry_after: None,
     }
 }
 

@@ -5,7 +5,6 @@
 //! own address must lead to the digest.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest};
@@ -15,7 +14,7 @@ use url::Url;
 
 use super::{Gauge, PinSource, Workshop};
 use crate::plan::Setback;
-use crate::source::{Reference, Sink, SourceError};
+use crate::source::{Reference, SourceError};
 use crate::store::SignedManifest;
 
 impl Workshop {
@@ -55,7 +54,6 @@ impl Workshop {
             return Ok(());
         }
         let _turn = self.hosts.turn(image.host.clone(), gauge).await;
-        gauge.runs.store(true, Ordering::Relaxed);
         let Err(setback) = self.ask_registry(image, module, &wanted, gauge).await else { return Ok(()) };
         if matches!(setback.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
             return Err(setback);
@@ -76,7 +74,6 @@ impl Workshop {
             return self.manifest_names(image, &named, module, gauge).await;
         }
         let _turn = self.hosts.turn(image.host.clone(), gauge).await;
-        gauge.runs.store(true, Ordering::Relaxed);
         let is_there = if self.has_module(module, gauge).await? {
             self.sources.has_blob(image, module).await.map_err(Setback::from)
         } else {
@@ -99,20 +96,17 @@ impl Workshop {
         module: &Digest,
         gauge: &Arc<Gauge>,
     ) -> Result<(), Setback> {
-        let digest = *named;
-        let manifest = match self.read(gauge, move |volume| volume.oci_manifest(&digest)).await? {
-            Some(manifest) => manifest,
-            None => {
-                let _turn = self.hosts.turn(image.host.clone(), gauge).await;
-                gauge.runs.store(true, Ordering::Relaxed);
-                self.manifest(image, gauge).await?
-            }
+        let leads_to = |manifest: &Manifest| match manifest.module()?.digest {
+            found if found == *module => Ok(()),
+            found => Err(leads_elsewhere(&image.to_string(), &format!("is the module {found}"), module)),
         };
-        let found = manifest.module()?.digest;
-        if found != *module {
-            return Err(leads_elsewhere(&image.to_string(), &format!("is the module {found}"), module));
+        if let Some(kept) = self.kept_manifest(*named, gauge).await? {
+            return leads_to(&kept);
         }
-        self.keep_signed(image, manifest, found, None, gauge).await
+        let _turn = self.hosts.turn(image.host.clone(), gauge).await;
+        let manifest = self.fetch_manifest(image).await?;
+        leads_to(&manifest)?;
+        self.keep_signed(image, manifest, *module, None, gauge).await
     }
 
     /// Checks that an address gives a module, keeping it if the volume does not have it. While the source cannot be reached the pin is
@@ -126,9 +120,8 @@ impl Workshop {
     ) -> Result<(), Setback> {
         self.sources.check_web(url)?;
         let _turn = self.hosts.turn(host_of(url), gauge).await;
-        gauge.runs.store(true, Ordering::Relaxed);
         let found = if self.has_module(module, gauge).await? {
-            self.digest_of(reference, gauge).await
+            self.measure(reference, gauge).await.map(|fetched| fetched.digest)
         } else {
             self.fetch_making_room(reference, gauge).await
         };
@@ -138,12 +131,6 @@ impl Workshop {
             Err(setback) if setback.may_others_help() => Ok(()),
             Err(setback) => Err(setback),
         }
-    }
-
-    async fn digest_of(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
-        let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
-        self.sources.fetch(reference, &mut sink).await?;
-        Ok(sink.finish().await?.digest)
     }
 
     pub(super) async fn has_module(&self, module: &Digest, gauge: &Arc<Gauge>) -> Result<bool, Setback> {

@@ -73,10 +73,19 @@ impl Workshop {
     /// The manifest: from the volume, where a digest names one that is there, or from the registry.
     pub(super) async fn manifest(&self, image: &Image, gauge: &Arc<Gauge>) -> Result<Manifest, Setback> {
         if let Some(digest) = image.digest
-            && let Some(manifest) = self.read(gauge, move |volume| volume.oci_manifest(&digest)).await?
+            && let Some(manifest) = self.kept_manifest(digest, gauge).await?
         {
             return Ok(manifest);
         }
+        self.fetch_manifest(image).await
+    }
+
+    pub(super) async fn kept_manifest(&self, digest: Digest, gauge: &Arc<Gauge>) -> Result<Option<Manifest>, Setback> {
+        self.read(gauge, move |volume| volume.oci_manifest(&digest)).await
+    }
+
+    /// The manifest from the registry, or from another loader.
+    pub(super) async fn fetch_manifest(&self, image: &Image) -> Result<Manifest, Setback> {
         match (self.sources.manifest(image).await, image.digest) {
             (Err(error), Some(digest)) if error.reason.class().is_retryable() => {
                 Ok(self.sources.manifest_of_others(&digest).await.ok_or(error)?)
@@ -92,13 +101,7 @@ impl Workshop {
         if self.has_module(digest, gauge).await? {
             return Ok(());
         }
-        let result = self.layer_onto_volume(image, digest, gauge).await;
-        match result {
-            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => {
-                self.layer_onto_volume(image, digest, gauge).await
-            }
-            result => result,
-        }
+        self.making_room(|| self.layer_onto_volume(image, digest, gauge)).await
     }
 
     async fn layer_onto_volume(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
@@ -123,7 +126,7 @@ impl Workshop {
         }
     }
 
-    fn sink(&self, temporary: &Temporary, gauge: &Gauge) -> Result<Sink, SourceError> {
+    pub(super) fn sink(&self, temporary: &Temporary, gauge: &Gauge) -> Result<Sink, SourceError> {
         let file = temporary.open().map_err(|error| {
             SourceError::new(
                 crate::volume_error::volume_reason(&error),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ impl Hosts {
         Self { pause: Duration::from_secs(1) / attempts.max(1), known: Mutex::default() }
     }
 
-    /// Waits for a turn of a job at a host; it ends with what is given.
+    /// Waits for a turn of a job at a host, after which the job runs. The turn ends with what is given.
     pub(super) async fn turn(&self, host: String, gauge: &Arc<Gauge>) -> Slot {
         let slots = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,6 +48,7 @@ impl Hosts {
         };
         let slot = slots.turn(gauge).await;
         tokio::time::sleep_until(self.begin(&host)).await;
+        gauge.runs.store(true, Ordering::Relaxed);
         slot
     }
 
