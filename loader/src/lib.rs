@@ -28,7 +28,6 @@ mod retry;
 mod siblings;
 mod source;
 mod store;
-mod supervise;
 mod volume_error;
 mod work;
 
@@ -46,6 +45,7 @@ use portcullis_engine::Compiler;
 use portcullis_kubernetes::ApiServer;
 use portcullis_process::{
     Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
+    supervised,
 };
 use portcullis_registry::Web;
 use portcullis_registry::oci::Registry;
@@ -165,7 +165,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         shutdown: shutdown.clone(),
         record,
     };
-    supervise::forever("work", &shutdown, move || work(outside.clone(), Arc::clone(&workshop)));
+    supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&workshop)));
     shutdown.begun().await;
     // The loop drops its jobs, and with them children and temporary files.
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -265,7 +265,7 @@ fn follow(address: SocketAddr, shutdown: &Shutdown) -> anyhow::Result<watch::Rec
     Follower::<EvaluatorState>::new(address).context("failed to set up the evaluator's follower")?;
     let (sender, receiver) = watch::channel(None);
     let sender = Arc::new(sender);
-    supervise::forever("evaluator", shutdown, move || {
+    supervised("evaluator", shutdown, move || {
         let sender = Arc::clone(&sender);
         async move {
             let Ok(mut follower) = Follower::<EvaluatorState>::new(address) else { return };

@@ -24,6 +24,7 @@ mod probe;
 mod random;
 mod root_cause;
 mod shutdown;
+mod supervise;
 
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;
@@ -39,6 +40,7 @@ pub use probe::{ProbeServer, ProbeSources};
 pub use random::random;
 pub use root_cause::root_cause;
 pub use shutdown::Shutdown;
+pub use supervise::supervised;
 
 /// The product's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
-use portcullis_process::{Beat, Shutdown};
+use portcullis_process::{Beat, Shutdown, supervised};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -28,7 +28,7 @@ pub(crate) fn watch_directory(directory: Directory, roots: Vec<PathBuf>, beat: B
     let (sender, receiver) = watch::channel(None);
     let token = shutdown.clone();
     let sender = Arc::new(sender);
-    crate::supervise::forever("input", shutdown, move || {
+    supervised("input", shutdown, move || {
         follow(directory.clone(), roots.clone(), beat.clone(), Arc::clone(&sender), token.clone())
     });
     receiver

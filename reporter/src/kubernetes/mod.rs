@@ -29,21 +29,17 @@ mod urgency;
 mod write;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use portcullis_api::ReplicaReportSpec;
 use portcullis_kubernetes::{Access, Leadership, LeaseSettings, hold_lease};
-use portcullis_process::{SettingError, Shutdown};
+use portcullis_process::{SettingError, Shutdown, supervised};
 use prometheus::Registry;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 pub use args::KubernetesArgs;
 pub(crate) use args::Settings;
 
 use metrics::ClusterMetrics;
-
-/// The pause before a part that panicked is started again.
-const RESTART: Duration = Duration::from_secs(1);
 
 /// The running output.
 pub(crate) struct Cluster {
@@ -79,20 +75,20 @@ impl Cluster {
         let own = {
             let (client, identity, heartbeat) = (client.clone(), identity.clone(), settings.heartbeat);
             let metrics = metrics.clone();
-            supervised("the report", move || {
+            supervised("the report", &shutdown, move || {
                 let failures = metrics.failures_to("write the report");
                 own::report(client.clone(), identity.clone(), heartbeat, failures, news.clone())
             })
         };
         let lease = {
-            let (client, metrics) = (client.clone(), metrics.clone());
-            supervised("the Lease", move || {
-                let (failures, end) = (metrics.failures_to("hold the Lease"), shutdown.clone());
+            let (client, metrics, token) = (client.clone(), metrics.clone(), shutdown.clone());
+            supervised("the Lease", &shutdown, move || {
+                let (failures, end) = (metrics.failures_to("hold the Lease"), token.clone());
                 let end = async move { end.begun().await };
                 hold_lease(client.clone(), wanted.clone(), sender.clone(), failures, end)
             })
         };
-        let leader = supervised("the leader", move || {
+        let leader = supervised("the leader", &shutdown, move || {
             let (client, settings, metrics) = (client.clone(), Arc::clone(&settings), metrics.clone());
             leader::lead_whenever_held(client, settings, metrics, leadership.clone())
         });
@@ -120,25 +116,4 @@ impl Cluster {
         let _ = self.lease.await;
         self.own.abort();
     }
-}
-
-/// Runs a task, again where it panics: a mistake in one part must not end the others.
-fn supervised<F: Future<Output = ()> + Send + 'static>(
-    what: &'static str,
-    start: impl Fn() -> F + Send + 'static,
-) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        loop {
-            // A set, so that the task ends with this one.
-            let mut task = JoinSet::new();
-            task.spawn(start());
-            match task.join_next().await {
-                Some(Err(error)) if error.is_panic() => {
-                    tracing::error!("{what} panicked and is started again");
-                    tokio::time::sleep(RESTART).await;
-                }
-                _ => return,
-            }
-        }
-    })
 }

@@ -11,7 +11,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_kubernetes::{Failures, watch as watch_collection};
-use portcullis_process::{Beat, Shutdown};
+use portcullis_process::{Beat, Shutdown, supervised};
 use prometheus::IntCounter;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -40,7 +40,7 @@ pub(crate) fn watch_revisions(
 ) -> Desired {
     let (sender, receiver) = watch::channel(None);
     let (token, sender) = (shutdown.clone(), Arc::new(sender));
-    crate::supervise::forever("input", shutdown, move || {
+    supervised("input", shutdown, move || {
         let follow = Follow {
             api: Api::namespaced(client.clone(), &installation.namespace),
             config: watcher::Config::default()
