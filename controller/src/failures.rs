@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use portcullis_kubernetes::{Backoff, random};
+use portcullis_kubernetes::Backoff;
 
 use crate::action::Key;
 
@@ -42,7 +42,7 @@ impl Failures {
         let failing = self.failing.entry(key).or_insert(Failing { verb, failures: 0, until: now });
         failing.failures = failing.failures.saturating_add(1);
         failing.verb = verb;
-        failing.until = now + BACKOFF.wait(failing.failures, random());
+        failing.until = now + BACKOFF.wait(failing.failures, fastrand::f64());
         (!expected && self.told.insert(verb)).then_some(Line::Begins)
     }
 

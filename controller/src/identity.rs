@@ -7,7 +7,7 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use portcullis_kubernetes::{Backoff, random};
+use portcullis_kubernetes::Backoff;
 use tokio::sync::watch;
 
 use crate::memory::ConditionValue;
@@ -58,7 +58,7 @@ impl IdentityQuery {
                 Err((false, value)) if !is_known => drop(told.send_replace(Err(value))),
                 Err((false, _)) => {}
             }
-            let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, random()) };
+            let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, fastrand::f64()) };
             tokio::time::sleep(wait).await;
         }
     }

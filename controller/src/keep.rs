@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use portcullis_kubernetes::{Backoff, LogOnce, random};
+use portcullis_kubernetes::{Backoff, LogOnce};
 use prometheus::IntCounter;
 
 /// How often Secrets are read. Reading two small objects is simpler than handling every way in which
@@ -63,7 +63,7 @@ pub(crate) async fn keep<K: Keep>(mut kept: K) {
             Err(error) => {
                 failures += 1;
                 kept.failed(&error).await;
-                (BACKOFF.wait(failures, random()), Some(error.to_string()))
+                (BACKOFF.wait(failures, fastrand::f64()), Some(error.to_string()))
             }
         };
         match problem {

@@ -11,7 +11,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use portcullis_api::kubernetes::{BoundedObject, FINALIZER};
-use portcullis_kubernetes::{Backoff, CONTROLLER_MANAGER, random};
+use portcullis_kubernetes::{Backoff, CONTROLLER_MANAGER};
 use serde_json::{Value, json};
 
 use crate::watch::resource;
@@ -56,7 +56,7 @@ impl Uninstall {
                     last = Some(error);
                 }
             }
-            tokio::time::sleep(BACKOFF.wait(round, random())).await;
+            tokio::time::sleep(BACKOFF.wait(round, fastrand::f64())).await;
         }
         match last {
             Some(error) => Err(error.context("gave up")),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_broker::Record;
 use portcullis_contract::{EvaluatorState, LoaderState, Phase, PolicyId, Program, Reason};
-use portcullis_process::{Beat, Shutdown, StateFeed, random};
+use portcullis_process::{Beat, Shutdown, StateFeed};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -184,7 +184,7 @@ impl Work {
         for (job, running) in &mut self.running {
             if running.gauge.runs.load(Ordering::Relaxed) {
                 let (bytes, total) = running.gauge.bytes.read();
-                self.plan.take(plan::Event::Progress { job: job.clone(), bytes, total }, now, random());
+                self.plan.take(plan::Event::Progress { job: job.clone(), bytes, total }, now, fastrand::f64());
                 running.tell(job, now.instant);
             }
         }
@@ -228,7 +228,7 @@ impl Work {
     }
 
     fn take(&mut self, event: plan::Event, now: Now) {
-        self.plan.take(event, now, random());
+        self.plan.take(event, now, fastrand::f64());
     }
 
     fn start(&mut self, job: Job, claims: Claims) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use portcullis_contract::{EvaluatorState, LoaderState};
-use portcullis_kubernetes::{Backoff, random, root_cause};
+use portcullis_kubernetes::{Backoff, root_cause};
 use portcullis_process::{FollowError, Follower};
 use prometheus::IntCounter;
 use serde::de::DeserializeOwned;
@@ -99,7 +99,7 @@ async fn follow<T: DeserializeOwned>(
                 failed += 1;
                 tracing::debug!(%error, "failed to follow");
                 let sent = updates.send(silent(Silence::of(&error))).await;
-                tokio::time::sleep(BACKOFF.wait(failed, random())).await;
+                tokio::time::sleep(BACKOFF.wait(failed, fastrand::f64())).await;
                 sent
             }
         };

@@ -1,6 +1,5 @@
-//! How long to wait after failures. Pure; [`random`] is where the numbers for jitter come from.
+//! How long to wait after failures. Pure: the random numbers for jitter come from the caller.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::CallError;
@@ -56,13 +55,6 @@ impl Retry {
     }
 }
 
-/// A number from 0 to 1 that is good enough for jitter.
-pub fn random() -> f64 {
-    // Each state has keys of its own.
-    let bits = u32::try_from(RandomState::new().hash_one(0u8) >> 32).unwrap_or(0);
-    f64::from(bits) / f64::from(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,10 +97,5 @@ mod tests {
         retry.pause(&CallError::TimedOut, 1.0);
         retry.reset();
         assert_eq!(retry.pause(&CallError::TimedOut, 1.0), FIRST);
-    }
-
-    #[test]
-    fn jitter_stays_in_its_bounds() {
-        assert!((0..100).map(|_| random()).all(|number| (0.0..=1.0).contains(&number)));
     }
 }

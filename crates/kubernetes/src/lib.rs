@@ -14,7 +14,7 @@ mod names;
 mod watch;
 
 pub use access::{Access, AccessError};
-pub use backoff::{Backoff, Retry, random};
+pub use backoff::{Backoff, Retry};
 pub use client::ApiServer;
 pub use error::{CallError, root_cause};
 pub use failures::{Failures, LogOnce};

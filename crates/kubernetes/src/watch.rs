@@ -17,7 +17,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::error::{ANSWER_LIMIT, LineTooLong};
-use crate::{CallError, Failures, Retry, random};
+use crate::{CallError, Failures, Retry};
 
 /// Longest pause before a list that replaces a watch which is too old, so that not all clients list at the same time.
 const TOO_OLD_PAUSE: Duration = Duration::from_secs(1);
@@ -83,10 +83,10 @@ where
             self.restart();
         }
         let pause = if is_too_old {
-            TOO_OLD_PAUSE.mul_f64(random())
+            TOO_OLD_PAUSE.mul_f64(fastrand::f64())
         } else {
             self.failures.failed(&error);
-            self.retry.pause(&error, random())
+            self.retry.pause(&error, fastrand::f64())
         };
         tokio::time::sleep(pause).await;
     }

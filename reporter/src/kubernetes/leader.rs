@@ -19,7 +19,7 @@ use kube::{Api, Client};
 use portcullis_api::kubernetes::BoundedObject;
 use portcullis_api::{EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
-use portcullis_kubernetes::{CallError, Failures, Leadership, Retry, random};
+use portcullis_kubernetes::{CallError, Failures, Leadership, Retry};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -283,11 +283,11 @@ impl<'a> Leader<'a> {
                     Some(409) => {
                         self.metrics.conflicts.inc();
                         self.conflicts.insert(id.clone());
-                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, random()))
+                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, fastrand::f64()))
                     }
                     _ => {
                         self.failures.failed(&error);
-                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, random()))
+                        Some(now + self.retries.entry(id.clone()).or_default().pause(&error, fastrand::f64()))
                     }
                 };
                 self.pace.done(&id, again);
@@ -394,7 +394,7 @@ impl<'a> Leader<'a> {
         self.event_tries += 1;
         let refused = matches!(error.code(), Some(400 | 403 | 404 | 422));
         let is_over = error.code() == Some(404) || (refused && self.event_tries >= EVENT_TRIES);
-        let pause = self.event_retry.pause(&error, random());
+        let pause = self.event_retry.pause(&error, fastrand::f64());
         if is_over {
             self.event_tries = 0;
             self.event_retry.reset();

@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Patch, PatchParams};
 use portcullis_api::revision::POLICY_SERVER_LABEL;
 use portcullis_api::{API_VERSION, ReplicaReportSpec};
-use portcullis_kubernetes::{CallError, Failures, REPORT_MANAGER, Retry, random};
+use portcullis_kubernetes::{CallError, Failures, REPORT_MANAGER, Retry};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -40,11 +40,11 @@ pub(crate) async fn report(
                     Ok(_) => {
                         retry.reset();
                         failures.over();
-                        slot.written(spec, Instant::now(), random());
+                        slot.written(spec, Instant::now(), fastrand::f64());
                     }
                     Err(error) => {
                         failures.failed(&error);
-                        slot.failed(Instant::now() + retry.pause(&error, random()));
+                        slot.failed(Instant::now() + retry.pause(&error, fastrand::f64()));
                     }
                 }
                 // What has come meanwhile is there already.

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use super::decide::{LeaseSettings, Seen, Step, given_up};
 use super::leadership::LeadershipSender;
 use super::{LOOK, RENEW, TRUSTED, TURN_LIMIT};
-use crate::{Backoff, CallError, Failures, random};
+use crate::{Backoff, CallError, Failures};
 
 /// Longest time for giving a Lease up: a program that ends does not wait for an API server that is away.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
@@ -63,13 +63,13 @@ async fn keep(leases: &Api<Lease>, settings: &LeaseSettings, sender: &Leadership
                 match holds {
                     // Counted from the begin, so that a slow API server makes renewals no rarer.
                     true => RENEW.saturating_sub(begun.elapsed()),
-                    false => LOOK.mul_f64(0.8 + 0.2 * random()),
+                    false => LOOK.mul_f64(0.8 + 0.2 * fastrand::f64()),
                 }
             }
             Err(error) => {
                 failures.failed(&error);
                 failed += 1;
-                BACKOFF.wait(failed, random())
+                BACKOFF.wait(failed, fastrand::f64())
             }
         };
         tokio::time::sleep(pause).await;
