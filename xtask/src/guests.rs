@@ -7,6 +7,7 @@
 //! For Rust there are two ways: the target `wasm32-unknown-unknown` of the Rust toolchain in
 //! use, or the packages of Debian, whose Rust 1.96 builds the standard library from source.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,11 +39,11 @@ const GUESTS: [Guest; 9] = [
 /// Builds the guests of these names, or all: the Rust ones into `examples/modules/`, the Go
 /// one into `target/guests/`.
 pub(crate) fn build(only: &[String]) -> Result<()> {
+    let mut folders: BTreeMap<PathBuf, Vec<&Guest>> = BTreeMap::new();
     for guest in select(only)? {
-        let dir = guest.language.kept_dir().unwrap_or_else(output_dir);
-        build_guests(&[guest], &dir, None)?;
+        folders.entry(guest.language.kept_dir().unwrap_or_else(output_dir)).or_default().push(guest);
     }
-    Ok(())
+    folders.iter().try_for_each(|(folder, guests)| build_guests(guests, folder, None))
 }
 
 /// Builds the guests of these names, or all, into another folder. With an optimisation level
