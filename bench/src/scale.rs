@@ -127,7 +127,7 @@ impl Args {
         phase.end(site, watcher, writers, &samples)
     }
 
-    /// Nothing changes, and each replica renews its report once a minute.
+    /// Measures an idle fleet: each replica renews its report once a minute, and no policy changes.
     async fn idle(&self, site: &Site<'_>, watcher: &Watcher, writers: &mut Writers) -> anyhow::Result<Row> {
         let phase = Phase::begin("idle", site, watcher, writers)?;
         let mut pace = tokio::time::interval(Duration::from_secs(60) / self.replicas);

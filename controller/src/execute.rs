@@ -34,7 +34,7 @@ const TEXT: usize = 800;
 pub(crate) enum Outcome {
     /// An object has changed.
     Wrote(Change),
-    /// Nothing has changed that decisions depend on.
+    /// The action changed nothing that decisions depend on.
     Done,
     /// Whether an API server accepts a webhook.
     Tried(GroupId, Result<(), WebhookRejection>),

@@ -60,7 +60,7 @@ impl Api {
         Self { client: Arc::clone(&self.client), servers: vec![server] }
     }
 
-    /// The object or list at a path like `/api/v1/namespaces/default`; `None` if there is none, or no server answers.
+    /// The object or list at a path like `/api/v1/namespaces/default`; `None` if it does not exist or no server answers.
     pub fn get(&self, path: &str) -> Option<Value> {
         self.read(path).ok().filter(Reply::is_ok).map(|reply| reply.body)
     }

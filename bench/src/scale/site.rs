@@ -82,7 +82,7 @@ impl<'c> Site<'c> {
         command
             .args(["--namespace", NAME, "--policy-server", NAME, "--service", SERVICE])
             .args(["--pod-name", LEADER, "--pod-uid", &uid, "--probe-address", "127.0.0.1:0"])
-            // Nothing listens there: this pod has no replica of its own.
+            // No program listens on these ports, since this pod has no replica of its own.
             .args(["--loader-state", "127.0.0.1:1", "--evaluator-state", "127.0.0.1:2"])
             .arg("--kubeconfig")
             .arg(kubeconfig)

@@ -56,7 +56,7 @@ pub struct PolicyView {
 pub struct StatusView {
     /// The newest generation, if every expected replica knows it and serves it or an older one; otherwise 0.
     pub everywhere: i64,
-    /// The newest generation that the reporters' status takes into account; 0 if there is none.
+    /// The `observedGeneration` that the reporters wrote; 0 before they have written one.
     pub observed: i64,
     /// The digest of a generation's module.
     pub resolved: Option<Resolved>,

@@ -28,7 +28,7 @@ impl Cluster {
                     "storageClassName": class,
                     "capacity": { "storage": "2Gi" },
                     "accessModes": ["ReadWriteOnce"],
-                    // Nothing could empty it.
+                    // A local volume has no provisioner that could delete its data.
                     "persistentVolumeReclaimPolicy": "Retain",
                     "local": { "path": inside(&format!("{NAME}/{path}")) },
                     "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [node.clone()] }] } },

@@ -27,7 +27,7 @@ pub(super) struct Signed {
 pub(super) enum Certificate {
     /// There is no certificate, or no trust root to check it with.
     None,
-    /// Nothing: the certificate does not count, for this reason.
+    /// The certificate does not count, for this reason.
     Refused(Refusal),
     /// The identity of the signer.
     Proved(Identity),

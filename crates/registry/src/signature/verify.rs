@@ -77,7 +77,7 @@ impl Material {
         }
     }
 
-    /// The same with a trust root that was read, or with the reason why there is none.
+    /// Judges with a trust root that was read before, or with the reason why there is none.
     pub(super) fn judge_with(
         &self,
         image: &Image,
