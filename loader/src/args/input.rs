@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use portcullis_kubernetes::Access;
+use portcullis_kubernetes::{Access, is_object_name};
 use portcullis_process::{SettingError, parse_duration};
 
 use super::canonical;
@@ -65,14 +65,12 @@ impl InputArgs {
     }
 
     fn cluster(&self, namespace: &str) -> Result<Installation, SettingError> {
-        if !is_name(namespace, false) {
-            let text = format!("{namespace:?} is no namespace: want at most 63 of a-z, 0-9 and -");
-            return Err(SettingError::new("--namespace", text));
-        }
-        if !is_name(&self.policy_server, true) {
-            let text =
-                format!("{:?} is no label's value: want at most 63 letters, digits, -, _ and .", self.policy_server);
-            return Err(SettingError::new("--policy-server", text));
+        for (setting, name) in [("--namespace", namespace), ("--policy-server", &self.policy_server)] {
+            if !is_object_name(name) || name.len() > 63 {
+                let problem =
+                    format!("{name:?} is not a valid name: want at most 63 lower-case letters, digits, - and .");
+                return Err(SettingError::new(setting, problem));
+            }
         }
         let Some(watch_seconds @ 1..=290) = u32::try_from(self.watch_timeout.as_secs()).ok() else {
             return Err(SettingError::new("--watch-timeout", "want 1s to 290s"));
@@ -101,18 +99,6 @@ fn policies_yml(file: &Path) -> Result<Directory, SettingError> {
         return Err(SettingError::new("--policies", format!("{} is a folder", file.display())));
     }
     Ok(Directory::PoliciesYml(canonical("--policies", folder)?.join(name)))
-}
-
-/// Whether a name can be used in paths and selectors of the API server.
-fn is_name(name: &str, is_label: bool) -> bool {
-    let inner = |b: u8| match b {
-        b'a'..=b'z' | b'0'..=b'9' | b'-' => true,
-        b'A'..=b'Z' | b'_' | b'.' => is_label,
-        _ => false,
-    };
-    let ends = [name.as_bytes().first(), name.as_bytes().last()];
-    let good_ends = ends.into_iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric));
-    name.len() <= 63 && good_ends && name.bytes().all(inner)
 }
 
 #[cfg(test)]

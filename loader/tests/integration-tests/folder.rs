@@ -1,31 +1,19 @@
 //! A folder of policies with a loader on it.
 
-use std::borrow::Cow;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis_contract::{LoaderPolicy, LoaderState, Manifest, Phase, PolicyEntry};
-use wasm_encoder::{CustomSection, Encode as _, Section as _};
+use portcullis_testkit::eventually_within;
+pub(crate) use portcullis_testkit::wat as module;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A module of this WebAssembly text, with waPC metadata.
-pub(crate) fn module(wat: &str) -> Vec<u8> {
-    let mut module = wat::parse_str(wat).expect("a module");
-    let section = CustomSection {
-        name: "io.kubewarden.metadata".into(),
-        data: Cow::Borrowed(br#"{"protocolVersion":"v1","rules":[],"mutating":false}"#),
-    };
-    module.push(section.id());
-    section.encode(&mut module);
-    module
-}
 
 /// A module that differs from others by its number.
 pub(crate) fn numbered(number: u32) -> Vec<u8> {
@@ -241,13 +229,6 @@ fn unchunk(mut body: &str) -> String {
 }
 
 /// Waits for something.
-pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = check() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub(crate) fn eventually<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, check)
 }

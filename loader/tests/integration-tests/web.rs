@@ -1,35 +1,24 @@
 //! Modules from a web server that does what each test says.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Phase, Reason};
+use portcullis_testkit::{Asked, Reply, exchange, lock};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::folder::{Folder, Loader, eventually, get, numbered, policy};
 
-/// What the server does with a request.
-#[derive(Clone)]
-enum Answer {
-    Module(Vec<u8>),
-    Status(u16, &'static str),
-    /// The announced length is more than what comes.
-    Cut(Vec<u8>),
-    /// Zeros without a length, until the client hangs up.
-    Endless,
-    Nothing,
-}
-
 #[derive(Default)]
 struct Script {
-    answers: HashMap<String, Answer>,
-    asked: Vec<(String, Instant)>,
+    answers: HashMap<String, Reply>,
+    asked: Vec<Asked>,
 }
 
 struct Server {
@@ -86,13 +75,18 @@ impl Server {
             for stream in listener.incoming().flatten() {
                 let (config, script) = (config.clone(), Arc::clone(&kept));
                 thread::spawn(move || {
+                    let reply = |asked: &Asked| {
+                        let mut script = lock(&script);
+                        script.asked.push(asked.clone());
+                        script.answers.get(&asked.path).cloned().unwrap_or_else(|| Reply::status(404))
+                    };
                     // An error is the client's hanging up, which is what some tests want.
                     let _ = match config {
                         Some(config) => {
                             let connection = ServerConnection::new(config).expect("a connection");
-                            serve(StreamOwned::new(connection, stream), &script)
+                            exchange(&mut StreamOwned::new(connection, stream), reply)
                         }
-                        None => serve(stream, &script),
+                        None => exchange(&mut &stream, reply),
                     };
                 });
             }
@@ -100,51 +94,13 @@ impl Server {
         Self { address, script }
     }
 
-    fn on(&self, path: &str, answer: Answer) {
-        self.script.lock().expect("a script").answers.insert(path.to_owned(), answer);
+    fn on(&self, path: &str, answer: Reply) {
+        lock(&self.script).answers.insert(path.to_owned(), answer);
     }
 
     fn asked(&self, path: &str) -> Vec<Instant> {
-        let script = self.script.lock().expect("a script");
-        script.asked.iter().filter(|(asked, _)| asked == path).map(|(_, at)| *at).collect()
+        lock(&self.script).asked.iter().filter(|asked| asked.path == path).map(|asked| asked.at).collect()
     }
-}
-
-fn serve(mut stream: impl Read + Write, script: &Mutex<Script>) -> io::Result<()> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    let text = String::from_utf8_lossy(&head).into_owned();
-    let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
-    let answer = {
-        let mut script = script.lock().expect("a script");
-        script.asked.push((path.clone(), Instant::now()));
-        script.answers.get(&path).cloned().unwrap_or(Answer::Status(404, ""))
-    };
-    match answer {
-        Answer::Module(bytes) => {
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len())?;
-            stream.write_all(&bytes)?;
-        }
-        Answer::Status(status, headers) => {
-            write!(stream, "HTTP/1.1 {status} X\r\n{headers}Content-Length: 0\r\nConnection: close\r\n\r\n")?;
-        }
-        Answer::Cut(bytes) => {
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", bytes.len())?;
-            stream.write_all(&bytes[..bytes.len() * 6 / 10])?;
-        }
-        Answer::Endless => {
-            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
-            loop {
-                stream.write_all(&[0; 64 << 10])?;
-            }
-        }
-        Answer::Nothing => thread::sleep(Duration::from_secs(60)),
-    }
-    stream.flush()
 }
 
 /// A folder, a good server, and a loader that trusts it.
@@ -183,7 +139,7 @@ fn reason(loader: &Loader, name: &str) -> Reason {
 #[test]
 fn a_module_is_fetched_once() {
     let place = Place::new();
-    place.server.on("/a", Answer::Module(numbered(1)));
+    place.server.on("/a", Reply::ok(numbered(1)));
     for name in ["a", "b", "c"] {
         place.want(name, "/a");
     }
@@ -212,7 +168,7 @@ fn fault_l01_a_source_that_comes_back_is_used() {
     let loader = folder.start(&["--source-ca", ca.to_str().expect("text")]);
     assert_eq!(reason(&loader, "a"), Reason::RegistryUnreachable);
     let server = Server::start_on(&address.to_string(), Some(authority.config("127.0.0.1", false)));
-    server.on("/a", Answer::Module(numbered(1)));
+    server.on("/a", Reply::ok(numbered(1)));
     loader.serves("cluster/a", 1);
     assert!(loader.policy("cluster/a").expect("the policy").failure.is_none());
 }
@@ -220,14 +176,14 @@ fn fault_l01_a_source_that_comes_back_is_used() {
 #[test]
 fn fault_l02_a_source_that_hangs_holds_up_no_other() {
     let place = Place::new();
-    place.server.on("/slow", Answer::Nothing);
-    place.server.on("/good", Answer::Module(numbered(1)));
+    place.server.on("/slow", Reply::silence());
+    place.server.on("/good", Reply::ok(numbered(1)));
     for number in 0..8 {
         place.want(&format!("slow{number}"), &format!("/slow?{number}"));
-        place.server.on(&format!("/slow?{number}"), Answer::Nothing);
+        place.server.on(&format!("/slow?{number}"), Reply::silence());
     }
     let other = Server::start(Some(place.authority.config("127.0.0.1", false)));
-    other.on("/good", Answer::Module(numbered(1)));
+    other.on("/good", Reply::ok(numbered(1)));
     place.folder.write("good.yaml", policy("good", &format!("https://{}/good", other.address), "{}"));
     let loader = place.start(&["--fetch-header-timeout", "2s"]);
     let start = Instant::now();
@@ -250,15 +206,16 @@ fn fault_l04_l05_l06_l08_statuses_have_their_reasons() {
         (429, Reason::RegistryThrottled),
     ];
     for (status, _) in statuses {
-        let headers = if status == 429 { "Retry-After: 3\r\n" } else { "" };
-        place.server.on(&format!("/e{status}"), Answer::Status(status, headers));
+        let reply = Reply::status(status);
+        let reply = if status == 429 { reply.header("retry-after", "3") } else { reply };
+        place.server.on(&format!("/e{status}"), reply);
         place.want(&format!("e{status}"), &format!("/e{status}"));
     }
     let loader = place.start(&[]);
     for (status, expected) in statuses {
         assert_eq!(reason(&loader, &format!("e{status}")), expected, "{status}");
     }
-    place.server.on("/e500", Answer::Module(numbered(1)));
+    place.server.on("/e500", Reply::ok(numbered(1)));
     loader.serves("cluster/e500", 1);
     let asked = eventually("a second attempt", || Some(place.server.asked("/e429")).filter(|asked| asked.len() > 1));
     assert!(asked[1] - asked[0] >= Duration::from_secs(3));
@@ -267,12 +224,14 @@ fn fault_l04_l05_l06_l08_statuses_have_their_reasons() {
 #[test]
 fn fault_l09_a_cut_body_leaves_nothing() {
     let place = Place::new();
-    place.server.on("/a", Answer::Cut(numbered(1)));
+    let module = numbered(1);
+    let cut = module.len() * 6 / 10;
+    place.server.on("/a", Reply::ok(module).cut_after(cut));
     place.want("a", "/a");
     let loader = place.start(&[]);
     assert_eq!(reason(&loader, "a"), Reason::BlobTruncated);
     assert!(loader.files("modules").is_empty());
-    place.server.on("/a", Answer::Module(numbered(1)));
+    place.server.on("/a", Reply::ok(numbered(1)));
     loader.serves("cluster/a", 1);
     assert!(loader.files("tmp").is_empty());
 }
@@ -280,7 +239,7 @@ fn fault_l09_a_cut_body_leaves_nothing() {
 #[test]
 fn fault_l12_a_body_without_end_stops_at_the_limit() {
     let place = Place::new();
-    place.server.on("/a", Answer::Endless);
+    place.server.on("/a", Reply::endless());
     place.want("a", "/a");
     let loader = place.start(&["--max-module-size", "4MiB"]);
     assert_eq!(reason(&loader, "a"), Reason::ModuleTooLarge);
@@ -293,11 +252,10 @@ fn fault_l12_a_body_without_end_stops_at_the_limit() {
 fn fault_l14_l15_redirects_are_bounded() {
     let place = Place::new();
     let address = place.server.address;
-    let leaked = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
-    place.server.on("/loop", Answer::Status(302, "Location: /loop\r\n"));
-    place.server.on("/plain", Answer::Status(302, leaked(format!("Location: http://{address}/a\r\n"))));
-    place.server.on("/good", Answer::Status(302, leaked(format!("Location: https://{address}/a\r\n"))));
-    place.server.on("/a", Answer::Module(numbered(1)));
+    place.server.on("/loop", Reply::redirect("/loop"));
+    place.server.on("/plain", Reply::redirect(&format!("http://{address}/a")));
+    place.server.on("/good", Reply::redirect(&format!("https://{address}/a")));
+    place.server.on("/a", Reply::ok(numbered(1)));
     for name in ["loop", "plain", "good"] {
         place.want(name, &format!("/{name}"));
     }
@@ -356,7 +314,7 @@ fn say(mut stream: TcpStream, bytes: &[u8]) {
 fn fault_l17_a_new_authority_is_taken_without_a_restart() {
     let place = Place::new();
     place.folder.write("ca.pem", Authority::new().pem);
-    place.server.on("/a", Answer::Module(numbered(1)));
+    place.server.on("/a", Reply::ok(numbered(1)));
     place.want("a", "/a");
     let loader = place.start(&["--retry-outside", "10m"]);
     assert_eq!(reason(&loader, "a"), Reason::TLSFailed);
@@ -367,7 +325,7 @@ fn fault_l17_a_new_authority_is_taken_without_a_restart() {
 #[test]
 fn l23_plain_http_and_hosts_that_are_not_listed_are_refused() {
     let plain = Server::start(None);
-    plain.on("/a", Answer::Module(numbered(1)));
+    plain.on("/a", Reply::ok(numbered(1)));
     let folder = Folder::new();
     let address = plain.address.to_string();
     folder.write("a.yaml", policy("a", &format!("http://{address}/a"), "{}"));
@@ -408,7 +366,7 @@ fn i4_nothing_tells_a_secret() {
 #[test]
 fn a_download_shows_its_progress() {
     let place = Place::new();
-    place.server.on("/a", Answer::Nothing);
+    place.server.on("/a", Reply::silence());
     place.want("a", "/a");
     let loader = place.start(&[]);
     eventually("the download", || loader.policy("cluster/a").filter(|policy| policy.phase == Phase::Fetching));
