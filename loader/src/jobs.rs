@@ -2,8 +2,8 @@
 
 mod admit;
 mod artifact;
-mod line;
 mod pace;
+mod queue;
 mod slots;
 
 use std::collections::HashMap;

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod confine;
-pub mod crowd;
 mod crypto;
+pub mod eviction;
 mod exit;
 pub mod failpoint;
 mod feed;

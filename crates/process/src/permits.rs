@@ -9,7 +9,7 @@ use std::time::Instant;
 use prometheus::IntCounter;
 use tokio::sync::Notify;
 
-use crate::crowd::{Candidate, Source, first_to_go};
+use crate::eviction::{Candidate, Source, first_to_go};
 
 /// The connections of a port.
 pub(crate) struct Permits {

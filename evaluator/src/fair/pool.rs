@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use portcullis_process::crowd::Source;
+use portcullis_process::eviction::Source;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use portcullis_process::crowd::Source;
+use portcullis_process::eviction::Source;
 
 use crate::fair::{Grant, Rule};
 

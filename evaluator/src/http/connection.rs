@@ -5,7 +5,7 @@ use std::task::Context;
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
-use portcullis_process::crowd::Source;
+use portcullis_process::eviction::Source;
 
 use crate::http::eviction::{Activity, Snapshot};
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_process::crowd::Source;
+use portcullis_process::eviction::Source;
 use prometheus::{IntCounter, IntGauge};
 use tokio::sync::Notify;
 

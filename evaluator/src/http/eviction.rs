@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use portcullis_process::crowd::{Candidate, Source, first_to_go};
+use portcullis_process::eviction::{Candidate, Source, first_to_go};
 
 use crate::http::pace::Progress;
 

@@ -6,7 +6,7 @@ use portcullis_contract::Tenant;
 use tokio::sync::oneshot;
 
 use super::Gauge;
-use super::line::Line;
+use super::queue::Line;
 
 /// So many at the same time, and the others wait for their turn.
 pub(crate) struct Slots(Mutex<Line<Waiting>>);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use portcullis_contract::{Digest, Failure, Reason};
 
-use super::effort::{Effort, Now, Setback};
+use super::attempts::{Effort, Now, Setback};
 use super::policy::Policy;
 use super::{Job, Plan};
 use crate::claims::Claims;

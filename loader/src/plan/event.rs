@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_contract::EvaluatorState;
 
-use super::effort::Setback;
+use super::attempts::Setback;
 use super::{Job, Outcome};
 use crate::input::Snapshot;
 

@@ -2,7 +2,7 @@
 
 use portcullis_contract::Digest;
 
-use super::effort::Setback;
+use super::attempts::Setback;
 use crate::source::Reference;
 use crate::store::ArtifactRecord;
 

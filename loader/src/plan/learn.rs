@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portcullis_contract::{Class, Deviation, EvaluatorState, Reason, Refused, Stage};
 
-use super::effort::Now;
+use super::attempts::Now;
 use super::{Compilation, Plan};
 
 impl Plan {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
 use serde::Serialize;
 
+use super::attempts::{Effort, Now, Setback};
 use super::budget::{self, Choice, Demand};
-use super::effort::{Effort, Now, Setback};
 use super::policy::{Generation, Policy};
 use super::{Plan, Reference};
 use crate::claims::Need;

@@ -5,8 +5,8 @@
 //! the [`Outcome`] of each.
 
 mod admission;
+mod attempts;
 mod budget;
-mod effort;
 mod event;
 mod groups;
 mod job;
@@ -27,8 +27,8 @@ use jiff::Timestamp;
 use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
-use self::effort::Effort;
-pub(crate) use self::effort::{Now, Setback};
+use self::attempts::Effort;
+pub(crate) use self::attempts::{Now, Setback};
 pub(crate) use self::event::Event;
 use self::groups::Groups;
 pub(crate) use self::job::{Job, Outcome, Prepared};

@@ -2,7 +2,7 @@
 
 use portcullis_contract::Digest;
 
-use super::effort::{Now, Setback};
+use super::attempts::{Now, Setback};
 use super::{Job, Plan};
 use crate::content::Body;
 use crate::source::Reference;

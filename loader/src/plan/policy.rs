@@ -9,7 +9,7 @@ use portcullis_contract::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::effort::Now;
+use super::attempts::Now;
 use super::groups::Membership;
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};

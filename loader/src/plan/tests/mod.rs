@@ -2,10 +2,10 @@
 
 mod admission;
 mod cluster;
+mod failures;
 mod order;
 mod publishing;
 mod room;
-mod trouble;
 
 use std::time::Duration;
 
