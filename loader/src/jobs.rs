@@ -18,7 +18,7 @@ use self::slots::Slots;
 use crate::claims::Claims;
 use crate::compile::{CompileFailure, Compilers};
 use crate::metrics::Metrics;
-use crate::plan::{Job, Outcome, Prepared, Setback};
+use crate::plan::{AttemptError, Job, Outcome, Prepared};
 use crate::source::{Fetched, Progress, Reference, Sink, SourceError, Sources};
 use crate::store::{ArtifactRecord, Keep, Temporary, Volume};
 use crate::volume_error::VolumeError;
@@ -33,7 +33,7 @@ pub(crate) enum PinSource {
 }
 
 /// What all jobs share.
-pub(crate) struct Workshop {
+pub(crate) struct JobRunner {
     pub(crate) volume: Arc<Volume>,
     pub(crate) sources: Sources,
     pub(crate) compilers: Compilers,
@@ -55,7 +55,7 @@ pub(crate) struct Workshop {
 
 /// What a running job and the loop share: progress in one direction, claims in the other.
 #[derive(Debug, Default)]
-pub(crate) struct Gauge {
+pub(crate) struct JobContext {
     /// Whether the job is past its queue.
     pub(crate) runs: AtomicBool,
     /// Progress of a download.
@@ -64,13 +64,13 @@ pub(crate) struct Gauge {
     claims: Mutex<Arc<Claims>>,
 }
 
-impl Gauge {
-    /// The gauge of a job that these tenants need.
+impl JobContext {
+    /// The context of a job that these tenants need.
     pub(crate) fn new(claims: Claims) -> Self {
         Self { claims: Mutex::new(Arc::new(claims)), ..Self::default() }
     }
 
-    /// Takes in the tenants that need it at present. True when they have changed: [`Workshop::renew`] then finds its new place.
+    /// Takes in the tenants that need it at present. True when they have changed: [`JobRunner::renew`] then finds its new place.
     pub(crate) fn claim(&self, claims: &Claims) -> bool {
         let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = **known != *claims;
@@ -85,41 +85,41 @@ impl Gauge {
     }
 }
 
-impl From<SourceError> for Setback {
+impl From<SourceError> for AttemptError {
     fn from(error: SourceError) -> Self {
         Self { reason: error.reason, message: error.message, retry_after: error.retry_after }
     }
 }
 
-impl From<VolumeError> for Setback {
+impl From<VolumeError> for AttemptError {
     fn from(error: VolumeError) -> Self {
         Self { reason: error.reason, message: error.message, retry_after: None }
     }
 }
 
-impl From<CompileFailure> for Setback {
+impl From<CompileFailure> for AttemptError {
     fn from(failure: CompileFailure) -> Self {
         Self { reason: failure.reason, message: failure.message, retry_after: None }
     }
 }
 
-impl Setback {
+impl AttemptError {
     /// Whether another loader may have what the source cannot give now.
     fn may_others_help(&self) -> bool {
         self.reason.class().is_retryable() && self.reason.stage() == Stage::Fetch
     }
 }
 
-/// The setback that stands for a bug in this program.
-pub(crate) fn mistake(reason: Reason, what: &str) -> Setback {
-    Setback {
+/// The error that stands for a bug in this program.
+pub(crate) fn mistake(reason: Reason, what: &str) -> AttemptError {
+    AttemptError {
         reason,
         message: format!("{what} failed because of a bug in the loader; its log says more"),
         retry_after: None,
     }
 }
 
-impl Workshop {
+impl JobRunner {
     pub(crate) fn new(
         volume: Arc<Volume>,
         sources: Sources,
@@ -161,23 +161,23 @@ impl Workshop {
     }
 
     /// Runs a job. Dropping the future ends it. `pins` are the digests that a module is wanted by, where that is known.
-    pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, gauge: Arc<Gauge>) -> Outcome {
+    pub(crate) async fn run(self: Arc<Self>, job: Job, pins: Vec<Digest>, context: Arc<JobContext>) -> Outcome {
         match job {
             Job::Fetch(reference) => {
                 if let Some(image) = reference.image().filter(|_| !pins.is_empty()) {
-                    let _turn = self.hosts.turn(image.host.clone(), &gauge).await;
-                    let result = self.fetch_pinned(image, &pins, &gauge).await;
-                    self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
+                    let _turn = self.hosts.turn(image.host.clone(), &context).await;
+                    let result = self.fetch_pinned(image, &pins, &context).await;
+                    self.metrics.fetch(result.as_ref().err().map(|error| error.reason));
                     return Outcome::Brought(reference, pins, result);
                 }
-                let result = self.fetch(&reference, &gauge).await;
-                self.metrics.fetch(result.as_ref().err().map(|setback| setback.reason));
+                let result = self.fetch(&reference, &context).await;
+                self.metrics.fetch(result.as_ref().err().map(|error| error.reason));
                 match result {
-                    Err(setback) if setback.may_others_help() && !pins.is_empty() => {
+                    Err(error) if error.may_others_help() && !pins.is_empty() => {
                         for pin in &pins {
-                            match self.others_onto_volume(pin, &gauge).await {
+                            match self.others_onto_volume(pin, &context).await {
                                 Ok(true) => {}
-                                Ok(false) => return Outcome::Fetched(reference, Err(setback)),
+                                Ok(false) => return Outcome::Fetched(reference, Err(error)),
                                 Err(other) => return Outcome::Fetched(reference, Err(other)),
                             }
                         }
@@ -187,74 +187,74 @@ impl Workshop {
                 }
             }
             Job::Admit { reference, digest, again } => {
-                let result = self.admit(&reference, &digest, again, &gauge).await;
+                let result = self.admit(&reference, &digest, again, &context).await;
                 Outcome::Admitted(reference, digest, result)
             }
-            Job::Prepare { digest, anew } => Outcome::Prepared(digest, self.prepare(digest, anew, &gauge).await),
+            Job::Prepare { digest, anew } => Outcome::Prepared(digest, self.prepare(digest, anew, &context).await),
         }
     }
 
-    async fn fetch(&self, reference: &Reference, gauge: &Arc<Gauge>) -> Result<Digest, Setback> {
+    async fn fetch(&self, reference: &Reference, context: &Arc<JobContext>) -> Result<Digest, AttemptError> {
         let _turn = match reference.host() {
-            Some(host) => Some(self.hosts.turn(host, gauge).await),
+            Some(host) => Some(self.hosts.turn(host, context).await),
             None => None,
         };
-        gauge.runs.store(true, Ordering::Relaxed);
+        context.runs.store(true, Ordering::Relaxed);
         match reference {
-            Reference::Registry(image) => return self.fetch_artifact(image, None, gauge).await,
+            Reference::Registry(image) => return self.fetch_artifact(image, None, context).await,
             Reference::Signed { image, signatures } => {
-                return self.fetch_artifact(image, Some(signatures), gauge).await;
+                return self.fetch_artifact(image, Some(signatures), context).await;
             }
             Reference::File(_) | Reference::Web(_) => {}
         }
         if let Reference::File(_) = reference {
             // A local file costs little to read twice, and a copy of what is on the volume already more.
-            let fetched = self.measure(reference, gauge).await?;
+            let fetched = self.measure(reference, context).await?;
             if self.volume.seems_to_have_module(&fetched.digest, fetched.bytes) {
                 return Ok(fetched.digest);
             }
         }
-        self.fetch_making_room(reference, gauge).await
+        self.fetch_making_room(reference, context).await
     }
 
     /// Reads a module without keeping it.
-    async fn measure(&self, reference: &Reference, gauge: &Gauge) -> Result<Fetched, Setback> {
-        let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&gauge.bytes));
+    async fn measure(&self, reference: &Reference, context: &JobContext) -> Result<Fetched, AttemptError> {
+        let mut sink = Sink::new(None, self.max_module_size, Arc::clone(&context.bytes));
         self.sources.fetch(reference, &mut sink).await?;
         Ok(sink.finish().await?)
     }
 
-    async fn fetch_making_room(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
-        self.making_room(|| self.fetch_onto_volume(reference, gauge)).await
+    async fn fetch_making_room(&self, reference: &Reference, context: &JobContext) -> Result<Digest, AttemptError> {
+        self.making_room(|| self.fetch_onto_volume(reference, context)).await
     }
 
-    async fn fetch_onto_volume(&self, reference: &Reference, gauge: &Gauge) -> Result<Digest, Setback> {
+    async fn fetch_onto_volume(&self, reference: &Reference, context: &JobContext) -> Result<Digest, AttemptError> {
         let temporary = self.volume.temporary();
-        let mut sink = self.sink(&temporary, gauge)?;
+        let mut sink = self.sink(&temporary, context)?;
         self.sources.fetch(reference, &mut sink).await?;
         self.keep_module(temporary, sink.finish().await?).await
     }
 
-    async fn keep_module(&self, temporary: Temporary, fetched: Fetched) -> Result<Digest, Setback> {
-        let Fetched { digest, bytes, taken } = fetched;
+    async fn keep_module(&self, temporary: Temporary, fetched: Fetched) -> Result<Digest, AttemptError> {
+        let Fetched { digest, bytes, reservation } = fetched;
         self.metrics.fetched_bytes.inc_by(bytes);
-        let taken = taken.ok_or_else(|| mistake(Reason::InternalError, "keeping a module"))?;
+        let reservation = reservation.ok_or_else(|| mistake(Reason::InternalError, "keeping a module"))?;
         let volume = Arc::clone(&self.volume);
-        blocking(move || volume.keep_module(temporary, &digest, taken)).await??;
+        blocking(move || volume.keep_module(temporary, &digest, reservation)).await??;
         Ok(digest)
     }
 
-    async fn prepare(&self, digest: Digest, anew: bool, gauge: &Arc<Gauge>) -> Result<Prepared, Setback> {
-        if !anew && let Some(record) = self.read(gauge, move |volume| volume.artifact(&digest)).await? {
+    async fn prepare(&self, digest: Digest, anew: bool, context: &Arc<JobContext>) -> Result<Prepared, AttemptError> {
+        if !anew && let Some(record) = self.read(context, move |volume| volume.artifact(&digest)).await? {
             return Ok(Prepared::Ready(record));
         }
-        if !self.has_module(&digest, gauge).await? {
+        if !self.has_module(&digest, context).await? {
             return Ok(Prepared::NoModule);
         }
-        let _turn = self.children.turn(gauge).await;
-        gauge.runs.store(true, Ordering::Relaxed);
-        let result = self.making_room(|| self.compile(digest, gauge)).await;
-        if !anew && result.as_ref().is_err_and(|setback| setback.reason == Reason::VolumeFull) {
+        let _turn = self.children.turn(context).await;
+        context.runs.store(true, Ordering::Relaxed);
+        let result = self.making_room(|| self.compile(digest, context)).await;
+        if !anew && result.as_ref().is_err_and(|error| error.reason == Reason::VolumeFull) {
             // Modules without artifacts would fill the volume, and no policy could serve from them.
             let volume = Arc::clone(&self.volume);
             blocking(move || volume.remove_module(&digest)).await?;
@@ -262,19 +262,19 @@ impl Workshop {
         result.map(Prepared::Ready)
     }
 
-    async fn compile(&self, digest: Digest, gauge: &Gauge) -> Result<ArtifactRecord, Setback> {
+    async fn compile(&self, digest: Digest, context: &JobContext) -> Result<ArtifactRecord, AttemptError> {
         let temporary = self.volume.temporary();
-        let take = || self.volume.room().take(gauge.claims());
+        let reserve = || self.volume.room().reserve(context.claims());
         let at_least = self.too_large().get(&digest).copied().unwrap_or(0);
-        take().check(at_least)?;
+        reserve().check(at_least)?;
         let module = self.volume.module(&digest);
         let start = Instant::now();
         let module = || portcullis_process::files::open_regular(&module).map_err(|error| error.source);
         let size = Arc::<Progress>::default();
-        let sink = || Ok(Sink::of_artifact(temporary.open()?, take(), self.max_artifact_size, Arc::clone(&size)));
+        let sink = || Ok(Sink::of_artifact(temporary.open()?, reserve(), self.max_artifact_size, Arc::clone(&size)));
         let result = self.compilers.compile(module, sink).await;
         self.metrics.compilation(start.elapsed(), result.as_ref().err().map(|failure| failure.reason));
-        let (compiled, taken) = match result {
+        let (compiled, reservation) = match result {
             Ok(compiled) => compiled,
             Err(failure) => {
                 if failure.reason == Reason::VolumeFull {
@@ -285,7 +285,7 @@ impl Workshop {
         };
         self.too_large().remove(&digest);
         let volume = Arc::clone(&self.volume);
-        Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled, taken)).await??)
+        Ok(blocking(move || volume.publish_artifact(temporary, &digest, &compiled, reservation)).await??)
     }
 
     fn too_large(&self) -> MutexGuard<'_, HashMap<Digest, u64>> {
@@ -293,7 +293,7 @@ impl Workshop {
     }
 
     /// Publishes a manifest, and gives its number.
-    pub(crate) async fn publish(&self, manifest: Manifest) -> Result<u64, Setback> {
+    pub(crate) async fn publish(&self, manifest: Manifest) -> Result<u64, AttemptError> {
         let publish = || {
             let (volume, manifest) = (Arc::clone(&self.volume), manifest.clone());
             async { Ok(blocking(move || volume.publish(manifest)).await??) }
@@ -304,21 +304,21 @@ impl Workshop {
     /// Reads from the volume, a bounded number at the same time.
     async fn read<T: Send + 'static>(
         &self,
-        gauge: &Arc<Gauge>,
+        context: &Arc<JobContext>,
         read: impl FnOnce(&Volume) -> T + Send + 'static,
-    ) -> Result<T, Setback> {
-        let _reader = self.readers.turn(gauge).await;
+    ) -> Result<T, AttemptError> {
+        let _reader = self.readers.turn(context).await;
         let volume = Arc::clone(&self.volume);
         blocking(move || read(&volume)).await
     }
 
     /// Does what writes to the volume, and once more after making room where the volume was full.
-    async fn making_room<T, F: Future<Output = Result<T, Setback>>>(
+    async fn making_room<T, F: Future<Output = Result<T, AttemptError>>>(
         &self,
         write: impl Fn() -> F,
-    ) -> Result<T, Setback> {
+    ) -> Result<T, AttemptError> {
         match write().await {
-            Err(setback) if setback.reason == Reason::VolumeFull && self.make_room().await => write().await,
+            Err(error) if error.reason == Reason::VolumeFull && self.make_room().await => write().await,
             result => result,
         }
     }
@@ -338,13 +338,13 @@ impl Workshop {
                 return removed;
             }
             Ok(Err(error)) => tracing::debug!(%error, "failed to prune the volume"),
-            Err(setback) => tracing::debug!(problem = setback.message, "failed to prune the volume"),
+            Err(error) => tracing::debug!(problem = error.message, "failed to prune the volume"),
         }
         0
     }
 }
 
 /// Runs blocking work on a thread that may block.
-pub(crate) async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<T, Setback> {
+pub(crate) async fn blocking<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<T, AttemptError> {
     tokio::task::spawn_blocking(body).await.map_err(|_| mistake(Reason::VolumeReadOnly, "work on the volume"))
 }

@@ -56,7 +56,7 @@ pub use crate::args::Args;
 use crate::args::{Input, Settings};
 use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
-use crate::jobs::{PinSource, Workshop};
+use crate::jobs::{JobRunner, PinSource};
 use crate::metrics::Metrics;
 use crate::source::Sources;
 use crate::store::Volume;
@@ -153,7 +153,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
         tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&record), metrics, shutdown.clone()));
     }
-    let workshop = Arc::new(Workshop::new(volume, sources, compilers, metrics, settings.compile, pins));
+    let runner = Arc::new(JobRunner::new(volume, sources, compilers, metrics, settings.compile, pins));
     let outside = Outside {
         settings: settings.plan,
         desired,
@@ -165,7 +165,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         shutdown: shutdown.clone(),
         record,
     };
-    supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&workshop)));
+    supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&runner)));
     shutdown.begun().await;
     // The loop drops its jobs, and with them children and temporary files.
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -242,7 +242,7 @@ async fn open(
                 feed.publish(state, |state, version| state.version = version);
                 told = Some(message);
             }
-            Err(setback) => tracing::error!(problem = setback.message, "failed to open the volume; trying again"),
+            Err(error) => tracing::error!(problem = error.message, "failed to open the volume; trying again"),
         }
         let pause = if waits { Duration::from_millis(100) } else { Duration::from_secs(1) };
         tokio::select! {

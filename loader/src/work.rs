@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
-use crate::jobs::{Gauge, Workshop, blocking, mistake};
-use crate::plan::{self, Job, Now, Outcome, Plan, PlanSettings, Setback};
+use crate::jobs::{JobContext, JobRunner, blocking, mistake};
+use crate::plan::{self, AttemptError, Job, Now, Outcome, Plan, PlanSettings};
 use crate::progress_log::ProgressLog;
 
 /// Longest time between two turns of the loop.
@@ -47,13 +47,13 @@ pub(crate) struct Outside {
 /// One run of the loop.
 struct Work {
     outside: Outside,
-    workshop: Arc<Workshop>,
+    runner: Arc<JobRunner>,
     plan: Plan,
     running: HashMap<Job, Running>,
     events: mpsc::UnboundedSender<Event>,
     counter: u64,
     publishing: bool,
-    told: BTreeMap<PolicyId, (i64, Reason)>,
+    logged: BTreeMap<PolicyId, (i64, Reason)>,
     prune_due: bool,
     pruned: Instant,
     looked: Instant,
@@ -64,7 +64,7 @@ struct Work {
 struct Running {
     number: u64,
     task: JoinHandle<()>,
-    gauge: Arc<Gauge>,
+    context: Arc<JobContext>,
     /// Once it is past its queue.
     progress_log: Option<ProgressLog>,
 }
@@ -77,10 +77,10 @@ impl Drop for Running {
 
 impl Running {
     /// Logs a download that takes long.
-    fn tell(&mut self, job: &Job, now: Instant) {
+    fn log_progress(&mut self, job: &Job, now: Instant) {
         let elapsed = self.progress_log.get_or_insert_with(|| ProgressLog::new(now)).due(now);
         if let (Some(elapsed), Job::Fetch(reference)) = (elapsed, job) {
-            let (bytes, total) = self.gauge.bytes.read();
+            let (bytes, total) = self.context.bytes.read();
             tracing::info!(
                 module = reference.label(),
                 bytes,
@@ -92,9 +92,9 @@ impl Running {
     }
 
     /// Logs what a job gave, at debug level.
-    fn tell_end(&self, outcome: &Outcome, now: Instant) {
+    fn log_end(&self, outcome: &Outcome, now: Instant) {
         let milliseconds = self.progress_log.map_or(0, |progress_log| progress_log.elapsed(now).as_millis());
-        let (bytes, _) = self.gauge.bytes.read();
+        let (bytes, _) = self.context.bytes.read();
         match outcome {
             Outcome::Fetched(reference, Ok(digest)) => {
                 tracing::debug!(module = reference.label(), %digest, bytes, milliseconds, "a module was fetched");
@@ -109,12 +109,12 @@ impl Running {
 
 enum Event {
     Job(u64, Job, Box<Outcome>),
-    Published(Result<u64, Setback>),
+    Published(Result<u64, AttemptError>),
 }
 
 /// Runs until the shutdown. It begins with what the volume says, so that it may be called again after a panic.
-pub(crate) async fn work(mut outside: Outside, workshop: Arc<Workshop>) {
-    let volume = Arc::clone(&workshop.volume);
+pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
+    let volume = Arc::clone(&runner.volume);
     let (settings, record) = (outside.settings, Arc::clone(&outside.record));
     let restored = blocking(move || {
         let manifest = volume.manifest();
@@ -125,13 +125,13 @@ pub(crate) async fn work(mut outside: Outside, workshop: Arc<Workshop>) {
     let Ok(plan) = restored.await else { return };
     let (events, mut incoming) = mpsc::unbounded_channel();
     let mut work = Work {
-        workshop,
+        runner,
         plan,
         running: HashMap::new(),
         events,
         counter: 0,
         publishing: false,
-        told: BTreeMap::new(),
+        logged: BTreeMap::new(),
         prune_due: true,
         pruned: Instant::now(),
         looked: Instant::now(),
@@ -182,10 +182,10 @@ impl Work {
     fn turn(&mut self) -> Duration {
         let now = Now::get();
         for (job, running) in &mut self.running {
-            if running.gauge.runs.load(Ordering::Relaxed) {
-                let (bytes, total) = running.gauge.bytes.read();
+            if running.context.runs.load(Ordering::Relaxed) {
+                let (bytes, total) = running.context.bytes.read();
                 self.plan.take(plan::Event::Progress { job: job.clone(), bytes, total }, now, fastrand::f64());
-                running.tell(job, now.instant);
+                running.log_progress(job, now.instant);
             }
         }
         let turn = self.plan.turn(now);
@@ -194,33 +194,33 @@ impl Work {
         let mut have_others = false;
         for (job, claims) in turn.jobs {
             match self.running.get(&job) {
-                Some(running) => have_others |= running.gauge.claim(&claims),
+                Some(running) => have_others |= running.context.claim(&claims),
                 None => self.start(job, claims),
             }
         }
         if have_others {
-            self.workshop.renew();
+            self.runner.renew();
         }
         if let Some(manifest) = turn.publish {
             // Before an evaluator can see it: its policies may call at once.
             self.outside.record.publish(&manifest);
-            self.workshop.keep(self.plan.keep());
+            self.runner.keep(self.plan.keep());
             self.publishing = true;
-            let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());
+            let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
             tokio::spawn(async move {
-                let result = workshop.publish(manifest).await;
+                let result = runner.publish(manifest).await;
                 // The loop is gone only when the program is.
                 let _ = events.send(Event::Published(result));
             });
         }
         if self.prune_due && !self.publishing && self.pruned.elapsed() >= PRUNE {
             (self.prune_due, self.pruned) = (false, Instant::now());
-            let (workshop, keep) = (Arc::clone(&self.workshop), self.plan.keep());
-            workshop.keep(keep.clone());
-            tokio::spawn(async move { workshop.prune(keep).await });
+            let (runner, keep) = (Arc::clone(&self.runner), self.plan.keep());
+            runner.keep(keep.clone());
+            tokio::spawn(async move { runner.prune(keep).await });
         }
         if self.plan.take_changed() {
-            self.tell();
+            self.publish_state();
         }
         let longest = if self.running.keys().any(|job| matches!(job, Job::Fetch(_))) { PROGRESS_TICK } else { TICK };
         let wake = turn.wake.map(|wake| wake.saturating_duration_since(now.instant));
@@ -234,14 +234,14 @@ impl Work {
     fn start(&mut self, job: Job, claims: Claims) {
         self.counter += 1;
         let number = self.counter;
-        let gauge = Arc::new(Gauge::new(claims));
-        let (workshop, events) = (Arc::clone(&self.workshop), self.events.clone());
-        let (key, own_gauge) = (job.clone(), Arc::clone(&gauge));
+        let context = Arc::new(JobContext::new(claims));
+        let (runner, events) = (Arc::clone(&self.runner), self.events.clone());
+        let (key, own_context) = (job.clone(), Arc::clone(&context));
         let pins = self.plan.pins_of(&job);
         let task = tokio::spawn(async move {
             // A task of its own, so that a panic is an outcome like others; it ends when this one is dropped.
             let mut inner = tokio::task::JoinSet::new();
-            let run = workshop.run(key.clone(), pins, own_gauge);
+            let run = runner.run(key.clone(), pins, own_context);
             inner.spawn(run);
             let outcome = match inner.join_next().await {
                 Some(Ok(outcome)) => outcome,
@@ -249,7 +249,7 @@ impl Work {
             };
             let _ = events.send(Event::Job(number, key, Box::new(outcome)));
         });
-        self.running.insert(job, Running { number, task, gauge, progress_log: None });
+        self.running.insert(job, Running { number, task, context, progress_log: None });
     }
 
     fn happened(&mut self, event: Event) {
@@ -259,8 +259,8 @@ impl Work {
                 self.publishing = false;
                 self.prune_due = true;
                 if let Ok(number) = &result {
-                    self.workshop.metrics.manifests.inc();
-                    self.workshop.metrics.manifest_number.set(i64::try_from(*number).unwrap_or(i64::MAX));
+                    self.runner.metrics.manifests.inc();
+                    self.runner.metrics.manifest_number.set(i64::try_from(*number).unwrap_or(i64::MAX));
                 }
                 self.take(plan::Event::Published(result), now);
             }
@@ -270,7 +270,7 @@ impl Work {
                     return;
                 }
                 if let Some(running) = self.running.remove(&job) {
-                    running.tell_end(&outcome, now.instant);
+                    running.log_end(&outcome, now.instant);
                 }
                 self.take(plan::Event::Ended(*outcome), now);
             }
@@ -282,7 +282,7 @@ impl Work {
             // Another program may have written it: look at the volume.
             self.look_due = true;
         }
-        if self.workshop.volume.count_from(state.manifest_number) {
+        if self.runner.volume.count_from(state.manifest_number) {
             // It follows a manifest that this volume has lost, and would take ours for an old one.
             self.take(plan::Event::ManifestLost, Now::get());
         }
@@ -295,7 +295,7 @@ impl Work {
             return;
         }
         (self.looked, self.look_due) = (Instant::now(), false);
-        let (volume, files) = (Arc::clone(&self.workshop.volume), self.outside.watched_files.clone());
+        let (volume, files) = (Arc::clone(&self.runner.volume), self.outside.watched_files.clone());
         let look = blocking(move || (volume.is_manifest_foreign(), stamps(&files)));
         // A volume that hangs must not hang the loop.
         let Ok(Ok((foreign, watched))) = timeout(TICK, look).await else { return };
@@ -310,15 +310,15 @@ impl Work {
     }
 
     /// Publishes the state, and logs what began and what ended.
-    fn tell(&mut self) {
+    fn publish_state(&mut self) {
         let state = self.plan.state(&self.outside.program);
-        let metrics = &self.workshop.metrics;
+        let metrics = &self.runner.metrics;
         let published = state.policies.iter().filter(|policy| policy.phase == Phase::Published).count();
         let mut failing = BTreeMap::new();
         for policy in &state.policies {
             let Some(failure) = &policy.failure else { continue };
             failing.insert(policy.id.clone(), (policy.generation, failure.reason));
-            if self.told.get(&policy.id) != Some(&(policy.generation, failure.reason)) {
+            if self.logged.get(&policy.id) != Some(&(policy.generation, failure.reason)) {
                 metrics.failure(failure.reason);
                 tracing::warn!(
                     policy = %policy.id,
@@ -330,7 +330,7 @@ impl Work {
                 );
             }
         }
-        for id in self.told.keys().filter(|id| !failing.contains_key(*id)) {
+        for id in self.logged.keys().filter(|id| !failing.contains_key(*id)) {
             match state.policies.iter().find(|policy| policy.id == *id) {
                 Some(policy) => tracing::info!(policy = %id, generation = policy.generation, "the policy loads again"),
                 None => tracing::info!(policy = %id, "the policy that could not be loaded is gone"),
@@ -338,7 +338,7 @@ impl Work {
         }
         metrics.published.set(i64::try_from(published).unwrap_or(i64::MAX));
         metrics.failed.set(i64::try_from(failing.len()).unwrap_or(i64::MAX));
-        self.told = failing;
+        self.logged = failing;
         self.outside.feed.publish(state, |state, version| state.version = version);
     }
 }

@@ -1,6 +1,6 @@
-//! Which connection is closed when a port has more than it has room for. Pure; ports decide what a standing is.
+//! Which connection is closed when a port has more than it has room for. Pure; each port says what its priorities are.
 //!
-//! One source never takes everything: of those with the lowest standing, the ones of the source that has most of them go first.
+//! One source never takes everything: of those with the lowest priority, the ones of the source that has most of them go first.
 //! Nor is a source limited while no other needs the room, since an installation may see all of its callers at one address.
 
 use std::cmp::Reverse;
@@ -41,8 +41,8 @@ pub struct Candidate<K, S, M> {
     /// Where it comes from.
     pub source: Source,
     /// Those with a lower one go first, wherever they come from.
-    pub standing: S,
-    /// Among connections of one source and standing, those with less go first.
+    pub priority: S,
+    /// Among connections of one source and priority, those with less go first.
     pub merit: M,
 }
 
@@ -53,18 +53,18 @@ where
     S: Copy + Ord,
     M: Copy + Ord,
 {
-    // Each source's best connection of a standing is its number 0, the next best its number 1, and so on. The highest number
+    // Each source's best connection of a priority is its number 0, the next best its number 1, and so on. The highest number
     // belongs to the source that has most of them.
-    candidates.sort_unstable_by_key(|one| (one.source, one.standing, Reverse((one.merit, one.key))));
+    candidates.sort_unstable_by_key(|one| (one.source, one.priority, Reverse((one.merit, one.key))));
     let mut number = 0_usize;
     let mut before = None;
     let mut order: Vec<_> = candidates
         .into_iter()
         .map(|one| {
-            let group = Some((one.source, one.standing));
+            let group = Some((one.source, one.priority));
             number = if before == group { number + 1 } else { 0 };
             before = group;
-            (one.standing, Reverse(number), one.merit, one.key)
+            (one.priority, Reverse(number), one.merit, one.key)
         })
         .collect();
     order.sort_unstable();
@@ -79,12 +79,12 @@ mod tests {
         Source::of(text.parse().expect("an address"))
     }
 
-    /// Candidates by key: the source's last byte, standing, merit.
+    /// Candidates by key: the source's last byte, priority, merit.
     fn order(candidates: &[(u8, u8, u32)]) -> Vec<usize> {
-        let candidate = |(key, (source, standing, merit)): (usize, &(u8, u8, u32))| Candidate {
+        let candidate = |(key, (source, priority, merit)): (usize, &(u8, u8, u32))| Candidate {
             key,
             source: Source::of([10, 0, 0, *source].into()),
-            standing: *standing,
+            priority: *priority,
             merit: *merit,
         };
         first_to_go(candidates.iter().enumerate().map(candidate).collect())

@@ -22,11 +22,11 @@ pub(crate) struct Permits {
 #[derive(Default)]
 struct Open {
     next: u64,
-    places: HashMap<u64, Arc<Place>>,
+    connections: HashMap<u64, Arc<Connection>>,
 }
 
 /// One connection's state, shared by its task and the list.
-struct Place {
+struct Connection {
     source: Source,
     /// Whether a request is being answered. Else the server waits for the client.
     is_answering: AtomicBool,
@@ -35,16 +35,16 @@ struct Place {
     close: Notify,
 }
 
-/// A connection's place, until it is dropped.
+/// A connection of the list, until this is dropped.
 pub(crate) struct Permit {
     permits: Arc<Permits>,
-    place: Arc<Place>,
+    connection: Arc<Connection>,
     key: u64,
 }
 
-/// What keeps a connection: those with the lower one go first.
+/// What a connection is closed by: those with a lower priority go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum Priority {
     /// No request is in progress. A connection that has asked before is no better than one that is about to: a probe of the kubelet is a
     /// connection of its own, and must not give way to clients that ask once and stay.
     Silent,
@@ -58,17 +58,17 @@ impl Permits {
         Arc::new(Self { start: Instant::now(), limit, closed, open: Mutex::default() })
     }
 
-    /// A place for a new connection. There always is one: where all are taken, another connection is closed.
+    /// Lists a new connection. There is always room for it: where the limit is reached, another connection is closed.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Permit {
         let mut open = self.open();
-        if open.places.len() >= self.limit
-            && let Some(key) = first_to_go(open.places.iter().map(Place::candidate).collect()).first()
-            && let Some(place) = open.places.remove(key)
+        if open.connections.len() >= self.limit
+            && let Some(key) = first_to_go(open.connections.iter().map(Connection::candidate).collect()).first()
+            && let Some(connection) = open.connections.remove(key)
         {
-            place.close.notify_one();
+            connection.close.notify_one();
             self.closed.inc();
         }
-        let place = Arc::new(Place {
+        let connection = Arc::new(Connection {
             source: Source::of(address),
             is_answering: AtomicBool::new(false),
             since: AtomicU64::new(self.now()),
@@ -76,8 +76,8 @@ impl Permits {
         });
         let key = open.next;
         open.next += 1;
-        open.places.insert(key, Arc::clone(&place));
-        Permit { permits: Arc::clone(self), place, key }
+        open.connections.insert(key, Arc::clone(&connection));
+        Permit { permits: Arc::clone(self), connection, key }
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -89,29 +89,30 @@ impl Permits {
     }
 }
 
-impl Place {
-    fn candidate((key, place): (&u64, &Arc<Self>)) -> Candidate<u64, Standing, u64> {
-        let standing = if place.is_answering.load(Ordering::Relaxed) { Standing::Answering } else { Standing::Silent };
-        Candidate { key: *key, source: place.source, standing, merit: place.since.load(Ordering::Relaxed) }
+impl Connection {
+    fn candidate((key, connection): (&u64, &Arc<Self>)) -> Candidate<u64, Priority, u64> {
+        let priority =
+            if connection.is_answering.load(Ordering::Relaxed) { Priority::Answering } else { Priority::Silent };
+        Candidate { key: *key, source: connection.source, priority, merit: connection.since.load(Ordering::Relaxed) }
     }
 }
 
 impl Permit {
     /// A request has come, or has been answered.
     pub(crate) fn answering(&self, is_answering: bool) {
-        self.place.is_answering.store(is_answering, Ordering::Relaxed);
-        self.place.since.store(self.permits.now(), Ordering::Relaxed);
+        self.connection.is_answering.store(is_answering, Ordering::Relaxed);
+        self.connection.since.store(self.permits.now(), Ordering::Relaxed);
     }
 
     /// Waits until this connection has to go.
     pub(crate) async fn over(&self) {
-        self.place.close.notified().await;
+        self.connection.close.notified().await;
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.open().places.remove(&self.key);
+        self.permits.open().connections.remove(&self.key);
     }
 }
 
@@ -128,7 +129,7 @@ mod tests {
     fn from(permits: &Arc<Permits>, last: u8) -> Permit {
         let permit = permits.enter([10, 0, 0, last].into());
         // The order of coming is what counts, however fast this is.
-        permit.place.since.store(permit.key, Ordering::Relaxed);
+        permit.connection.since.store(permit.key, Ordering::Relaxed);
         permit
     }
 
@@ -160,7 +161,7 @@ mod tests {
         let all = permits(2);
         let open = [from(&all, 1), from(&all, 1)];
         open.iter().for_each(|permit| permit.answering(true));
-        open[0].place.since.store(0, Ordering::Relaxed);
+        open[0].connection.since.store(0, Ordering::Relaxed);
         let _newest = from(&all, 1);
         assert_eq!(over(&open), [true, false]);
     }

@@ -1,7 +1,7 @@
 //! How the addresses of clients share what is scarce. Pure: no clock, no task, no lock.
 //!
 //! **The rule.** Sources take turns, and the claims of one source are met in the order in which they came. Known and unknown sources
-//! have queues of their own that take turns as well, so that neither waits behind a crowd of the other. A source that holds as much as
+//! have queues of their own that take turns as well, so that neither waits behind a eviction of the other. A source that holds as much as
 //! it may is passed over; a large claim is not, so that small ones never keep it waiting.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

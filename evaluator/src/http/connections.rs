@@ -33,7 +33,7 @@ const ONE_OF: usize = 8;
 const KNOWN: Duration = Duration::from_secs(3600);
 /// The most sources that are remembered.
 const MOST_KNOWN: usize = 1024;
-/// The time without an eviction after which the crowd counts as over.
+/// The time without an eviction after which the eviction counts as over.
 const CALM: Duration = Duration::from_secs(10);
 
 /// All connections of the admission port.

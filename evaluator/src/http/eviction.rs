@@ -73,7 +73,7 @@ pub(super) struct Merit {
 pub(super) fn order(connections: impl Iterator<Item = (u64, Snapshot)>) -> Vec<(u64, Priority)> {
     let candidate = |(key, seen): (u64, Snapshot)| {
         let (priority, merit) = seen.judged()?;
-        Some(Candidate { key: (key, priority), source: seen.source, standing: priority, merit })
+        Some(Candidate { key: (key, priority), source: seen.source, priority, merit })
     };
     first_to_go(connections.filter_map(candidate).collect())
 }

@@ -14,7 +14,7 @@ use tokio::process::{ChildStdout, Command};
 use super::child::{JUDGED, OUT_OF_MEMORY};
 use super::{CompileFailure, SUBCOMMAND};
 use crate::source::{Sink, SourceError};
-use crate::store::{Compiled, Taken};
+use crate::store::{Compiled, Reservation};
 
 /// How much of an artifact is read at once, in bytes.
 const PIECE: usize = 256 << 10;
@@ -61,7 +61,7 @@ impl Compilers {
         &self,
         module: impl Fn() -> std::io::Result<File>,
         artifact: impl Fn() -> std::io::Result<Sink>,
-    ) -> Result<(Compiled, Taken), CompileFailure> {
+    ) -> Result<(Compiled, Reservation), CompileFailure> {
         let mut attempt = 1;
         loop {
             let io = |error: std::io::Error| {
@@ -71,23 +71,23 @@ impl Compilers {
                 )
             };
             match self.once(module().map_err(io)?, artifact().map_err(io)?).await {
-                Err(Death::Died(text)) if attempt < TRIES => {
+                Err(ChildFailure::Died(text)) if attempt < TRIES => {
                     tracing::debug!(how = text, "a compile child died; trying once more");
                     attempt += 1;
                 }
-                Err(Death::Died(text)) => {
+                Err(ChildFailure::Died(text)) => {
                     let text = format!("the compiler died {TRIES} times on this module, the last time {text}");
                     return Err(CompileFailure::new(Reason::CompileFailed, text));
                 }
-                Err(Death::Judged(failure)) => return Err(failure),
+                Err(ChildFailure::Judged(failure)) => return Err(failure),
                 Ok(compiled) => return Ok(compiled),
             }
         }
     }
 
-    async fn once(&self, module: File, mut artifact: Sink) -> Result<(Compiled, Taken), Death> {
+    async fn once(&self, module: File, mut artifact: Sink) -> Result<(Compiled, Reservation), ChildFailure> {
         let limits = &self.limits;
-        let died = |error: std::io::Error| Death::Died(format!("before it ran: {error}"));
+        let died = |error: std::io::Error| ChildFailure::Died(format!("before it ran: {error}"));
         // Not the path of the program: that file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command
@@ -119,16 +119,16 @@ impl Compilers {
             let compiled = judge(status, &said, limits)?;
             let written = artifact.finish().await.map_err(refused)?;
             // The child met hostile bytes: what it says is believed of nothing that can be seen.
-            match written.taken {
-                Some(taken) if (compiled.sha256, compiled.size) == (written.digest, written.bytes) => {
-                    Ok((compiled, taken))
+            match written.reservation {
+                Some(reservation) if (compiled.sha256, compiled.size) == (written.digest, written.bytes) => {
+                    Ok((compiled, reservation))
                 }
-                _ => Err(Death::Died("with an answer that is not about what it wrote".to_owned())),
+                _ => Err(ChildFailure::Died("with an answer that is not about what it wrote".to_owned())),
             }
         };
         match tokio::time::timeout(limits.time, run).await {
             Ok(result) => result,
-            Err(_) => Err(Death::Judged(CompileFailure::new(
+            Err(_) => Err(ChildFailure::Judged(CompileFailure::new(
                 Reason::CompileLimit,
                 format!("compiling took longer than {} s (--compile-time)", limits.time.as_secs_f64()),
             ))),
@@ -137,31 +137,31 @@ impl Compilers {
 }
 
 /// Takes what the child writes. Where it is too much, or there is no room for it, the child is not heard any longer.
-async fn receive(stdout: Option<ChildStdout>, artifact: &mut Sink) -> Result<(), Death> {
+async fn receive(stdout: Option<ChildStdout>, artifact: &mut Sink) -> Result<(), ChildFailure> {
     let Some(mut stdout) = stdout else { return Ok(()) };
     let mut piece = vec![0; PIECE];
     loop {
         match stdout.read(&mut piece).await {
             Ok(0) => return Ok(()),
             Ok(length) => artifact.write(&piece[..length]).await.map_err(refused)?,
-            Err(error) => return Err(Death::Died(format!("and its artifact could not be read: {error}"))),
+            Err(error) => return Err(ChildFailure::Died(format!("and its artifact could not be read: {error}"))),
         }
     }
 }
 
-fn refused(error: SourceError) -> Death {
-    Death::Judged(CompileFailure::new(error.reason, error.message))
+fn refused(error: SourceError) -> ChildFailure {
+    ChildFailure::Judged(CompileFailure::new(error.reason, error.message))
 }
 
 /// How a child ended without an artifact.
 #[derive(Debug, PartialEq)]
-enum Death {
+enum ChildFailure {
     Judged(CompileFailure),
     Died(String),
 }
 
-fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Compiled, Death> {
-    let limit = |text: String| Err(Death::Judged(CompileFailure::new(Reason::CompileLimit, text)));
+fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Compiled, ChildFailure> {
+    let limit = |text: String| Err(ChildFailure::Judged(CompileFailure::new(Reason::CompileLimit, text)));
     let out_of_memory = || {
         limit(format!(
             "the compiler ran out of its {} MiB of memory (--compile-memory) or of its stack",
@@ -176,17 +176,17 @@ fn judge(status: ExitStatus, said: &[u8], limits: &CompileLimits) -> Result<Comp
                 "compiling took more than {} s of processor time (--compile-cpu-time)",
                 limits.cpu_time.as_secs()
             )),
-            _ => Err(Death::Died(format!("by signal {signal}"))),
+            _ => Err(ChildFailure::Died(format!("by signal {signal}"))),
         };
     }
     let line = said.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
-    let unknown = |what: &str| Death::Died(format!("with {what}"));
+    let unknown = |what: &str| ChildFailure::Died(format!("with {what}"));
     match status.code() {
         Some(0) => serde_json::from_slice(line).map_err(|_| unknown("an answer that makes no sense")),
         Some(code) if code == i32::from(JUDGED) => {
             let failure: CompileFailure =
                 serde_json::from_slice(line).map_err(|_| unknown("an answer that makes no sense"))?;
-            Err(Death::Judged(CompileFailure::new(failure.reason, failure.message)))
+            Err(ChildFailure::Judged(CompileFailure::new(failure.reason, failure.message)))
         }
         Some(code) if code == i32::from(OUT_OF_MEMORY) => out_of_memory(),
         Some(code) => Err(unknown(&format!("exit status {code}"))),
@@ -209,8 +209,8 @@ mod tests {
 
     fn reason(raw_status: i32, said: &str) -> Option<Reason> {
         match judge(ExitStatus::from_raw(raw_status), said.as_bytes(), &LIMITS) {
-            Err(Death::Judged(failure)) => Some(failure.reason),
-            Err(Death::Died(_)) => None,
+            Err(ChildFailure::Judged(failure)) => Some(failure.reason),
+            Err(ChildFailure::Died(_)) => None,
             Ok(_) => panic!("no artifact"),
         }
     }

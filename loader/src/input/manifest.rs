@@ -85,13 +85,13 @@ fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Opt
         Ok(policy) => policy,
         Err(message) => return (lenient, Err(Problem::new(Reason::SpecInvalid, message))),
     };
-    let (head, body) = judge(policy, taken, too_deep, Place::Folder(folder));
+    let (head, body) = judge(policy, taken, too_deep, Origin::Folder(folder));
     (Some(head), body)
 }
 
-/// The place of a spec.
+/// The origin of a spec.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum Origin<'a> {
     /// A file of this folder.
     Folder(&'a Path),
     /// A revision of an API server.
@@ -103,7 +103,7 @@ pub(super) fn judge(
     policy: Policy,
     taken: Option<Value>,
     too_deep: Option<&[String]>,
-    place: Place<'_>,
+    origin: Origin<'_>,
 ) -> (Head, Result<Body, Problem>) {
     let is_settings = |path: &&[String]| path.len() > 1 && path[0] == "spec" && path[1] == "settings";
     let (deep_settings, deep_elsewhere) = (too_deep.filter(is_settings), too_deep.filter(|path| !is_settings(path)));
@@ -127,15 +127,15 @@ pub(super) fn judge(
         let signatures = spec.signatures.map(Requirement::from_value).transpose();
         let signatures = signatures.map_err(|error| invalid(format!("spec.signatures: {error}")))?;
         // The revision of a cluster holds the content of that generation already.
-        if spec.rollback_to.is_some() && matches!(place, Place::Folder(_)) {
+        if spec.rollback_to.is_some() && matches!(origin, Origin::Folder(_)) {
             return Err(invalid("spec.rollbackTo: a folder keeps no revisions; restore the file instead".to_owned()));
         }
         portcullis_contract::Capability::check_patterns(&spec.host_capabilities)
             .map_err(|text| invalid(format!("spec.{text}")))?;
         let settings = settings(taken, deep_settings.is_some())?;
-        let reference = match place {
-            Place::Folder(folder) => Reference::parse(&module, folder)?,
-            Place::Cluster => address(&module)?,
+        let reference = match origin {
+            Origin::Folder(folder) => Reference::parse(&module, folder)?,
+            Origin::Cluster => address(&module)?,
         };
         let reference = match signatures {
             Some(signatures) => reference.signed(signatures)?,

@@ -12,12 +12,12 @@ use portcullis_registry::signature::{Material, Requirement};
 use portcullis_registry::{address_of, host_of};
 use url::Url;
 
-use super::{Gauge, PinSource, Workshop};
-use crate::plan::Setback;
+use super::{JobContext, JobRunner, PinSource};
+use crate::plan::AttemptError;
 use crate::source::{Reference, SourceError};
 use crate::store::SignedManifest;
 
-impl Workshop {
+impl JobRunner {
     /// Checks a module that a policy is pinned to against the rules of the installation and of the policy. Where it must be signed,
     /// the signatures on the volume are tried first, then those of the registry, then those of other loaders.
     pub(super) async fn admit(
@@ -25,23 +25,23 @@ impl Workshop {
         reference: &Reference,
         module: &Digest,
         again: bool,
-        gauge: &Arc<Gauge>,
-    ) -> Result<(), Setback> {
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
         let is_found = again || self.pins == PinSource::Loader;
         let (image, wanted) = match reference {
             Reference::File(_) => return Ok(()),
             Reference::Web(url) if is_found => return Ok(self.sources.check_web(url)?),
-            Reference::Web(url) => return self.web_leads_to(reference, url, module, gauge).await,
+            Reference::Web(url) => return self.web_leads_to(reference, url, module, context).await,
             Reference::Registry(image) => (image, None),
             Reference::Signed { image, signatures } => (image, Some(&**signatures)),
         };
         self.sources.check_allowed(image)?;
         let wanted = self.sources.requirements(wanted)?;
         if wanted.is_empty() {
-            return if is_found { Ok(()) } else { self.image_leads_to(image, module, gauge).await };
+            return if is_found { Ok(()) } else { self.image_leads_to(image, module, context).await };
         }
         let digest = *module;
-        let kept = self.read(gauge, move |volume| volume.signed_manifests(&digest)).await?;
+        let kept = self.read(context, move |volume| volume.signed_manifests(&digest)).await?;
         let is_proof = |manifest: &Manifest, signatures: &Material| {
             self.sources.judge(image, &manifest.digest, signatures, &wanted).is_ok()
         };
@@ -53,37 +53,42 @@ impl Workshop {
         if kept.iter().any(proves) {
             return Ok(());
         }
-        let _turn = self.hosts.turn(image.host.clone(), gauge).await;
-        let Err(setback) = self.ask_registry(image, module, &wanted, gauge).await else { return Ok(()) };
-        if matches!(setback.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
-            return Err(setback);
+        let _turn = self.hosts.turn(image.host.clone(), context).await;
+        let Err(error) = self.ask_registry(image, module, &wanted, context).await else { return Ok(()) };
+        if matches!(error.reason, Reason::SignatureInvalid | Reason::SourceNotAllowed) {
+            return Err(error);
         }
         for signed in self.sources.signed_of_others(module).await {
             let Some(manifest) = signed.manifest_of(module, &place) else { continue };
             if is_proof(&manifest, &signed.kept.signatures) {
-                return self.keep_signed(image, manifest, digest, Some(signed.kept.signatures), gauge).await;
+                return self.keep_signed(image, manifest, digest, Some(signed.kept.signatures), context).await;
             }
         }
-        Err(setback)
+        Err(error)
     }
 
     /// Checks that an image's repository has a module, bringing it from there if the volume does not have it. While the registry
     /// cannot be reached the pin is trusted, so that a replica that starts in an outage can serve what the others have.
-    async fn image_leads_to(&self, image: &Image, module: &Digest, gauge: &Arc<Gauge>) -> Result<(), Setback> {
+    async fn image_leads_to(
+        &self,
+        image: &Image,
+        module: &Digest,
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
         if let Some(named) = image.digest {
-            return self.manifest_names(image, &named, module, gauge).await;
+            return self.manifest_names(image, &named, module, context).await;
         }
-        let _turn = self.hosts.turn(image.host.clone(), gauge).await;
-        let is_there = if self.has_module(module, gauge).await? {
-            self.sources.has_blob(image, module).await.map_err(Setback::from)
+        let _turn = self.hosts.turn(image.host.clone(), context).await;
+        let is_there = if self.has_module(module, context).await? {
+            self.sources.has_blob(image, module).await.map_err(AttemptError::from)
         } else {
-            self.fetch_layer(image, module, gauge).await.map(|()| true)
+            self.fetch_layer(image, module, context).await.map(|()| true)
         };
         match is_there {
             Ok(true) => Ok(()),
             Ok(false) => Err(leads_elsewhere(&image.address(), "has no such module", module)),
-            Err(setback) if setback.may_others_help() => Ok(()),
-            Err(setback) => Err(setback),
+            Err(error) if error.may_others_help() => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -94,19 +99,19 @@ impl Workshop {
         image: &Image,
         named: &Digest,
         module: &Digest,
-        gauge: &Arc<Gauge>,
-    ) -> Result<(), Setback> {
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
         let leads_to = |manifest: &Manifest| match manifest.module()?.digest {
             found if found == *module => Ok(()),
             found => Err(leads_elsewhere(&image.to_string(), &format!("is the module {found}"), module)),
         };
-        if let Some(kept) = self.kept_manifest(*named, gauge).await? {
+        if let Some(kept) = self.kept_manifest(*named, context).await? {
             return leads_to(&kept);
         }
-        let _turn = self.hosts.turn(image.host.clone(), gauge).await;
+        let _turn = self.hosts.turn(image.host.clone(), context).await;
         let manifest = self.fetch_manifest(image).await?;
         leads_to(&manifest)?;
-        self.keep_signed(image, manifest, *module, None, gauge).await
+        self.keep_signed(image, manifest, *module, None, context).await
     }
 
     /// Checks that an address gives a module, keeping it if the volume does not have it. While the source cannot be reached the pin is
@@ -116,26 +121,26 @@ impl Workshop {
         reference: &Reference,
         url: &Url,
         module: &Digest,
-        gauge: &Arc<Gauge>,
-    ) -> Result<(), Setback> {
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
         self.sources.check_web(url)?;
-        let _turn = self.hosts.turn(host_of(url), gauge).await;
-        let found = if self.has_module(module, gauge).await? {
-            self.measure(reference, gauge).await.map(|fetched| fetched.digest)
+        let _turn = self.hosts.turn(host_of(url), context).await;
+        let found = if self.has_module(module, context).await? {
+            self.measure(reference, context).await.map(|fetched| fetched.digest)
         } else {
-            self.fetch_making_room(reference, gauge).await
+            self.fetch_making_room(reference, context).await
         };
         match found {
             Ok(found) if found == *module => Ok(()),
             Ok(found) => Err(leads_elsewhere(&address_of(url), &format!("gives the module {found}"), module)),
-            Err(setback) if setback.may_others_help() => Ok(()),
-            Err(setback) => Err(setback),
+            Err(error) if error.may_others_help() => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
-    pub(super) async fn has_module(&self, module: &Digest, gauge: &Arc<Gauge>) -> Result<bool, Setback> {
+    pub(super) async fn has_module(&self, module: &Digest, context: &Arc<JobContext>) -> Result<bool, AttemptError> {
         let (limit, digest) = (self.max_module_size, *module);
-        self.read(gauge, move |volume| volume.has_module(&digest, limit)).await
+        self.read(context, move |volume| volume.has_module(&digest, limit)).await
     }
 
     async fn ask_registry(
@@ -143,9 +148,9 @@ impl Workshop {
         image: &Image,
         module: &Digest,
         wanted: &[Requirement],
-        gauge: &Arc<Gauge>,
-    ) -> Result<(), Setback> {
-        let manifest = self.manifest(image, gauge).await?;
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
+        let manifest = self.manifest(image, context).await?;
         let found = manifest.module()?.digest;
         if found != *module {
             let text = format!(
@@ -154,8 +159,8 @@ impl Workshop {
             );
             return Err(SourceError::new(Reason::DigestMismatch, text).into());
         }
-        let signatures = self.signatures(image, &manifest, module, wanted, gauge).await?;
-        self.keep_signed(image, manifest, found, signatures, gauge).await
+        let signatures = self.signatures(image, &manifest, module, wanted, context).await?;
+        self.keep_signed(image, manifest, found, signatures, context).await
     }
 
     /// Checks that a manifest is signed by everybody who must have signed it, and gives the signatures where they are not on the
@@ -166,14 +171,14 @@ impl Workshop {
         manifest: &Manifest,
         module: &Digest,
         wanted: &[Requirement],
-        gauge: &Arc<Gauge>,
-    ) -> Result<Option<Material>, Setback> {
+        context: &Arc<JobContext>,
+    ) -> Result<Option<Material>, AttemptError> {
         if wanted.is_empty() {
             return Ok(None);
         }
         let judge = |signatures: &Material| self.sources.judge(image, &manifest.digest, signatures, wanted);
         let (of, digest) = (manifest.digest, *module);
-        let kept = self.read(gauge, move |volume| volume.signatures(&of, &digest)).await?;
+        let kept = self.read(context, move |volume| volume.signatures(&of, &digest)).await?;
         let place = image.address();
         if let Some(kept) = kept.filter(|kept| judge(&kept.signatures).is_ok()) {
             return Ok(Some(kept.signatures).filter(|_| !kept.places.contains(&place)));
@@ -196,7 +201,7 @@ impl Workshop {
     }
 }
 
-fn leads_elsewhere(address: &str, what: &str, module: &Digest) -> Setback {
+fn leads_elsewhere(address: &str, what: &str, module: &Digest) -> AttemptError {
     let text = format!(
         "{address} {what}, and this generation is pinned to the module {module}: if the pin is right, make the address give \
          that module again; if it is not, change spec.module, and the new generation is resolved again"

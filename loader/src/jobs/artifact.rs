@@ -6,12 +6,12 @@ use portcullis_contract::{Digest, Reason};
 use portcullis_registry::oci::{Image, Manifest};
 use portcullis_registry::signature::{Material, Requirement};
 
-use super::{Gauge, Workshop, blocking};
-use crate::plan::Setback;
+use super::{JobContext, JobRunner, blocking};
+use crate::plan::AttemptError;
 use crate::source::{Fetched, Sink, SourceError};
 use crate::store::{MAX_SIGNATURES, Temporary};
 
-impl Workshop {
+impl JobRunner {
     /// Brings the module that an artifact is now. A digest names it for ever; a tag is resolved here, once a fetch.
     ///
     /// Signatures are checked before the bytes are fetched, also when those are on the volume already.
@@ -19,28 +19,33 @@ impl Workshop {
         &self,
         image: &Image,
         signatures: Option<&Requirement>,
-        gauge: &Arc<Gauge>,
-    ) -> Result<Digest, Setback> {
+        context: &Arc<JobContext>,
+    ) -> Result<Digest, AttemptError> {
         self.sources.check_allowed(image)?;
         let wanted = self.sources.requirements(signatures)?;
-        let manifest = self.manifest(image, gauge).await?;
+        let manifest = self.manifest(image, context).await?;
         let layer = manifest.module()?;
-        let signatures = self.signatures(image, &manifest, &layer.digest, &wanted, gauge).await?;
+        let signatures = self.signatures(image, &manifest, &layer.digest, &wanted, context).await?;
         if layer.size > self.max_module_size {
             let text = format!("the module is above the limit of {} bytes (--max-module-size)", self.max_module_size);
             return Err(SourceError::new(Reason::ModuleTooLarge, text).into());
         }
         let digest = layer.digest;
-        self.fetch_layer(image, &digest, gauge).await?;
-        self.keep_signed(image, manifest, digest, signatures, gauge).await?;
+        self.fetch_layer(image, &digest, context).await?;
+        self.keep_signed(image, manifest, digest, signatures, context).await?;
         Ok(digest)
     }
 
     /// Brings modules that policies are pinned to, by their digests. Wherever the tag is now does not matter.
-    pub(super) async fn fetch_pinned(&self, image: &Image, pins: &[Digest], gauge: &Arc<Gauge>) -> Result<(), Setback> {
+    pub(super) async fn fetch_pinned(
+        &self,
+        image: &Image,
+        pins: &[Digest],
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
         self.sources.check_allowed(image)?;
         for pin in pins {
-            self.fetch_layer(image, pin, gauge).await?;
+            self.fetch_layer(image, pin, context).await?;
         }
         Ok(())
     }
@@ -52,13 +57,13 @@ impl Workshop {
         manifest: Manifest,
         module: Digest,
         signatures: Option<Material>,
-        gauge: &Gauge,
-    ) -> Result<(), Setback> {
+        context: &JobContext,
+    ) -> Result<(), AttemptError> {
         let (volume, place) = (Arc::clone(&self.volume), image.address());
-        let taken = volume.room().take(gauge.claims());
+        let reservation = volume.room().reserve(context.claims());
         let keep = move || {
             let signatures_size = serde_json::to_vec(&signatures).map_or(MAX_SIGNATURES, |text| text.len() as u64);
-            taken.check(manifest.bytes.len() as u64 + signatures_size)?;
+            reservation.check(manifest.bytes.len() as u64 + signatures_size)?;
             volume.keep_oci_manifest(&manifest, &module)?;
             let keep = |signatures| volume.keep_signatures(&manifest.digest, &module, place, signatures);
             signatures.map_or(Ok(()), keep)
@@ -71,21 +76,25 @@ impl Workshop {
     }
 
     /// The manifest: from the volume, where a digest names one that is there, or from the registry.
-    pub(super) async fn manifest(&self, image: &Image, gauge: &Arc<Gauge>) -> Result<Manifest, Setback> {
+    pub(super) async fn manifest(&self, image: &Image, context: &Arc<JobContext>) -> Result<Manifest, AttemptError> {
         if let Some(digest) = image.digest
-            && let Some(manifest) = self.kept_manifest(digest, gauge).await?
+            && let Some(manifest) = self.kept_manifest(digest, context).await?
         {
             return Ok(manifest);
         }
         self.fetch_manifest(image).await
     }
 
-    pub(super) async fn kept_manifest(&self, digest: Digest, gauge: &Arc<Gauge>) -> Result<Option<Manifest>, Setback> {
-        self.read(gauge, move |volume| volume.oci_manifest(&digest)).await
+    pub(super) async fn kept_manifest(
+        &self,
+        digest: Digest,
+        context: &Arc<JobContext>,
+    ) -> Result<Option<Manifest>, AttemptError> {
+        self.read(context, move |volume| volume.oci_manifest(&digest)).await
     }
 
     /// The manifest from the registry, or from another loader.
-    pub(super) async fn fetch_manifest(&self, image: &Image) -> Result<Manifest, Setback> {
+    pub(super) async fn fetch_manifest(&self, image: &Image) -> Result<Manifest, AttemptError> {
         match (self.sources.manifest(image).await, image.digest) {
             (Err(error), Some(digest)) if error.reason.class().is_retryable() => {
                 Ok(self.sources.manifest_of_others(&digest).await.ok_or(error)?)
@@ -94,50 +103,66 @@ impl Workshop {
         }
     }
 
-    pub(super) async fn fetch_layer(&self, image: &Image, digest: &Digest, gauge: &Arc<Gauge>) -> Result<(), Setback> {
+    pub(super) async fn fetch_layer(
+        &self,
+        image: &Image,
+        digest: &Digest,
+        context: &Arc<JobContext>,
+    ) -> Result<(), AttemptError> {
         // Two names of one module wait for the same fetch.
         let turn = self.layers.turn(*digest);
         let _turn = turn.lock().await;
-        if self.has_module(digest, gauge).await? {
+        if self.has_module(digest, context).await? {
             return Ok(());
         }
-        self.making_room(|| self.layer_onto_volume(image, digest, gauge)).await
+        self.making_room(|| self.layer_onto_volume(image, digest, context)).await
     }
 
-    async fn layer_onto_volume(&self, image: &Image, digest: &Digest, gauge: &Gauge) -> Result<(), Setback> {
+    async fn layer_onto_volume(
+        &self,
+        image: &Image,
+        digest: &Digest,
+        context: &JobContext,
+    ) -> Result<(), AttemptError> {
         let temporary = self.volume.temporary();
-        let mut sink = self.sink(&temporary, gauge)?;
+        let mut sink = self.sink(&temporary, context)?;
         if let Err(error) = self.sources.blob(image, digest, &mut sink).await {
-            let setback = Setback::from(error);
+            let error = AttemptError::from(error);
             drop(sink);
-            let is_had = setback.may_others_help() && self.others_onto_volume(digest, gauge).await?;
-            return if is_had { Ok(()) } else { Err(setback) };
+            let is_had = error.may_others_help() && self.others_onto_volume(digest, context).await?;
+            return if is_had { Ok(()) } else { Err(error) };
         }
         self.keep_fetched(temporary, sink, digest, &image.host).await
     }
 
     /// What a source cannot give now, another loader may have. False where none has it.
-    pub(super) async fn others_onto_volume(&self, digest: &Digest, gauge: &Gauge) -> Result<bool, Setback> {
+    pub(super) async fn others_onto_volume(&self, digest: &Digest, context: &JobContext) -> Result<bool, AttemptError> {
         let temporary = self.volume.temporary();
-        let sink = self.sources.blob_of_others(digest, || self.sink(&temporary, gauge)).await;
+        let sink = self.sources.blob_of_others(digest, || self.sink(&temporary, context)).await;
         match sink {
             Some(sink) => self.keep_fetched(temporary, sink, digest, "another loader").await.map(|()| true),
             None => Ok(false),
         }
     }
 
-    pub(super) fn sink(&self, temporary: &Temporary, gauge: &Gauge) -> Result<Sink, SourceError> {
+    pub(super) fn sink(&self, temporary: &Temporary, context: &JobContext) -> Result<Sink, SourceError> {
         let file = temporary.open().map_err(|error| {
             SourceError::new(
                 crate::volume_error::volume_reason(&error),
                 format!("failed to write to the volume: {error}"),
             )
         })?;
-        let taken = self.volume.room().take(gauge.claims());
-        Ok(Sink::new(Some((file, taken)), self.max_module_size, Arc::clone(&gauge.bytes)))
+        let reservation = self.volume.room().reserve(context.claims());
+        Ok(Sink::new(Some((file, reservation)), self.max_module_size, Arc::clone(&context.bytes)))
     }
 
-    async fn keep_fetched(&self, temporary: Temporary, sink: Sink, digest: &Digest, who: &str) -> Result<(), Setback> {
+    async fn keep_fetched(
+        &self,
+        temporary: Temporary,
+        sink: Sink,
+        digest: &Digest,
+        who: &str,
+    ) -> Result<(), AttemptError> {
         let fetched: Fetched = sink.finish().await?;
         if fetched.digest != *digest {
             let text = format!("{who} gave a module with the digest {} for {digest}", fetched.digest);

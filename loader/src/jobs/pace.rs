@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Gauge;
+use super::JobContext;
 use super::slots::{Slot, Slots};
 
 /// Downloads from one host at the same time; a host that stands still holds up no other.
@@ -37,7 +37,7 @@ impl Hosts {
     }
 
     /// Waits for a turn of a job at a host, after which the job runs. The turn ends with what is given.
-    pub(super) async fn turn(&self, host: String, gauge: &Arc<Gauge>) -> Slot {
+    pub(super) async fn turn(&self, host: String, context: &Arc<JobContext>) -> Slot {
         let slots = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
@@ -46,9 +46,9 @@ impl Hosts {
             let host = known.entry(host.clone());
             Arc::clone(&host.or_insert_with(|| Host { slots: Slots::new(FETCHES_A_HOST), next: now }).slots)
         };
-        let slot = slots.turn(gauge).await;
+        let slot = slots.turn(context).await;
         tokio::time::sleep_until(self.begin(&host)).await;
-        gauge.runs.store(true, Ordering::Relaxed);
+        context.runs.store(true, Ordering::Relaxed);
         slot
     }
 
@@ -93,21 +93,21 @@ mod tests {
     use super::*;
     use crate::claims::{Claims, Need};
 
-    fn cluster() -> Arc<Gauge> {
+    fn cluster() -> Arc<JobContext> {
         let mut claims = Claims::default();
         claims.add(&Tenant::Cluster, Need::New);
-        Arc::new(Gauge::new(claims))
+        Arc::new(JobContext::new(claims))
     }
 
     #[tokio::test(start_paused = true)]
     async fn l24_attempts_at_one_host_keep_their_distance_and_hold_up_no_other() {
-        let (hosts, gauge) = (Hosts::new(10), cluster());
+        let (hosts, context) = (Hosts::new(10), cluster());
         let start = Instant::now();
         for _ in 0..11 {
-            drop(hosts.turn("a".into(), &gauge).await);
+            drop(hosts.turn("a".into(), &context).await);
         }
         assert_eq!(start.elapsed(), Duration::from_secs(1));
-        drop(hosts.turn("b".into(), &gauge).await);
+        drop(hosts.turn("b".into(), &context).await);
         assert_eq!(start.elapsed(), Duration::from_secs(1));
     }
 

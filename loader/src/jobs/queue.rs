@@ -23,7 +23,7 @@ use crate::claims::{Claims, Need};
 const ROUND: u64 = 4;
 
 /// Slots, and the jobs that wait for one. `W` is how a waiting job is notified.
-pub(super) struct Line<W> {
+pub(super) struct Queue<W> {
     slots: usize,
     running: usize,
     tenants: HashMap<Tenant, Account>,
@@ -63,7 +63,7 @@ enum Class {
     New,
 }
 
-impl<W> Line<W> {
+impl<W> Queue<W> {
     /// A line for this many slots, at least one.
     pub(super) fn new(slots: usize) -> Self {
         Self {
@@ -181,13 +181,13 @@ mod tests {
     }
 
     struct Table {
-        line: Line<&'static str>,
+        line: Queue<&'static str>,
         running: Vec<(Tenant, &'static str)>,
     }
 
     impl Table {
         fn new(slots: usize) -> Self {
-            Self { line: Line::new(slots), running: Vec::new() }
+            Self { line: Queue::new(slots), running: Vec::new() }
         }
 
         /// Those who wait: the name of each, and who wants it.

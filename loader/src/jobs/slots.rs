@@ -1,15 +1,15 @@
-//! A [`Line`] that jobs can wait in.
+//! A [`Queue`] that jobs can wait in.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_contract::Tenant;
 use tokio::sync::oneshot;
 
-use super::Gauge;
-use super::queue::Line;
+use super::JobContext;
+use super::queue::Queue;
 
 /// So many at the same time, and the others wait for their turn.
-pub(crate) struct Slots(Mutex<Line<Waiting>>);
+pub(crate) struct Slots(Mutex<Queue<Waiting>>);
 
 /// A turn; it ends when this is dropped.
 pub(crate) struct Slot {
@@ -18,12 +18,12 @@ pub(crate) struct Slot {
 }
 
 struct Waiting {
-    gauge: Arc<Gauge>,
+    context: Arc<JobContext>,
     slot: oneshot::Sender<Slot>,
 }
 
 /// A place in the line; left when dropped.
-struct Place<'a> {
+struct LeaveOnDrop<'a> {
     slots: &'a Slots,
     ticket: u64,
 }
@@ -31,21 +31,21 @@ struct Place<'a> {
 impl Slots {
     /// This many slots, at least one.
     pub(super) fn new(slots: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Line::new(slots))))
+        Arc::new(Self(Mutex::new(Queue::new(slots))))
     }
 
-    /// Waits for a turn of the job with this gauge.
-    pub(super) async fn turn(self: &Arc<Self>, gauge: &Arc<Gauge>) -> Slot {
+    /// Waits for a turn of the job with this context.
+    pub(super) async fn turn(self: &Arc<Self>, context: &Arc<JobContext>) -> Slot {
         let (sender, slot) = oneshot::channel();
-        let ticket = self.lock().wait(gauge.claims(), Waiting { gauge: Arc::clone(gauge), slot: sender });
-        let _place = Place { slots: self, ticket };
+        let ticket = self.lock().wait(context.claims(), Waiting { context: Arc::clone(context), slot: sender });
+        let _leave = LeaveOnDrop { slots: self, ticket };
         self.serve();
         slot.await.expect("a waiting job gets a slot, or has left the line")
     }
 
     /// Jobs may be wanted by others than before.
     pub(super) fn renew(self: &Arc<Self>) {
-        self.lock().renew(|waiting| waiting.gauge.claims());
+        self.lock().renew(|waiting| waiting.context.claims());
         self.serve();
     }
 
@@ -58,7 +58,7 @@ impl Slots {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, Queue<Waiting>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,7 +70,7 @@ impl Drop for Slot {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         let left = self.slots.lock().leave(self.ticket);
         drop(left);
@@ -84,18 +84,18 @@ mod tests {
     use super::*;
     use crate::claims::{Claims, Need};
 
-    fn gauge(tenant: Tenant) -> Arc<Gauge> {
+    fn context(tenant: Tenant) -> Arc<JobContext> {
         let mut claims = Claims::default();
         claims.add(&tenant, Need::New);
-        Arc::new(Gauge::new(claims))
+        Arc::new(JobContext::new(claims))
     }
 
     #[test]
     fn a_turn_ends_with_what_was_given_and_who_goes_leaves_the_line() {
-        let (slots, gauge) = (Slots::new(1), gauge(Tenant::Cluster));
-        let first = slots.turn(&gauge).now_or_never().expect("it is free");
-        let mut gone = Box::pin(slots.turn(&gauge));
-        let mut next = Box::pin(slots.turn(&gauge));
+        let (slots, context) = (Slots::new(1), context(Tenant::Cluster));
+        let first = slots.turn(&context).now_or_never().expect("it is free");
+        let mut gone = Box::pin(slots.turn(&context));
+        let mut next = Box::pin(slots.turn(&context));
         assert!(gone.as_mut().now_or_never().is_none() && next.as_mut().now_or_never().is_none());
         drop(gone);
         drop(first);
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn who_went_after_its_turn_came_gives_it_to_the_next() {
-        let (slots, gauge) = (Slots::new(1), gauge(Tenant::Cluster));
-        let first = slots.turn(&gauge).now_or_never().expect("it is free");
-        let mut gone = Box::pin(slots.turn(&gauge));
-        let mut next = Box::pin(slots.turn(&gauge));
+        let (slots, context) = (Slots::new(1), context(Tenant::Cluster));
+        let first = slots.turn(&context).now_or_never().expect("it is free");
+        let mut gone = Box::pin(slots.turn(&context));
+        let mut next = Box::pin(slots.turn(&context));
         assert!(gone.as_mut().now_or_never().is_none() && next.as_mut().now_or_never().is_none());
         drop(first);
         drop(gone);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_somebody_else_wants_by_now_may_begin() {
-        let (slots, job) = (Slots::new(2), gauge(Tenant::Namespace("a".into())));
+        let (slots, job) = (Slots::new(2), context(Tenant::Namespace("a".into())));
         let _first = slots.turn(&job).now_or_never().expect("it is free");
         let mut second = Box::pin(slots.turn(&job));
         assert!(second.as_mut().now_or_never().is_none(), "one slot is left to others");

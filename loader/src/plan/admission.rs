@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use portcullis_contract::{Digest, Failure, Reason};
 
-use super::attempts::{Effort, Now, Setback};
+use super::attempts::{AttemptError, Attempts, Now};
 use super::policy::Policy;
 use super::{Job, Plan};
 use crate::claims::Claims;
@@ -19,7 +19,7 @@ use crate::store::ArtifactRecord;
 
 /// The checks, by address.
 #[derive(Debug, Default)]
-pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Effort<()>>>);
+pub(super) struct Admissions(HashMap<Reference, BTreeMap<Digest, Attempts<()>>>);
 
 /// The address that must be checked. Each loader reads files again, and a candidate of an earlier manifest was checked before it was
 /// published.
@@ -28,11 +28,11 @@ pub(super) fn asked(body: &Body) -> Option<&Reference> {
 }
 
 impl Admissions {
-    fn get(&self, body: &Body, digest: &Digest) -> Option<&Effort<()>> {
+    fn get(&self, body: &Body, digest: &Digest) -> Option<&Attempts<()>> {
         self.0.get(asked(body)?)?.get(digest)
     }
 
-    pub(super) fn get_mut(&mut self, reference: &Reference, digest: &Digest) -> Option<&mut Effort<()>> {
+    pub(super) fn get_mut(&mut self, reference: &Reference, digest: &Digest) -> Option<&mut Attempts<()>> {
         self.0.get_mut(reference)?.get_mut(digest)
     }
 
@@ -43,7 +43,7 @@ impl Admissions {
 
     /// Records that the module is admitted.
     pub(super) fn grant(&mut self, reference: &Reference, digest: Digest) {
-        self.0.entry(reference.clone()).or_default().insert(digest, Effort::done(()));
+        self.0.entry(reference.clone()).or_default().insert(digest, Attempts::done(()));
     }
 
     /// What was served before a restart is admitted at once, and checked again, as the rules may have changed.
@@ -67,17 +67,17 @@ impl Admissions {
     }
 
     pub(super) fn hurry_outside(&mut self) {
-        self.0.values_mut().flat_map(BTreeMap::values_mut).for_each(Effort::hurry_outside);
+        self.0.values_mut().flat_map(BTreeMap::values_mut).for_each(Attempts::hurry_outside);
     }
 
     pub(super) fn wakes_at(&self) -> Option<Instant> {
-        self.0.values().flat_map(BTreeMap::values).filter_map(Effort::wakes_at).min()
+        self.0.values().flat_map(BTreeMap::values).filter_map(Attempts::wakes_at).min()
     }
 
     /// The failing checks, by address.
     pub(super) fn failures(&self) -> impl Iterator<Item = (&Reference, Option<Failure>)> {
         let of = |(reference, digests)| {
-            let digests: &BTreeMap<Digest, Effort<()>> = digests;
+            let digests: &BTreeMap<Digest, Attempts<()>> = digests;
             (reference, digests.values().find_map(|admission| admission.failure(0, None)))
         };
         self.0.iter().map(of)
@@ -111,7 +111,7 @@ impl Admissions {
         &mut self,
         reference: &Reference,
         digest: &Digest,
-        result: Result<(), Setback>,
+        result: Result<(), AttemptError>,
         retry: &Retry,
         now: Now,
         random: f64,
@@ -120,8 +120,8 @@ impl Admissions {
         match result {
             Ok(()) => admission.succeed(()),
             // What served before continues until a check refuses it.
-            Err(setback) if admission.result().is_some() && !is_refusal(setback.reason) => admission.leave(),
-            Err(setback) => admission.fail(setback, retry, random, now),
+            Err(error) if admission.result().is_some() && !is_refusal(error.reason) => admission.leave(),
+            Err(error) => admission.fail(error, retry, random, now),
         }
     }
 }
@@ -137,7 +137,7 @@ impl Plan {
         self.admissions.are_done(body, digest)
     }
 
-    pub(super) fn admission(&self, body: &Body, digest: &Digest) -> Option<&Effort<()>> {
+    pub(super) fn admission(&self, body: &Body, digest: &Digest) -> Option<&Attempts<()>> {
         self.admissions.get(body, digest)
     }
 

@@ -30,7 +30,7 @@ impl Now {
 
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Setback {
+pub(crate) struct AttemptError {
     /// The reason.
     pub reason: Reason,
     /// The message for users.
@@ -41,10 +41,10 @@ pub(crate) struct Setback {
 
 /// A piece of work and its state.
 #[derive(Debug, Clone)]
-pub(crate) struct Effort<T> {
+pub(crate) struct Attempts<T> {
     status: Status<T>,
     /// The newest failure, until an attempt works. It stays while the next attempt runs, so that a state does not flap.
-    trouble: Option<Trouble>,
+    last_failure: Option<LastFailure>,
     /// Done, and to be done again; the result counts meanwhile.
     again: bool,
     /// An attempt was begun and has not ended.
@@ -63,7 +63,7 @@ enum Status<T> {
 }
 
 #[derive(Debug, Clone)]
-struct Trouble {
+struct LastFailure {
     reason: Reason,
     message: String,
     attempts: u32,
@@ -73,13 +73,13 @@ struct Trouble {
     next: Option<Timestamp>,
 }
 
-impl<T> Default for Effort<T> {
+impl<T> Default for Attempts<T> {
     fn default() -> Self {
-        Self { status: Status::Due(None), trouble: None, again: false, begun: false, overtaken: false }
+        Self { status: Status::Due(None), last_failure: None, again: false, begun: false, overtaken: false }
     }
 }
 
-impl<T> Effort<T> {
+impl<T> Attempts<T> {
     /// One that is done already.
     pub(crate) fn done(value: T) -> Self {
         Self { status: Status::Done(value), ..Self::default() }
@@ -98,7 +98,7 @@ impl<T> Effort<T> {
         self.again || matches!(self.status, Status::Due(_))
     }
 
-    /// An attempt begins, if none runs. From now on [`Effort::repeat`] asks for one more after it.
+    /// An attempt begins, if none runs. From now on [`Attempts::repeat`] asks for one more after it.
     pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
@@ -132,16 +132,18 @@ impl<T> Effort<T> {
     }
 
     /// An attempt failed. What was done before does not count any more.
-    pub(crate) fn fail(&mut self, setback: Setback, retry: &Retry, random: f64, now: Now) {
-        let (attempts, since) =
-            self.trouble.as_ref().map_or((1, now.wall), |trouble| (trouble.attempts.saturating_add(1), trouble.since));
-        let wait = retry.wait(setback.reason, attempts, setback.retry_after, random);
+    pub(crate) fn fail(&mut self, error: AttemptError, retry: &Retry, random: f64, now: Now) {
+        let (attempts, since) = self
+            .last_failure
+            .as_ref()
+            .map_or((1, now.wall), |last_failure| (last_failure.attempts.saturating_add(1), last_failure.since));
+        let wait = retry.wait(error.reason, attempts, error.retry_after, random);
         let at = wait.and_then(|wait| now.instant.checked_add(wait));
         self.again = false;
         self.status = at.map_or(Status::Stopped, Status::Waiting);
-        self.trouble = Some(Trouble {
-            reason: setback.reason,
-            message: setback.message,
+        self.last_failure = Some(LastFailure {
+            reason: error.reason,
+            message: error.message,
             attempts,
             since,
             last: now.instant,
@@ -171,19 +173,19 @@ impl<T> Effort<T> {
     pub(crate) fn hurry(&mut self) {
         if matches!(self.status, Status::Waiting(_) | Status::Stopped) {
             self.status = Status::Due(None);
-            if let Some(trouble) = &mut self.trouble {
-                trouble.attempts = 0;
+            if let Some(last_failure) = &mut self.last_failure {
+                last_failure.attempts = 0;
             }
         }
     }
 
-    /// [`Effort::hurry`], for failures that a change outside the policy can mend.
+    /// [`Attempts::hurry`], for failures that a change outside the policy can mend.
     pub(crate) fn hurry_outside(&mut self) {
         // What an installation allows is final for a policy, and the installation may think again.
         let may_help = |reason: Reason| {
             reason.class() == portcullis_contract::Class::Outside || reason == Reason::SourceNotAllowed
         };
-        if self.trouble.as_ref().is_some_and(|trouble| may_help(trouble.reason)) {
+        if self.last_failure.as_ref().is_some_and(|last_failure| may_help(last_failure.reason)) {
             self.hurry();
         }
     }
@@ -195,7 +197,7 @@ impl<T> Effort<T> {
         }
     }
 
-    /// When [`Effort::wake`] will find something.
+    /// When [`Attempts::wake`] will find something.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         match self.status {
             Status::Waiting(at) => Some(at),
@@ -206,15 +208,15 @@ impl<T> Effort<T> {
     /// The failure, as one of a generation, which perhaps began only at `begun`: one that began after the newest attempt has
     /// not failed yet, unless no attempt will follow.
     pub(crate) fn failure(&self, generation: i64, begun: Option<Now>) -> Option<Failure> {
-        let trouble = self.trouble.as_ref()?;
-        let is_older = begun.is_some_and(|begun| begun.instant > trouble.last);
+        let last_failure = self.last_failure.as_ref()?;
+        let is_older = begun.is_some_and(|begun| begun.instant > last_failure.last);
         (self.has_failed() || !is_older).then(|| Failure {
             generation,
-            reason: trouble.reason,
-            message: trouble.message.clone(),
-            attempts: trouble.attempts.max(1),
-            next_retry_time: trouble.next,
-            since: begun.map_or(trouble.since, |begun| trouble.since.max(begun.wall)),
+            reason: last_failure.reason,
+            message: last_failure.message.clone(),
+            attempts: last_failure.attempts.max(1),
+            next_retry_time: last_failure.next,
+            since: begun.map_or(last_failure.since, |begun| last_failure.since.max(begun.wall)),
         })
     }
 
@@ -231,8 +233,8 @@ mod tests {
     const RETRY: Retry =
         Retry { initial: Duration::from_secs(1), cap: Duration::from_secs(300), outside: Duration::from_secs(600) };
 
-    fn setback(reason: Reason) -> Setback {
-        Setback { reason, message: "no".to_owned(), retry_after: None }
+    fn error(reason: Reason) -> AttemptError {
+        AttemptError { reason, message: "no".to_owned(), retry_after: None }
     }
 
     fn later(now: Now, seconds: u64) -> Now {
@@ -243,72 +245,75 @@ mod tests {
     #[test]
     fn a_failure_stays_while_the_next_attempt_runs_and_goes_when_it_works() {
         let start = Now::get();
-        let mut effort = Effort::<u32>::default();
-        assert!(effort.is_due());
-        effort.fail(setback(Reason::RegistryTimeout), &RETRY, 0.5, start);
-        assert!(!effort.is_due() && effort.has_failed());
-        effort.wake(later(start, 1));
-        assert!(effort.is_due());
-        assert_eq!(effort.failure(3, Some(start)).map(|failure| (failure.generation, failure.attempts)), Some((3, 1)));
-        effort.fail(setback(Reason::RegistryTimeout), &RETRY, 0.5, later(start, 1));
-        let failure = effort.failure(3, Some(start)).expect("fails");
+        let mut attempts = Attempts::<u32>::default();
+        assert!(attempts.is_due());
+        attempts.fail(error(Reason::RegistryTimeout), &RETRY, 0.5, start);
+        assert!(!attempts.is_due() && attempts.has_failed());
+        attempts.wake(later(start, 1));
+        assert!(attempts.is_due());
+        assert_eq!(
+            attempts.failure(3, Some(start)).map(|failure| (failure.generation, failure.attempts)),
+            Some((3, 1))
+        );
+        attempts.fail(error(Reason::RegistryTimeout), &RETRY, 0.5, later(start, 1));
+        let failure = attempts.failure(3, Some(start)).expect("fails");
         assert_eq!((failure.attempts, failure.since), (2, start.wall));
-        effort.succeed(7);
-        assert_eq!((effort.result(), effort.failure(3, Some(start))), (Some(&7), None));
+        attempts.succeed(7);
+        assert_eq!((attempts.result(), attempts.failure(3, Some(start))), (Some(&7), None));
     }
 
     #[test]
     fn a_final_failure_waits_for_a_change() {
         let now = Now::get();
-        let mut effort = Effort::<u32>::default();
-        effort.fail(setback(Reason::ModuleTooLarge), &RETRY, 0.5, now);
-        effort.wake(later(now, 100_000));
-        assert!(!effort.is_due() && effort.wakes_at().is_none());
-        effort.hurry();
-        assert!(effort.is_due());
+        let mut attempts = Attempts::<u32>::default();
+        attempts.fail(error(Reason::ModuleTooLarge), &RETRY, 0.5, now);
+        attempts.wake(later(now, 100_000));
+        assert!(!attempts.is_due() && attempts.wakes_at().is_none());
+        attempts.hurry();
+        assert!(attempts.is_due());
     }
 
     #[test]
     fn a_new_generation_has_not_failed_while_its_first_attempt_runs() {
         let now = Now::get();
-        let mut effort = Effort::<u32>::default();
-        effort.fail(setback(Reason::NotFound), &RETRY, 0.5, now);
-        effort.hurry();
-        assert!(effort.failure(2, Some(later(now, 1))).is_none());
-        assert!(effort.failure(1, Some(now)).is_some());
+        let mut attempts = Attempts::<u32>::default();
+        attempts.fail(error(Reason::NotFound), &RETRY, 0.5, now);
+        attempts.hurry();
+        assert!(attempts.failure(2, Some(later(now, 1))).is_none());
+        assert!(attempts.failure(1, Some(now)).is_some());
     }
 
     #[test]
     fn what_changed_during_an_attempt_is_done_again_after_it() {
         let now = Now::get();
-        let mut effort = Effort::default();
-        effort.begin();
-        effort.repeat();
-        effort.succeed(1);
-        assert!(effort.is_due() && effort.result() == Some(&1));
-        effort.begin();
-        effort.succeed(2);
-        assert!(!effort.is_due());
-        effort.repeat();
-        effort.begin();
-        effort.repeat();
-        effort.leave();
-        assert!(effort.is_due() && effort.result() == Some(&2));
-        effort.begin();
-        effort.repeat();
-        effort.fail(setback(Reason::ModuleTooLarge), &RETRY, 0.5, now);
-        assert!(effort.is_due());
-        effort.begin();
-        effort.fail(setback(Reason::ModuleTooLarge), &RETRY, 0.5, now);
-        assert!(!effort.is_due());
+        let mut attempts = Attempts::default();
+        attempts.begin();
+        attempts.repeat();
+        attempts.succeed(1);
+        assert!(attempts.is_due() && attempts.result() == Some(&1));
+        attempts.begin();
+        attempts.succeed(2);
+        assert!(!attempts.is_due());
+        attempts.repeat();
+        attempts.begin();
+        attempts.repeat();
+        attempts.leave();
+        assert!(attempts.is_due() && attempts.result() == Some(&2));
+        attempts.begin();
+        attempts.repeat();
+        attempts.fail(error(Reason::ModuleTooLarge), &RETRY, 0.5, now);
+        assert!(attempts.is_due());
+        attempts.begin();
+        attempts.fail(error(Reason::ModuleTooLarge), &RETRY, 0.5, now);
+        assert!(!attempts.is_due());
     }
 
     #[test]
     fn what_is_done_counts_while_it_is_done_again() {
-        let mut effort = Effort::done(1);
-        effort.repeat();
-        assert!(effort.is_due() && effort.result() == Some(&1));
-        effort.leave();
-        assert!(!effort.is_due());
+        let mut attempts = Attempts::done(1);
+        attempts.repeat();
+        assert!(attempts.is_due() && attempts.result() == Some(&1));
+        attempts.leave();
+        assert!(!attempts.is_due());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portcullis_contract::EvaluatorState;
 
-use super::attempts::Setback;
+use super::attempts::AttemptError;
 use super::{Job, Outcome};
 use crate::input::Snapshot;
 
@@ -29,7 +29,7 @@ pub(crate) enum Event {
     /// A watched file outside the policies changed, such as the credentials for a registry.
     OutsideChanged,
     /// A manifest was published under this number, or could not be.
-    Published(Result<u64, Setback>),
+    Published(Result<u64, AttemptError>),
     /// The manifest on the volume is not the one that was published.
     ManifestLost,
 }

@@ -2,7 +2,7 @@
 
 use portcullis_contract::Digest;
 
-use super::attempts::Setback;
+use super::attempts::AttemptError;
 use crate::source::Reference;
 use crate::store::ArtifactRecord;
 
@@ -33,13 +33,13 @@ pub(crate) enum Job {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The digest of the module at the address.
-    Fetched(Reference, Result<Digest, Setback>),
+    Fetched(Reference, Result<Digest, AttemptError>),
     /// The modules that policies are pinned to, fetched by their digests.
-    Brought(Reference, Vec<Digest>, Result<(), Setback>),
+    Brought(Reference, Vec<Digest>, Result<(), AttemptError>),
     /// Whether policies that name the address may have the module.
-    Admitted(Reference, Digest, Result<(), Setback>),
+    Admitted(Reference, Digest, Result<(), AttemptError>),
     /// The artifact of the module.
-    Prepared(Digest, Result<Prepared, Setback>),
+    Prepared(Digest, Result<Prepared, AttemptError>),
 }
 
 /// The result of [`Job::Prepare`].
@@ -53,11 +53,11 @@ pub(crate) enum Prepared {
 
 impl Job {
     /// The outcome of a job that failed before it had one of its own.
-    pub(crate) fn failed(self, setback: Setback) -> Outcome {
+    pub(crate) fn failed(self, error: AttemptError) -> Outcome {
         match self {
-            Self::Fetch(reference) => Outcome::Fetched(reference, Err(setback)),
-            Self::Admit { reference, digest, .. } => Outcome::Admitted(reference, digest, Err(setback)),
-            Self::Prepare { digest, .. } => Outcome::Prepared(digest, Err(setback)),
+            Self::Fetch(reference) => Outcome::Fetched(reference, Err(error)),
+            Self::Admit { reference, digest, .. } => Outcome::Admitted(reference, digest, Err(error)),
+            Self::Prepare { digest, .. } => Outcome::Prepared(digest, Err(error)),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Compilation {
                 | Reason::ArtifactIncompatible
                 | Reason::ArtifactUnreadable
         );
-        let is_ours = self.effort.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
+        let is_ours = self.attempts.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
         // What is said of a manifest from before the last remake is old news.
         let is_news = self.told_in.is_some_and(|number| manifest >= number);
         if !artifact_fault || !is_ours || !is_news || self.anew {
@@ -72,6 +72,6 @@ impl Compilation {
         self.remakes += 1;
         self.remake_at = now.instant.checked_add(retry.bound(self.remakes));
         self.anew = true;
-        self.effort.repeat();
+        self.attempts.repeat();
     }
 }

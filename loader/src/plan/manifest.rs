@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use portcullis_contract::{Candidate, Digest, Failure, GroupEntry, Manifest, PolicyEntry, PolicyId, Reason};
 use serde::Serialize;
 
-use super::attempts::{Effort, Now, Setback};
+use super::attempts::{AttemptError, Attempts, Now};
 use super::budget::{self, Choice, Demand};
 use super::policy::{Generation, Policy};
 use super::{Plan, Reference};
@@ -25,7 +25,7 @@ const ENVELOPE: u64 = 1 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Publication {
     /// Digests of the manifest on the volume.
-    print: Option<Print>,
+    fingerprint: Option<Fingerprint>,
     /// The newest number that was published here.
     number: u64,
     /// Since when another manifest is wanted.
@@ -34,27 +34,27 @@ pub(super) struct Publication {
     /// Publish even if nothing changed.
     forced: bool,
     in_flight: Option<InFlight>,
-    effort: Effort<()>,
+    attempts: Attempts<()>,
     /// Policies whose newest generation could be served, and for which there is no room in the manifest.
     left_out: BTreeMap<PolicyId, Failure>,
 }
 
 #[derive(Debug)]
 struct InFlight {
-    print: Print,
+    fingerprint: Fingerprint,
     first: Vec<(PolicyId, Option<(i64, Digest)>)>,
 }
 
 /// Digests of a manifest's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Print {
+struct Fingerprint {
     /// What the evaluator acts on, and what modules are pinned to: a loader that dies must not fetch them again.
     urgent: Digest,
     /// What only the loader itself will read.
     own: Digest,
 }
 
-impl Print {
+impl Fingerprint {
     fn of(policies: &[PolicyEntry], groups: &[GroupEntry], pins: &[Option<Digest>]) -> Self {
         let urgent = |entry: &PolicyEntry| {
             let head = (&entry.id, &entry.uid, entry.generation, entry.mode, entry.failure_policy, entry.suspend);
@@ -78,8 +78,13 @@ impl Print {
 impl Publication {
     /// What an earlier loader published.
     pub(super) fn restore(manifest: &Manifest, pins: &[Option<Digest>]) -> Self {
-        let print = Print::of(&manifest.policies, &manifest.groups, pins);
-        Self { print: Some(print), number: manifest.number, effort: Effort::done(()), ..Self::default() }
+        let fingerprint = Fingerprint::of(&manifest.policies, &manifest.groups, pins);
+        Self {
+            fingerprint: Some(fingerprint),
+            number: manifest.number,
+            attempts: Attempts::done(()),
+            ..Self::default()
+        }
     }
 
     /// The next manifest is published even if it equals the last.
@@ -93,7 +98,7 @@ impl Publication {
 
     /// Why nothing can be published.
     pub(super) fn failure(&self) -> Option<Failure> {
-        self.effort.failure(0, None)
+        self.attempts.failure(0, None)
     }
 
     /// Why the newest generation of a policy is not in the manifest, where there is no room for it.
@@ -108,7 +113,7 @@ impl Publication {
         let gather = if self.own_only { GATHER_OWN } else { GATHER };
         let gathered = self.since.and_then(|since| since.checked_add(gather));
         // A wait that is over has nothing to say until something is to be published.
-        gathered.map(|at| self.effort.wakes_at().map_or(at, |wake| at.max(wake)))
+        gathered.map(|at| self.attempts.wakes_at().map_or(at, |wake| at.max(wake)))
     }
 }
 
@@ -137,7 +142,7 @@ fn encoded_len(value: &impl Serialize) -> u64 {
 impl Plan {
     /// The manifest that should be published now, if one should.
     pub(super) fn publish(&mut self, now: Now) -> Option<Manifest> {
-        self.publication.effort.wake(now);
+        self.publication.attempts.wake(now);
         if self.publication.in_flight.is_some() {
             return None;
         }
@@ -159,13 +164,14 @@ impl Plan {
             None => self.entries_of_some(room, now),
         };
         let pins: Vec<Option<Digest>> = self.policies.values().map(|policy| policy.pin).collect();
-        let print = Print::of(&policies, &groups, &pins);
+        let fingerprint = Fingerprint::of(&policies, &groups, &pins);
         let publication = &mut self.publication;
-        if publication.print == Some(print) && !publication.forced {
+        if publication.fingerprint == Some(fingerprint) && !publication.forced {
             publication.since = None;
             return None;
         }
-        publication.own_only = !publication.forced && publication.print.is_some_and(|last| last.urgent == print.urgent);
+        publication.own_only =
+            !publication.forced && publication.fingerprint.is_some_and(|last| last.urgent == fingerprint.urgent);
         publication.since.get_or_insert(now.instant);
         if publication.wakes_at().is_some_and(|at| at > now.instant) {
             return None;
@@ -173,13 +179,13 @@ impl Plan {
         let first = policies
             .iter()
             .map(|entry| (entry.id.clone(), entry.candidates.first().map(|first| (first.generation, first.digest))));
-        publication.in_flight = Some(InFlight { print, first: first.collect() });
+        publication.in_flight = Some(InFlight { fingerprint, first: first.collect() });
         publication.since = None;
         publication.forced = false;
         for (id, policy) in &mut self.policies {
             if policy.target().is_some_and(|(body, digest)| {
                 let is_made =
-                    self.artifacts.get(&digest).is_some_and(|compilation| compilation.effort.result().is_some());
+                    self.artifacts.get(&digest).is_some_and(|compilation| compilation.attempts.result().is_some());
                 is_made && self.admissions.are_done(body, &digest) && self.publication.left_out(id).is_none()
             }) {
                 policy.remember();
@@ -189,13 +195,13 @@ impl Plan {
     }
 
     /// Takes in the result of publishing a manifest.
-    pub(super) fn published(&mut self, result: Result<u64, Setback>, now: Now, random: f64) {
+    pub(super) fn published(&mut self, result: Result<u64, AttemptError>, now: Now, random: f64) {
         let Some(in_flight) = self.publication.in_flight.take() else { return };
         match result {
             Ok(number) => {
                 self.publication.number = number;
-                self.publication.print = Some(in_flight.print);
-                self.publication.effort.succeed(());
+                self.publication.fingerprint = Some(in_flight.fingerprint);
+                self.publication.attempts.succeed(());
                 for (id, first) in in_flight.first {
                     if let Some(policy) = self.policies.get_mut(&id) {
                         policy.published = first;
@@ -205,8 +211,8 @@ impl Plan {
                     compilation.told_in.get_or_insert(number);
                 }
             }
-            Err(setback) => {
-                self.publication.effort.fail(setback, &self.settings.retry, random, now);
+            Err(error) => {
+                self.publication.attempts.fail(error, &self.settings.retry, random, now);
                 self.publication.forced = true;
             }
         }
@@ -348,6 +354,6 @@ impl Plan {
         }
         let compilation = self.artifacts.get(&digest)?;
         let fetch = body.reference.as_ref().filter(|_| compilation.no_module).and_then(of_module);
-        fetch.or_else(|| compilation.effort.failure(policy.generation, Some(policy.begun)))
+        fetch.or_else(|| compilation.attempts.failure(policy.generation, Some(policy.begun)))
     }
 }

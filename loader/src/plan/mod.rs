@@ -27,8 +27,8 @@ use jiff::Timestamp;
 use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
-use self::attempts::Effort;
-pub(crate) use self::attempts::{Now, Setback};
+use self::attempts::Attempts;
+pub(crate) use self::attempts::{AttemptError, Now};
 pub(crate) use self::event::Event;
 use self::groups::Groups;
 pub(crate) use self::job::{Job, Outcome, Prepared};
@@ -72,7 +72,7 @@ pub(crate) struct Turn {
 pub(crate) struct Plan {
     settings: PlanSettings,
     policies: BTreeMap<PolicyId, Policy>,
-    modules: HashMap<Reference, Effort<Digest>>,
+    modules: HashMap<Reference, Attempts<Digest>>,
     admissions: Admissions,
     artifacts: HashMap<Digest, Compilation>,
     groups: Groups,
@@ -92,7 +92,7 @@ pub(crate) struct Plan {
 /// An artifact and its compilation.
 #[derive(Debug, Default)]
 struct Compilation {
-    effort: Effort<ArtifactRecord>,
+    attempts: Attempts<ArtifactRecord>,
     /// The module has to be fetched first.
     no_module: bool,
     /// The artifact on the volume is not to be trusted.
@@ -138,9 +138,9 @@ impl Plan {
                 let record =
                     ArtifactRecord { artifact: candidate.artifact.clone(), execution_mode: candidate.execution_mode };
                 let mut compilation =
-                    Compilation { effort: Effort::done(record), told_in: Some(0), ..Compilation::default() };
+                    Compilation { attempts: Attempts::done(record), told_in: Some(0), ..Compilation::default() };
                 // It counts at once, and its bytes are looked at meanwhile.
-                compilation.effort.repeat();
+                compilation.attempts.repeat();
                 plan.artifacts.insert(candidate.digest, compilation);
             }
             let policy = Policy::restore(entry, now);
@@ -181,7 +181,7 @@ impl Plan {
         for desired in &snapshot.policies {
             seen.insert(desired.id.clone());
             let artifacts = &self.artifacts;
-            let has_artifact = |digest: &Digest| artifacts.get(digest).is_some_and(|m| m.effort.result().is_some());
+            let has_artifact = |digest: &Digest| artifacts.get(digest).is_some_and(|m| m.attempts.result().is_some());
             let is_same = |policy: &&mut Policy| desired.object.as_ref().is_none_or(|object| object.uid == policy.uid);
             let is_new = match self.policies.get_mut(&desired.id).filter(is_same) {
                 Some(policy) => policy.adopt(desired.clone(), has_artifact, now),
@@ -243,13 +243,13 @@ impl Plan {
         if let Some(pin) = policy.pin {
             self.admissions.hurry(reference, &pin);
             if let Some(compilation) = self.artifacts.get_mut(&pin) {
-                compilation.effort.hurry();
+                compilation.attempts.hurry();
             }
             return;
         }
         let Some(module) = self.modules.get_mut(reference) else { return };
         match module.result().copied() {
-            Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.effort.has_failed()) => module.repeat(),
+            Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.attempts.has_failed()) => module.repeat(),
             // Another policy has it: one address means the same bytes for all policies that name it.
             Some(digest) if !module.is_due() => policy.pin = Some(digest),
             Some(_) => {}
@@ -271,14 +271,14 @@ impl Plan {
             }
             Job::Prepare { digest, .. } => {
                 if let Some(compilation) = self.artifacts.get_mut(digest) {
-                    compilation.effort.progress(bytes, total, now);
+                    compilation.attempts.progress(bytes, total, now);
                 }
             }
         }
     }
 
     /// [`Job::Fetch`] has ended.
-    fn fetched(&mut self, reference: &Reference, result: Result<Digest, Setback>, now: Now, random: f64) {
+    fn fetched(&mut self, reference: &Reference, result: Result<Digest, AttemptError>, now: Now, random: f64) {
         let Some(module) = self.modules.get_mut(reference) else { return };
         let is_file = matches!(reference, Reference::File(_));
         if let Ok(digest) = result {
@@ -319,15 +319,13 @@ impl Plan {
                 }
             }
             // Builds remove a file before they write it; what was read before stays in force.
-            Err(setback) if is_file && setback.reason == Reason::NotFound && module.result().is_some() => {
-                module.leave()
-            }
-            Err(setback) => {
+            Err(error) if is_file && error.reason == Reason::NotFound && module.result().is_some() => module.leave(),
+            Err(error) => {
                 // Where the volume has lost a module and cannot take it again, the file is not at fault.
                 let artifacts = &self.artifacts;
                 let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|compilation| compilation.no_module);
-                let is_volume = setback.reason.stage() == Stage::Volume;
-                module.fail(setback, &self.settings.retry, random, now);
+                let is_volume = error.reason.stage() == Stage::Volume;
+                module.fail(error, &self.settings.retry, random, now);
                 for policy in users {
                     if is_file && policy.pin.is_some_and(|pin| !(is_volume && is_lost(&pin))) {
                         policy.rebuild(None, now);
@@ -338,7 +336,7 @@ impl Plan {
     }
 
     /// [`Job::Prepare`] has ended.
-    fn prepared(&mut self, digest: Digest, result: Result<Prepared, Setback>, now: Now, random: f64) {
+    fn prepared(&mut self, digest: Digest, result: Result<Prepared, AttemptError>, now: Now, random: f64) {
         let Some(compilation) = self.artifacts.get_mut(&digest) else { return };
         match result {
             Ok(Prepared::Ready(record)) => {
@@ -347,7 +345,7 @@ impl Plan {
                     compilation.told_in = None;
                     self.publication.force();
                 }
-                compilation.effort.succeed(record);
+                compilation.attempts.succeed(record);
             }
             Ok(Prepared::NoModule) => {
                 let references = self.policies.values().flat_map(|policy| {
@@ -359,20 +357,20 @@ impl Plan {
                 if references.is_empty() {
                     let message =
                         "its module is no longer on the volume, and where it came from is not known".to_owned();
-                    let setback = Setback { reason: Reason::ArtifactMissing, message, retry_after: None };
-                    compilation.effort.fail(setback, &self.settings.retry, random, now);
+                    let error = AttemptError { reason: Reason::ArtifactMissing, message, retry_after: None };
+                    compilation.attempts.fail(error, &self.settings.retry, random, now);
                     return;
                 }
-                if compilation.effort.result().is_some() {
+                if compilation.attempts.result().is_some() {
                     // Whatever was there, it can no longer be made.
-                    compilation.effort = Effort::default();
+                    compilation.attempts = Attempts::default();
                 }
                 compilation.no_module = true;
                 for reference in references {
                     self.modules.entry(reference).or_default().repeat();
                 }
             }
-            Err(setback) => compilation.effort.fail(setback, &self.settings.retry, random, now),
+            Err(error) => compilation.attempts.fail(error, &self.settings.retry, random, now),
         }
     }
 
@@ -409,8 +407,8 @@ impl Plan {
         }
         for (digest, claims) in digests {
             let Some(compilation) = self.artifacts.get_mut(&digest) else { continue };
-            compilation.effort.wake(now);
-            if !claims.is_empty() && compilation.effort.is_due() && !compilation.no_module {
+            compilation.attempts.wake(now);
+            if !claims.is_empty() && compilation.attempts.is_due() && !compilation.no_module {
                 turn.jobs.insert(Job::Prepare { digest, anew: compilation.anew }, claims);
             }
         }
@@ -423,9 +421,9 @@ impl Plan {
             turn.publish = self.publish(now);
         }
         turn.wake = [
-            self.modules.values().filter_map(Effort::wakes_at).min(),
+            self.modules.values().filter_map(Attempts::wakes_at).min(),
             self.admissions.wakes_at(),
-            self.artifacts.values().filter_map(|compilation| compilation.effort.wakes_at()).min(),
+            self.artifacts.values().filter_map(|compilation| compilation.attempts.wakes_at()).min(),
             self.artifacts.values().filter_map(Compilation::remake_wakes_at).min(),
             self.groups.wakes_at(),
             self.publication.wakes_at(),
@@ -437,7 +435,7 @@ impl Plan {
     }
 
     fn artifact(&self, digest: &Digest) -> Option<&ArtifactRecord> {
-        self.artifacts.get(digest)?.effort.result()
+        self.artifacts.get(digest)?.attempts.result()
     }
 
     /// Whether the state may be another than when this was asked last.
@@ -448,7 +446,7 @@ impl Plan {
     /// What pruning leaves.
     pub(crate) fn keep(&self) -> Keep {
         let digests = self.artifacts.keys().copied().collect();
-        let records = self.artifacts.values().filter_map(|compilation| compilation.effort.result());
+        let records = self.artifacts.values().filter_map(|compilation| compilation.attempts.result());
         let files = records.map(|record| record.artifact.file.clone()).collect();
         let mut owners = Owners::new();
         let mut needed = HashSet::new();
@@ -461,7 +459,7 @@ impl Plan {
             }
         }
         let spare = self.artifacts.iter().filter(|(digest, _)| !needed.contains(*digest));
-        let file = |compilation: &Compilation| compilation.effort.result().map(|record| record.artifact.file.clone());
+        let file = |compilation: &Compilation| compilation.attempts.result().map(|record| record.artifact.file.clone());
         let spare = spare.map(|(digest, compilation)| (*digest, file(compilation))).collect();
         Keep { digests, files, spare, owners, newest: self.settings.keep_newest }
     }
@@ -476,9 +474,9 @@ impl Compilation {
     fn got(&mut self, pin: Digest, found: Digest, retry: &Retry, now: Now, random: f64) {
         if self.no_module && pin != found {
             let message = format!("the address gave {found}, and this generation is pinned to {pin}");
-            let setback = Setback { reason: Reason::DigestMismatch, message, retry_after: None };
+            let error = AttemptError { reason: Reason::DigestMismatch, message, retry_after: None };
             self.no_module = false;
-            self.effort.fail(setback, retry, random, now);
+            self.attempts.fail(error, retry, random, now);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use portcullis_contract::Digest;
 
-use super::attempts::{Now, Setback};
+use super::attempts::{AttemptError, Now};
 use super::{Job, Plan};
 use crate::content::Body;
 use crate::source::Reference;
@@ -33,7 +33,7 @@ impl Plan {
         &mut self,
         reference: &Reference,
         pins: &[Digest],
-        result: Result<(), Setback>,
+        result: Result<(), AttemptError>,
         now: Now,
         random: f64,
     ) {
@@ -43,7 +43,7 @@ impl Plan {
         let is_tag_wanted = self.policies.values().any(names);
         let Some(module) = self.modules.get_mut(reference) else { return };
         match (result, pins.first()) {
-            (Err(setback), _) => module.fail(setback, &self.settings.retry, random, now),
+            (Err(error), _) => module.fail(error, &self.settings.retry, random, now),
             (Ok(()), Some(first)) => {
                 if !is_tag_wanted {
                     // The tag was not resolved: the next policy that names it does that.

@@ -96,14 +96,14 @@ impl Plan {
             };
         }
         let Some(compilation) = policy.pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
-        if compilation.effort.result().is_some() {
+        if compilation.attempts.result().is_some() {
             (Phase::Published, None)
         } else if compilation.no_module {
             fetching()
-        } else if compilation.effort.has_failed() {
+        } else if compilation.attempts.has_failed() {
             (Phase::Failed, None)
         } else {
-            match compilation.effort.activity() {
+            match compilation.attempts.activity() {
                 Some(activity) => (Phase::Compiling, Some(activity.clone())),
                 None => (Phase::Queued, None),
             }

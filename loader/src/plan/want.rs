@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use portcullis_contract::Digest;
 
 use super::policy::Policy;
-use super::{Effort, Plan, admission};
+use super::{Attempts, Plan, admission};
 use crate::claims::{Claims, Need};
 use crate::source::Reference;
 
@@ -26,7 +26,7 @@ impl Plan {
         let mut wanted = Wanted::default();
         for served in self.policies.values_mut().filter_map(|policy| policy.last_served.as_mut()) {
             let module = served.body.reference.as_ref().and_then(|reference| self.modules.get(reference));
-            if let Some(digest) = module.and_then(Effort::result) {
+            if let Some(digest) = module.and_then(Attempts::result) {
                 served.resolve(*digest);
             }
         }
@@ -61,7 +61,7 @@ impl Plan {
                     if matches!(reference, Reference::File(_)) {
                         // A file that was pinned before a restart may be another now: it counts as read, and is read again.
                         self.modules.entry(reference.clone()).or_insert_with(|| {
-                            let mut module = Effort::done(digest);
+                            let mut module = Attempts::done(digest);
                             module.repeat();
                             module
                         });
@@ -100,9 +100,9 @@ impl Plan {
             if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
                 wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, need);
             }
-            let is_refused = self.admission(&fallback.body, &fallback.digest).is_some_and(Effort::has_failed);
+            let is_refused = self.admission(&fallback.body, &fallback.digest).is_some_and(Attempts::has_failed);
             if !is_refused
-                && !self.artifacts.get(&fallback.digest).is_some_and(|compilation| compilation.effort.has_failed())
+                && !self.artifacts.get(&fallback.digest).is_some_and(|compilation| compilation.attempts.has_failed())
             {
                 return;
             }

@@ -10,14 +10,14 @@ use tokio::io::AsyncWriteExt as _;
 use portcullis_registry::Receive;
 
 use super::SourceError;
-use crate::store::Taken;
+use crate::store::Reservation;
 use crate::volume_error::VolumeError;
 
 /// Takes a module or an artifact.
 pub(crate) struct Sink {
     /// None where only the digest is wanted.
-    file: Option<(File, Taken)>,
-    what: What,
+    file: Option<(File, Reservation)>,
+    kind: Kind,
     hasher: Hasher,
     bytes: u64,
     limit: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Progress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Kind {
     Module,
     Artifact,
 }
@@ -46,19 +46,24 @@ pub(crate) struct Fetched {
     /// Its size in bytes.
     pub bytes: u64,
     /// The room that they have, where they are on the volume.
-    pub taken: Option<Taken>,
+    pub reservation: Option<Reservation>,
 }
 
 impl Sink {
     /// For a module of at most `limit` bytes, into `file` or into nothing but a digest.
-    pub(crate) fn new(file: Option<(std::fs::File, Taken)>, limit: u64, progress: Arc<Progress>) -> Self {
-        let file = file.map(|(file, taken)| (File::from_std(file), taken));
-        Self { file, what: What::Module, hasher: Hasher::default(), bytes: 0, limit, progress }
+    pub(crate) fn new(file: Option<(std::fs::File, Reservation)>, limit: u64, progress: Arc<Progress>) -> Self {
+        let file = file.map(|(file, reservation)| (File::from_std(file), reservation));
+        Self { file, kind: Kind::Module, hasher: Hasher::default(), bytes: 0, limit, progress }
     }
 
     /// For an artifact of at most `limit` bytes.
-    pub(crate) fn of_artifact(file: std::fs::File, taken: Taken, limit: u64, progress: Arc<Progress>) -> Self {
-        Self { what: What::Artifact, ..Self::new(Some((file, taken)), limit, progress) }
+    pub(crate) fn of_artifact(
+        file: std::fs::File,
+        reservation: Reservation,
+        limit: u64,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self { kind: Kind::Artifact, ..Self::new(Some((file, reservation)), limit, progress) }
     }
 
     /// All bytes are there. Those of a module are not synced: their digest is checked before they are compiled.
@@ -66,26 +71,26 @@ impl Sink {
     /// # Errors
     /// What the volume says.
     pub(crate) async fn finish(self) -> Result<Fetched, SourceError> {
-        let mut taken = None;
+        let mut reservation = None;
         if let Some((mut file, room)) = self.file {
-            let is_synced = self.what == What::Artifact;
+            let is_synced = self.kind == Kind::Artifact;
             file.flush().await.map_err(|error| volume(&error))?;
             if is_synced {
                 file.sync_all().await.map_err(|error| volume(&error))?;
             }
-            taken = Some(room);
+            reservation = Some(room);
         }
-        Ok(Fetched { digest: self.hasher.finish(), bytes: self.bytes, taken })
+        Ok(Fetched { digest: self.hasher.finish(), bytes: self.bytes, reservation })
     }
 
     fn too_large(&self) -> SourceError {
         let limit = self.limit;
-        match self.what {
-            What::Module => {
+        match self.kind {
+            Kind::Module => {
                 let text = format!("the module is above the limit of {limit} bytes (--max-module-size)");
                 SourceError::new(Reason::ModuleTooLarge, text)
             }
-            What::Artifact => {
+            Kind::Artifact => {
                 let text = format!("the compiled module is above the limit of {limit} bytes (--max-artifact-size)");
                 SourceError::new(Reason::CompileLimit, text)
             }
@@ -100,7 +105,7 @@ impl Receive for Sink {
         if total > self.limit {
             return Err(self.too_large());
         }
-        self.file.as_ref().map_or(Ok(()), |(_, taken)| taken.check(total).map_err(no_room))
+        self.file.as_ref().map_or(Ok(()), |(_, reservation)| reservation.check(total).map_err(no_room))
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
@@ -110,8 +115,8 @@ impl Receive for Sink {
             return Err(self.too_large());
         }
         self.hasher.update(bytes);
-        if let Some((file, taken)) = &mut self.file {
-            taken.grow_to(self.bytes).map_err(no_room)?;
+        if let Some((file, reservation)) = &mut self.file {
+            reservation.grow_to(self.bytes).map_err(no_room)?;
             file.write_all(bytes).await.map_err(|error| volume(&error))?;
         }
         Ok(())

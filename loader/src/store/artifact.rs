@@ -8,7 +8,7 @@ use portcullis_contract::{Artifact, Candidate, Digest, ExecutionMode, Hasher};
 use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
-use super::{Taken, Temporary, Volume};
+use super::{Reservation, Temporary, Volume};
 use crate::volume_error::VolumeError;
 
 /// Largest record that is read, in bytes.
@@ -72,7 +72,7 @@ impl Volume {
         temporary: Temporary,
         digest: &Digest,
         compiled: &Compiled,
-        taken: Taken,
+        reservation: Reservation,
     ) -> Result<ArtifactRecord, VolumeError> {
         failpoint::hit("loader.after_artifact_write");
         let Compiled { sha256, size, execution_mode } = *compiled;
@@ -81,7 +81,7 @@ impl Volume {
         // The record first: a loader that dies in between leaves a record whose file does not match, which does not count.
         files::publish(&self.artifact_path(&self.artifact_name(digest, "json")), &record)?;
         temporary.publish(&self.artifact_path(&file))?;
-        taken.settle(format!("artifacts/{file}"), *digest, size);
+        reservation.settle(format!("artifacts/{file}"), *digest, size);
         failpoint::hit("loader.after_artifact_rename");
         Ok(ArtifactRecord { artifact: Artifact { file, sha256, size }, execution_mode })
     }
@@ -118,8 +118,9 @@ mod tests {
         let temporary = volume.temporary();
         temporary.open().expect("opens").write_all(b"code").expect("writes");
         let compiled = Compiled { sha256: Digest::of(b"code"), size: 4, execution_mode: ExecutionMode::KubewardenWapc };
-        let taken = volume.room().take(Arc::default());
-        let record = volume.publish_artifact(temporary, &Digest::of(DIGEST), &compiled, taken).expect("publishes");
+        let reservation = volume.room().reserve(Arc::default());
+        let record =
+            volume.publish_artifact(temporary, &Digest::of(DIGEST), &compiled, reservation).expect("publishes");
         (volume, record)
     }
 

@@ -32,7 +32,7 @@ use portcullis_process::{failpoint, files};
 pub(crate) use self::artifact::{ArtifactRecord, Compiled};
 pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::prune::Keep;
-pub(crate) use self::room::{Owners, Room, Taken};
+pub(crate) use self::room::{Owners, Reservation, Room};
 pub(crate) use self::signed::{MAX_SIGNATURES, SignedManifest};
 use crate::volume_error::VolumeError;
 
@@ -178,10 +178,15 @@ impl Volume {
     ///
     /// # Errors
     /// What the file system says.
-    pub(crate) fn keep_module(&self, temporary: Temporary, digest: &Digest, taken: Taken) -> Result<(), VolumeError> {
+    pub(crate) fn keep_module(
+        &self,
+        temporary: Temporary,
+        digest: &Digest,
+        reservation: Reservation,
+    ) -> Result<(), VolumeError> {
         let bytes = temporary.size();
         temporary.publish(&self.module(digest))?;
-        taken.settle(module_name(digest), *digest, bytes);
+        reservation.settle(module_name(digest), *digest, bytes);
         Ok(())
     }
 

@@ -44,7 +44,7 @@ struct Ledger {
 
 /// Room for a file that is being written; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Reservation {
     room: Arc<Room>,
     number: u64,
     claims: Arc<Claims>,
@@ -57,12 +57,12 @@ impl Room {
     }
 
     /// Begins a file that these tenants need. No room is taken yet.
-    pub(crate) fn take(self: &Arc<Self>, claims: Arc<Claims>) -> Taken {
+    pub(crate) fn reserve(self: &Arc<Self>, claims: Arc<Claims>) -> Reservation {
         let mut ledger = self.lock();
         ledger.counter += 1;
         let number = ledger.counter;
         ledger.writing.insert(number, (Arc::clone(&claims), 0));
-        Taken { room: Arc::clone(self), number, claims }
+        Reservation { room: Arc::clone(self), number, claims }
     }
 
     /// Takes in which tenants own which modules.
@@ -98,7 +98,7 @@ impl Room {
     }
 }
 
-impl Taken {
+impl Reservation {
     /// Sees to it that there is room for `bytes` in all.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.room.lock().writing.remove(&self.number);
     }
@@ -205,9 +205,9 @@ mod tests {
 
     /// One more module of so many MiB.
     fn put(room: &Arc<Room>, name: &str, claims: &Arc<Claims>, mib: u64) -> Result<(), VolumeError> {
-        let mut taken = room.take(Arc::clone(claims));
-        taken.grow_to(mib * MIB)?;
-        taken.settle(name.to_owned(), Digest::of(name.as_bytes()), mib * MIB);
+        let mut reservation = room.reserve(Arc::clone(claims));
+        reservation.grow_to(mib * MIB)?;
+        reservation.settle(name.to_owned(), Digest::of(name.as_bytes()), mib * MIB);
         Ok(())
     }
 
@@ -242,7 +242,7 @@ mod tests {
     fn z08_what_is_being_written_counts_until_it_is_given_up() {
         let room = Room::new(Some(100 * MIB));
         let one = claims(&namespace("a"), Need::New);
-        let mut first = room.take(Arc::clone(&one));
+        let mut first = room.reserve(Arc::clone(&one));
         first.grow_to(45 * MIB).expect("there is room");
         assert!(put(&room, "second", &one, 30).is_err());
         assert!(first.check(46 * MIB).is_ok() && first.check(60 * MIB).is_err());

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::object::Object;
 use crate::content::{Body, Head, hash};
 use crate::input::json;
-use crate::input::manifest::{Place, judge};
+use crate::input::manifest::{Origin, judge};
 use crate::input::tree::{Document, MAX_DEPTH};
 use crate::problem::Problem;
 
@@ -139,7 +139,7 @@ fn content(policy: &PolicyReference, document: Document, name: &str) -> Result<B
     })?;
     let metadata = Metadata { name: policy.name.clone(), namespace: policy.namespace.clone(), ..Metadata::default() };
     let policy = Policy { api_version: API_VERSION.to_owned(), kind: policy.kind, metadata, spec, status: None };
-    judge(policy, taken, too_deep.as_deref(), Place::Cluster).1
+    judge(policy, taken, too_deep.as_deref(), Origin::Cluster).1
 }
 
 fn damaged(name: &str, text: &str) -> Problem {

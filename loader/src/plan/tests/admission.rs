@@ -7,7 +7,7 @@ const OTHER: &str = "https://example.com/b";
 
 fn answer(table: &mut Table, module: &str, pin: &str, result: Result<(), Reason>) {
     let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
-    table.ended(Outcome::Admitted(reference.clone(), digest(pin), result.map_err(setback)));
+    table.ended(Outcome::Admitted(reference.clone(), digest(pin), result.map_err(error)));
 }
 
 /// A plan in which another policy has the module `a`, and the policy `b` is pinned to the same bytes.

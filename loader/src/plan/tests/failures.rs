@@ -181,7 +181,7 @@ fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
     table.plan.turn(table.now);
     table.pass(Duration::from_secs(1));
     assert!(table.plan.turn(table.now).publish.is_some());
-    table.take(Event::Published(Err(setback(Reason::VolumeReadOnly))));
+    table.take(Event::Published(Err(error(Reason::VolumeReadOnly))));
     assert!(table.plan.turn(table.now).publish.is_none(), "not at once");
     let state = table.plan.state(&Program::default());
     assert_eq!(state.volume_failure.map(|failure| failure.reason), Some(Reason::VolumeReadOnly));

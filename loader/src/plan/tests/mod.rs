@@ -76,8 +76,8 @@ fn snapshot(policies: Vec<DesiredPolicy>) -> Snapshot {
     Snapshot { policies, ..Snapshot::default() }
 }
 
-fn setback(reason: Reason) -> Setback {
-    Setback { reason, message: "no".to_owned(), retry_after: None }
+fn error(reason: Reason) -> AttemptError {
+    AttemptError { reason, message: "no".to_owned(), retry_after: None }
 }
 
 impl Table {
@@ -148,7 +148,7 @@ impl Table {
 
     fn fetched(&mut self, module: &str, result: Result<&str, Reason>) {
         let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
-        self.ended(Outcome::Fetched(reference.clone(), result.map(digest).map_err(setback)));
+        self.ended(Outcome::Fetched(reference.clone(), result.map(digest).map_err(error)));
     }
 
     fn compiled(&mut self, module: &str) {

@@ -101,7 +101,7 @@ fn a_final_failure_is_not_tried_again_until_an_edit() {
     table.jobs();
     table.fetched(URL, Ok("m"));
     assert_eq!(table.jobs(), ["prepare"]);
-    table.ended(Outcome::Prepared(digest("m"), Err(setback(Reason::ModuleInvalid))));
+    table.ended(Outcome::Prepared(digest("m"), Err(error(Reason::ModuleInvalid))));
     table.pass(Duration::from_secs(100_000));
     assert_eq!(table.jobs(), Vec::<String>::new());
     assert_eq!(table.state("a").failure.map(|failure| failure.reason), Some(Reason::ModuleInvalid));
