@@ -5,10 +5,10 @@ use jiff::Timestamp;
 use portcullis_api::{Condition, ConditionType, PolicyStatus, ReplicaStatus, Resolved, Truth};
 use portcullis_contract::{Reason, ReplicaState, truncate};
 
+mod aggregate;
 mod history;
-mod picture;
 
-use self::picture::{Case, Picture};
+use self::aggregate::{Case, Picture};
 use crate::facts::{Facts, Replica, Webhook, to_second};
 use crate::message;
 use crate::replica::{Assessment, examine};

@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
-pub mod board;
 pub mod decide;
 pub mod event;
 pub mod facts;
@@ -33,6 +32,7 @@ pub mod output;
 mod replica;
 pub mod report;
 mod resolution;
+pub mod statuses;
 pub mod view;
 
 pub use args::Args;

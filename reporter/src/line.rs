@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use portcullis_api::{ConditionType, ObservedPolicy};
 use portcullis_contract::{PolicyId, Reason};
 
-use crate::board::Change;
 use crate::facts::to_second;
+use crate::statuses::Change;
 
 /// `2026-01-01T00:00:00Z policy cluster/a: Active generation 2 (was Progressing): generation 2 answers`. `None` if only
 /// times or counts have changed. When another module answers than before, it is named: `Active generation 2, module sha256:…: `.

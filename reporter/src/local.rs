@@ -9,7 +9,6 @@ use portcullis_contract::PolicyId;
 use portcullis_process::files::FileError;
 
 use crate::args::Args;
-use crate::board::{Board, Change};
 use crate::event::EventLog;
 use crate::failing;
 use crate::folder::StatusFolder;
@@ -18,6 +17,7 @@ use crate::join::{Evaluator, Pod};
 use crate::line::line;
 use crate::metrics::Metrics;
 use crate::output::Output;
+use crate::statuses::{Board, Change};
 use crate::view::View;
 
 /// The output to a folder and to standard output.

@@ -16,11 +16,11 @@ use super::event::{Events, Reason};
 use super::external;
 use super::external_certificate::ExternalCertificate;
 use super::metrics::CertificateMetrics;
-use super::quiet::{Quiet, digest};
 use super::rules::{Purpose, Rules};
 use super::spread::Registered;
 use super::store::{Read, Store, StoreError};
 use super::stored::{Data, StoredAuthority, StoredServing};
+use super::unchanged::{Quiet, digest};
 use crate::keep::{BREATH, Keep, POLL, TimedOut, Turn};
 
 /// Difference of the two clocks that is logged.

@@ -32,12 +32,12 @@ mod external;
 mod external_certificate;
 mod keeper;
 mod metrics;
-pub(crate) mod quiet;
 mod rules;
 mod serving;
 mod spread;
 pub(crate) mod store;
 mod stored;
+pub(crate) mod unchanged;
 
 pub use args::{CertificateArgs, Form};
 pub use bundle::CaBundle;

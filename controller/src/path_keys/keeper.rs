@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use super::decide::{Awaited, Found, Moment, Next, PathRules, Step, Stored, first, next};
 use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
-use crate::certificates::quiet::{Quiet, digest};
 use crate::certificates::store::{Store, StoreError};
+use crate::certificates::unchanged::{Quiet, digest};
 use crate::keep::{BREATH, Keep, POLL, TimedOut, Turn};
 
 /// What a keeper needs.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use portcullis_api::{HistoryEntry, PolicyStatus, Resolved};
 use portcullis_contract::Digest;
 
-use super::picture::{Case, Picture};
+use super::aggregate::{Case, Picture};
 use crate::facts::to_second;
 use crate::message;
 
