@@ -140,7 +140,7 @@ impl Action {
             | Self::ChangeWebhook { desired, .. } => Key::Webhook(desired.name.clone()),
             Self::DeleteWebhook { name, .. } => Key::Webhook(name.clone()),
             Self::Prove { group, .. } => Key::Proof(group.clone()),
-            Self::Warn(told) => Key::Event(told.policy.uid.clone()),
+            Self::Warn(warning) => Key::Event(warning.policy.uid.clone()),
         }
     }
 

@@ -32,15 +32,15 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter) }
     }
 
-    pub(crate) async fn write(&self, told: &PolicyWarning) -> Result<(), kube::Error> {
+    pub(crate) async fn write(&self, warning: &PolicyWarning) -> Result<(), kube::Error> {
         let event = Event {
             type_: EventType::Warning,
-            reason: told.reason.to_owned(),
-            note: Some(portcullis_contract::truncate(&told.note, NOTE)),
+            reason: warning.reason.to_owned(),
+            note: Some(portcullis_contract::truncate(&warning.note, NOTE)),
             action: "ConfigureWebhook".to_owned(),
             secondary: None,
         };
-        self.recorder.publish(&event, &reference(&told.policy)).await
+        self.recorder.publish(&event, &reference(&warning.policy)).await
     }
 }
 

@@ -124,8 +124,8 @@ impl Executor {
                 let written = self.policies(policy).patch_status(&policy.name, &params, &patch).await?;
                 Ok(applied(Collection::Policies(policy.kind), written))
             }
-            Action::Warn(told) => {
-                self.events.write(told).await?;
+            Action::Warn(warning) => {
+                self.events.write(warning).await?;
                 Ok(Outcome::Done)
             }
             Action::TryWebhook { .. }

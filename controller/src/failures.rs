@@ -14,7 +14,7 @@ const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(200), longest
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     failing: BTreeMap<Key, Failing>,
-    told: BTreeSet<&'static str>,
+    logged: BTreeSet<&'static str>,
 }
 
 #[derive(Debug)]
@@ -43,22 +43,22 @@ impl Failures {
         failing.failures = failing.failures.saturating_add(1);
         failing.verb = verb;
         failing.until = now + BACKOFF.wait(failing.failures, fastrand::f64());
-        (!expected && self.told.insert(verb)).then_some(Line::Begins)
+        (!expected && self.logged.insert(verb)).then_some(Line::Begins)
     }
 
     /// Notes a success.
     pub(crate) fn pass(&mut self, key: &Key, verb: &'static str) -> Option<Line> {
         self.failing.remove(key);
         let others = self.failing.values().any(|failing| failing.verb == verb);
-        (!others && self.told.remove(verb)).then_some(Line::Ends)
+        (!others && self.logged.remove(verb)).then_some(Line::Ends)
     }
 
     /// Drops failures of actions that are no longer `wanted`, and returns the verbs whose failures have ended with that.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<Key>, now: Instant) -> Vec<&'static str> {
         self.failing.retain(|key, failing| wanted.contains(key) || failing.until > now);
         let is_over = |verb: &&str| !self.failing.values().any(|failing| failing.verb == *verb);
-        let ended: Vec<_> = self.told.iter().copied().filter(is_over).collect();
-        self.told.retain(|verb| !ended.contains(verb));
+        let ended: Vec<_> = self.logged.iter().copied().filter(is_over).collect();
+        self.logged.retain(|verb| !ended.contains(verb));
         ended
     }
 }

@@ -37,15 +37,15 @@ pub(crate) struct IdentityQuery {
 
 impl IdentityQuery {
     /// Asks for ever, and sends on what changes.
-    pub(crate) async fn ask(self, told: watch::Sender<Result<Identity, ConditionValue>>) {
+    pub(crate) async fn ask(self, sender: watch::Sender<Result<Identity, ConditionValue>>) {
         let mut failures = 0;
         loop {
             let answer = self.once().await;
             failures = if answer.is_ok() { 0 } else { failures + 1 };
-            let is_known = told.borrow().is_ok();
+            let is_known = sender.borrow().is_ok();
             match answer {
                 Ok(identity) => {
-                    told.send_if_modified(|before| {
+                    sender.send_if_modified(|before| {
                         let is_new = before.as_ref() != Ok(&identity);
                         if is_new {
                             *before = Ok(identity);
@@ -54,8 +54,8 @@ impl IdentityQuery {
                     });
                 }
                 // What is known stays while the API server is down.
-                Err((true, value)) => drop(told.send_replace(Err(value))),
-                Err((false, value)) if !is_known => drop(told.send_replace(Err(value))),
+                Err((true, value)) => drop(sender.send_replace(Err(value))),
+                Err((false, value)) if !is_known => drop(sender.send_replace(Err(value))),
                 Err((false, _)) => {}
             }
             let wait = if failures == 0 { AGAIN } else { BACKOFF.wait(failures, fastrand::f64()) };

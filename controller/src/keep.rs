@@ -13,7 +13,7 @@ use prometheus::IntCounter;
 /// a watch can end.
 pub(crate) const POLL: Duration = Duration::from_secs(5);
 /// The pause between two steps of a change.
-pub(crate) const BREATH: Duration = Duration::from_millis(100);
+pub(crate) const STEP_PAUSE: Duration = Duration::from_millis(100);
 /// Longest turn.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 /// Pauses after failures.

@@ -80,7 +80,7 @@ pub struct Waiting {
     /// Since when it waits.
     pub since: Instant,
     /// When the last event about it was written; at first, since when it waits.
-    pub told: Instant,
+    pub warned: Instant,
 }
 
 impl Memory {

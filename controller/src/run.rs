@@ -72,23 +72,23 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
         helpers.spawn(watch(client, collection, namespace, policy_server, failures, sender.clone()));
     }
-    let (told, bundle) = watch::channel(None);
+    let (sender, bundle) = watch::channel(None);
     let (webhooks, siblings) = keepers(&args, &server, &certificate_metrics)?;
-    helpers.spawn(keep_certificates(webhooks, leadership.clone(), told));
+    helpers.spawn(keep_certificates(webhooks, leadership.clone(), sender));
     if let Some(siblings) = siblings {
         // Loaders take the authorities from the Secret that they mount.
         helpers.spawn(keep_certificates(siblings, leadership.clone(), watch::channel(None).0));
     }
-    let (told, path_key) = watch::channel(None);
-    helpers.spawn(keep_path_keys(path_keeper(&args, &server, path_metrics), leadership.clone(), told));
-    let (told, identity) =
+    let (sender, path_key) = watch::channel(None);
+    helpers.spawn(keep_path_keys(path_keeper(&args, &server, path_metrics), leadership.clone(), sender));
+    let (sender, identity) =
         watch::channel(Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")));
     let question = IdentityQuery {
         client: server.client.clone(),
         username: args.username.clone(),
         owner: args.owner_cluster_role.clone(),
     };
-    helpers.spawn(question.ask(told));
+    helpers.spawn(question.ask(sender));
 
     started.release();
     let inputs = Inputs { changes, bundle, path_key, identity, leadership: leadership.clone() };
@@ -173,18 +173,22 @@ fn keepers(
 }
 
 /// Keeps certificates while this program leads, and sends on which authorities webhooks should trust.
-async fn keep_certificates(parts: KeeperParts, mut leadership: Leadership, told: watch::Sender<Option<Arc<CaBundle>>>) {
+async fn keep_certificates(
+    parts: KeeperParts,
+    mut leadership: Leadership,
+    sender: watch::Sender<Option<Arc<CaBundle>>>,
+) {
     loop {
         leadership.held().await;
         let (keeper, mut bundle) = Keeper::new(parts.clone());
-        let tell = async {
+        let forward = async {
             while bundle.changed().await.is_ok() {
-                told.send_replace(bundle.borrow_and_update().clone());
+                sender.send_replace(bundle.borrow_and_update().clone());
             }
         };
         tokio::select! {
             () = keep(keeper) => {}
-            () = async { tell.await; std::future::pending().await } => {}
+            () = async { forward.await; std::future::pending().await } => {}
             () = lost(&mut leadership) => {}
         }
     }
@@ -204,11 +208,11 @@ fn path_keeper(args: &Args, server: &ApiServer, metrics: PathKeyMetrics) -> Path
 }
 
 /// Keeps the keys of webhook paths while this program leads, and sends on the key with which webhooks are registered.
-async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, told: watch::Sender<Option<PathKey>>) {
+async fn keep_path_keys(parts: PathKeeperParts, mut leadership: Leadership, sender: watch::Sender<Option<PathKey>>) {
     loop {
         leadership.held().await;
         tokio::select! {
-            () = keep(PathKeeper::new(parts.clone(), told.clone())) => {}
+            () = keep(PathKeeper::new(parts.clone(), sender.clone())) => {}
             () = lost(&mut leadership) => {}
         }
     }

@@ -8,7 +8,7 @@ use portcullis_contract::{Reason, ReplicaState, truncate};
 mod aggregate;
 mod history;
 
-use self::aggregate::{Case, Picture};
+use self::aggregate::{Aggregate, Case};
 use crate::facts::{Facts, Replica, Webhook, to_second};
 use crate::message;
 use crate::replica::{Assessment, examine};
@@ -47,19 +47,19 @@ pub fn decide(
     let digest = resolution.digest();
     let resolved = digest.map(|digest| Resolved::module(facts.generation, digest));
     let assessments: Vec<Assessment<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
-    let picture = Picture::new(facts, webhook, &assessments);
+    let aggregate = Aggregate::new(facts, webhook, &assessments);
 
-    let enforced = enforced(&picture);
-    let served = served_everywhere(&picture, enforced.status, resolved.as_ref(), previous);
+    let enforced = enforced(&aggregate);
+    let served = served_everywhere(&aggregate, enforced.status, resolved.as_ref(), previous);
     let last_served = served.or_else(|| previous.and_then(|previous| previous.last_served.clone()));
     let mut conditions = Vec::with_capacity(6);
-    conditions.push(accepted(&picture, previous, now));
+    conditions.push(accepted(&aggregate, previous, now));
     for (r#type, finding) in [
-        (ConditionType::Ready, ready(&picture)),
+        (ConditionType::Ready, ready(&aggregate)),
         (ConditionType::Enforced, enforced),
-        (ConditionType::Degraded, degraded(&picture)),
-        (ConditionType::Reconciling, reconciling(&picture)),
-        (ConditionType::Stalled, stalled(&picture)),
+        (ConditionType::Degraded, degraded(&aggregate)),
+        (ConditionType::Reconciling, reconciling(&aggregate)),
+        (ConditionType::Stalled, stalled(&aggregate)),
     ] {
         conditions.push(condition(r#type, finding, facts.generation, previous, now));
     }
@@ -67,11 +67,11 @@ pub fn decide(
     PolicyStatus {
         observed_generation: facts.generation,
         conditions,
-        history: Some(history::of(&picture, previous, digest, last_served.as_ref(), now)),
+        history: Some(history::of(&aggregate, previous, digest, last_served.as_ref(), now)),
         last_served,
         resolved,
-        replica_counts: picture.counts,
-        summary: format!("{}/{}", picture.counts.current, picture.counts.expected),
+        replica_counts: aggregate.counts,
+        summary: format!("{}/{}", aggregate.counts.current, aggregate.counts.expected),
         replicas: entries,
         replicas_omitted: omitted,
     }
@@ -82,20 +82,20 @@ pub fn decide(
 /// generation is what a fresh pod falls back to. Without the second case a policy whose first generation was enforced for a
 /// moment only, before an edit that fails, would be passed over by the next pod.
 fn served_everywhere(
-    picture: &Picture<'_>,
+    aggregate: &Aggregate<'_>,
     enforced: Truth,
     resolved: Option<&Resolved>,
     previous: Option<&PolicyStatus>,
 ) -> Option<Resolved> {
     // Replicas load a suspended policy too, so that it can be resumed on each of them.
-    if matches!(picture.case, Case::Active | Case::Suspended) {
+    if matches!(aggregate.case, Case::Active | Case::Suspended) {
         return resolved.cloned();
     }
-    let (first, others) = picture.assessments.split_first()?;
+    let (first, others) = aggregate.assessments.split_first()?;
     let serving = first.serving;
     let is_same = others.iter().all(|assessment| assessment.serving == serving);
     let is_known = previous?.last_served.as_ref().is_some_and(|known| known.generation >= serving);
-    if enforced != Truth::True || !is_same || is_known || !(1..picture.facts.generation).contains(&serving) {
+    if enforced != Truth::True || !is_same || is_known || !(1..aggregate.facts.generation).contains(&serving) {
         return None;
     }
     let told = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
@@ -106,40 +106,40 @@ fn finding(status: Truth, reason: impl Into<String>, message: impl Into<String>)
     Finding { status, reason: reason.into(), message: message.into() }
 }
 
-fn ready(picture: &Picture<'_>) -> Finding {
-    let status = match picture.case {
+fn ready(aggregate: &Aggregate<'_>) -> Finding {
+    let status = match aggregate.case {
         Case::NoReplicas => Truth::Unknown,
         Case::Suspended | Case::Active => Truth::True,
         _ => Truth::False,
     };
-    finding(status, picture.reason(), picture.sentence())
+    finding(status, aggregate.reason(), aggregate.sentence())
 }
 
 /// True only when something answers on each replica and the API servers call it: so a replica without an answer, a
 /// suspended policy and an unconfirmed webhook count in the rows of older generations, too. A policy that was never enforced and is
 /// not loaded somewhere has a word of its own, as there requests are let by without it and not refused.
-fn enforced(picture: &Picture<'_>) -> Finding {
-    let sentence = picture.sentence();
-    let passing = picture.assessments.iter().filter(|assessment| assessment.passed_over).count();
+fn enforced(aggregate: &Aggregate<'_>) -> Finding {
+    let sentence = aggregate.sentence();
+    let passing = aggregate.assessments.iter().filter(|assessment| assessment.passed_over).count();
     if passing > 0 {
-        let words = message::passed_over(passing, picture.counts.expected, picture.is_stuck());
+        let words = message::passed_over(passing, aggregate.counts.expected, aggregate.is_stuck());
         return finding(Truth::False, "NotYetEnforced", format!("{words}; {sentence}"));
     }
-    let older = || match (picture.facts.suspend, picture.webhook) {
-        _ if picture.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),
+    let older = || match (aggregate.facts.suspend, aggregate.webhook) {
+        _ if aggregate.counts.pending > 0 => finding(Truth::False, "NotLoaded", sentence.clone()),
         (true, _) => finding(Truth::False, "Suspended", sentence.clone()),
         (false, Webhook::Pending(_)) => finding(Truth::False, "WebhookPending", sentence.clone()),
         (false, Webhook::Confirmed | Webhook::Older(_)) => finding(Truth::True, "ServingPrevious", sentence.clone()),
     };
-    match picture.case {
+    match aggregate.case {
         Case::NoReplicas => finding(Truth::False, "NoReplicas", sentence),
         Case::Error => finding(Truth::False, "AllReplicasFailed", sentence),
-        Case::Degraded if picture.counts.failed > 0 => finding(Truth::False, "ReplicaFailed", sentence),
+        Case::Degraded if aggregate.counts.failed > 0 => finding(Truth::False, "ReplicaFailed", sentence),
         Case::Degraded => finding(Truth::Unknown, "ReplicaFailed", sentence),
         Case::ServingPrevious | Case::Progressing => older(),
         Case::Suspended => finding(Truth::False, "Suspended", sentence),
         // The match rules of the older generation are called, and every replica answers them.
-        Case::WebhookPending if matches!(picture.webhook, Webhook::Older(_)) => {
+        Case::WebhookPending if matches!(aggregate.webhook, Webhook::Older(_)) => {
             finding(Truth::True, "ServingPrevious", sentence)
         }
         Case::WebhookPending => finding(Truth::False, "WebhookPending", sentence),
@@ -147,37 +147,37 @@ fn enforced(picture: &Picture<'_>) -> Finding {
     }
 }
 
-fn degraded(picture: &Picture<'_>) -> Finding {
-    if picture.bad.is_empty() {
+fn degraded(aggregate: &Aggregate<'_>) -> Finding {
+    if aggregate.bad.is_empty() {
         return finding(Truth::False, "AsExpected", "");
     }
-    let words = message::failures_in_words(&picture.bad, picture.counts.expected);
-    finding(Truth::True, message::joint_reason(&picture.bad), words)
+    let words = message::failures_in_words(&aggregate.bad, aggregate.counts.expected);
+    finding(Truth::True, message::joint_reason(&aggregate.bad), words)
 }
 
-fn reconciling(picture: &Picture<'_>) -> Finding {
-    let counts = picture.counts;
-    if picture.is_loading() {
+fn reconciling(aggregate: &Aggregate<'_>) -> Finding {
+    let counts = aggregate.counts;
+    if aggregate.is_loading() {
         let reason = if counts.current > 0 { "RollingOut" } else { "Loading" };
-        return finding(Truth::True, reason, message::loading(picture.facts, counts, &picture.assessments));
+        return finding(Truth::True, reason, message::loading(aggregate.facts, counts, &aggregate.assessments));
     }
-    if picture.bad.is_empty() || picture.is_stuck() {
+    if aggregate.bad.is_empty() || aggregate.is_stuck() {
         return finding(Truth::False, "Idle", "");
     }
-    finding(Truth::True, "Retrying", message::failures(&picture.bad, counts.expected))
+    finding(Truth::True, "Retrying", message::failures(&aggregate.bad, counts.expected))
 }
 
-fn stalled(picture: &Picture<'_>) -> Finding {
-    if picture.is_stuck() {
-        let words = message::failures_in_words(&picture.bad, picture.counts.expected);
-        return finding(Truth::True, message::joint_reason(&picture.bad), words);
+fn stalled(aggregate: &Aggregate<'_>) -> Finding {
+    if aggregate.is_stuck() {
+        let words = message::failures_in_words(&aggregate.bad, aggregate.counts.expected);
+        return finding(Truth::True, message::joint_reason(&aggregate.bad), words);
     }
-    finding(Truth::False, if picture.bad.is_empty() { "AsExpected" } else { "Retrying" }, "")
+    finding(Truth::False, if aggregate.bad.is_empty() { "AsExpected" } else { "Retrying" }, "")
 }
 
 /// Whether the spec is understood. While no replica has judged the newest generation, the last judgement stands, with the
 /// generation that it was made of: so an edit does not make the condition flap.
-fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
+fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
     let refusal = |assessment: &&&Assessment<'_>| {
         let refusals = [Reason::SpecInvalid, Reason::SourceNotAllowed, Reason::SettingsInvalid];
         assessment
@@ -185,23 +185,24 @@ fn accepted(picture: &Picture<'_>, previous: Option<&PolicyStatus>, now: Timesta
             .as_ref()
             .is_some_and(|problem| refusals.iter().any(|reason| reason.as_str() == problem.reason))
     };
-    let made = |finding| condition(ConditionType::Accepted, finding, picture.facts.generation, previous, now);
-    if let Some(words) = picture.facts.refusal
-        && !picture.assessments.iter().any(|assessment| assessment.state == ReplicaState::Current)
+    let made = |finding| condition(ConditionType::Accepted, finding, aggregate.facts.generation, previous, now);
+    if let Some(words) = aggregate.facts.refusal
+        && !aggregate.assessments.iter().any(|assessment| assessment.state == ReplicaState::Current)
     {
         return made(finding(Truth::False, Reason::QuotaExceeded.as_str(), words));
     }
-    let refusing: Vec<_> = picture.bad.iter().filter(refusal).copied().collect();
+    let refusing: Vec<_> = aggregate.bad.iter().filter(refusal).copied().collect();
     if !refusing.is_empty() {
-        let words = message::failures_in_words(&refusing, picture.counts.expected);
+        let words = message::failures_in_words(&refusing, aggregate.counts.expected);
         return made(finding(Truth::False, message::joint_reason(&refusing), words));
     }
     let judged = |assessment: &&&Assessment<'_>| {
         assessment.state == ReplicaState::Current
             || (assessment.problem.is_some() && assessment.state != ReplicaState::Unknown)
     };
-    if picture.assessments.iter().any(|assessment| judged(&assessment)) {
-        let words = picture.facts.rollback_to.map(|to| format!("rollbackTo: it serves the content of generation {to}"));
+    if aggregate.assessments.iter().any(|assessment| judged(&assessment)) {
+        let words =
+            aggregate.facts.rollback_to.map(|to| format!("rollbackTo: it serves the content of generation {to}"));
         return made(finding(Truth::True, "Accepted", words.unwrap_or_default()));
     }
     match previous.and_then(|previous| previous.condition(ConditionType::Accepted)) {

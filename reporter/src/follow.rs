@@ -22,14 +22,14 @@ pub enum Update {
     /// The evaluator's state has changed.
     Evaluator(Box<EvaluatorState>),
     /// The loader does not answer.
-    LoaderSilent(Silence),
+    LoaderOutage(Outage),
     /// The evaluator does not answer.
-    EvaluatorSilent(Silence),
+    EvaluatorOutage(Outage),
 }
 
 /// A program that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Silence {
+pub struct Outage {
     /// The error, as a message.
     pub words: String,
     /// When this was noticed.
@@ -38,7 +38,7 @@ pub struct Silence {
     pub may_be_a_restart: bool,
 }
 
-impl Silence {
+impl Outage {
     fn of(error: &FollowError) -> Self {
         let (words, may_be_a_restart) = match error {
             FollowError::Http { url, source } => {
@@ -62,7 +62,7 @@ pub async fn loader(
     updates: mpsc::Sender<Update>,
 ) -> Result<(), FollowError> {
     let wrap = |state: LoaderState| Update::Loader(Box::new(state));
-    follow(address, |state: &LoaderState| state.version, wrap, Update::LoaderSilent, failures, updates).await
+    follow(address, |state: &LoaderState| state.version, wrap, Update::LoaderOutage, failures, updates).await
 }
 
 /// Follows the evaluator until the receiver is gone.
@@ -75,14 +75,14 @@ pub async fn evaluator(
     updates: mpsc::Sender<Update>,
 ) -> Result<(), FollowError> {
     let wrap = |state: EvaluatorState| Update::Evaluator(Box::new(state));
-    follow(address, |state: &EvaluatorState| state.version, wrap, Update::EvaluatorSilent, failures, updates).await
+    follow(address, |state: &EvaluatorState| state.version, wrap, Update::EvaluatorOutage, failures, updates).await
 }
 
 async fn follow<T: DeserializeOwned>(
     address: SocketAddr,
     version: impl Fn(&T) -> u64,
     wrap: impl Fn(T) -> Update,
-    silent: impl Fn(Silence) -> Update,
+    outage: impl Fn(Outage) -> Update,
     failures: IntCounter,
     updates: mpsc::Sender<Update>,
 ) -> Result<(), FollowError> {
@@ -98,7 +98,7 @@ async fn follow<T: DeserializeOwned>(
                 failures.inc();
                 failed += 1;
                 tracing::debug!(%error, "failed to follow");
-                let sent = updates.send(silent(Silence::of(&error))).await;
+                let sent = updates.send(outage(Outage::of(&error))).await;
                 tokio::time::sleep(BACKOFF.wait(failed, fastrand::f64())).await;
                 sent
             }

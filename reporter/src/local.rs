@@ -17,13 +17,13 @@ use crate::join::{Evaluator, Pod};
 use crate::line::line;
 use crate::metrics::Metrics;
 use crate::output::Output;
-use crate::statuses::{Board, Change};
+use crate::statuses::{Change, Statuses};
 use crate::view::View;
 
 /// The output to a folder and to standard output.
 pub(crate) struct Local {
     pod: Pod,
-    board: Board,
+    statuses: Statuses,
     folder: StatusFolder,
     events: EventLog,
     /// Policies of which too many evaluations fail, and of which an event said so.
@@ -42,7 +42,7 @@ impl Local {
         Self {
             // A folder has no pods; the name is as good a uid as any.
             pod: Pod { uid: name.clone(), name },
-            board: Board::default(),
+            statuses: Statuses::default(),
             events: EventLog::new(folder.read_events()),
             failing: BTreeSet::new(),
             folder,
@@ -59,10 +59,10 @@ impl Local {
         let (instant, now) = (Instant::now(), Timestamp::now());
         if let Some((loader, evaluator)) = view.both(instant) {
             let remembered = |id: &PolicyId| self.folder.get(id).cloned();
-            let changes = self.board.update(&self.pod, loader, evaluator, remembered, now);
+            let changes = self.statuses.update(&self.pod, loader, evaluator, remembered, now);
             let complete = loader.complete;
-            self.tell(&changes, now);
-            self.tell_failing(evaluator, now);
+            self.report_changes(&changes, now);
+            self.report_failing(evaluator, now);
             let written = self.write(complete);
             self.judge_write(written);
         }
@@ -81,7 +81,7 @@ impl Local {
         self.output.say(line);
     }
 
-    fn tell(&mut self, changes: &[Change], now: Timestamp) {
+    fn report_changes(&mut self, changes: &[Change], now: Timestamp) {
         for change in changes {
             if !self.output.is_live() {
                 line(change, now).into_iter().for_each(|line| self.output.say(&line));
@@ -93,12 +93,12 @@ impl Local {
             }
         }
         if !changes.is_empty() {
-            self.metrics.count(self.board.objects().values().map(|object| object.status.word()));
+            self.metrics.count(self.statuses.objects().values().map(|object| object.status.word()));
         }
     }
 
     /// Makes one event of each policy of which too many evaluations fail.
-    fn tell_failing(&mut self, evaluator: Evaluator<'_>, now: Timestamp) {
+    fn report_failing(&mut self, evaluator: Evaluator<'_>, now: Timestamp) {
         let Evaluator::Answers(state) = evaluator else { return };
         let found: BTreeSet<PolicyId> = state.failing.iter().map(|failing| failing.id.clone()).collect();
         for new in state.failing.iter().filter(|failing| !self.failing.contains(&failing.id)) {
@@ -112,16 +112,16 @@ impl Local {
         self.failing = found;
     }
 
-    /// Makes the folder equal to the board. An equal object costs nothing, so each turn tries again what failed before.
+    /// Writes the statuses to the folder. An equal object costs nothing, so each turn tries again what failed before.
     fn write(&mut self, complete: bool) -> Result<(), FileError> {
-        for (id, object) in self.board.objects() {
+        for (id, object) in self.statuses.objects() {
             if self.folder.put(id, object)? {
                 self.metrics.writes.inc();
             }
         }
         if complete {
             for id in self.folder.ids() {
-                if !self.board.objects().contains_key(&id) {
+                if !self.statuses.objects().contains_key(&id) {
                     self.folder.remove(&id)?;
                 }
             }
@@ -159,7 +159,7 @@ impl Local {
         let loader = view.loader();
         let troubles: Vec<String> = self.troubles.iter().cloned().chain(self.write_failure.clone()).collect();
         let (size, colour) = (self.output.size(), self.output.colour);
-        let lines = frame::frame(self.board.objects(), loader, &troubles, Timestamp::now(), size, colour);
+        let lines = frame::frame(self.statuses.objects(), loader, &troubles, Timestamp::now(), size, colour);
         self.output.draw(lines);
     }
 }

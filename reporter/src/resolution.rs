@@ -32,7 +32,7 @@ impl Resolution {
         let key = PolicyKey::of(facts.uid);
         let expected = replicas.iter().filter(|replica| replica.expected);
         let mut votes: BTreeMap<Digest, usize> = BTreeMap::new();
-        for digest in expected.clone().filter_map(|replica| told(facts, &key, replica)) {
+        for digest in expected.clone().filter_map(|replica| reported_digest(facts, &key, replica)) {
             *votes.entry(digest).or_default() += 1;
         }
         let expected = expected.count();
@@ -53,10 +53,10 @@ impl Resolution {
 }
 
 /// The bytes that a replica serves as the newest generation, as far as its report counts.
-fn told(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) -> Option<Digest> {
-    let heard = replica.report.filter(|heard| !heard.is_stale && heard.report.pod_uid == replica.pod_uid)?;
-    heard.report.current.get(key).filter(|serving| **serving == facts.generation)?;
-    heard.report.digests.get(key).copied()
+fn reported_digest(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) -> Option<Digest> {
+    let last = replica.report.filter(|last| !last.is_stale && last.report.pod_uid == replica.pod_uid)?;
+    last.report.current.get(key).filter(|serving| **serving == facts.generation)?;
+    last.report.digests.get(key).copied()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::join::{Evaluator, Pod, join};
 
 /// The policies, by id.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct Statuses {
     objects: BTreeMap<PolicyId, ObservedPolicy>,
 }
 
@@ -27,7 +27,7 @@ pub struct Change {
     pub after: Option<ObservedPolicy>,
 }
 
-impl Board {
+impl Statuses {
     /// The policies with their status.
     pub fn objects(&self) -> &BTreeMap<PolicyId, ObservedPolicy> {
         &self.objects

@@ -1,10 +1,10 @@
-//! The last states of loader and evaluator, and what their silence means.
+//! The last states of loader and evaluator, and since when either does not answer.
 
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{EvaluatorState, LoaderState};
 
-use crate::follow::{Silence, Update};
+use crate::follow::{Outage, Update};
 use crate::join::{Evaluator, is_ahead};
 
 /// A program may be away for this long, as it is when it restarts, before anything is made of it; and for this long the
@@ -15,9 +15,9 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub struct View {
     loader: Option<LoaderState>,
-    loader_silence: Option<(Silence, Instant)>,
+    loader_outage: Option<(Outage, Instant)>,
     evaluator: Option<EvaluatorState>,
-    evaluator_silence: Option<(Silence, Instant)>,
+    evaluator_outage: Option<(Outage, Instant)>,
     ahead_since: Option<Instant>,
 }
 
@@ -27,19 +27,19 @@ impl View {
         match update {
             Update::Loader(state) => {
                 self.loader = Some(merged(self.loader.take(), *state));
-                self.loader_silence = None;
+                self.loader_outage = None;
             }
             Update::Evaluator(state) => {
                 self.evaluator = Some(*state);
-                self.evaluator_silence = None;
+                self.evaluator_outage = None;
             }
-            Update::LoaderSilent(silence) => {
-                self.loader_silence.get_or_insert((silence, now));
+            Update::LoaderOutage(outage) => {
+                self.loader_outage.get_or_insert((outage, now));
             }
-            Update::EvaluatorSilent(silence) => {
-                let (last, _) = self.evaluator_silence.get_or_insert((silence.clone(), now));
+            Update::EvaluatorOutage(outage) => {
+                let (last, _) = self.evaluator_outage.get_or_insert((outage.clone(), now));
                 // The beginning stays, the cause is the newest.
-                *last = Silence { since: last.since, ..silence };
+                *last = Outage { since: last.since, ..outage };
             }
         }
         let ahead =
@@ -57,9 +57,9 @@ impl View {
     }
 
     fn evaluator(&self, now: Instant) -> Option<Evaluator<'_>> {
-        match (&self.evaluator, &self.evaluator_silence) {
-            (_, Some((silence, since))) if is_over(silence, *since, now) => {
-                Some(Evaluator::Silent(&silence.words, silence.since))
+        match (&self.evaluator, &self.evaluator_outage) {
+            (_, Some((outage, since))) if is_over(outage, *since, now) => {
+                Some(Evaluator::Silent(&outage.words, outage.since))
             }
             (state, _) => state.as_ref().map(Evaluator::Answers),
         }
@@ -73,10 +73,8 @@ impl View {
     /// Problems of the pod that belong to no single policy, as messages.
     pub fn troubles(&self, now: Instant) -> Vec<String> {
         let mut troubles = Vec::new();
-        if let Some((silence, _)) =
-            self.loader_silence.as_ref().filter(|(silence, since)| is_over(silence, *since, now))
-        {
-            troubles.push(format!("the loader does not answer, changes are not seen: {}", silence.words));
+        if let Some((outage, _)) = self.loader_outage.as_ref().filter(|(outage, since)| is_over(outage, *since, now)) {
+            troubles.push(format!("the loader does not answer, changes are not seen: {}", outage.words));
         }
         if let Some(Evaluator::Silent(words, _)) = self.evaluator(now) {
             troubles.push(format!("the evaluator does not answer: {words}"));
@@ -93,8 +91,8 @@ impl View {
     }
 }
 
-fn is_over(silence: &Silence, since: Instant, now: Instant) -> bool {
-    !silence.may_be_a_restart || now.duration_since(since) >= GRACE
+fn is_over(outage: &Outage, since: Instant, now: Instant) -> bool {
+    !outage.may_be_a_restart || now.duration_since(since) >= GRACE
 }
 
 /// A loader that has just started lists only a part of the policies: what it has not listed yet stays as it was.
@@ -137,7 +135,7 @@ mod tests {
     }
 
     fn silent(may_be_a_restart: bool) -> Update {
-        Update::EvaluatorSilent(Silence { words: "refused".into(), since: Timestamp::UNIX_EPOCH, may_be_a_restart })
+        Update::EvaluatorOutage(Outage { words: "refused".into(), since: Timestamp::UNIX_EPOCH, may_be_a_restart })
     }
 
     fn names(view: &View, now: Instant) -> Vec<&str> {

@@ -17,11 +17,11 @@ pub(super) const SPREADING: Duration = Duration::from_secs(1);
 
 /// What is known besides the Secrets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment<'a> {
+pub(crate) struct Observed<'a> {
     /// The time, by the API server's clock.
     pub(crate) now: Timestamp,
     /// For how long Secrets and webhooks have not changed, by the monotonic clock.
-    pub(crate) quiet: Duration,
+    pub(crate) unchanged: Duration,
     /// Whether every webhook trusts every authority that is in use. Always true for loaders, which follow the serving Secret.
     pub(crate) is_spread: bool,
     /// The authorities that this program last wanted webhooks to trust.
@@ -198,7 +198,12 @@ impl fmt::Display for Step {
 }
 
 /// Decides the next step.
-pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &StoredServing, rules: &Rules) -> Decision {
+pub(crate) fn next(
+    observed: &Observed<'_>,
+    stored: &StoredAuthority,
+    serving: &StoredServing,
+    rules: &Rules,
+) -> Decision {
     let mut decision = Decision::new(CaBundle::default());
     decision.problems.extend(stored.problem.clone().map(Problem::Previous));
     if let Some(Err(error)) = &stored.pair {
@@ -208,7 +213,7 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
         decision.problems.push(Problem::Serving(error.clone()));
     }
     let authority = match &stored.pair {
-        Some(Ok(authority)) if !authority.certificate.is_over(moment.now) => authority,
+        Some(Ok(authority)) if !authority.certificate.is_over(observed.now) => authority,
         other => {
             let cause = match other {
                 None => Cause::Absent,
@@ -216,27 +221,27 @@ pub(crate) fn next(moment: &Moment<'_>, stored: &StoredAuthority, serving: &Stor
                 Some(Ok(_)) => Cause::Ended,
             };
             // Replicas that still show the old serving certificate are trusted through these.
-            let previous = stored.previous.clone().and(&serving.shown()).and(moment.remembered).living(moment.now);
+            let previous = stored.previous.clone().and(&serving.shown()).and(observed.remembered).living(observed.now);
             decision.bundle = previous.clone();
             decision.step = Some(Step::MakeAuthority { cause, previous });
             return decision;
         }
     };
     decision.bundle = authority.bundle().and(&stored.previous);
-    decision.judge(moment.now, rules, Which::Ca, &authority.certificate);
+    decision.judge(observed.now, rules, Which::Ca, &authority.certificate);
     if let Some(leaf) = &serving.leaf {
-        decision.judge(moment.now, rules, Which::Serving, leaf);
+        decision.judge(observed.now, rules, Which::Serving, leaf);
     }
-    if authority.certificate.not_before > moment.now {
+    if authority.certificate.not_before > observed.now {
         decision.problems.push(Problem::ClockBehind);
         return decision;
     }
     let now = match &serving.pair {
         // Running replicas have the old certificate, and starting ones are not called before webhooks trust them.
-        None | Some(Err(_)) if !moment.is_spread => Now::Wait(Some(SPREADING)),
+        None | Some(Err(_)) if !observed.is_spread => Now::Wait(Some(SPREADING)),
         None => Now::Do(Step::IssueServing { cause: Cause::Absent }),
         Some(Err(_)) => Now::Do(Step::IssueServing { cause: Cause::Unusable }),
-        Some(Ok(pair)) => with_pair(moment, authority, stored, pair, serving, rules),
+        Some(Ok(pair)) => with_pair(observed, authority, stored, pair, serving, rules),
     };
     match now {
         Now::Do(step) => {
@@ -258,9 +263,9 @@ pub(super) enum Now {
 }
 
 impl Now {
-    /// The step, once the quiet time is as long as this.
-    pub(super) fn after(pause: Duration, moment: &Moment<'_>, step: Step) -> Self {
-        match pause.checked_sub(moment.quiet) {
+    /// The step, once nothing has changed for as long as this.
+    pub(super) fn after(pause: Duration, observed: &Observed<'_>, step: Step) -> Self {
+        match pause.checked_sub(observed.unchanged) {
             Some(left) if !left.is_zero() => Self::Wait(Some(left)),
             _ => Self::Do(step),
         }
@@ -268,7 +273,7 @@ impl Now {
 }
 
 fn with_pair(
-    moment: &Moment<'_>,
+    observed: &Observed<'_>,
     authority: &Authority,
     stored: &StoredAuthority,
     pair: &Pair,
@@ -277,7 +282,7 @@ fn with_pair(
 ) -> Now {
     let bundle = authority.bundle().and(&stored.previous);
     let issue = |cause| Now::Do(Step::IssueServing { cause });
-    if pair.leaf.is_over(moment.now) {
+    if pair.leaf.is_over(observed.now) {
         return issue(Cause::Ended);
     }
     let vouches = |one: &&Certificate| one.vouches_for(&pair.leaf, &pair.chain);
@@ -285,7 +290,7 @@ fn with_pair(
     if !is_ours && !stored.previous.certificates().iter().any(|one| vouches(&one)) {
         // The authority's Secret was replaced by hand, or another program made the certificates until now: replicas show a certificate of
         // an authority that is not in the Secret.
-        let others = serving.shown().and(moment.remembered).without(&bundle);
+        let others = serving.shown().and(observed.remembered).without(&bundle);
         return match others.certificates().iter().find(vouches) {
             Some(issuer) => {
                 let previous = stored.previous.clone().and(&CaBundle::of([issuer.clone()]));
@@ -298,7 +303,7 @@ fn with_pair(
     if is_ours && !pair.leaf.is_for(&rules.names) {
         return issue(Cause::OtherNames);
     }
-    if is_ours && pair.leaf.due() <= moment.now {
+    if is_ours && pair.leaf.due() <= observed.now {
         return issue(Cause::Due);
     }
     let shown = serving.shown();
@@ -306,20 +311,20 @@ fn with_pair(
         return Now::Do(Step::Show);
     }
     if !is_ours {
-        return match moment.is_spread {
-            true => Now::after(rules.bundle_pause, moment, Step::IssueServing { cause: Cause::Introduced }),
+        return match observed.is_spread {
+            true => Now::after(rules.bundle_pause, observed, Step::IssueServing { cause: Cause::Introduced }),
             false => Now::Wait(Some(SPREADING)),
         };
     }
     if !stored.previous.is_empty() {
-        return Now::after(rules.replica_pause, moment, Step::Trust { previous: CaBundle::default() });
+        return Now::after(rules.replica_pause, observed, Step::Trust { previous: CaBundle::default() });
     }
     let due = authority.certificate.due();
-    if due <= moment.now {
+    if due <= observed.now {
         return Now::Do(Step::MakeAuthority { cause: Cause::Due, previous: authority.bundle() });
     }
     let due = due.min(pair.leaf.due());
-    Now::Wait(Duration::try_from(due.duration_since(moment.now)).ok())
+    Now::Wait(Duration::try_from(due.duration_since(observed.now)).ok())
 }
 
 impl Decision {

@@ -37,21 +37,21 @@ impl Reason {
 pub(crate) struct Events {
     client: Client,
     reporter: Reporter,
-    told: HashMap<(Reason, Which), (String, Instant)>,
+    written: HashMap<(Reason, Which), (String, Instant)>,
 }
 
 impl Events {
     /// `instance` is the name of this pod.
     pub(crate) fn new(client: Client, instance: &str) -> Self {
         let reporter = Reporter { controller: CONTROLLER_REPORTING.to_owned(), instance: Some(instance.to_owned()) };
-        Self { client, reporter, told: HashMap::new() }
+        Self { client, reporter, written: HashMap::new() }
     }
 
     /// Writes a warning about a Secret, unless the same was written within the hour.
     pub(crate) async fn warn(&mut self, reason: Reason, which: Which, secret: &ObjectReference, note: &str) {
         let note = portcullis_contract::truncate(note, NOTE);
-        let told = self.told.get(&(reason, which));
-        if told.is_some_and(|(before, when)| *before == note && when.elapsed() < AGAIN) {
+        let written = self.written.get(&(reason, which));
+        if written.is_some_and(|(before, when)| *before == note && when.elapsed() < AGAIN) {
             return;
         }
         let event = Event {
@@ -64,7 +64,7 @@ impl Events {
         // A new recorder each time: one that wrote an event within the last minutes only increases its count, even if the note differs.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         match recorder.publish(&event, secret).await {
-            Ok(()) => drop(self.told.insert((reason, which), (note, Instant::now()))),
+            Ok(()) => drop(self.written.insert((reason, which), (note, Instant::now()))),
             Err(error) => tracing::warn!(%error, "failed to write an event"),
         }
     }

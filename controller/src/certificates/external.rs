@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::bundle::CaBundle;
-use super::decide::{Decision, Moment, Now, Problem, SPREADING, Step, Which};
+use super::decide::{Decision, Now, Observed, Problem, SPREADING, Step, Which};
 use super::external_certificate::ExternalCertificate;
 use super::rules::Rules;
 use super::stored::{Data, StoredServing};
@@ -11,7 +11,7 @@ use super::stored::{Data, StoredServing};
 /// Decides which authorities to trust, and whether to pass `offer` on to the pods, which have `given` now. The other program changes
 /// certificate and authority at once, so webhooks trust the new authority first, and the old one for as long as pods take to follow.
 pub(crate) fn follow(
-    moment: &Moment<'_>,
+    observed: &Observed<'_>,
     offer: &Result<ExternalCertificate, Problem>,
     given: Option<&Data>,
     rules: &Rules,
@@ -19,11 +19,11 @@ pub(crate) fn follow(
     let stored = StoredServing::read(given);
     let shown = stored.shown();
     let mut decision = match offer {
-        Ok(offer) if offer.is(given) => settle(moment, offer.authorities(), rules),
+        Ok(offer) if offer.is(given) => settle(observed, offer.authorities(), rules),
         Ok(offer) => {
-            let old = shown.clone().and(moment.remembered).living(moment.now);
+            let old = shown.clone().and(observed.remembered).living(observed.now);
             let mut decision = Decision::new(offer.authorities().clone().and(&old));
-            match introduce(moment, offer, &stored, rules) {
+            match introduce(observed, offer, &stored, rules) {
                 Now::Do(step) => decision.step = Some(step),
                 Now::Wait(wait) => decision.wait = wait,
             }
@@ -31,7 +31,7 @@ pub(crate) fn follow(
         }
         Err(problem) => {
             // Replicas and webhooks keep what they have.
-            let mut decision = Decision::new(shown.clone().and(moment.remembered));
+            let mut decision = Decision::new(shown.clone().and(observed.remembered));
             decision.problems.push(problem.clone());
             decision
         }
@@ -39,16 +39,16 @@ pub(crate) fn follow(
     let first = shown.certificates().iter().min_by_key(|one| one.not_after);
     for (which, certificate) in [(Which::Ca, first), (Which::Serving, stored.leaf.as_ref())] {
         if let Some(certificate) = certificate {
-            decision.judge(moment.now, rules, which, certificate);
+            decision.judge(observed.now, rules, which, certificate);
         }
     }
     decision
 }
 
 /// Pods were given the certificate. The earlier authorities stay trusted until the last pod shows it.
-fn settle(moment: &Moment<'_>, authorities: &CaBundle, rules: &Rules) -> Decision {
-    let left = rules.replica_pause.checked_sub(moment.quiet).filter(|left| !left.is_zero());
-    let old = moment.remembered.without(authorities).living(moment.now);
+fn settle(observed: &Observed<'_>, authorities: &CaBundle, rules: &Rules) -> Decision {
+    let left = rules.replica_pause.checked_sub(observed.unchanged).filter(|left| !left.is_zero());
+    let old = observed.remembered.without(authorities).living(observed.now);
     let is_changing = left.is_some() && !old.is_empty();
     let bundle = if is_changing { authorities.clone().and(&old) } else { authorities.clone() };
     let mut decision = Decision::new(bundle);
@@ -57,15 +57,15 @@ fn settle(moment: &Moment<'_>, authorities: &CaBundle, rules: &Rules) -> Decisio
 }
 
 /// Passes the certificate on to pods as soon as API servers accept it.
-fn introduce(moment: &Moment<'_>, offer: &ExternalCertificate, stored: &StoredServing, rules: &Rules) -> Now {
-    if !moment.is_spread {
+fn introduce(observed: &Observed<'_>, offer: &ExternalCertificate, stored: &StoredServing, rules: &Rules) -> Now {
+    if !observed.is_spread {
         return Now::Wait(Some(SPREADING));
     }
-    let is_served = stored.leaf.as_ref().is_some_and(|leaf| !leaf.is_over(moment.now));
+    let is_served = stored.leaf.as_ref().is_some_and(|leaf| !leaf.is_over(observed.now));
     // A renewed certificate of the same authority is trusted already; and if no valid certificate is served, waiting only prolongs that.
     let is_hurried = !is_served || offer.is_of(&stored.shown());
     let pause = if is_hurried { Duration::ZERO } else { rules.bundle_pause };
-    Now::after(pause, moment, Step::Give)
+    Now::after(pause, observed, Step::Give)
 }
 
 #[cfg(test)]
@@ -84,14 +84,14 @@ mod tests {
 
     /// Decides about what is offered to pods that have `given`, after some seconds in which nothing changed.
     fn decide(
-        quiet: u64,
+        unchanged: u64,
         is_spread: bool,
         remembered: &CaBundle,
         offered: Option<&Data>,
         given: Option<&Data>,
     ) -> Decision {
-        let moment = Moment { now: now(), quiet: Duration::from_secs(quiet), is_spread, remembered };
-        follow(&moment, &ExternalCertificate::read(offered, &rules(), now()), given, &rules())
+        let observed = Observed { now: now(), unchanged: Duration::from_secs(unchanged), is_spread, remembered };
+        follow(&observed, &ExternalCertificate::read(offered, &rules(), now()), given, &rules())
     }
 
     #[test]
@@ -112,14 +112,18 @@ mod tests {
         let (given, offered) = (made(&old), made(&new));
         let both = new.bundle().and(&old.bundle());
         let pause = rules().bundle_pause.as_secs();
-        for (quiet, is_spread, step, wait) in [
+        for (unchanged, is_spread, step, wait) in [
             (999, false, None, Some(SPREADING)),
             (0, true, None, Some(rules().bundle_pause)),
             (pause - 1, true, None, Some(Duration::from_secs(1))),
             (pause, true, Some(Step::Give), None),
         ] {
-            let decision = decide(quiet, is_spread, &old.bundle(), Some(&offered), Some(&given));
-            assert_eq!((&decision.bundle, decision.step, decision.wait), (&both, step, wait), "{quiet} s {is_spread}");
+            let decision = decide(unchanged, is_spread, &old.bundle(), Some(&offered), Some(&given));
+            assert_eq!(
+                (&decision.bundle, decision.step, decision.wait),
+                (&both, step, wait),
+                "{unchanged} s {is_spread}"
+            );
         }
     }
 
@@ -149,8 +153,9 @@ mod tests {
         let later = now().checked_add(jiff::SignedDuration::from_hours(31 * 24)).expect("a time");
         let new = StoredServing::data(&new.issue(&rules(), later).expect("a certificate"), &new.bundle());
         let remembered = old.bundle();
-        let moment = Moment { now: later, quiet: Duration::ZERO, is_spread: true, remembered: &remembered };
-        let decision = follow(&moment, &ExternalCertificate::read(Some(&new), &rules(), later), Some(&given), &rules());
+        let observed = Observed { now: later, unchanged: Duration::ZERO, is_spread: true, remembered: &remembered };
+        let decision =
+            follow(&observed, &ExternalCertificate::read(Some(&new), &rules(), later), Some(&given), &rules());
         assert_eq!((decision.step, decision.expiring), (Some(Step::Give), vec![Which::Serving]));
     }
 

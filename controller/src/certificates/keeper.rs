@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::authority::{Authority, AuthorityError};
 use super::bundle::CaBundle;
-use super::decide::{Decision, Moment, Step, Which, next};
+use super::decide::{Decision, Observed, Step, Which, next};
 use super::event::{Events, Reason};
 use super::external;
 use super::external_certificate::ExternalCertificate;
@@ -20,8 +20,8 @@ use super::rules::{Purpose, Rules};
 use super::spread::Registered;
 use super::store::{Read, Store, StoreError};
 use super::stored::{Data, StoredAuthority, StoredServing};
-use super::unchanged::{Quiet, digest};
-use crate::keep::{BREATH, Keep, POLL, TimedOut, Turn};
+use super::unchanged::{Unchanged, digest};
+use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 
 /// Difference of the two clocks that is logged.
 const SKEW: SignedDuration = SignedDuration::from_secs(60);
@@ -55,7 +55,7 @@ pub struct Keeper {
     store: Store,
     events: Events,
     bundle: watch::Sender<Option<Arc<CaBundle>>>,
-    quiet: Quiet,
+    unchanged: Unchanged,
     /// What is wrong with what is stored.
     problem: Option<String>,
     /// Whether it was logged that two clocks differ.
@@ -82,7 +82,7 @@ impl Keeper {
         let keeper = Self {
             store: Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server),
             events: Events::new(parts.client.clone(), &parts.instance),
-            quiet: Quiet::default(),
+            unchanged: Unchanged::default(),
             problem: None,
             is_skewed: false,
             bundle,
@@ -113,9 +113,9 @@ impl Keeper {
             _ => true,
         };
         let remembered = self.remembered().await?;
-        let quiet = self.quiet.since(digest(&[source.as_ref(), tls], is_spread));
-        let moment = Moment { now, quiet, is_spread, remembered: &remembered };
-        let decision = external::follow(&moment, &offer, given.as_ref(), &self.parts.rules);
+        let unchanged = self.unchanged.since(digest(&[source.as_ref(), tls], is_spread));
+        let observed = Observed { now, unchanged, is_spread, remembered: &remembered };
+        let decision = external::follow(&observed, &offer, given.as_ref(), &self.parts.rules);
         self.publish(&decision, now).await;
         self.expiring(&decision).await;
         match (&decision.step, offer) {
@@ -141,9 +141,9 @@ impl Keeper {
             }
             _ => true,
         };
-        let quiet = self.quiet.since(digest(&[ca.as_ref(), tls], is_spread));
-        let moment = Moment { now, quiet, is_spread, remembered: &remembered };
-        let decision = next(&moment, &stored, serving, &self.parts.rules);
+        let unchanged = self.unchanged.since(digest(&[ca.as_ref(), tls], is_spread));
+        let observed = Observed { now, unchanged, is_spread, remembered: &remembered };
+        let decision = next(&observed, &stored, serving, &self.parts.rules);
         self.publish(&decision, now).await;
         let Some(step) = &decision.step else { return Ok(rest(&decision)) };
 
@@ -171,9 +171,9 @@ impl Keeper {
         match self.store.write(self.name(which), kind, read, data).await {
             Ok(()) => {
                 tracing::info!(secret = self.name(which), step = %step, "certificates changed");
-                Ok(BREATH)
+                Ok(STEP_PAUSE)
             }
-            Err(StoreError::Conflict) => Ok(BREATH),
+            Err(StoreError::Conflict) => Ok(STEP_PAUSE),
             Err(source) => Err(TurnError::Store { name: self.name(which).to_owned(), which, source }),
         }
     }
@@ -326,7 +326,7 @@ impl Drop for Keeper {
 }
 
 fn rest(decision: &Decision) -> Duration {
-    decision.wait.map_or(POLL, |wait| wait.clamp(BREATH, POLL))
+    decision.wait.map_or(POLL, |wait| wait.clamp(STEP_PAUSE, POLL))
 }
 
 fn data(secret: &Secret) -> Data {

@@ -7,11 +7,11 @@ use portcullis_contract::{Digest, Hasher};
 
 /// When the present state was first seen.
 #[derive(Default)]
-pub(crate) struct Quiet {
+pub(crate) struct Unchanged {
     seen: Option<(Digest, Instant)>,
 }
 
-impl Quiet {
+impl Unchanged {
     /// For how long this state has been seen; zero if it differs from the one before.
     pub(crate) fn since(&mut self, state: Digest) -> Duration {
         match self.seen {
@@ -51,14 +51,14 @@ mod tests {
             Secret { data: Some(data.into()), ..Secret::default() }
         };
         let (a, b) = (secret("a"), secret("b"));
-        let mut quiet = Quiet::default();
-        assert_eq!(quiet.since(digest(&[Some(&a), None], true)), Duration::ZERO);
+        let mut unchanged = Unchanged::default();
+        assert_eq!(unchanged.since(digest(&[Some(&a), None], true)), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
-        assert!(quiet.since(digest(&[Some(&a), None], true)) > Duration::ZERO);
+        assert!(unchanged.since(digest(&[Some(&a), None], true)) > Duration::ZERO);
         for changed in
             [digest(&[Some(&b), None], true), digest(&[None, Some(&b)], true), digest(&[None, Some(&b)], false)]
         {
-            assert_eq!(quiet.since(changed), Duration::ZERO);
+            assert_eq!(unchanged.since(changed), Duration::ZERO);
         }
     }
 }

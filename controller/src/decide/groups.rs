@@ -426,7 +426,7 @@ impl<'w> Group<'w> {
         if is_edited {
             remembered.proven = None;
         }
-        let repaired = is_edited.then(|| self.told(&desired.name, "was changed")).flatten();
+        let repaired = is_edited.then(|| self.repair_warning(&desired.name, "was changed")).flatten();
         decision.act(Action::ChangeWebhook {
             group: id.clone(),
             desired: Box::new(desired.clone()),
@@ -439,7 +439,7 @@ impl<'w> Group<'w> {
         let (group, desired) = (id.clone(), Box::new(desired.clone()));
         // Once registered, it stays registered: failing replicas must not switch off the policies.
         if remembered.right.is_some() || self.was_registered {
-            let repaired = self.told(&desired.name, "was deleted");
+            let repaired = self.repair_warning(&desired.name, "was deleted");
             decision.act(Action::CreateWebhook { group, desired, repaired });
             return;
         }
@@ -455,7 +455,7 @@ impl<'w> Group<'w> {
         }
     }
 
-    fn told(&self, name: &str, what: &str) -> Option<PolicyWarning> {
+    fn repair_warning(&self, name: &str, what: &str) -> Option<PolicyWarning> {
         let policy = self.first?;
         let others = match self.claims.len() {
             0 | 1 => String::new(),

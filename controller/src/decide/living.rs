@@ -130,21 +130,21 @@ fn wait(
         memory.waiting.remove(uid);
         return None;
     }
-    let begins = Waiting { generation: policy.generation, since: now.instant, told: now.instant };
+    let begins = Waiting { generation: policy.generation, since: now.instant, warned: now.instant };
     let waiting = memory.waiting.entry(uid.clone()).or_insert(begins);
     if waiting.generation != policy.generation {
         *waiting = begins;
     }
     let since = waiting.since;
-    if decision.has_passed(waiting.told, rules.waiting_event, now) {
-        waiting.told = now.instant;
+    if decision.has_passed(waiting.warned, rules.waiting_event, now) {
+        waiting.warned = now.instant;
         decision.wake_at(now.instant + rules.waiting_event);
         let note = format!("{}; status.replicas says which one is missing and why", value.message);
-        decision.act(tell(&policy.reference, condition::WAITING, note));
+        decision.act(warn(&policy.reference, condition::WAITING, note));
     }
     Some(since)
 }
 
-fn tell(policy: &PolicyReference, reason: &'static str, note: String) -> Action {
+fn warn(policy: &PolicyReference, reason: &'static str, note: String) -> Action {
     Action::Warn(PolicyWarning { policy: policy.clone(), reason, note })
 }

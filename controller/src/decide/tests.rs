@@ -225,7 +225,7 @@ impl Stage {
     }
 
     /// What is done, in short: `verb object`, and for conditions and marks what they say.
-    fn told(&mut self) -> Vec<String> {
+    fn actions(&mut self) -> Vec<String> {
         self.decide().iter().map(short).collect()
     }
 
@@ -260,7 +260,7 @@ fn short(action: &Action) -> String {
         Action::SetCondition { policy, condition, .. } => {
             format!("{} {:?} {} at {}", policy.name, condition.status, condition.reason, condition.observed_generation)
         }
-        Action::Warn(told) => format!("tell {} {}", told.policy.name, told.reason),
+        Action::Warn(warning) => format!("tell {} {}", warning.policy.name, warning.reason),
     }
 }
 
@@ -271,5 +271,5 @@ fn nothing_is_decided_before_every_list_is_whole() {
     let mut stage = Stage::new();
     stage.world = World::new("default");
     stage.put(policy("a").without_finalizer());
-    assert_eq!(stage.told(), NOTHING);
+    assert_eq!(stage.actions(), NOTHING);
 }

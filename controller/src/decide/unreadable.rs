@@ -31,18 +31,18 @@ pub(super) fn labels(
     if !revision.is_in_force() {
         return nothing;
     }
-    let told = revision.content.as_ref().ok().map(|content| (content.group.clone(), content.part.kind));
+    let own = revision.content.as_ref().ok().map(|content| (content.group.clone(), content.part.kind));
     let is_newest = revision.generation == policy.generation;
     let stand_in = || {
         let content = policy.content.as_ref().ok().filter(|_| is_newest && policy.rollback_to.is_none())?;
         Some((groups.stands_in(&policy.reference.uid)?.clone(), content.part.kind))
     };
-    let Some((group, kind)) = told.clone().or_else(stand_in) else { return nothing };
+    let Some((group, kind)) = own.clone().or_else(stand_in) else { return nothing };
     let is_right = match &revision.label {
         None => false,
         Some(label) if *label == (group.clone(), kind) => true,
         // Loaders cannot read the content and use only the label, so a wrong label has to be corrected.
-        Some(_) if told.is_none() => false,
+        Some(_) if own.is_none() => false,
         // Loaders serve this group too as long as the label names it, and it may be called.
         Some((other, _)) => {
             let is_called = groups.get(other).is_some_and(|other| other.found.is_some());

@@ -70,10 +70,10 @@ impl Executor {
     }
 
     /// Writes the event about a repair. If that fails, the repair still counts.
-    async fn repaired(&self, told: Option<&PolicyWarning>) {
-        let Some(told) = told else { return };
-        tracing::warn!(policy = told.policy.name, note = told.note, "somebody else had changed a webhook");
-        if let Err(error) = self.events.write(told).await {
+    async fn repaired(&self, warning: Option<&PolicyWarning>) {
+        let Some(warning) = warning else { return };
+        tracing::warn!(policy = warning.policy.name, note = warning.note, "somebody else had changed a webhook");
+        if let Err(error) = self.events.write(warning).await {
             tracing::warn!(%error, "failed to write an event");
         }
     }

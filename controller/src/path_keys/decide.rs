@@ -54,11 +54,11 @@ pub(crate) enum Found {
 
 /// What is known besides the Secret.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct Observed {
     /// The time, by the API server's clock.
     pub(crate) now: Timestamp,
     /// For how long nothing has changed, by the monotonic clock.
-    pub(crate) quiet: Duration,
+    pub(crate) unchanged: Duration,
     /// Whether what the change waits for has happened.
     pub(crate) is_followed: bool,
 }
@@ -129,13 +129,13 @@ fn other(keys: PathKeys, rules: &PathRules, make: impl FnOnce() -> PathKey) -> P
 }
 
 /// Decides the next step.
-pub(crate) fn next(stored: &Stored, moment: &Moment, rules: &PathRules, make: impl FnOnce() -> PathKey) -> Next {
+pub(crate) fn next(stored: &Stored, observed: &Observed, rules: &PathRules, make: impl FnOnce() -> PathKey) -> Next {
     let keys = stored.keys;
     if stored.awaited().is_some() {
-        if !moment.is_followed {
+        if !observed.is_followed {
             return Next::Wait(FOLLOWING);
         }
-        if let Some(left) = rules.pause.checked_sub(moment.quiet).filter(|left| !left.is_zero()) {
+        if let Some(left) = rules.pause.checked_sub(observed.unchanged).filter(|left| !left.is_zero()) {
             return Next::Wait(left);
         }
     }
@@ -148,13 +148,13 @@ pub(crate) fn next(stored: &Stored, moment: &Moment, rules: &PathRules, make: im
         }
         (None, None) => {
             let is_plain = keys.current == PathKey::Plain;
-            let age = Duration::try_from(moment.now.duration_since(stored.made)).unwrap_or_default();
+            let age = Duration::try_from(observed.now.duration_since(stored.made)).unwrap_or_default();
             let left = rules.age.saturating_sub(age);
             if is_plain == rules.is_plain && (is_plain || !left.is_zero()) {
                 return Next::Wait(if is_plain { rules.age } else { left });
             }
             let next = if rules.is_plain { PathKey::Plain } else { make() };
-            store(PathKeys { next: Some(next), ..keys }, moment.now, Step::Introduce)
+            store(PathKeys { next: Some(next), ..keys }, observed.now, Step::Introduce)
         }
     }
 }
@@ -189,9 +189,9 @@ mod tests {
         PathKeys { current, next, previous }
     }
 
-    fn decide(stored: &Stored, rules: &PathRules, moment: (i64, Duration, bool)) -> Next {
-        let (second, quiet, is_followed) = moment;
-        next(stored, &Moment { now: at(second), quiet, is_followed }, rules, || B)
+    fn decide(stored: &Stored, rules: &PathRules, observed: (i64, Duration, bool)) -> Next {
+        let (second, unchanged, is_followed) = observed;
+        next(stored, &Observed { now: at(second), unchanged, is_followed }, rules, || B)
     }
 
     /// All keys that are stored until nothing more happens, if all follow and no time passes.

@@ -10,12 +10,12 @@ use prometheus::IntCounter;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
 
-use super::decide::{Awaited, Found, Moment, Next, PathRules, Step, Stored, first, next};
+use super::decide::{Awaited, Found, Next, Observed, PathRules, Step, Stored, first, next};
 use super::follow::{Replicas, WebhookPaths};
 use super::metrics::PathKeyMetrics;
 use crate::certificates::store::{Store, StoreError};
-use crate::certificates::unchanged::{Quiet, digest};
-use crate::keep::{BREATH, Keep, POLL, TimedOut, Turn};
+use crate::certificates::unchanged::{Unchanged, digest};
+use crate::keep::{Keep, POLL, STEP_PAUSE, TimedOut, Turn};
 
 /// What a keeper needs.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ pub(crate) struct PathKeeper {
     key: watch::Sender<Option<PathKey>>,
     /// What was read last.
     known: Option<PathKeys>,
-    quiet: Quiet,
+    unchanged: Unchanged,
     /// What a change waits for, as it was logged last.
     waiting: Option<String>,
 }
@@ -66,7 +66,7 @@ impl PathKeeper {
     /// A keeper that says by `key` what it knows.
     pub(crate) fn new(parts: PathKeeperParts, key: watch::Sender<Option<PathKey>>) -> Self {
         let store = Store::new(parts.client.clone(), &parts.namespace, &parts.policy_server);
-        Self { parts, store, key, known: None, quiet: Quiet::default(), waiting: None }
+        Self { parts, store, key, known: None, unchanged: Unchanged::default(), waiting: None }
     }
 
     /// Looks once, and does at most one step. Returns the time until the next turn.
@@ -82,13 +82,13 @@ impl PathKeeper {
         };
         self.publish(&stored, now);
         let waits_for = self.waits_for(&stored).await?;
-        let quiet = self.quiet.since(digest(&[secret.as_ref()], waits_for.is_none()));
-        let moment = Moment { now, quiet, is_followed: waits_for.is_none() };
+        let unchanged = self.unchanged.since(digest(&[secret.as_ref()], waits_for.is_none()));
+        let observed = Observed { now, unchanged, is_followed: waits_for.is_none() };
         self.wait_for(waits_for);
         let fresh = fresh()?;
-        match next(&stored, &moment, &self.parts.rules, || fresh) {
+        match next(&stored, &observed, &self.parts.rules, || fresh) {
             Next::Store(stored, step) => self.write(secret.as_ref(), &stored, step).await,
-            Next::Wait(wait) => Ok(wait.clamp(BREATH, POLL)),
+            Next::Wait(wait) => Ok(wait.clamp(STEP_PAUSE, POLL)),
         }
     }
 
@@ -133,9 +133,9 @@ impl PathKeeper {
         match self.store.write(&self.parts.secret, "Opaque", read, stored.data()).await {
             Ok(()) => {
                 tracing::info!(secret = self.parts.secret, step = %step, keys = ?stored.keys, "keys of webhook paths changed");
-                Ok(BREATH)
+                Ok(STEP_PAUSE)
             }
-            Err(StoreError::Conflict) => Ok(BREATH),
+            Err(StoreError::Conflict) => Ok(STEP_PAUSE),
             Err(source) => Err(self.store_error(source)),
         }
     }

@@ -103,7 +103,7 @@ impl PolicyView {
                 .unwrap_or(10),
             failure_policy: match &spec["failurePolicy"] {
                 Value::Null => Some(FailurePolicy::default()),
-                told => FailurePolicy::deserialize(told).ok(),
+                value => FailurePolicy::deserialize(value).ok(),
             },
             rollback_to: spec["rollbackTo"].as_i64(),
             is_suspended: spec["suspend"].as_bool().unwrap_or(false),

@@ -57,21 +57,21 @@ pub struct WebSettings {
 pub struct Web {
     settings: WebSettings,
     resolver: GuardedResolver,
-    clients: Mutex<Vec<(Way, reqwest::Client)>>,
+    clients: Mutex<Vec<(ClientKey, reqwest::Client)>>,
     /// What `sources.yml` said last, and whether it could be read since.
     sources: Mutex<(Arc<Sources>, bool)>,
 }
 
 /// What a client was made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Way {
+struct ClientKey {
     trust: Trust,
     proxies: Option<Proxies>,
 }
 
 /// One request.
 #[derive(Debug, Clone)]
-pub struct Hop {
+pub struct Request {
     /// What is done.
     pub method: Method,
     /// The address that is called.
@@ -93,7 +93,7 @@ pub enum Redirects {
     Anywhere,
 }
 
-impl Hop {
+impl Request {
     /// `GET url`.
     pub fn get(url: Url) -> Self {
         Self { method: Method::GET, url, headers: HeaderMap::new(), body: None, redirects: Redirects::Allowed }
@@ -223,31 +223,31 @@ impl Web {
     ///
     /// # Errors
     /// When no address may be asked, or none answers.
-    pub async fn send(&self, hop: &Hop) -> Result<reqwest::Response, FetchError> {
-        self.check(&hop.url)?;
-        let (mut url, mut headers) = (hop.url.clone(), hop.headers.clone());
+    pub async fn send(&self, request: &Request) -> Result<reqwest::Response, FetchError> {
+        self.check(&request.url)?;
+        let (mut url, mut headers) = (request.url.clone(), request.headers.clone());
         for number in 0..=MAX_HOPS {
             let host = host_of(&url);
             let client = self.client(&host)?;
-            let mut request = client.request(hop.method.clone(), url.clone()).headers(headers.clone());
-            if let Some(body) = &hop.body {
-                request = request.body(body.clone());
+            let mut builder = client.request(request.method.clone(), url.clone()).headers(headers.clone());
+            if let Some(body) = &request.body {
+                builder = builder.body(body.clone());
             }
-            let answer = timeout(self.settings.header, request.send()).await;
+            let answer = timeout(self.settings.header, builder.send()).await;
             let answer = answer.map_err(|_| slow(&host, "no answer", self.settings.header))?;
             let answer = answer.map_err(|error| failed(&host, error, false, number > 0))?;
             // 304 and the like are redirections to nowhere.
             if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(answer);
             }
-            if hop.body.is_some() {
+            if request.body.is_some() {
                 return Err(FetchError::new(
                     Reason::RedirectRefused,
                     format!("{host} redirects a request that has a body"),
                 ));
             }
             let next = self.redirected(&url, answer.headers())?;
-            if hop.redirects == Redirects::Allowed {
+            if request.redirects == Redirects::Allowed {
                 self.check_redirect(&next)?;
             }
             if host_of(&next) != host {
@@ -264,7 +264,7 @@ impl Web {
     /// # Errors
     /// When the answer is not whole and good.
     pub async fn get(&self, url: &Url, receive: &mut impl Receive) -> Result<(), FetchError> {
-        let answer = self.send(&Hop::get(url.clone())).await?;
+        let answer = self.send(&Request::get(url.clone())).await?;
         let host = host_of(url);
         if !answer.status().is_success() {
             return Err(refused(&host, answer.status(), answer.headers()));
@@ -339,33 +339,33 @@ impl Web {
             Some(authorities) => Trust::Only(authorities.clone()),
             None => Trust::System(self.settings.authorities.as_deref().map(tls::read_authorities).transpose()?),
         };
-        let way = Way { trust, proxies: sources.proxies.clone() };
+        let key = ClientKey { trust, proxies: sources.proxies.clone() };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, client)) = clients.iter().find(|(with, _)| *with == way) {
+        if let Some((_, client)) = clients.iter().find(|(with, _)| *with == key) {
             return Ok(client.clone());
         }
-        let client = self.build(&way)?;
+        let client = self.build(&key)?;
         if clients.len() >= MAX_CLIENTS {
             clients.remove(0);
         }
-        clients.push((way, client.clone()));
+        clients.push((key, client.clone()));
         Ok(client)
     }
 
-    fn build(&self, way: &Way) -> Result<reqwest::Client, FetchError> {
+    fn build(&self, key: &ClientKey) -> Result<reqwest::Client, FetchError> {
         let failed = |error: reqwest::Error| {
             let text = format!("failed to set up the client: {}", error.without_url());
             FetchError::new(Reason::TLSFailed, text)
         };
         let mut builder = reqwest::Client::builder()
             .user_agent(self.settings.user_agent)
-            .tls_backend_preconfigured(tls::config(&way.trust)?)
+            .tls_backend_preconfigured(tls::config(&key.trust)?)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .connect_timeout(self.settings.header)
             .pool_idle_timeout(Duration::from_secs(30));
         let mut own = hosts_of_environment();
-        if let Some(proxies) = &way.proxies {
+        if let Some(proxies) = &key.proxies {
             builder =
                 proxies.for_client().map_err(failed)?.into_iter().fold(builder.no_proxy(), |b, proxy| b.proxy(proxy));
             own.extend(proxies.hosts());

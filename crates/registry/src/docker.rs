@@ -76,7 +76,7 @@ struct Entry {
 }
 
 /// Where a login comes from.
-enum Found {
+enum LoginSource {
     Entry(Entry),
     Helper(String),
 }
@@ -126,23 +126,25 @@ impl DockerConfig {
         let file: File = serde_json::from_value(file.into()).map_err(|_| no_json())?;
         match file.find(host) {
             None => Ok(None),
-            Some(Found::Entry(entry)) => entry.credential(|what| malformed(&format!("has an entry for {host} {what}"))),
-            Some(Found::Helper(name)) => helper(&name, host, &path).await,
+            Some(LoginSource::Entry(entry)) => {
+                entry.credential(|what| malformed(&format!("has an entry for {host} {what}")))
+            }
+            Some(LoginSource::Helper(name)) => helper(&name, host, &path).await,
         }
     }
 }
 
 impl File {
-    fn find(&self, host: &str) -> Option<Found> {
+    fn find(&self, host: &str) -> Option<LoginSource> {
         let own = |key: &String| is_for(key, host);
         if let Some((_, helper)) = self.cred_helpers.iter().find(|(key, _)| own(key)) {
-            return Some(Found::Helper(helper.clone()));
+            return Some(LoginSource::Helper(helper.clone()));
         }
         // An entry without content says that the store has it.
         let entry = self.auths.iter().find(|(key, entry)| own(key) && !entry.is_empty());
         match (entry, &self.creds_store) {
-            (Some((_, entry)), _) => Some(Found::Entry(entry.clone())),
-            (None, Some(store)) if !store.is_empty() => Some(Found::Helper(store.clone())),
+            (Some((_, entry)), _) => Some(LoginSource::Entry(entry.clone())),
+            (None, Some(store)) if !store.is_empty() => Some(LoginSource::Helper(store.clone())),
             _ => None,
         }
     }

@@ -23,7 +23,7 @@ mod sources;
 mod tls;
 
 pub use address::{Allowed, AllowedError, Guard, Range};
-pub use client::{Hop, Redirects, Web, WebSettings, address_of, host_of};
+pub use client::{Redirects, Request, Web, WebSettings, address_of, host_of};
 pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
 pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerKeys, PeerNameError, PeerTls, Peers};

@@ -21,7 +21,7 @@ pub(super) enum Case {
 }
 
 /// Everything that the conditions are made from.
-pub(super) struct Picture<'a> {
+pub(super) struct Aggregate<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) webhook: Webhook<'a>,
     /// The replicas that count.
@@ -32,7 +32,7 @@ pub(super) struct Picture<'a> {
     pub(super) case: Case,
 }
 
-impl<'a> Picture<'a> {
+impl<'a> Aggregate<'a> {
     pub(super) fn new(facts: &'a Facts<'a>, webhook: Webhook<'a>, assessments: &'a [Assessment<'a>]) -> Self {
         let assessments: Vec<&Assessment<'_>> = assessments.iter().filter(|assessment| assessment.expected).collect();
         let count = |state| {

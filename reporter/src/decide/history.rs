@@ -4,25 +4,26 @@ use jiff::Timestamp;
 use portcullis_api::{HistoryEntry, PolicyStatus, Resolved};
 use portcullis_contract::Digest;
 
-use super::aggregate::{Case, Picture};
+use super::aggregate::{Aggregate, Case};
 use crate::facts::to_second;
 use crate::message;
 
 /// The entries so far, with that of the newest generation made or brought up to date; the newest first. An entry has the time when
 /// its generation was first seen or, if it was served, when that was first so; that it was served stays so.
 pub(super) fn of(
-    picture: &Picture<'_>,
+    aggregate: &Aggregate<'_>,
     previous: Option<&PolicyStatus>,
     digest: Option<Digest>,
     last_served: Option<&Resolved>,
     now: Timestamp,
 ) -> Vec<HistoryEntry> {
-    let generation = picture.facts.generation;
+    let generation = aggregate.facts.generation;
     let mut entries = previous.and_then(|previous| previous.history.clone()).unwrap_or_default();
     let last = entries.iter().position(|entry| entry.generation == generation).map(|at| entries.remove(at));
     let was_served = last.as_ref().is_some_and(|last| last.served);
-    let served = was_served || matches!(picture.case, Case::Active | Case::Suspended);
-    let reason = if picture.bad.is_empty() { picture.reason().to_owned() } else { message::joint_reason(&picture.bad) };
+    let served = was_served || matches!(aggregate.case, Case::Active | Case::Suspended);
+    let reason =
+        if aggregate.bad.is_empty() { aggregate.reason().to_owned() } else { message::joint_reason(&aggregate.bad) };
     entries.insert(
         0,
         HistoryEntry {

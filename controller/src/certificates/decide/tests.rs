@@ -24,7 +24,7 @@ pub(crate) fn rules() -> Rules {
 /// Two Secrets and the program that looks at them. A step is done as the keeper does it.
 struct World {
     now: Timestamp,
-    quiet: Duration,
+    unchanged: Duration,
     is_spread: bool,
     remembered: CaBundle,
     authority: Option<super::super::stored::Data>,
@@ -35,7 +35,7 @@ impl World {
     fn empty() -> Self {
         Self {
             now: now(),
-            quiet: Duration::ZERO,
+            unchanged: Duration::ZERO,
             is_spread: true,
             remembered: CaBundle::default(),
             authority: None,
@@ -67,14 +67,14 @@ impl World {
     }
 
     fn decide(&self) -> Decision {
-        let Self { now, quiet, is_spread, remembered, .. } = self;
-        let moment = Moment { now: *now, quiet: *quiet, is_spread: *is_spread, remembered };
-        next(&moment, &self.authority(), &self.serving(), &rules())
+        let Self { now, unchanged, is_spread, remembered, .. } = self;
+        let observed = Observed { now: *now, unchanged: *unchanged, is_spread: *is_spread, remembered };
+        next(&observed, &self.authority(), &self.serving(), &rules())
     }
 
     fn forward(&mut self, time: SignedDuration) {
         self.now = self.now.checked_add(time).expect("a time");
-        self.quiet = Duration::try_from(time).expect("a time that passes");
+        self.unchanged = Duration::try_from(time).expect("a time that passes");
     }
 
     /// Does the step there must be.
@@ -98,7 +98,7 @@ impl World {
             }
             Step::Give => panic!("nobody else makes certificates here"),
         }
-        self.quiet = Duration::ZERO;
+        self.unchanged = Duration::ZERO;
         step
     }
 
@@ -167,16 +167,16 @@ fn an_authority_is_replaced_with_overlap() {
     world.forward(days(1));
     assert_eq!((world.decide().step, world.decide().wait), (None, Some(SPREADING)));
     world.is_spread = true;
-    world.quiet = Duration::from_secs(4);
+    world.unchanged = Duration::from_secs(4);
     assert_eq!((world.decide().step, world.decide().wait), (None, Some(Duration::from_secs(6))));
-    world.quiet = Duration::from_secs(10);
+    world.unchanged = Duration::from_secs(10);
     assert_eq!(world.step(), issues(Cause::Introduced));
     assert!(new.certificate.vouches_for(&world.leaf(), &[]));
     assert_eq!(world.decide().bundle, both, "replicas may still show the old certificate");
 
-    world.quiet = Duration::from_secs(59);
+    world.unchanged = Duration::from_secs(59);
     assert_eq!((world.decide().step, world.decide().wait), (None, Some(Duration::from_secs(1))));
-    world.quiet = Duration::from_secs(60);
+    world.unchanged = Duration::from_secs(60);
     assert_eq!(world.run(), [Step::Trust { previous: CaBundle::default() }, Step::Show]);
     assert_eq!((world.decide().bundle, world.serving().shown()), (new.bundle(), new.bundle()));
     assert!(world.decide().wait.is_some());
@@ -192,10 +192,10 @@ fn fault_w12_a_deleted_authority_is_made_again_with_overlap() {
     let steps = world.run();
     assert_eq!(steps, [Step::MakeAuthority { cause: Cause::Absent, previous: old.bundle() }, Step::Show]);
     assert_eq!(world.leaf(), leaf, "the old serving certificate stays until webhooks trust the new authority");
-    world.quiet = Duration::from_secs(10);
+    world.unchanged = Duration::from_secs(10);
     assert_eq!(world.step(), issues(Cause::Introduced));
     assert_eq!(world.decide().bundle, world.current().bundle().and(&old.bundle()));
-    world.quiet = Duration::from_secs(60);
+    world.unchanged = Duration::from_secs(60);
     assert_eq!(world.run(), [Step::Trust { previous: CaBundle::default() }, Step::Show]);
 }
 
@@ -248,7 +248,7 @@ fn an_authority_replaced_by_hand_is_introduced_like_any_other() {
     let old = world.current();
     world.authority = World::settled().authority;
     assert_eq!(world.run(), [Step::Trust { previous: old.bundle() }, Step::Show]);
-    world.quiet = Duration::from_secs(10);
+    world.unchanged = Duration::from_secs(10);
     assert_eq!(world.step(), issues(Cause::Introduced));
 }
 
@@ -362,10 +362,10 @@ fn fault_h16_a_certificate_of_somebody_else_is_trusted_until_one_of_the_controll
     assert_eq!(world.decide().bundle, both);
     assert_eq!(world.run(), [Step::Trust { previous: other.bundle() }, Step::Show]);
     assert_eq!((world.decide().bundle, world.decide().wait), (both.clone(), Some(rules().bundle_pause)));
-    world.quiet = rules().bundle_pause;
+    world.unchanged = rules().bundle_pause;
     assert_eq!(world.step(), issues(Cause::Introduced));
     assert_eq!((world.decide().bundle, world.decide().wait), (both, Some(rules().replica_pause)));
-    world.quiet = rules().replica_pause;
+    world.unchanged = rules().replica_pause;
     world.run();
     assert_eq!(world.decide().bundle, own);
 }

@@ -11,19 +11,19 @@ fn a_policy_that_moves_is_called_in_both_groups_until_the_new_one_is_proven() {
     stage.revision(&new, &[]);
     stage.proven(&old);
     stage.tried(&new);
-    assert_eq!(stage.told(), ["a False WaitingForReplicas at 2"]);
+    assert_eq!(stage.actions(), ["a False WaitingForReplicas at 2"]);
     stage.put(new.clone().everywhere().condition("False", "WaitingForReplicas", 2));
-    assert_eq!(stage.told()[..1], ["register"]);
+    assert_eq!(stage.actions()[..1], ["register"]);
     stage.webhook(&new);
-    assert_eq!(stage.told(), ["prove with a-2"], "the old one stays");
+    assert_eq!(stage.actions(), ["prove with a-2"], "the old one stays");
     stage.proven(&new);
-    assert_eq!(stage.told(), ["unregister", "a True Registered at 2"]);
+    assert_eq!(stage.actions(), ["unregister", "a True Registered at 2"]);
     let name = crate::world::webhook_name("default", &stage.group(&old));
     stage.put(new.clone().everywhere().condition("True", "Registered", 2));
     stage.world.webhooks.retain(|(_, found), _| *found != name);
-    assert!(!stage.told().iter().any(|told| told.starts_with("mark")), "API servers may call it still");
+    assert!(!stage.actions().iter().any(|action| action.starts_with("mark")), "API servers may call it still");
     stage.pass(5);
-    assert!(stage.told().contains(&"mark a-1 withdrawn=true".to_owned()));
+    assert!(stage.actions().contains(&"mark a-1 withdrawn=true".to_owned()));
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn nobody_leaves_a_group_before_every_replica_knows_the_other() {
     stage.put(lagging.status("replicaCounts", json!({"expected": 1, "previous": 1})));
     stage.proven(&old);
     stage.proven(&new);
-    assert!(!stage.told().contains(&"unregister".to_owned()));
+    assert!(!stage.actions().contains(&"unregister".to_owned()));
     stage.put(new.everywhere());
-    assert!(stage.told().contains(&"unregister".to_owned()));
+    assert!(stage.actions().contains(&"unregister".to_owned()));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_webhook_that_somebody_deletes_comes_back_without_waiting() {
     stage.decide();
     stage.put(policy("a").status("replicaCounts", json!({"expected": 2})));
     stage.world.webhooks.clear();
-    assert_eq!(stage.told(), ["register again"], "replicas that fail open no door");
+    assert_eq!(stage.actions(), ["register again"], "replicas that fail open no door");
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn who_joins_a_group_whose_webhook_we_removed_waits_for_its_own_replicas() {
     stage.proven(&policy("a"));
     stage.decide();
     stage.put(policy("a").deleting());
-    assert_eq!(stage.told(), ["unregister"]);
+    assert_eq!(stage.actions(), ["unregister"]);
     let names: Vec<_> = stage.world.webhooks.keys().map(|(_, name)| name.clone()).collect();
     stage.memory.unregistered(&names[0]);
     stage.world.webhooks.clear();
     stage.put(policy("b"));
     stage.revision(&policy("b"), &[]);
-    assert!(!stage.told().iter().any(|told| told.starts_with("register")));
+    assert!(!stage.actions().iter().any(|action| action.starts_with("register")));
     stage.put(policy("b").everywhere());
     stage.tried(&policy("b"));
-    assert!(stage.told().contains(&"register".to_owned()));
+    assert!(stage.actions().contains(&"register".to_owned()));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_new_controller_knows_from_the_status_what_was_registered() {
     let mut stage = Stage::new();
     stage.put(policy("a").condition("True", "Registered", 1));
     stage.revision(&policy("a"), &[]);
-    assert_eq!(stage.told()[0], "register again");
+    assert_eq!(stage.actions()[0], "register again");
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn an_edit_is_undone_and_told_and_a_change_of_our_own_is_not() {
     if let Some(webhook) = stage.world.webhooks.values_mut().next() {
         webhook.entries = Arc::new(json!([]));
     }
-    assert_eq!(stage.told(), ["change back"]);
+    assert_eq!(stage.actions(), ["change back"]);
     stage.world.webhooks = right;
     stage.decide();
     if let Ok(installation) = &mut stage.rules.installation {
         installation.ca_bundle = Arc::new("another".into());
     }
-    assert_eq!(stage.told()[0], "change");
+    assert_eq!(stage.actions()[0], "change");
 }
 
 #[test]
@@ -111,11 +111,11 @@ fn another_key_of_paths_changes_a_webhook_that_stays_registered() {
     stage.put(policy("a").everywhere().condition("True", "Registered", 1));
     stage.revision(&policy("a"), &[]);
     stage.proven(&policy("a"));
-    assert_eq!(stage.told(), ["a True Registered at 1"]);
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
     if let Ok(installation) = &mut stage.rules.installation {
         installation.path_key = PathKey::Secret([7; 32]);
     }
-    assert_eq!(stage.told(), ["change"], "its condition stays, as the old path answers meanwhile");
+    assert_eq!(stage.actions(), ["change"], "its condition stays, as the old path answers meanwhile");
 }
 
 #[test]
@@ -132,18 +132,18 @@ fn a_bundle_that_trusts_nobody_is_told() {
     if let Ok(installation) = &mut stage.rules.installation {
         installation.ca_bundle = Arc::new(ours);
     }
-    assert_eq!(stage.told(), ["change", "a False CABundleInvalid at 1"]);
+    assert_eq!(stage.actions(), ["change", "a False CABundleInvalid at 1"]);
 }
 
 #[test]
 fn webhooks_of_unknown_groups_and_of_nobody_go() {
     let mut stage = Stage::new();
     stage.webhook(&policy("a"));
-    assert_eq!(stage.told(), ["unregister"]);
+    assert_eq!(stage.actions(), ["unregister"]);
     if let Some(webhook) = stage.world.webhooks.values_mut().next() {
         webhook.labels.clear();
     }
-    assert_eq!(stage.told(), NOTHING, "not ours");
+    assert_eq!(stage.actions(), NOTHING, "not ours");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_revision_that_somebody_deletes_takes_no_webhook_away() {
     stage.revision(&policy("a"), &[]);
     stage.proven(&policy("a"));
     stage.world.revisions.clear();
-    assert_eq!(stage.told(), ["revision 1"]);
+    assert_eq!(stage.actions(), ["revision 1"]);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn before_authority_and_owner_are_known_nothing_is_registered() {
     stage.rules.installation = Err(missing);
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &[]);
-    assert_eq!(stage.told(), ["a False CABundleInvalid at 1"]);
+    assert_eq!(stage.actions(), ["a False CABundleInvalid at 1"]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn nobody_joins_a_group_of_another_match_part_that_has_the_same_id() {
         revision.content.as_mut().expect("it can be read").group = colliding.clone();
     });
     stage.put(second);
-    let told = stage.told();
-    assert!(told.contains(&"second False SpecInvalid at 1".to_owned()), "{told:?}");
-    assert!(!told.contains(&"revision 1".to_owned()), "{told:?}");
+    let actions = stage.actions();
+    assert!(actions.contains(&"second False SpecInvalid at 1".to_owned()), "{actions:?}");
+    assert!(!actions.contains(&"revision 1".to_owned()), "{actions:?}");
 }

@@ -6,9 +6,9 @@ use super::*;
 fn a_new_policy_is_held_then_it_has_a_revision() {
     let mut stage = Stage::new();
     stage.put(policy("a").without_finalizer());
-    assert_eq!(stage.told(), ["try", "hold a"]);
+    assert_eq!(stage.actions(), ["try", "hold a"]);
     stage.put(policy("a"));
-    assert_eq!(stage.told(), ["try", "revision 1"]);
+    assert_eq!(stage.actions(), ["try", "revision 1"]);
 }
 
 #[test]
@@ -24,10 +24,10 @@ fn nothing_is_made_of_a_policy_beyond_the_limit_of_its_namespace_until_there_is_
     stage.rules.policies_per_namespace = 1;
     stage.take(namespaced, of_tenant("old", 1));
     stage.take(namespaced, of_tenant("new", 2));
-    assert_eq!(stage.told(), ["try", "new False QuotaExceeded at 1", "hold old"]);
+    assert_eq!(stage.actions(), ["try", "new False QuotaExceeded at 1", "hold old"]);
     let old = serde_json::from_value(of_tenant("old", 1)).expect("an object");
     stage.world.take(Change::Deleted(namespaced, Box::new(old)));
-    assert_eq!(stage.told(), ["try", "hold new"]);
+    assert_eq!(stage.actions(), ["try", "hold new"]);
 }
 
 #[test]
@@ -35,14 +35,14 @@ fn no_webhook_is_registered_before_every_replica_serves() {
     let mut stage = Stage::new();
     stage.put(policy("a"));
     stage.revision(&policy("a"), &[]);
-    assert_eq!(stage.told(), ["try"], "mostly it is over before anybody reads of it");
+    assert_eq!(stage.actions(), ["try"], "mostly it is over before anybody reads of it");
     stage.put(policy("a").status("observedGeneration", json!(1)));
-    assert_eq!(stage.told(), ["try", "a False WaitingForReplicas at 1"]);
+    assert_eq!(stage.actions(), ["try", "a False WaitingForReplicas at 1"]);
     stage.tried(&policy("a"));
     stage.put(policy("a").condition("False", "WaitingForReplicas", 1));
-    assert_eq!(stage.told(), ["a False WaitingForReplicas at 1"], "the message is another");
+    assert_eq!(stage.actions(), ["a False WaitingForReplicas at 1"], "the message is another");
     stage.put(policy("a").everywhere());
-    assert_eq!(stage.told(), ["register"]);
+    assert_eq!(stage.actions(), ["register"]);
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn that_a_policy_waits_is_said_after_a_while_also_where_no_replica_is() {
     stage.put(policy("a"));
     stage.revision(&policy("a"), &[]);
     stage.tried(&policy("a"));
-    assert_eq!(stage.told(), [""; 0]);
+    assert_eq!(stage.actions(), [""; 0]);
     stage.pass(5);
-    assert_eq!(stage.told(), ["a False WaitingForReplicas at 1"]);
+    assert_eq!(stage.actions(), ["a False WaitingForReplicas at 1"]);
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn a_registered_policy_says_so_only_after_the_proof() {
     stage.put(policy("a").everywhere());
     stage.revision(&policy("a"), &[]);
     stage.webhook(&policy("a"));
-    assert_eq!(stage.told(), ["prove with a-1"]);
+    assert_eq!(stage.actions(), ["prove with a-1"]);
     stage.proven(&policy("a"));
-    assert_eq!(stage.told(), ["a True Registered at 1"]);
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
     let unproven = ConditionValue { status: Truth::Unknown, reason: "Unknown", message: "not called".into() };
     let group = stage.group(&policy("a"));
     stage.memory.groups.entry(group).or_default().unproven = Some(unproven);
-    assert_eq!(stage.told(), ["prove with a-1", "a Unknown Unknown at 1"]);
+    assert_eq!(stage.actions(), ["prove with a-1", "a Unknown Unknown at 1"]);
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn what_waits_for_long_is_told_again_and_again() {
     stage.tried(&policy("a"));
     stage.decide();
     stage.pass(299);
-    assert!(!stage.told().contains(&"tell a WaitingForReplicas".to_owned()));
+    assert!(!stage.actions().contains(&"tell a WaitingForReplicas".to_owned()));
     for _ in 0..2 {
         stage.pass(300);
-        assert!(stage.told().contains(&"tell a WaitingForReplicas".to_owned()));
-        assert!(!stage.told().contains(&"tell a WaitingForReplicas".to_owned()));
+        assert!(stage.actions().contains(&"tell a WaitingForReplicas".to_owned()));
+        assert!(!stage.actions().contains(&"tell a WaitingForReplicas".to_owned()));
     }
 }
 
@@ -95,9 +95,9 @@ fn a_match_expression_that_is_refused_is_told_in_the_api_servers_words() {
     let (group, at) = (stage.group(&policy("a")), stage.start + stage.elapsed);
     let refusal = crate::memory::WebhookRejection { message: "compilation failed".into(), at };
     stage.memory.groups.entry(group).or_default().tried = Some(Err(refusal));
-    assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
+    assert_eq!(stage.actions(), ["a False SpecInvalid at 1"]);
     stage.pass(600);
-    assert_eq!(stage.told(), ["try", "a False SpecInvalid at 1"]);
+    assert_eq!(stage.actions(), ["try", "a False SpecInvalid at 1"]);
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn a_suspended_policy_registers_nothing_and_removes_nothing() {
     stage.put(suspended.clone());
     stage.revision(&suspended, &[]);
     stage.tried(&suspended);
-    assert_eq!(stage.told(), ["a False Suspended at 1"]);
+    assert_eq!(stage.actions(), ["a False Suspended at 1"]);
     stage.proven(&suspended);
-    assert_eq!(stage.told(), ["a True Registered at 1"]);
+    assert_eq!(stage.actions(), ["a True Registered at 1"]);
 }
 
 #[test]
@@ -117,9 +117,9 @@ fn a_spec_that_cannot_be_read_has_a_revision_and_says_so() {
     let mut stage = Stage::new();
     let odd = policy("a").spec("mode", json!("quarantine"));
     stage.put(odd.clone());
-    assert_eq!(stage.told(), ["try", "revision 1"], "its match part can be read");
+    assert_eq!(stage.actions(), ["try", "revision 1"], "its match part can be read");
     stage.revision(&odd, &[]);
-    assert_eq!(stage.told(), ["try", "a False SpecInvalid at 1"]);
+    assert_eq!(stage.actions(), ["try", "a False SpecInvalid at 1"]);
 }
 
 #[test]
@@ -128,17 +128,17 @@ fn a_deleted_policy_goes_in_steps() {
     stage.put(policy("a").deleting());
     stage.revision(&policy("a"), &[]);
     let name = stage.webhook(&policy("a"));
-    assert_eq!(stage.told(), ["unregister"]);
+    assert_eq!(stage.actions(), ["unregister"]);
     stage.world.webhooks.retain(|(_, found), _| *found != name);
-    assert_eq!(stage.told(), NOTHING, "API servers may call it still");
+    assert_eq!(stage.actions(), NOTHING, "API servers may call it still");
     stage.pass(5);
-    assert_eq!(stage.told(), ["mark a-1 deleted=true"]);
+    assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
     stage.revision(&policy("a"), &["deleted"]);
-    assert_eq!(stage.told(), NOTHING, "replicas forget it");
+    assert_eq!(stage.actions(), NOTHING, "replicas forget it");
     stage.pass(2);
-    assert_eq!(stage.told(), ["remove a-1"]);
+    assert_eq!(stage.actions(), ["remove a-1"]);
     stage.world.revisions.clear();
-    assert_eq!(stage.told(), ["release a []"]);
+    assert_eq!(stage.actions(), ["release a []"]);
 }
 
 #[test]
@@ -149,17 +149,17 @@ fn a_deleted_policy_leaves_its_webhook_to_the_others() {
     stage.put(policy("b").everywhere().condition("True", "Registered", 1));
     stage.revision(&policy("b"), &[]);
     stage.proven(&policy("b"));
-    assert_eq!(stage.told(), ["b True Registered at 1", "mark a-1 deleted=true"]);
+    assert_eq!(stage.actions(), ["b True Registered at 1", "mark a-1 deleted=true"]);
 }
 
 #[test]
 fn revisions_of_nobody_go_after_a_while() {
     let mut stage = Stage::new();
     stage.revision(&policy("a"), &[]);
-    assert_eq!(stage.told(), NOTHING, "a watch may lag");
+    assert_eq!(stage.actions(), NOTHING, "a watch may lag");
     stage.pass(30);
-    assert_eq!(stage.told(), ["mark a-1 deleted=true"]);
+    assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
     stage.put(policy("a"));
     stage.revision(&policy("a"), &["deleted"]);
-    assert!(stage.told().contains(&"mark a-1 deleted=false".to_owned()), "it is there after all");
+    assert!(stage.actions().contains(&"mark a-1 deleted=false".to_owned()), "it is there after all");
 }

@@ -14,8 +14,8 @@ fn what_becomes_known_is_marked() {
     stage.put(known.condition("True", "Registered", 1));
     stage.revision(&policy("a"), &[]);
     stage.proven(&policy("a"));
-    let told = stage.told();
-    assert!(told.contains(&format!("mark a-1 pinned-digest={} served=true", digest("a"))), "{told:?}");
+    let actions = stage.actions();
+    assert!(actions.contains(&format!("mark a-1 pinned-digest={} served=true", digest("a"))), "{actions:?}");
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn older_revisions_of_the_same_match_part_add_nothing() {
     stage.revision(&policy("a"), &["served"]);
     stage.revision(&new, &[]);
     stage.tried(&new);
-    assert!(stage.told().contains(&"mark a-1 withdrawn=true".to_owned()));
+    assert!(stage.actions().contains(&"mark a-1 withdrawn=true".to_owned()));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn old_revisions_go_but_not_the_one_that_served() {
     stage.revision(&at(3), &["withdrawn"]);
     stage.revision(&at(4), &["withdrawn"]);
     stage.revision(&at(5), &[]);
-    let removed: Vec<_> = stage.told().into_iter().filter(|told| told.starts_with("remove")).collect();
+    let removed: Vec<_> = stage.actions().into_iter().filter(|action| action.starts_with("remove")).collect();
     assert_eq!(removed, ["remove a-3", "remove a-1"]);
 }
 
@@ -116,6 +116,6 @@ fn z10_the_history_of_a_policy_has_a_size() {
     stage.revision(&at(1), &["withdrawn", "served"]);
     (2..9).for_each(|generation| stage.revision(&at(generation), &["withdrawn"]));
     stage.revision(&at(9), &[]);
-    let removed: Vec<_> = stage.told().into_iter().filter(|told| told.starts_with("remove")).collect();
+    let removed: Vec<_> = stage.actions().into_iter().filter(|action| action.starts_with("remove")).collect();
     assert_eq!(removed, ["remove a-4", "remove a-3", "remove a-2"], "four fit, and the one that served stays");
 }

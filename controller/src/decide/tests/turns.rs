@@ -52,7 +52,7 @@ fn z03_nobody_joins_before_the_webhook_waits_for_it_too() {
     let mut stage = enforced(&[mutating("a", 10), mutating("b", 2)]);
     assert_eq!(wait(&stage), 13);
     stage.put(mutating("new", 5));
-    assert_eq!(stage.told()[..1], ["change"]);
+    assert_eq!(stage.actions()[..1], ["change"]);
     assert!(created(&stage.decide()).is_none(), "its revision would make replicas ask it");
     let content = stage.content(&mutating("a", 10)).expect("a content");
     stage.webhook_of(&content, 18);
@@ -143,9 +143,9 @@ fn z03_an_older_generation_that_may_serve_keeps_its_time() {
     stage.put(edited.clone().everywhere().condition("True", "Registered", 2));
     stage.revision(&mutating("a", 20), &["served", "withdrawn"]);
     stage.revision(&edited, &[]);
-    assert!(!stage.told().iter().any(|told| told.starts_with("change")));
+    assert!(!stage.actions().iter().any(|action| action.starts_with("change")));
     stage.revision(&edited, &["served"]);
-    assert!(stage.told().iter().any(|told| told.starts_with("change")), "now it is not needed");
+    assert!(stage.actions().iter().any(|action| action.starts_with("change")), "now it is not needed");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn newer() -> P {
 #[test]
 fn z18_a_value_of_a_newer_release_takes_no_webhook_away() {
     let mut stage = registered(&newer(), true, |_| ());
-    assert_eq!(stage.told(), ["a True Registered at 1"], "it is called, and says what is wrong");
+    assert_eq!(stage.actions(), ["a True Registered at 1"], "it is called, and says what is wrong");
     let text = message(&mut stage);
     assert!(text.contains("revision a-1 of generation 1") && text.contains("upgrade"), "{text}");
     assert!(text.contains("mode") && text.contains("quarantine"), "{text}");
@@ -43,7 +43,7 @@ fn z18_a_value_of_a_newer_release_takes_no_webhook_away() {
 fn z18_a_new_controller_keeps_what_it_cannot_make_and_follows_the_authority() {
     let mut stage = registered(&newer(), true, |_| ());
     stage.memory = Memory::new(stage.start);
-    assert_eq!(stage.told()[0], "prove with a-1");
+    assert_eq!(stage.actions()[0], "prove with a-1");
     if let Ok(installation) = &mut stage.rules.installation {
         installation.ca_bundle = Arc::new("another".into());
     }
@@ -62,9 +62,9 @@ fn z18_a_webhook_that_is_deleted_meanwhile_comes_back_from_memory_or_is_told_to_
     let mut stage = registered(&newer(), true, |_| ());
     stage.decide();
     stage.world.webhooks.clear();
-    assert_eq!(stage.told()[0], "register again");
+    assert_eq!(stage.actions()[0], "register again");
     stage.memory = Memory::new(stage.start);
-    assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
+    assert_eq!(stage.actions(), ["a False SpecInvalid at 1"]);
     let text = message(&mut stage);
     assert!(text.contains("does not exist, and its content is no longer known"), "{text}");
 }
@@ -76,7 +76,7 @@ fn z18_an_edit_of_a_kept_webhook_is_undone() {
     if let Some(webhook) = stage.world.webhooks.values_mut().next() {
         webhook.entries = Arc::new(json!([]));
     }
-    assert_eq!(stage.told()[0], "change back");
+    assert_eq!(stage.actions()[0], "change back");
 }
 
 #[test]
@@ -84,26 +84,26 @@ fn z18_of_damage_the_policy_itself_tells_the_match_part_and_the_labels_are_put_b
     let mut stage = registered(&policy("a"), false, |object| object["data"] = json!("damage"));
     let group = stage.group(&policy("a"));
     let mark = format!("mark a-1 match-group={group} webhook-kind=validating");
-    assert_eq!(stage.told(), [mark, "a True Registered at 1".to_owned()]);
+    assert_eq!(stage.actions(), [mark, "a True Registered at 1".to_owned()]);
     let text = message(&mut stage);
     assert!(
         text.contains("a-1 of generation 1 is damaged") && text.contains("delete controllerrevision a-1"),
         "{text}"
     );
     stage.world.webhooks.clear();
-    assert_eq!(stage.told()[0], "register again", "its match part is known");
+    assert_eq!(stage.actions()[0], "register again", "its match part is known");
 }
 
 #[test]
 fn z18_without_any_word_of_its_group_no_webhook_that_may_be_its_own_goes() {
     let mut stage = registered(&newer(), false, |_| ());
-    assert_eq!(stage.told(), ["a False SpecInvalid at 1"]);
+    assert_eq!(stage.actions(), ["a False SpecInvalid at 1"]);
     // Webhooks of groups that somebody names go as always.
     let other = policy("b").on("secrets");
     stage.put(other.clone().deleting());
     stage.revision(&other, &[]);
     stage.webhook(&other);
-    assert!(stage.told().contains(&"unregister".to_owned()));
+    assert!(stage.actions().contains(&"unregister".to_owned()));
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn z18_while_the_newest_cannot_be_read_nothing_of_the_older_is_given_up() {
     stage.revision(&old, &["served"]);
     stage.proven(&old);
     stage.revision(&new, &[]);
-    let told = stage.told();
-    assert!(!told.iter().any(|told| told.contains("unregister") || told.contains("withdrawn")), "{told:?}");
+    let actions = stage.actions();
+    assert!(!actions.iter().any(|action| action.contains("unregister") || action.contains("withdrawn")), "{actions:?}");
 }
 
 #[test]
@@ -130,13 +130,16 @@ fn z18_an_older_one_that_cannot_be_read_leaves_when_the_newest_is_called() {
         stage.revision_changed(&old, &["served"], label.as_ref(), |object| object["data"]["spec"] = json!(7));
         stage.revision(&new, &[]);
         stage.tried(&new);
-        let told = stage.told();
-        assert!(!told.iter().any(|told| told.contains("unregister") || told.contains("withdrawn")), "{told:?}");
+        let actions = stage.actions();
+        assert!(
+            !actions.iter().any(|action| action.contains("unregister") || action.contains("withdrawn")),
+            "{actions:?}"
+        );
         stage.proven(&new);
-        let told = stage.told();
+        let actions = stage.actions();
         // Without labels, nobody knows which webhook the old revision had until the revision is withdrawn.
         let expected = if labelled { "unregister" } else { "mark a-1 withdrawn=true" };
-        assert!(told.contains(&expected.to_owned()), "{told:?}");
+        assert!(actions.contains(&expected.to_owned()), "{actions:?}");
     }
 }
 
@@ -144,11 +147,11 @@ fn z18_an_older_one_that_cannot_be_read_leaves_when_the_newest_is_called() {
 fn z18_labels_are_put_onto_revisions_of_an_older_release() {
     let mut stage = registered(&policy("a"), false, |_| ());
     let group = stage.group(&policy("a"));
-    assert!(stage.told().contains(&format!("mark a-1 match-group={group} webhook-kind=validating")));
+    assert!(stage.actions().contains(&format!("mark a-1 match-group={group} webhook-kind=validating")));
     stage.revision_changed(&policy("a"), &["withdrawn"], None, |object| object["metadata"]["name"] = json!("a-0"));
     stage.put(policy("a").generation(2));
     stage.revision(&policy("a").generation(2), &[]);
-    assert!(!stage.told().iter().any(|told| told.contains("match-group")), "of those in force");
+    assert!(!stage.actions().iter().any(|action| action.contains("match-group")), "of those in force");
 }
 
 #[test]
@@ -160,9 +163,9 @@ fn z18_a_label_that_contradicts_its_content_moves_nobody_and_is_corrected() {
     stage.proven(&victim);
     let forged = (stage.group(&victim), KIND);
     stage.revision_changed(&policy("a"), &["served"], Some(&forged), |_| ());
-    let told = stage.told();
-    assert!(told.contains(&format!("mark a-1 match-group={own} webhook-kind=validating")), "{told:?}");
-    assert!(!told.contains(&"unregister".to_owned()), "{told:?}");
+    let actions = stage.actions();
+    assert!(actions.contains(&format!("mark a-1 match-group={own} webhook-kind=validating")), "{actions:?}");
+    assert!(!actions.contains(&"unregister".to_owned()), "{actions:?}");
 }
 
 /// A newer release made the group of a field that this one does not know.
@@ -177,26 +180,32 @@ fn z18_after_a_downgrade_a_policy_is_called_in_the_old_group_until_the_other_is_
     };
     stage.webhook_of(&theirs, 10);
     stage.revision_changed(&policy, &["served"], Some(&(theirs.group.clone(), KIND)), |_| ());
-    let told = stage.told();
-    assert!(told.contains(&"register again".to_owned()) && !told.contains(&"unregister".to_owned()), "{told:?}");
+    let actions = stage.actions();
+    assert!(
+        actions.contains(&"register again".to_owned()) && !actions.contains(&"unregister".to_owned()),
+        "{actions:?}"
+    );
     stage.webhook(&policy);
     let group = stage.group(&policy);
     stage.prove(group.clone());
-    let told = stage.told();
-    assert!(told.contains(&"unregister".to_owned()) && !told.iter().any(|told| told.starts_with("mark")), "{told:?}");
+    let actions = stage.actions();
+    assert!(
+        actions.contains(&"unregister".to_owned()) && !actions.iter().any(|action| action.starts_with("mark")),
+        "{actions:?}"
+    );
     stage.world.webhooks.retain(|(_, name), _| !name.ends_with(theirs.group.as_str()));
     stage.decide();
     stage.pass(5);
-    assert!(stage.told().contains(&format!("mark a-1 match-group={group} webhook-kind=validating")));
+    assert!(stage.actions().contains(&format!("mark a-1 match-group={group} webhook-kind=validating")));
 }
 
 #[test]
 fn z18_a_policy_with_damaged_revisions_can_be_deleted() {
     let mut stage = registered(&newer().deleting(), true, |_| ());
     stage.put(newer().deleting());
-    assert_eq!(stage.told(), ["unregister"]);
+    assert_eq!(stage.actions(), ["unregister"]);
     stage.world.webhooks.clear();
     stage.decide();
     stage.pass(5);
-    assert_eq!(stage.told(), ["mark a-1 deleted=true"]);
+    assert_eq!(stage.actions(), ["mark a-1 deleted=true"]);
 }

@@ -29,7 +29,7 @@ impl Stage {
     }
 
     fn refused(&mut self) -> Vec<String> {
-        self.told().into_iter().filter(|told| told.contains("QuotaExceeded")).collect()
+        self.actions().into_iter().filter(|action| action.contains("QuotaExceeded")).collect()
     }
 
     fn made(&mut self) -> Vec<String> {
@@ -62,7 +62,7 @@ fn z11_a_policy_that_needs_one_webhook_too_many_is_not_taken() {
         "who shares a webhook needs none, and ClusterPolicies are not counted"
     );
     assert_eq!(stage.refused(), ["d False QuotaExceeded at 1"]);
-    assert!(!stage.told().contains(&"hold d".to_owned()), "there is nothing to clean up");
+    assert!(!stage.actions().contains(&"hold d".to_owned()), "there is nothing to clean up");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn z11_an_edit_may_move_and_may_not_open_more() {
     assert_eq!(stage.made(), [""; 0]);
     assert_eq!(stage.refused(), ["b False QuotaExceeded at 2"]);
     // What the policy was registered with stays, and any other edit is taken.
-    assert!(!stage.told().iter().any(|told| told.contains("unregister") || told.contains("withdrawn")));
+    assert!(!stage.actions().iter().any(|action| action.contains("unregister") || action.contains("withdrawn")));
     stage.put_tenant(&b.on("pods").generation(3).spec("mode", json!("monitor")));
     assert_eq!(stage.made(), ["b"]);
     // The only one of its webhook takes its place along.

@@ -14,7 +14,7 @@ use url::Url;
 
 use super::Image;
 use super::challenge::Challenge;
-use crate::{Credential, DockerConfig, FetchError, Hop, Redirects, Web, Whole, client, host_of};
+use crate::{Credential, DockerConfig, FetchError, Redirects, Request, Web, Whole, client, host_of};
 
 /// Largest answer of a token service, in bytes.
 const LARGEST: u64 = 256 << 10;
@@ -100,8 +100,12 @@ impl Logins {
                     Ok(None) => (None, Some(missing(image, docker))),
                     Err(error) => (None, Some(wanted_by(image, &error))),
                 };
-                let ask =
-                    Ask { realm, service, scope: scope.unwrap_or_else(|| wanted(image, push)), login: login.as_ref() };
+                let ask = TokenRequest {
+                    realm,
+                    service,
+                    scope: scope.unwrap_or_else(|| wanted(image, push)),
+                    login: login.as_ref(),
+                };
                 match (ask.token(web, image).await, trouble) {
                     (Ok(found), trouble) => {
                         without_login = trouble;
@@ -126,14 +130,14 @@ impl Logins {
     }
 }
 
-struct Ask<'a> {
+struct TokenRequest<'a> {
     realm: String,
     service: Option<String>,
     scope: String,
     login: Option<&'a Credential>,
 }
 
-impl Ask<'_> {
+impl TokenRequest<'_> {
     async fn token(self, web: &Web, image: &Image) -> Result<(HeaderValue, Duration), FetchError> {
         let no_service = |text: String| FetchError::new(Reason::Unauthorized, text);
         let mut url = Url::parse(&self.realm)
@@ -144,31 +148,32 @@ impl Ask<'_> {
         }
         let service = self.service.iter().map(|service| ("service", service.as_str()));
         let common = service.chain([("scope", self.scope.as_str())]);
-        let hop = match self.login {
+        let request = match self.login {
             Some(Credential::Identity(token)) => {
                 let mut form = url::form_urlencoded::Serializer::new(String::new());
                 form.extend_pairs(common)
                     .append_pair("grant_type", "refresh_token")
                     .append_pair("client_id", "portcullis");
                 let body = form.append_pair("refresh_token", token).finish();
-                let mut hop = Hop { method: Method::POST, body: Some(body.into()), ..Hop::get(url.clone()) };
-                hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-                hop
+                let mut request =
+                    Request { method: Method::POST, body: Some(body.into()), ..Request::get(url.clone()) };
+                request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+                request
             }
             login => {
                 url.query_pairs_mut().extend_pairs(common);
-                let mut hop = Hop::get(url.clone());
+                let mut request = Request::get(url.clone());
                 if let Some(Credential::Basic { user, password }) = login {
-                    hop.headers.insert(AUTHORIZATION, basic(user, password)?);
+                    request.headers.insert(AUTHORIZATION, basic(user, password)?);
                 }
-                hop
+                request
             }
         };
         let host = host_of(&url);
         // Tokens are no modules.
-        let mut hop = Hop { redirects: Redirects::Anywhere, ..hop };
-        hop.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let answer = web.send(&hop).await.map_err(|error| FetchError {
+        let mut request = Request { redirects: Redirects::Anywhere, ..request };
+        request.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let answer = web.send(&request).await.map_err(|error| FetchError {
             // A token service on a forbidden address is the registry's doing, like a redirect.
             reason: if error.reason == Reason::SourceNotAllowed { Reason::RedirectRefused } else { error.reason },
             ..error

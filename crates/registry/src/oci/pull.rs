@@ -11,7 +11,7 @@ use url::Url;
 use super::challenge::Challenge;
 use super::login::Logins;
 use super::{Image, MAX_MANIFEST, Manifest};
-use crate::{DockerConfig, FetchError, Hop, Receive, Redirects, Web, Whole, client, host_of};
+use crate::{DockerConfig, FetchError, Receive, Redirects, Request, Web, Whole, client, host_of};
 
 /// What is asked for as a manifest. Indexes are named too, so that one is refused by its name and not by a 404.
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
@@ -79,8 +79,8 @@ impl Registry {
     /// # Errors
     /// When the registry does not say.
     pub async fn has_blob(&self, image: &Image, digest: &Digest) -> Result<bool, FetchError> {
-        let hop = Hop { method: Method::HEAD, redirects: Redirects::Anywhere, ..Hop::get(placeholder()) };
-        let answer = self.ask(image, &format!("blobs/{digest}"), hop, false).await?;
+        let request = Request { method: Method::HEAD, redirects: Redirects::Anywhere, ..Request::get(placeholder()) };
+        let answer = self.ask(image, &format!("blobs/{digest}"), request, false).await?;
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(false),
             status if status.is_success() => Ok(true),
@@ -95,9 +95,9 @@ impl Registry {
         accept: &'static str,
         redirects: Redirects,
     ) -> Result<reqwest::Response, FetchError> {
-        let mut hop = Hop { redirects, ..Hop::get(placeholder()) };
-        hop.headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        let answer = self.ask(image, path, hop, false).await?;
+        let mut request = Request { redirects, ..Request::get(placeholder()) };
+        request.headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let answer = self.ask(image, path, request, false).await?;
         if answer.status().is_success() { Ok(answer) } else { Err(self.refused(image, &answer)) }
     }
 
@@ -130,7 +130,7 @@ impl Registry {
         &self,
         image: &Image,
         path: &str,
-        hop: Hop,
+        request: Request,
         push: bool,
     ) -> Result<reqwest::Response, FetchError> {
         self.web.check_allowed(&image.address(), &image.host)?;
@@ -146,7 +146,7 @@ impl Registry {
         for scheme in schemes {
             let url = Url::parse(&format!("{scheme}://{host}/v2/{}/{path}", image.repository));
             let url = url.map_err(|_| FetchError::new(Reason::SourceNotAllowed, format!("{host} is not a host")))?;
-            match self.ask_at(image, Hop { url, ..hop.clone() }, push).await {
+            match self.ask_at(image, Request { url, ..request.clone() }, push).await {
                 Err(error) if is_other_protocol(error.reason) => last = Some(error),
                 result => {
                     if may_be_plain {
@@ -164,22 +164,22 @@ impl Registry {
     pub(super) async fn ask_at(
         &self,
         image: &Image,
-        mut hop: Hop,
+        mut request: Request,
         push: bool,
     ) -> Result<reqwest::Response, FetchError> {
         if let Some(header) = self.logins.known(self.docker.as_ref(), image, push) {
-            hop.headers.insert(AUTHORIZATION, header);
+            request.headers.insert(AUTHORIZATION, header);
         }
-        let mut answer = self.web.send(&hop).await?;
-        let asked = host_of(&hop.url);
+        let mut answer = self.web.send(&request).await?;
+        let asked = host_of(&request.url);
         // The login is for the host that was asked, and not for the target of a redirect.
         let is_asked = |answer: &reqwest::Response| host_of(answer.url()) == asked;
         if answer.status() == StatusCode::UNAUTHORIZED && is_asked(&answer) {
             self.logins.forget(image, push);
             let challenge = Challenge::of(answer.headers());
             let header = self.logins.log_in(&self.web, self.docker.as_ref(), image, push, challenge).await?;
-            hop.headers.insert(AUTHORIZATION, header);
-            answer = self.web.send(&hop).await?;
+            request.headers.insert(AUTHORIZATION, header);
+            answer = self.web.send(&request).await?;
         }
         let is_refused =
             matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) && is_asked(&answer);

@@ -7,7 +7,7 @@ use portcullis_contract::{Digest, Reason};
 
 use super::pull::placeholder;
 use super::{Image, MANIFEST_TYPE, Manifest, Registry};
-use crate::{FetchError, Hop, client, host_of};
+use crate::{FetchError, Request, client, host_of};
 
 impl Registry {
     /// Pushes a module with its manifest, and gives the manifest's digest.
@@ -38,9 +38,9 @@ impl Registry {
         kind: &'static str,
         bytes: Vec<u8>,
     ) -> Result<(), FetchError> {
-        let mut hop = put(Bytes::from(bytes));
-        hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        taken(self.ask(image, &format!("manifests/{pointer}"), hop, true).await?)
+        let mut request = put(Bytes::from(bytes));
+        request.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        taken(self.ask(image, &format!("manifests/{pointer}"), request, true).await?)
     }
 
     /// Pushes a blob, unless it is there.
@@ -49,11 +49,11 @@ impl Registry {
     /// When the registry does not take it.
     pub async fn push_blob(&self, image: &Image, bytes: Bytes) -> Result<(), FetchError> {
         let digest = Digest::of(&bytes);
-        let head = Hop { method: Method::HEAD, ..Hop::get(placeholder()) };
+        let head = Request { method: Method::HEAD, ..Request::get(placeholder()) };
         if self.ask(image, &format!("blobs/{digest}"), head, true).await?.status() == StatusCode::OK {
             return Ok(());
         }
-        let begin = Hop { method: Method::POST, body: Some(Bytes::new()), ..Hop::get(placeholder()) };
+        let begin = Request { method: Method::POST, body: Some(Bytes::new()), ..Request::get(placeholder()) };
         let answer = self.ask(image, "blobs/uploads/", begin, true).await?;
         if answer.status() != StatusCode::ACCEPTED {
             return Err(self.refused(image, &answer));
@@ -66,16 +66,16 @@ impl Registry {
         let mut url = location.and_then(|location| answer.url().join(location).ok()).ok_or_else(no_place)?;
         url.query_pairs_mut().append_pair("digest", &digest.to_string());
         let same_host = host_of(&url) == host_of(answer.url());
-        let mut hop = put(bytes);
-        hop.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        hop.url = url;
+        let mut request = put(bytes);
+        request.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        request.url = url;
         // The login is for the registry, and not for hosts that it names.
-        taken(if same_host { self.ask_at(image, hop, true).await? } else { self.web.send(&hop).await? })
+        taken(if same_host { self.ask_at(image, request, true).await? } else { self.web.send(&request).await? })
     }
 }
 
-fn put(body: Bytes) -> Hop {
-    Hop { method: Method::PUT, body: Some(body), ..Hop::get(placeholder()) }
+fn put(body: Bytes) -> Request {
+    Request { method: Method::PUT, body: Some(body), ..Request::get(placeholder()) }
 }
 
 fn taken(answer: reqwest::Response) -> Result<(), FetchError> {

@@ -27,12 +27,12 @@ const MOST: usize = 8;
 struct Statement {
     #[serde(rename = "_type")]
     form: String,
-    subject: Vec<About>,
+    subject: Vec<Subject>,
     predicate_type: String,
 }
 
 #[derive(Deserialize)]
-struct About {
+struct Subject {
     digest: BTreeMap<String, String>,
     #[serde(default)]
     annotations: Option<BTreeMap<String, Value>>,
@@ -73,7 +73,7 @@ fn said(payload: &[u8], manifest: &Digest) -> Option<BTreeMap<String, Value>> {
         return None;
     }
     let hex = manifest.hex();
-    let is_it = |about: &About| about.digest.get("sha256").is_some_and(|found| *found == hex);
+    let is_it = |subject: &Subject| subject.digest.get("sha256").is_some_and(|found| *found == hex);
     statement.subject.into_iter().find(is_it).map(|about| about.annotations.unwrap_or_default())
 }
 

@@ -13,9 +13,9 @@ use crate::FetchError;
 use crate::oci::{Image, Registry};
 
 /// Most signatures that a message lists.
-const MOST_TOLD: usize = 4;
+const MOST_SHOWN: usize = 4;
 /// Longest text about one signature, in bytes.
-const LONGEST_TOLD: usize = 400;
+const MAX_SHOWN: usize = 400;
 
 /// Fetches the signatures of a manifest and checks that they meet `requirement`. Gives the proofs.
 ///
@@ -117,10 +117,10 @@ fn decide(
         }
         Verdict::Unmet(_) if signed.is_empty() => Err(invalid(format!("no signatures found for image: {image}"))),
         Verdict::Unmet(text) => {
-            let told = |signed: &Signed| portcullis_contract::clean(&signed.to_string(), LONGEST_TOLD);
-            let mut found: Vec<String> = signed.iter().take(MOST_TOLD).map(told).collect();
-            if signed.len() > MOST_TOLD {
-                found.push(format!("and {} more", signed.len() - MOST_TOLD));
+            let shown = |signed: &Signed| portcullis_contract::clean(&signed.to_string(), MAX_SHOWN);
+            let mut found: Vec<String> = signed.iter().take(MOST_SHOWN).map(shown).collect();
+            if signed.len() > MOST_SHOWN {
+                found.push(format!("and {} more", signed.len() - MOST_SHOWN));
             }
             Err(invalid(format!("{image}: {text}; signatures that were found: {}", found.join("; "))))
         }
