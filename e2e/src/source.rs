@@ -18,7 +18,7 @@ use crate::Cluster;
 /// Where it listens.
 pub(crate) const PORT: u16 = 8446;
 
-/// A server of modules. It ends when this goes.
+/// A server of modules. It ends when this is dropped.
 pub struct Source {
     listens: SocketAddr,
     /// As loaders know it.
@@ -77,7 +77,7 @@ impl Source {
                     continue;
                 }
                 let server = Arc::clone(&server);
-                // An error is the loader's hanging up.
+                // An error means that the loader hung up.
                 thread::spawn(move || drop(server.serve(stream)));
             }
         });

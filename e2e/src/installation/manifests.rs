@@ -1,4 +1,5 @@
-//! The objects of an installation, as the chart makes them: namespace, accounts, rights, services, admission rules. Pods are the rig's.
+//! The objects of an installation, as the chart makes them: namespace, accounts, rights, services, admission rules. The rig makes the
+//! pods itself.
 
 use std::sync::LazyLock;
 

@@ -28,7 +28,7 @@ pub(crate) fn import_archive(node: u32, archive: &Path) -> Result<(), Error> {
     import(node, file).map_err(failed)
 }
 
-/// A file without a name, which nobody has to remove.
+/// An unnamed file, which need not be removed.
 fn tempfile() -> std::io::Result<File> {
     let file: OwnedFd = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?;
     Ok(File::from(file))

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::secrets::{self, Secrets, bundles};
 use crate::{ROTATION, cluster, denying, events, hurried};
 
-/// Writes the Secret as cert-manager does: with a certificate that has this much time left of three times as much.
+/// Writes the Secret as cert-manager does: with a certificate that has this much of its life left, which is a third of it.
 fn put(installation: &Installation<'_>, issuer: &Issuer, left: Duration) {
     let texts = issuer.issue(installation.namespace(), left);
     let data: serde_json::Map<String, Value> =
@@ -51,7 +51,7 @@ fn certificates_of_cert_manager_are_followed() {
     let before = Secrets::of(&installation);
     assert_eq!(before.authority, "", "no authority is made");
 
-    // While nobody can have webhooks trust another authority, pods are not given its certificate.
+    // While no webhook can be made to trust another authority, pods do not get its certificate.
     controller.stop(Program::Controller);
     put(&installation, &second, month);
     never(Duration::from_secs(2), "another certificate for the pods", || {

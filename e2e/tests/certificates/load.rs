@@ -27,7 +27,7 @@ struct Shared {
 }
 
 impl Load {
-    /// Begins. `text` is what the policy says.
+    /// Starts the load. `text` is the message of the policy's denial.
     pub(crate) fn start(installation: &Installation<'_>, namespace: &str, text: &str) -> Self {
         let shared = Arc::new(Shared { stop: false.into(), calls: 0.into(), wrong: Mutex::default() });
         let caller = |number: usize| {
@@ -38,13 +38,13 @@ impl Load {
         Self { threads: (0..CALLERS).map(caller).collect(), shared }
     }
 
-    /// Waits until there were so many more creates.
+    /// Waits for so many more creates.
     pub(crate) fn go_on(&self, calls: usize) {
         let before = self.shared.calls.load(Ordering::SeqCst);
         eventually("creates", || (self.shared.calls.load(Ordering::SeqCst) >= before + calls).then_some(()));
     }
 
-    /// Ends. Every create was denied, and by the policy.
+    /// Ends the load. Asserts that every create was denied, and by the policy.
     pub(crate) fn finish(mut self) {
         self.end();
         let wrong = self.shared.wrong.lock().unwrap();

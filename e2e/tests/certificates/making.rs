@@ -30,14 +30,14 @@ fn an_installation_gets_its_certificates() {
     assert!(ca > 364 * day && ca <= 365 * day, "{ca}");
     assert!(serving > 89 * day && serving <= 90 * day, "{serving}");
 
-    // Deleted, the serving certificate comes again; nothing else changes.
+    // A deleted serving certificate is made again; nothing else changes.
     installation.api().delete(&secrets::path(&installation, "tls"), None).unwrap().expect("a deleted Secret");
     let again = eventually("another serving certificate", || {
         Some(Secrets::of(&installation)).filter(|now| now.are_settled() && now.leaf != made.leaf)
     });
     assert_eq!(again.authority, made.authority);
 
-    // What cannot be used is replaced, with an event, and the program neither ends nor tells the key.
+    // An unusable Secret is replaced, with an event, and the program neither ends nor logs the key.
     secrets::put(&installation, "ca", &[("ca.key", "noise")]);
     let replaced = eventually("another authority", || {
         Some(Secrets::of(&installation)).filter(|now| now.are_settled() && now.authority != made.authority)

@@ -52,7 +52,7 @@ impl Paths {
     }
 }
 
-/// Waits until nothing is under way and the key is another than this one.
+/// Waits until no change is under way and the key is no longer this one.
 fn settled(installation: &Installation<'_>, other_than: &str) -> (String, Paths) {
     eventually_within(ROTATION, "another key alone, and webhooks with its paths", || {
         let paths = Paths::of(installation);
@@ -157,7 +157,7 @@ fn fault_z12_z15_an_installation_without_codes_gets_them_and_gives_them_up_under
     restart(None);
     let (_, coded) = settled(&installation, "plain");
     installation.wait_for(&policy, "WebhookConfigured", "True");
-    // Evaluators look at their files once a second, and the files come by a mount.
+    // Evaluators look at their files once a second, and the files are mounted.
     eventually("the paths without a code to be closed", || {
         before.registered.iter().all(|path| ask(&installation, path) == 404).then_some(())
     });

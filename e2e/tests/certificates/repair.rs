@@ -53,7 +53,7 @@ fn fault_w03_a_wrong_bundle_is_repaired() {
         all.iter().find(is_it).map(|_| ())
     });
 
-    // While nobody repairs, calls fail by failurePolicy, which is Fail.
+    // Until it is repaired, requests are rejected by the failurePolicy, which is Fail.
     let controller = installation.pods()[0].clone();
     for wrong in [other.as_str(), ""] {
         controller.stop(Program::Controller);

@@ -40,7 +40,7 @@ impl Secrets {
         }
     }
 
-    /// Whether nothing is under way: one authority, and a serving certificate that says so.
+    /// Whether no change is under way: there is one authority, and it issued the serving certificate.
     pub(crate) fn are_settled(&self) -> bool {
         !self.authority.is_empty() && self.previous.is_empty() && self.shown == self.authority && !self.leaf.is_empty()
     }

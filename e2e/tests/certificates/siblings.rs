@@ -1,4 +1,4 @@
-//! Loaders that help each other, by certificates of an authority that vouches for nobody else.
+//! Loaders that help each other, with certificates of an authority that certifies only loaders.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,8 +18,8 @@ fn helping() -> PodSetup {
     hurried().env(Program::Controller, "PORTCULLIS_SIBLINGS", "true")
 }
 
-/// Asks a loader for a module that it has not, as who has the certificate of the Secret `kind` and trusts the authority of the
-/// loaders. The first line of the answer, or why there is none.
+/// Asks a loader for a module that it does not have, with the certificate of the Secret `kind` and trust in the authority of the loaders.
+/// Returns the first line of the answer, or why there is none.
 fn ask(installation: &Installation<'_>, loader: Ipv4Addr, kind: &str) -> Result<String, String> {
     let secret = installation.api().get(&secrets::path(installation, kind)).unwrap();
     let mut roots = RootCertStore::empty();
@@ -91,7 +91,7 @@ fn fault_k05_a_new_pod_gets_its_modules_from_another_while_their_source_is_away(
         |pod: &portcullis_e2e::Pod| pod.loopback(Program::Evaluator, &health).is_some_and(|(code, _)| code == 200);
     eventually("the second pod to serve the policy", || serves(&second).then_some(()));
 
-    // The certificates of another authority open nothing, on either side.
+    // Certificates of another authority are refused on either side.
     assert!(ask(&installation, first.address(), "siblings").is_ok_and(|line| line.contains(" 404 ")));
     let refused = ask(&installation, first.address(), "tls").expect_err("the webhooks' certificate is no client's");
     assert!(refused.contains("alert") || refused.contains("reset"), "{refused}");

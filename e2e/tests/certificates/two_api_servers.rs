@@ -19,7 +19,7 @@ fn fault_w09_ready_means_that_both_api_servers_call() {
         assert!(!is_denied(server), "there is no policy yet");
     }
 
-    // While the second one stands still nobody knows whether it calls, whatever the first one does.
+    // While the second one hangs it is unknown whether it calls webhooks, whatever the first one does.
     cluster.pause(Component::ApiServer(2));
     installation.apply(&policy).expect("the policy");
     never(Duration::from_secs(8), "a Ready policy", || {

@@ -1,4 +1,4 @@
-//! A real API server takes all of it, and helm installs, upgrades and removes it.
+//! A real API server accepts the whole chart, and helm installs, upgrades and removes it.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn list(objects: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string()
 }
 
-/// What is on by default is off, sizes are as small or large as they get, and a name looks like a number.
+/// Everything that is on by default is off, sizes are at their limits, and a name looks like a number.
 fn bare() -> Value {
     json!({
         "policyServer": "1e3",
@@ -55,7 +55,7 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
     for (values, templates_with_pods) in [(json!({}), 3), (everything(), 3), (bare(), 2)] {
         let (accounts, others): (Vec<_>, Vec<_>) =
             render(&values).into_iter().partition(|object| object["kind"] == "ServiceAccount");
-        // Pods are refused whose account is not there.
+        // Pods are refused if their service account does not exist.
         cluster().apply(&list(&accounts)).expect("the accounts");
         let said = cluster().kubectl_as(&cluster().kubeconfig(), dry_run, &list(&others));
         assert!(said.is_ok(), "{}", said.stderr);
@@ -66,7 +66,7 @@ fn every_object_passes_the_checks_of_a_real_api_server() {
             let template = &object["spec"]["template"];
             let metadata = json!({ "name": object["metadata"]["name"], "namespace": crate::NAMESPACE, "labels": template["metadata"]["labels"] });
             let mut spec = template["spec"].clone();
-            // A claim is a matter of the StatefulSet's.
+            // The StatefulSet makes the claim.
             if let Some(volumes) = spec["volumes"].as_array_mut() {
                 volumes.retain(|volume| volume["name"] != "volume");
                 volumes.push(json!({ "name": "volume", "emptyDir": {} }));
@@ -111,7 +111,7 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     let get =
         ["get", "deployment", "portcullis-controller", "--namespace", "strict", "--output=jsonpath={.spec.replicas}"];
     assert_eq!(cluster.kubectl(get).expect("the controller"), "3");
-    // Who hands the number of pods over to an autoscaler keeps those that serve.
+    // Handing the number of pods over to an autoscaler keeps the pods that serve.
     let get = [
         "get",
         "deployment",
@@ -127,7 +127,7 @@ fn fault_x08_helm_installs_into_a_strict_namespace_and_upgrades_to_everything() 
     let second = json!({ "policyServer": "strict", "crds": { "install": false } });
     let refused = at_cluster(cluster, &["install", "second", "--namespace", "second"], &second);
     assert!(!refused.is_ok() && refused.stderr.contains("portcullis-strict-"), "{}", refused.stderr);
-    // One of another name is not, though it must not bring the definitions again.
+    // A release of another policy server is accepted, but must not install the definitions again.
     let beside = json!({ "policyServer": "beside", "crds": { "install": false } });
     let installed = at_cluster(cluster, &["install", "second", "--namespace", "second"], &beside);
     assert!(installed.is_ok(), "{}", installed.stderr);

@@ -1,4 +1,4 @@
-//! The chart: what it gives for which values, what it refuses, and what a real API server says to all of it.
+//! The chart: what it renders for which values, what it refuses, and whether a real API server accepts it.
 //!
 //! Most tests run helm alone. Those that need an API server share a cluster without nodes.
 #![forbid(unsafe_code)]
@@ -36,7 +36,7 @@ fn cluster() -> &'static Cluster {
     &CLUSTER
 }
 
-/// What the chart gives for these values, hooks included.
+/// What the chart renders for these values, hooks included.
 fn render(values: &Value) -> Vec<Value> {
     let rendered = helm().template("portcullis", NAMESPACE, values);
     assert!(rendered.is_ok(), "{values}: {}", rendered.stderr);
@@ -44,14 +44,14 @@ fn render(values: &Value) -> Vec<Value> {
     objects_of(&rendered.stdout)
 }
 
-/// Helm's words on values that it refuses.
+/// Helm's message for values that it refuses.
 fn refusal(values: &Value) -> String {
     let rendered = helm().template("portcullis", NAMESPACE, values);
     assert!(!rendered.is_ok(), "{values} was not refused");
     rendered.stderr
 }
 
-/// All that can be switched on at once. Certificates of cert-manager and monitoring are kinds that a plain cluster has not.
+/// All that can be switched on at once. Certificates of cert-manager and monitoring need kinds that a plain cluster does not have.
 fn everything() -> Value {
     json!({
         "policyServer": "edge",

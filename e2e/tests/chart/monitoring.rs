@@ -1,4 +1,4 @@
-//! What Prometheus and Grafana get. That alerts and dashboard ask for metrics that there are, the black-box tests show.
+//! What Prometheus and Grafana get. The black-box tests check that the metrics of alerts and dashboard exist.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Names and labels that users choose, of which YAML and the chart may think something else.
+//! Names and labels that users choose and that YAML or the chart could misread.
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn names_that_look_like_numbers_and_truths_stay_names() {
         "args",
     ] {
         let mut found = Vec::new();
-        // What a schema says of a field of this name is no such field.
+        // A field of this name in a schema is a description of it.
         let ours = objects.iter().filter(|object| object["kind"] != "CustomResourceDefinition");
         ours.for_each(|object| below(object, key, &mut found));
         assert!(!found.is_empty(), "nothing is called {key}");
@@ -80,7 +80,7 @@ fn labels_of_users_are_on_every_object_and_take_the_place_of_none_of_the_charts(
     let rendered = helm().template("portcullis", crate::NAMESPACE, &values);
     assert!(rendered.is_ok(), "{}", rendered.stderr);
     for object in serde_yaml_ng::Deserializer::from_str(&rendered.stdout) {
-        // A key that is there twice is an error of this reader's.
+        // This reader refuses a key that is there twice.
         serde_yaml_ng::Value::deserialize(object).unwrap();
     }
     let objects = objects_of(&rendered.stdout);

@@ -48,7 +48,7 @@ fn every_pod_may_connect_to_what_it_needs_where_a_namespace_forbids_all_that_nob
         }
         assert_eq!(count, pods(&objects).len());
         assert_eq!(count, 4, "policy server, controller, and the two that ask and that uninstall");
-        // What `helm test` asks is at a port of pods that nobody may have listed.
+        // The port of pods that `helm test` calls may be missing from the user's list.
         let test = find(&objects, "NetworkPolicy", "portcullis-test")["spec"]["egress"].to_string();
         assert!(test.contains(r#""ports":[{"port":8443}]"#), "{test}");
     }

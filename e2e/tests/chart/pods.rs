@@ -142,7 +142,7 @@ fn every_container_is_probed_at_its_own_port_and_a_start_waits_for_livez_alone()
 #[test]
 fn a_pod_has_longer_to_end_than_it_drains() {
     let spec = &find(&render(&json!({})), "Deployment", "portcullis-policy-server")["spec"]["template"]["spec"].clone();
-    // 5 s until everybody has heard, 20 s for running requests.
+    // 5 s until every client knows, 20 s for running requests.
     assert!(spec["terminationGracePeriodSeconds"].as_u64().unwrap() > 25);
 }
 

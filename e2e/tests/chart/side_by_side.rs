@@ -44,7 +44,7 @@ fn a_second_installation_of_one_name_meets_the_first_in_another_namespace() {
     let cluster_roles = |objects: &[Value]| {
         shared(objects).into_iter().filter(|(kind, ..)| kind == "ClusterRole").collect::<BTreeSet<_>>()
     };
-    // Helm refuses what belongs to another release.
+    // Helm refuses objects that belong to another release.
     assert_eq!(cluster_roles(&render(&json!({}))), cluster_roles(&second));
 }
 

@@ -1,4 +1,4 @@
-//! What single settings switch on, off and over.
+//! What single settings switch on, off, or to something else.
 
 use serde_json::json;
 

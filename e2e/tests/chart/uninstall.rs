@@ -54,7 +54,7 @@ fn whoever_applies_what_helm_prints_can_leave_out_what_uninstalls() {
 
 #[test]
 fn what_the_account_may_do_in_the_whole_cluster_is_there_before_it_is_needed() {
-    // A webhook that nobody answers may refuse whatever has no namespace.
+    // A webhook without a server may refuse every object without a namespace.
     let objects = render(&json!({}));
     for kind in ["ClusterRole", "ClusterRoleBinding"] {
         let role = find(&objects, kind, "portcullis-default-uninstall");
@@ -134,7 +134,7 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     });
     assert_eq!(order, ["deployments", "validatingwebhookconfigurations", "clusterpolicies"]);
 
-    // Once more finds nothing to do.
+    // A second run finds nothing to do.
     run();
     assert_eq!(writes_of(&account).len(), 3);
 }

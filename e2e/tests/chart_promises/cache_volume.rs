@@ -1,4 +1,4 @@
-//! Volumes that outlive pods, siblings, and how an installation that serves comes to have either.
+//! Volumes that outlive pods, siblings, and how a serving installation is switched to either.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,11 +22,11 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
     let without = json!({
         "server": { "replicas": REPLICAS }, "controller": { "replicas": 1 }, "siblings": { "enabled": true },
         "crds": { "install": false },
-        // Nobody is ready by having waited: who is ready serves every policy.
+        // No pod is ready just because it has waited: a ready pod serves every policy.
         "evaluator": { "startGate": "30m", "resources": { "requests": { "cpu": "50m" } } },
     });
     let with = {
-        // Of somebody's cluster, its own class.
+        // In an existing cluster, its own storage class.
         let class = site().own_cluster().map_or("", |cluster| {
             cluster.make_volumes(release.namespace(), REPLICAS);
             release.namespace()
@@ -44,7 +44,7 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
     let claims = release.kubectl(["get", "persistentvolumeclaims", "--output=jsonpath={.items[*].status.phase}"]);
     assert_eq!(claims.expect("the claims"), "Bound Bound");
 
-    // Every pod goes, and nobody has the module but the volumes.
+    // Every pod is deleted, and only the volumes have the module.
     let before = artifacts(&release);
     release.source().close();
     release.kubectl(["delete", "pods", "--selector", &format!("app.kubernetes.io/name={SERVER}")]).expect("deletions");

@@ -10,11 +10,11 @@ use crate::stage::{Stage, own_cluster};
 /// The pod in which it is tried.
 const POD: &str = "probed";
 
-/// What a system call is answered that the evaluator has given up, and what a file is that it has.
+/// The error of a system call that the evaluator has given up, and of a file that it has given up.
 const NO_CALL: &str = "refused: Operation not permitted (os error 1)";
 const NO_FILE: &str = "refused: Permission denied (os error 13)";
 
-/// One more pod as the Deployment makes them, with this variable for the evaluator. It goes with this.
+/// One more pod as the Deployment makes them, with this variable for the evaluator. It is deleted when this is dropped.
 struct Probed(&'static Release<'static>);
 
 impl Probed {
@@ -25,7 +25,7 @@ impl Probed {
         let containers = spec["containers"].as_array_mut().unwrap();
         let evaluator = containers.iter_mut().find(|container| container["name"] == "evaluator").unwrap();
         evaluator["env"] = json!([{ "name": name, "value": value }]);
-        // Without the labels of the others nobody counts it among them.
+        // Without the labels of the others, it does not count as one of them.
         let metadata = json!({ "name": POD, "namespace": namespace });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         release.site().kubectl_with(["create", "--filename=-"], &pod.to_string()).expect("one more pod");
@@ -56,7 +56,7 @@ fn attempts(release: &Release<'_>) -> Option<BTreeMap<String, String>> {
 fn fault_x01_x10_z19_code_in_the_evaluator_of_an_installed_pod_reaches_nothing() {
     let stage = Stage::new("cage");
     if own_cluster("fault_x10").is_none() {
-        // The images of somebody's cluster are those of users, which try nothing in themselves.
+        // An existing cluster has the images of users, which contain no such attempts.
         return;
     }
     let release = stage.release();

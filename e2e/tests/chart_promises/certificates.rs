@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::stage::names;
 
-/// How often pods are looked at: often enough for what takes seconds, and no load of its own.
+/// How often pods are looked at: often enough for changes that take seconds, and no load of its own.
 const PACE: Duration = Duration::from_millis(200);
 
-/// The certificates of a release, whose namespace and policy server are called alike.
+/// The certificates of a release, whose namespace and policy server have the same name.
 #[derive(Clone, Copy)]
 pub(crate) struct Certificates<'r>(pub(crate) &'r Release<'static>);
 
@@ -45,7 +45,7 @@ impl Certificates<'_> {
         self.0.api().delete(&self.path(kind), None).unwrap().expect("a deleted Secret");
     }
 
-    /// Writes the Secret of somebody else, with a certificate that lasts so long.
+    /// Writes an external Secret, with a certificate that is valid for this long.
     pub(crate) fn put(self, issuer: &Issuer, left: Duration) {
         let texts = issuer.issue(self.0.namespace(), left);
         let data: Map<String, Value> =

@@ -12,7 +12,7 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
     let stage = Stage::new("cold-start");
     let Some(cluster) = own_cluster("fault_k11") else { return };
     let (release, shop) = (stage.release(), stage.namespace());
-    // Everything of everybody is asked about, and refused while nobody answers.
+    // The webhook matches all objects of all namespaces, which are refused while no replica answers.
     let all = json!([{ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] }]);
     let policy = release.cluster_policy("cold-start").denying("strict").field("rules", all);
     let policy = policy.with(&json!({ "spec": { "namespaceSelector": null } }));
@@ -38,6 +38,6 @@ fn fault_k11_a_cluster_with_strict_policies_starts_from_cold() {
             && object["status"]["replicaCounts"]["current"] == REPLICAS
     });
     assert_denied(&release.create_pod(&shop, "one", &json!({})), "strict");
-    // It stands in the way of tests with releases of their own.
+    // It would block tests with releases of their own.
     release.delete_policies();
 }

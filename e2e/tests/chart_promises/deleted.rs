@@ -29,7 +29,7 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
     eventually("the end of a webhook", || (release.webhooks().len() < webhooks).then_some(()));
     release.create_pod(&shop, "two", &privileged).expect("a pod that nobody minds any more");
     assert_all(&load.end(), 201);
-    // What failed under Ignore nobody was told.
+    // With Ignore, failures show in no answer.
     assert_eq!(failed_calls(&stage), before);
 }
 

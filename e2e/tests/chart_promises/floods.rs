@@ -62,7 +62,7 @@ fn fault_z14_another_pod_floods_the_probe_ports() {
     let load = release.load(&shop, 20);
     let (start, mut generation) = (Instant::now(), 0);
     while start.elapsed() < flood_time() {
-        // Reports go on, or this would never be ready.
+        // Reporting goes on, or this would never become ready.
         generation += 1;
         release.apply_ready(&[policy.clone().denying(&format!("generation {generation}"))]);
     }

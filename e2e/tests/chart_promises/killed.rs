@@ -68,8 +68,8 @@ fn a_killed_evaluator_is_back_soon_and_serves_what_it_served() {
     });
     release.wait_for_replicas(REPLICAS);
     let answers = load.end();
-    // Calls that it was just answering break, and so do those that come before anybody knows: these are refused, since the policy's
-    // failurePolicy says so. None is let through.
+    // Calls that it was answering break, and so do those that come before its end is known: they are refused, by the policy's
+    // failurePolicy. None is let through.
     let admitted = answers.iter().filter(|answer| answer.code == Some(201)).count();
     let denied = answers.iter().filter(|answer| answer.message.contains("not here")).count();
     assert_eq!(admitted, 0, "{} calls", answers.len());

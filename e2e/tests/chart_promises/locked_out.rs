@@ -1,4 +1,4 @@
-//! A policy that denies everything to everybody.
+//! A policy that denies everything to every user.
 
 use portcullis_e2e::eventually;
 use serde_json::json;

@@ -15,7 +15,7 @@ const SHOP: u16 = 8080;
 /// Where the cluster's DNS answers.
 const DNS: u16 = 53;
 
-/// A pod, as one who connects and as one who is connected to.
+/// A pod, as a client and as a server.
 struct Pod {
     container: Container,
     address: IpAddr,
@@ -47,7 +47,7 @@ impl Pod {
     }
 }
 
-/// A sentence, who connects, to what, and how far that gets.
+/// A description, the client, the server, and how far the connection gets.
 type Flow<'a> = (&'static str, &'a Pod, SocketAddr, Reach);
 
 fn check(program: &PodProgram, flows: &[Flow<'_>]) {

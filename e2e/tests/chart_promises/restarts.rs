@@ -62,7 +62,7 @@ fn a_node_that_lost_power_comes_back_without_the_source_and_serves_what_it_serve
     release.wait_for_replicas(REPLICAS);
     let answers = load.end();
     let count = |is: &dyn Fn(&portcullis_e2e::Answer) -> bool| answers.iter().filter(|answer| is(answer)).count();
-    // Nobody answered for a while, and the policy's failurePolicy says what then.
+    // No replica answered for a while; the policy's failurePolicy decided meanwhile.
     assert_eq!(count(&|answer| answer.code == Some(201)), 0, "{} calls", answers.len());
     assert!(count(&|answer| answer.message.contains("failed calling webhook")) > 0, "{} calls", answers.len());
 

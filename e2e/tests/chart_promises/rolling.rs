@@ -5,7 +5,7 @@ use crate::stage::{REPLICAS, Stage, assert_all, names};
 /// Calls a second, as the fault catalogue wants it. A busy machine bears fewer.
 const CALLS: u32 = 200;
 
-/// So many prove something, however fast they were.
+/// So many calls are proof enough, however fast they were.
 const ENOUGH: usize = 1000;
 
 #[test]

@@ -13,7 +13,7 @@ use crate::stage::{Stage, assert_all, assert_denied};
 const CALLS: u32 = 100;
 /// Longest wait for a rotation, whose pauses are the test's own.
 const ROTATION: Duration = Duration::from_secs(240);
-/// A certificate that ends soon: it must come to the pods before.
+/// A certificate that expires soon, but not before it has reached the pods.
 const SHORT: Duration = Duration::from_secs(25);
 /// A certificate that is not about to end.
 const LONG: Duration = Duration::from_secs(100 * 24 * 3600);

@@ -1,4 +1,4 @@
-//! Who asks a loader for modules and is none of the installation's loaders: row H18.
+//! Clients that ask a loader for modules and are not loaders of the installation: row H18.
 
 use std::io::{self, Read as _, Write as _};
 use std::time::Duration;

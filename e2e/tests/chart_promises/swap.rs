@@ -8,7 +8,7 @@ use crate::stage::{Stage, assert_all};
 /// Calls a second. A busy machine bears fewer.
 const CALLS: u32 = 200;
 
-/// So many prove something, however fast they were.
+/// So many calls are proof enough, however fast they were.
 const ENOUGH: usize = 500;
 
 #[test]

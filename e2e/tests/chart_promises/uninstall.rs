@@ -22,7 +22,7 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     release.uninstall().expect("the end of the installation");
     assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
     release.create_pod(&shop, "two", &json!({})).expect("a pod that nobody judges");
-    // The policy is still there, as the definitions are, and goes without anybody's help.
+    // The policy still exists, as the definitions do, and can be deleted without help.
     release.site().kubectl(["delete", &policy.reference(), "--timeout=30s"]).expect("a policy that goes");
     for namespace in [release.namespace(), &shop] {
         release.site().kubectl(["delete", "namespace", namespace, "--timeout=120s"]).expect("a namespace that goes");

@@ -48,7 +48,7 @@ fn wait_for_serving_previous(installation: &Installation<'_>, policy: &Policy) {
     });
 }
 
-/// Waits until a generation is marked as one that served everywhere, which is what a replica of later relies on.
+/// Waits until a generation is marked as one that served everywhere, which a later replica relies on.
 fn wait_for_served(installation: &Installation<'_>) {
     eventually("a revision that served", || {
         let served = |revision: &serde_json::Value| {

@@ -1,4 +1,4 @@
-//! What would disturb the other tests has a cluster of its own.
+//! Tests that would disturb the others have a cluster of their own.
 
 use std::sync::LazyLock;
 use std::time::Duration;

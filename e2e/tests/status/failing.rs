@@ -1,4 +1,4 @@
-//! Evaluations that fail too often give one event, and no condition.
+//! Evaluations that fail too often cause one event and change no condition.
 
 use std::time::Duration;
 

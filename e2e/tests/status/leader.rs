@@ -1,4 +1,4 @@
-//! Who leads, and what becomes of it.
+//! Which reporter leads, and what happens when it ends.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Status that tells the truth, against a real API server: real reporters with the rights of their pods, and loaders and evaluators
-//! whose word the test gives.
+//! Status that is true, on a real API server: real reporters with the rights of their pods, and loaders and evaluators whose states the
+//! test provides.
 //!
 //! Names tell which row of the fault catalogue (docs/design/faults.md) a test is for.
 #![forbid(unsafe_code)]

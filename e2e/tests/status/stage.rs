@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::states::{Says, States};
 
-/// Until a status is as it should be. Wide: many reporters share two cores.
+/// Longest wait for a status. Wide, as many reporters share two cores.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Stage {

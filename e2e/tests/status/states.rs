@@ -51,7 +51,7 @@ impl States {
         Self { word, loader, evaluator }
     }
 
-    /// Says something of this object's newest generation.
+    /// Reports this about the object's newest generation.
     pub(crate) fn say(&self, object: &Value, says: Says) {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str().unwrap();

@@ -27,7 +27,7 @@ fn a_rollback_sets_one_field_and_waits_until_the_policy_is_ready() {
 
     let spec = scene.object()["spec"].clone();
     let done = thread::scope(|scope| {
-        // The leader: it looks at the new generation after a while, and then it is well.
+        // The leader: it processes the new generation after a while, and then all is well.
         scope.spawn(|| {
             eventually("a new generation", || (scene.object()["metadata"]["generation"] == 5).then_some(()));
             thread::sleep(Duration::from_millis(700));

@@ -1,4 +1,4 @@
-//! Policies that go.
+//! Policies that are deleted.
 
 use std::time::Duration;
 

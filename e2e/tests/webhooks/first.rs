@@ -35,7 +35,7 @@ fn a_policy_that_is_applied_is_enforced_and_its_denial_is_what_kubectl_prints() 
 fn fault_w04_no_webhook_before_every_replica_serves() {
     let scene = Scene::new("waiting", 1);
     let policy = scene.installation.cluster_policy("waiting-deny").denying("no");
-    // The source has the module, but keeps it for itself for now.
+    // The source has the module, but does not serve it yet.
     scene.installation.source().close();
     scene.installation.apply(&policy).expect("the policy");
     scene.wait_reason(&policy, "WaitingForReplicas");

@@ -36,7 +36,7 @@ fn apply(scene: &Scene, manifests: &[Value]) {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w08_a_thousand_policies_have_ten_webhooks_that_settings_do_not_touch() {
-    // Nobody judges here: what replicas would say of one policy of each group is written by the test.
+    // No replica judges here: the test writes what replicas would report about one policy of each group.
     let scene = Scene::new("many", 0);
     let resources = [
         "pods",

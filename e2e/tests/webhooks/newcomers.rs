@@ -95,12 +95,12 @@ fn fault_z01_w04_a_new_policy_that_cannot_be_loaded_denies_nobody_until_it_was_e
     };
     eventually("the audit log to say so", || installation.cluster().audit_events().iter().any(told).then_some(()));
 
-    // A fresh pod does as the others do.
+    // A fresh pod does the same as the others.
     installation.add_replica();
     installation.wait_ready();
     nobody_is_denied(&scene, || wait_passed_over(&scene, &missing, 3));
 
-    // Mended it is enforced, which is remembered.
+    // Once it is mended it is enforced, which is remembered.
     let mended = installation.cluster_policy("newcomer-missing").denying("mended");
     installation.apply_ready(std::slice::from_ref(&mended));
     assert_eq!(try_pod(&scene).0, 403);

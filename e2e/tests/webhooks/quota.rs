@@ -1,4 +1,4 @@
-//! More than an installation takes of a namespace: policies, webhooks, bytes.
+//! More than an installation accepts from a namespace: policies, webhooks, bytes.
 
 use portcullis_e2e::{Policy, Program, condition, eventually};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn fault_z11_a_tenant_makes_many_match_parts() {
     for name in &names {
         installation.apply(&policy(name, name)).expect("the policy");
     }
-    // Who needs none of the tenant's goes on beside it.
+    // Policies that need nothing of the tenant's share keep working beside it.
     installation.apply_ready(&[of_its_own(installation.cluster_policy("parts-elsewhere"), "any")]);
     let is_ready = |object: &Value| said(object, "Ready").is_some_and(|one| one.0 == "True");
     let (taken, refused): (Vec<_>, Vec<_>) = names.iter().partition(|name| {

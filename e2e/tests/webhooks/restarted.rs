@@ -45,7 +45,7 @@ fn dies_at(scene: &Scene, point: &str, act: impl FnOnce()) {
     scene.controller.stop(Program::Controller);
 }
 
-/// A controller runs as it should.
+/// Starts a controller that runs as it should.
 fn runs(scene: &Scene) {
     scene.controller.program(Program::Controller).set_env("PORTCULLIS_FAILPOINTS", None);
     scene.controller.start(Program::Controller);

@@ -1,4 +1,4 @@
-//! Section 14: what one policy takes of processors and memory, and what is left for the others.
+//! Section 14: how much processor time and memory one policy can take, and how much is left for the others.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -11,13 +11,13 @@ use portcullis_tests::{
 
 const MIB: u64 = 1 << 20;
 
-/// How many times as long others may take beside a policy that loops.
+/// How many times longer the others may take beside a policy that loops.
 const LONGER: f64 = 3.0;
-/// How often that is measured, until it is so: a busy machine makes everything slower now and then, and what is unfair is so always.
+/// How often the measurement is repeated until it passes: a busy machine is slow now and then, while unfair sharing fails each time.
 const ROUNDS: usize = 5;
 
-/// Asks until `done`, each caller again a second after its answer, as a refusal alone must cost nothing that is measured here. Gives
-/// the number of admissions; every other answer is that time or room was not enough.
+/// Sends requests until `done`. Each caller waits a second after an answer, so that refusals cost nothing that is measured here. Returns
+/// the number of admissions; every other answer must say that time or memory was not enough.
 fn flood(pod: &Pod, ids: &[String], callers: usize, done: &AtomicBool) -> usize {
     let judged = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -157,7 +157,7 @@ fn fault_z05_policies_touch_all_memory() {
     for policy in greedy.iter().chain(&modest) {
         folder.put(policy);
     }
-    // The chart's limit: of a group, where the test may make one, which the evaluator is in from its start.
+    // The memory limit of the chart: that of a cgroup, where the test may make one, in which the evaluator runs from its start.
     let cage = Cage::new(LIMIT);
     let setup = Pod::on(&folder);
     let pod = match &cage {
@@ -169,7 +169,7 @@ fn fault_z05_policies_touch_all_memory() {
     };
     let limit = pod.metric("portcullis_guest_memory_limit_bytes");
     let canary = Canary::on(&pod);
-    // Loading touches as much. What finds no memory in time is tried again.
+    // Loading touches just as much memory. A policy that gets none in time is tried again.
     for policy in greedy.iter().chain(&modest) {
         pod.wait_current(&policy.id(), 1);
     }

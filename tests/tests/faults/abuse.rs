@@ -39,7 +39,7 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     let pod = probed(Pod::on(&folder).env(Program::Loader, "REGISTRY_PASSWORD", secret.text()));
     let canary = Canary::on(&pod);
     if pod.metric("portcullis_landlock_enforced") < 1.0 || pod.metric("portcullis_seccomp_enforced") < 1.0 {
-        // The product says so itself, loudly; what is left is that it serves.
+        // The evaluator says so itself, loudly. What remains to be checked is that it serves.
         let told = |line: &&Value| line["level"] == "WARN" && line["message"] == "shut in only in part";
         let logs = pod.evaluator().logs();
         assert!(logs.iter().any(|line| line["level"] == "WARN" && line["landlock"].is_string()), "{logs:?}");
@@ -146,7 +146,7 @@ fn assert_not_writable(path: &Path, user: u32) {
     assert!(metadata.is_symlink() || metadata.mode() & 0o022 == 0, "{} can be written by others", path.display());
     if metadata.is_dir() {
         for entry in fs::read_dir(path).expect("it is ours").flatten() {
-            // Temporary files may go meanwhile.
+            // Temporary files may disappear meanwhile.
             if entry.path().exists() {
                 assert_not_writable(&entry.path(), user);
             }

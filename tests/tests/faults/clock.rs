@@ -26,7 +26,7 @@ fn fault_v16_wall_clock_jumps_by_an_hour_and_a_year_both_ways() {
     let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
     pod.wait_current("cluster/leaves", 1);
-    // From now on its group is answered for, ten minutes long.
+    // From now on its group keeps answering for ten minutes.
     folder.remove(&leaves);
     let group = leaves.group();
     let asked = || pod.client().post(&format!("/admit/{group}"), Review::pod().bytes()).expect("answers");
@@ -46,7 +46,7 @@ fn fault_v16_wall_clock_jumps_by_an_hour_and_a_year_both_ways() {
         let now = pod.volume().manifest().number;
         assert!(now > number, "manifest {now} after {number}");
         number = now;
-        // The programs do go by this clock.
+        // The programs do use this clock.
         let created = eventually("the new policy to be known", || {
             let policies = pod.loader_state()?.policies.into_iter();
             policies.filter(|policy| policy.id.name() == name).map(|policy| policy.created.as_second()).next()
@@ -57,7 +57,7 @@ fn fault_v16_wall_clock_jumps_by_an_hour_and_a_year_both_ways() {
         eventually("the next attempts", || (source.requests("/m.wasm").len() >= attempts + 2).then_some(()));
         assert!(asked().verdict().allowed, "the group's time is not over");
         if jump == -YEAR {
-            // One that starts now, long before what it finds was written.
+            // A program that starts now finds files from what is, by its clock, the far future.
             pod.loader().restart_with(None);
         }
     }

@@ -54,7 +54,7 @@ fn fault_m06_compilation_without_end() {
     let canary = Canary::on(&pod);
     folder.put(&Policy::cluster("remote").bytes(monster()));
     folder.put(&Policy::cluster("other").denying("as always"));
-    // Others go on meanwhile.
+    // Other policies keep working meanwhile.
     pod.assert_recovered("cluster/other", 1);
     pod.assert_unserved(REMOTE, Reason::CompileLimit);
     never(Duration::from_secs(3), "a second try of what is final", || {

@@ -18,7 +18,7 @@ fn pod_with(folder: &Folder, source: &Source) -> PodSetup {
     Pod::on(folder).loader("--source-ca", source.ca_file(folder))
 }
 
-/// A new policy fails with nothing that serves, an update fails while the old generation goes on.
+/// A new policy fails and nothing of it serves; an update fails while the old generation keeps serving.
 fn assert_both_fail(pod: &Pod, folder: &Folder, source: &Source, reason: Reason) {
     folder.put(&Policy::cluster("remote").module(&source.url("/new.wasm")));
     folder.put(&Policy::cluster("updated").module(&source.url("/update.wasm")));
@@ -59,7 +59,7 @@ fn fault_l04_source_answers_5xx() {
     let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
-    // No end of failures at first, so that what a user sees can be looked at.
+    // Endless failures at first, so that there is time to look at what a user sees.
     for path in ["/new.wasm", "/update.wasm"] {
         source.answer(path, [Reply::status(500)]);
     }
@@ -166,7 +166,7 @@ fn fault_l23_scheme_host_or_path_not_allowed() {
     let plain = Source::new(Tls::Off);
     plain.answer("/m.wasm", [Reply::module()]);
     let folder = Folder::with_canary();
-    // Good modules, if only one may have them.
+    // These modules are good, and outside of what policies may name.
     folder.write("outside/module.wasm", guest("always_accept"));
     symlink(folder.path("outside/module.wasm"), folder.policies().join("modules/link.wasm")).expect("links");
     symlink(folder.path("outside"), folder.policies().join("linked")).expect("links");

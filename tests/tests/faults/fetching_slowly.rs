@@ -19,7 +19,7 @@ fn fault_l02_source_never_answers() {
     silent.answer("/m.wasm", [Reply::silence()]);
     healthy.answer("/m.wasm", [Reply::module_named("healthy")]);
     let folder = Folder::with_canary();
-    // Many that wait hold up nobody.
+    // Many downloads that wait hold up no other policy.
     for number in 0..6 {
         folder.put(&Policy::cluster(&format!("waits-{number}")).module(&silent.url(&format!("/{number}.wasm"))));
         silent.answer(&format!("/{number}.wasm"), [Reply::silence()]);
@@ -45,7 +45,7 @@ fn fault_l03_one_byte_a_second() {
     let pod = pod_with(&folder, &source).loader("--fetch-timeout", "2s").begin();
     let canary = Canary::on(&pod);
     pod.assert_unserved(REMOTE, Reason::RegistryTimeout);
-    // Slow is not too slow: the whole module within the limit.
+    // Slow, and not too slow: the whole module arrives within the limit.
     source.answer("/m.wasm", [Reply::module().after(Duration::from_millis(300)).rate(10_000)]);
     pod.assert_recovered(REMOTE, 1);
     canary.finish(&pod);

@@ -22,7 +22,7 @@ fn addresses(count: u8) -> impl Iterator<Item = IpAddr> + Clone {
     (2..2 + count).map(|last| IpAddr::from([127, 0, 0, last]))
 }
 
-/// A request whose body does not come, or only in a trickle.
+/// A request whose body never comes, or comes in a trickle.
 fn head(length: usize) -> Vec<u8> {
     request("POST", PATH, &[("Content-Length", &length.to_string())], "")
 }
@@ -58,7 +58,7 @@ fn calls(pod: &Pod, mut done: impl FnMut() -> bool) -> Vec<Duration> {
     })
 }
 
-/// Asks for a moment, then while strangers are at work, until `is_full` and five seconds longer.
+/// Sends requests for a moment before the flood, then during it, until `is_full` and for five seconds more.
 fn assert_calls_go_on(
     what: &str,
     pod: &Pod,
@@ -86,8 +86,8 @@ fn assert_calls_go_on(
     assert!(longest < LONGEST, "{what}: a call took {longest:?}");
 }
 
-/// Bodies in a trickle, at the limits as shipped. Without TLS, as test builds do not shake hands with thousands in seconds, and the more
-/// connections get as far as a body the better.
+/// Bodies in a trickle, with the default limits. Without TLS, because a debug build cannot do thousands of handshakes within seconds, and
+/// as many connections as possible should get as far as a body.
 #[test]
 fn fault_z13_thousands_trickle_bodies() {
     let _alone = heavy();
@@ -95,7 +95,7 @@ fn fault_z13_thousands_trickle_bodies() {
     let pod = &server.pod;
     let before = pod.evaluator().usage();
     let admission = pod.admission();
-    // Of the small bodies every tenth is a large one, which holds memory too.
+    // Every tenth body is a large one, which holds memory too.
     let trickling = |count: usize, from: Vec<IpAddr>| {
         (0..count).map(move |number| {
             let length = if number % 10 == 0 { 7 << 20 } else { 4000 };
@@ -128,7 +128,8 @@ fn fault_z13_thousands_trickle_bodies() {
     server.finish();
 }
 
-/// Over TLS, in every stage: silent, in the middle of a handshake, of a head, of a body. With a cap that so many fill in a test build.
+/// Over TLS, in every stage: silent, in the middle of a handshake, of a head, of a body. The limit on connections is low enough for a
+/// debug build to reach it.
 #[test]
 fn fault_z13_every_stage_of_a_connection_is_held_up() {
     const CAP: usize = 300;
@@ -141,7 +142,7 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
     let strangers = (0..4096).map(|number| {
         let stranger = Stranger::silent(admission).from(from[number % from.len()]);
         match number % 32 {
-            // Few who get far, as each costs this machine two handshakes.
+            // Only a few get far, as each of these costs this machine two handshakes.
             0 => stranger.over_tls().saying(head(4000)).trickling(" "),
             1 => stranger.over_tls().saying("POST /validate/cluster/den").trickling("i"),
             2 => stranger.over_tls(),
@@ -226,7 +227,7 @@ fn fault_z14_floods_of_probe_ports() {
             for program in PROGRAMS {
                 assert_probed(pod, program);
             }
-            // Reports go on: what is changed is served and told.
+            // Reporting goes on: a change is served and reported.
             generation += 1;
             server.folder.put(&Policy::cluster("denies").denying(&format!("generation {generation}")));
             pod.wait_current(DENIES, generation);

@@ -95,7 +95,7 @@ fn fault_w13_one_of_five_answers_nonsense() {
     assert_one_of_five("nonsense", &Policy::cluster("bad").guest("not_json"), Reason::ResponseInvalid);
 }
 
-/// Asked so often by others that its share is used up.
+/// Called so often by others that its share is used up.
 #[test]
 fn fault_w13_one_of_five_is_overloaded() {
     let _alone = heavy();
@@ -148,7 +148,7 @@ fn fault_w15_group_that_nobody_knows() {
     }
     assert!(!ask(&group).verdict().allowed);
 
-    // A group that lost its last member goes on for a while, and then it is as if it had never been.
+    // A group that lost its last member keeps answering for a while, and is then unknown like one that never existed.
     folder.remove(&policy);
     eventually("the group to allow", || ask(&group).verdict().allowed.then_some(()));
     portcullis_tests::eventually_within(LIMIT, "the tombstone to end", || (ask(&group).status == 404).then_some(()));

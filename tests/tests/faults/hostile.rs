@@ -1,4 +1,4 @@
-//! Section 4: registries that answer what no registry should.
+//! Section 4: registries that send what no registry should.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -76,7 +76,7 @@ fn fault_l10_bytes_of_another_digest() {
 #[test]
 fn fault_l13_compressed_layers_are_never_expanded() {
     let source = Source::https();
-    // A thousand times as much, if somebody would unpack it: gzip of zeros repeats one short block.
+    // A thousand times as large if it were unpacked: gzip of zeros repeats one short block.
     let packed = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03".repeat(1000);
     let folder = Folder::with_canary();
     for (repository, kind) in [

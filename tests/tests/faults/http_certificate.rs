@@ -25,7 +25,7 @@ fn fault_h15_a_certificate_that_ends_is_named_and_renewed_without_a_restart() {
     // A certificate is good through the second in which it ends.
     let error = eventually("a refused certificate", || Client::tls(address).try_ask(DENIES, &Review::pod()).err());
     assert!(error.to_lowercase().contains("expired"), "{error}");
-    // Who is connected goes on, and the replica is neither restarted nor taken out of its Service for it.
+    // Existing connections go on, and the replica is neither restarted nor taken out of its Service.
     assert!(!kept.ask(DENIES, &Review::pod()).verdict().allowed);
     for path in ["/livez", "/readyz"] {
         assert_eq!(server.pod.probe(Program::Evaluator, path).expect("answers").status, 200, "{path}");

@@ -1,4 +1,4 @@
-//! Section 9: certificates of those who call.
+//! Section 9: client certificates.
 
 use portcullis_tests::{Authority, Client, Folder, Pod, Policy, Review, eventually};
 
@@ -25,7 +25,7 @@ fn fault_h16_of_clients_with_a_certificate_those_with_a_name_are_answered_and_no
         client(authority, name).expect_err(name);
     }
     Client::tls(pod.admission()).try_ask(DENIES, &Review::pod()).expect_err("no certificate");
-    // The authority can be replaced, and the names go on to count.
+    // The authority can be replaced, and the names still count.
     folder.write("clients.pem", &stranger.pem);
     eventually("the other authority", || client(&stranger, "webhooks.example").ok());
     client(&stranger, "kubelet.example").expect_err("another name");

@@ -11,7 +11,7 @@ use crate::http::{DENIES, Server, assert_refused};
 
 const PATH: &str = "/validate/cluster/denies";
 
-/// What one caller of several does in a thread of its own; all results together.
+/// Runs `work` in so many threads at the same time, and returns the results of all.
 fn at_once<T: Send>(callers: usize, work: impl Fn() -> Vec<T> + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..callers).map(|_| scope.spawn(&work)).collect();
@@ -108,7 +108,7 @@ fn fault_h03_body_above_the_limit() {
         assert_eq!(answer.status, 413, "{answer:?}");
     }
 
-    // A legal update: the new and the old object of 3 MiB each. What decides stands behind all that.
+    // A legal update: the new and the old object of 3 MiB each. The field that decides comes after both.
     let data = || json!({"data": "x".repeat(3 << 20)});
     let review = |privileged: bool| {
         let container = json!({"name": "web", "securityContext": {"privileged": privileged}});
@@ -178,9 +178,9 @@ fn fault_h12_floods_of_handshakes() {
     at_once(8, || {
         for number in 0..HANDSHAKES / 8 {
             match number % 4 {
-                // Whole, and used for nothing.
+                // Completed, and then not used.
                 0 | 1 => drop(Raw::tls(address)),
-                // Given up in the middle.
+                // Abandoned in the middle.
                 2 => drop(greeted(address)),
                 // Not even begun.
                 _ => drop(Raw::tcp(address)),
@@ -190,8 +190,8 @@ fn fault_h12_floods_of_handshakes() {
     });
     assert!(server.canary.answers() > canary, "the canary was asked meanwhile");
 
-    // Many that say hello and then wait: they hold up no one else. On a busy machine the first of them may be sent away
-    // before the last has come, so that it takes another try.
+    // Many clients that send a ClientHello and then wait: they hold up no one else. On a busy machine the first of them may be
+    // disconnected before the last has connected, so it may take several attempts.
     eventually("an answer while all of them wait", || {
         let waiting: Vec<_> = (0..200).map(|_| greeted(address).expect("connects")).collect();
         assert!(!server.pod.new_client().ask(DENIES, &Review::pod()).verdict().allowed);
@@ -263,13 +263,13 @@ fn fault_h22_probe_ports_are_scanned() {
         }
     }
 
-    // Many that say nothing: a cap of the ports' own, and the main port does not notice.
+    // Many silent connections: these ports have a limit of their own, and the main port is not affected.
     let canary = server.canary.answers();
     let idle: Vec<_> = (0..500).map(|number| Raw::tcp(ports[number % 2]).expect("connects")).collect();
     eventually("the canary to be asked meanwhile", || (server.canary.answers() > canary + 20).then_some(()));
     let during = server.pod.evaluator().usage();
     assert!(during.descriptors < before.descriptors + 250, "{before} became {during}");
-    // Who waits is sent away after some seconds, so that a kubelet gets through.
+    // A connection that waits is closed after some seconds, so that a kubelet gets through.
     eventually("a probe to get through", || {
         server.pod.probe(Program::Evaluator, "/livez").ok().filter(|answer| answer.status == 200)
     });

@@ -1,4 +1,4 @@
-//! Section 9: requests that are no admission reviews, not whole, or more than one.
+//! Section 9: requests that are not admission reviews, that are incomplete, or that are several in one.
 
 use portcullis_tests::{LIMIT, Review, Secret, request};
 use serde_json::{Value, json};
@@ -176,7 +176,7 @@ fn fault_h08_nested_deep() {
         }
     }
     assert_eq!(server.asked(), 0);
-    // What is deep and within the limit reaches the policy; a guest that cannot take it fails for itself.
+    // A deep body within the limit reaches the policy; where the guest cannot handle it, only this evaluation fails.
     let object = format!("{{\"a\":{}{}}}", "[".repeat(900), "]".repeat(900));
     for path in [PATH, NO_PRIVILEGED] {
         assert_eq!(server.send(post(path, review(&object))).status, 200, "{path}");
@@ -322,7 +322,7 @@ fn fault_h20_two_requests_in_one() {
         assert_eq!(response.status, 400, "{what}: {response:?}");
         assert!(connection.closed_within(LIMIT).is_some(), "{what}: the connection stays open");
     }
-    // A request in the body of another is a body that is no JSON.
+    // A request inside the body of another is just a body that is not JSON.
     assert_refused(&server.send(post(PATH, &inner)), 400);
     assert_refused(&server.send(post(PATH, [&Review::pod().bytes(), &inner[..]].concat())), 400);
     assert_eq!(server.asked(), 0, "the second request was answered");

@@ -1,4 +1,4 @@
-//! Section 9: TLS that is none, and certificates that change.
+//! Section 9: bytes that are not TLS, and certificates that change.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,10 +22,10 @@ fn fault_h10_http2_is_out_of_reach() {
     let offered = |alpn: &[&str]| Raw::tls_with(address, &[&TLS12, &TLS13], alpn).map(|connection| connection.alpn());
     assert_eq!(offered(&["h2", "http/1.1"]).expect("connects").as_deref(), Some("http/1.1"));
     assert_eq!(offered(&[]).expect("connects"), None);
-    // Nothing in common: refused, or nothing chosen.
+    // No protocol in common: the handshake is refused, or none is chosen.
     assert!(offered(&["h2"]).is_err() || offered(&["h2"]).is_ok_and(|chosen| chosen.is_none()));
 
-    // Spoken all the same, with the frames that attacks are made of.
+    // HTTP/2 all the same, with the frames that attacks are made of.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         let mut frame = vec![0, 0, u8::try_from(payload.len()).expect("it is short"), kind, flags, 0, 0, 0, stream];
@@ -66,7 +66,7 @@ fn fault_h13_no_tls() {
         old_client_hello(0x00),
         old_client_hello(0x01),
         old_client_hello(0x02),
-        // A record and a message that claim more than may be.
+        // A record and a message that claim more than is allowed.
         vec![0x16, 0x03, 0x01, 0xff, 0xff, 0x01, 0xff, 0xff, 0xff],
         // An alert, application data and a heartbeat where a hello is due.
         vec![0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28],
@@ -88,7 +88,7 @@ fn fault_h13_no_tls() {
     }
     eventually("failed handshakes to be counted", || (failed() > before + 10).then_some(()));
 
-    // In pieces it is a hello all the same, and half of one is waited for only so long.
+    // A ClientHello in pieces is still one; half of one is waited for only so long.
     let mut connection = Raw::tcp(address).expect("connects");
     connection.send_slowly(&hello, Duration::from_millis(1)).expect("sends");
     assert_eq!(connection.bytes().expect("is answered")[0], 0x16, "a handshake record");
@@ -170,14 +170,14 @@ impl Callers<'_> {
         });
     }
 
-    /// Waits until there were some more calls.
+    /// Waits until there have been a few more calls.
     fn go_on(&self) {
         let before = self.asked.load(Ordering::SeqCst);
         eventually("calls", || (self.asked.load(Ordering::SeqCst) > before + 50).then_some(()));
     }
 }
 
-/// Waits until who trusts this authority only gets through on a new connection.
+/// Waits until a client that trusts only this authority gets through on a new connection.
 fn wait_authority(pod: &Pod, authority: &Authority) {
     eventually("the new authority's certificate", || {
         Client::trusting(pod.admission(), &authority.pem).get("/").ok().filter(|answer| answer.status == 404)
@@ -244,7 +244,7 @@ fn fault_h16_rotation_by_symlink_swap() {
         }
     };
     let setup = Pod::on(&folder).evaluator("--tls-dir", secret.display());
-    // The first one is the one that every pod gets.
+    // The first certificate is the one that every pod gets.
     publish(0, &|data| {
         for name in ["tls.crt", "tls.key"] {
             fs::copy(folder.path("tls").join(name), data.join(name)).expect("copies");

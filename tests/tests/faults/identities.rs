@@ -1,4 +1,4 @@
-//! Section 4: modules that somebody must have signed who has no key of his own, from a real registry.
+//! Section 4: modules that must be signed by somebody without a key of their own, from a real registry.
 
 use std::fs;
 use std::path::PathBuf;
@@ -90,11 +90,11 @@ fn fault_l22_trust_root_that_is_no_help() {
     let pod = pod_with(&folder, &registry).loader("--trust-root", root.display()).start();
     let canary = Canary::on(&pod);
     pod.assert_unserved("cluster/remote", Reason::SignatureInvalid);
-    // One that cannot be read opens nothing.
+    // A trust root that cannot be read lets nothing through.
     fs::write(&root, "{}").expect("writes");
     let failure = pod.assert_unserved("cluster/remote", Reason::SignatureUnavailable);
     assert!(failure.message.contains("trusted_root.json"), "{}", failure.message);
-    // The right one helps at once.
+    // The right one takes effect at once.
     trust_root(&folder, &ours);
     pod.assert_recovered("cluster/remote", 1);
     canary.finish(&pod);

@@ -1,4 +1,4 @@
-//! Section 4: logins at real registries: tokens, helpers, and what the public may have.
+//! Section 4: logins at real registries: tokens, helpers, and what is public.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

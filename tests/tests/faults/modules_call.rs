@@ -6,8 +6,8 @@ use portcullis_contract::Reason;
 use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Review, eventually, heavy};
 use serde_json::{Value, json};
 
-/// Each guest fails for this reason whenever it is called, by name and with this text; with `failurePolicy: Ignore` the
-/// request passes with a warning. Nothing about the policy's health changes, and others go on.
+/// Each guest fails for this reason whenever it is called, by name and with this text; with `failurePolicy: Ignore` the request passes
+/// with a warning. The policy's health does not change, and other policies keep working.
 fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
     let folder = Folder::with_canary();
     let strict = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(1);
@@ -319,7 +319,7 @@ fn fault_m25_floods_of_log_lines() {
     eventually(series, || (pod.metric(series) > 0.0).then_some(()));
     let lines = pod.evaluator().lines();
     let bytes: usize = lines.iter().map(String::len).sum();
-    // 30 MiB and more were written by the guests.
+    // The guests wrote 30 MiB and more.
     assert!(bytes < 8 << 20, "{bytes} bytes of logs");
     let longest = lines.iter().map(String::len).max().unwrap_or(0);
     assert!(longest < 16 << 10, "a line of {longest} bytes");

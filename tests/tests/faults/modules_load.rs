@@ -7,8 +7,8 @@ use portcullis_tests::{
 
 const UPDATED: &str = "cluster/updated";
 
-/// Each guest is refused for this reason, with this word in the message, as a new policy; the last one of them also as an
-/// update, which keeps the old generation. Others go on, and a good module mends the update.
+/// Each guest is refused for this reason, with this word in the message, as a new policy; the last one of them also as an update, which
+/// keeps the old generation. Other policies keep working, and a good module repairs the update.
 fn assert_refused(reason: Reason, guests: &[(&str, &str)]) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
@@ -203,7 +203,7 @@ fn fault_m11_start_never_returns() {
     }
     folder.put(&Policy::cluster("updated").guest("start_loop"));
     pod.assert_kept(UPDATED, Reason::StartTimedOut, 1, |verdict| verdict.message == "generation one");
-    // Whatever loads is free again.
+    // The memory of what was loaded is free again.
     folder.put(&Policy::cluster("updated").denying("generation three"));
     pod.assert_recovered(UPDATED, 3);
     canary.finish(&pod);

@@ -35,7 +35,7 @@ struct Kind {
     make: fn(Policy) -> Policy,
     keepers: Vec<Policy>,
     review: fn() -> Review,
-    /// Whether the keepers judge as they should.
+    /// Whether the existing members judge as they should.
     right: fn(&Verdict) -> bool,
 }
 

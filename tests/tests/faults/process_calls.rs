@@ -38,7 +38,7 @@ fn fault_e05_panic_in_a_handler() {
     canary.finish(&pod);
 }
 
-/// For some seconds and not for a minute.
+/// For some seconds instead of a minute.
 #[test]
 fn fault_e06_more_requests_than_capacity() {
     const CALLS: usize = 400;
@@ -72,7 +72,7 @@ fn fault_e06_more_requests_than_capacity() {
     canary.finish(&pod);
 }
 
-/// With limits so far apart that a slow machine does not blur them.
+/// The limits are so far apart that a slow machine does not blur them.
 #[test]
 fn fault_e07_the_smaller_of_two_limits() {
     let folder = Folder::with_canary();
@@ -104,14 +104,14 @@ fn fault_e07_the_smaller_of_two_limits() {
         let (_, answer) = ask(format!("/validate/{LOOPS}?timeout=1s"));
         (answer.elapsed < Duration::from_secs(1)).then_some(())
     });
-    // A longer one does not make the policy's own any longer.
+    // A longer timeout of the request does not extend the policy's own.
     let (review, answer) = ask("/validate/cluster/short?timeout=30s".to_owned());
     answer.assert_not_judged(&review, "cluster/short", Reason::EvaluationTimedOut);
     assert!(answer.elapsed < Duration::from_secs(15), "{answer:?}");
     canary.finish(&pod);
 }
 
-/// 300 times and not 10 000: each is a connection with a handshake of its own.
+/// 300 times instead of 10 000: each is a connection with a handshake of its own.
 #[test]
 fn fault_e08_caller_hangs_up() {
     let folder = Folder::with_canary();
@@ -205,7 +205,7 @@ fn fault_e15_a_tenth_of_a_processor() {
     canary.finish(&pod);
 }
 
-/// The evaluator's liveness fails and names `what`; as a kubelet would, the test starts it again, and all is well.
+/// The evaluator's liveness probe fails and names `what`. The test restarts it, as a kubelet would, and it recovers.
 fn assert_noticed(fail_point: &str, what: &str) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));

@@ -1,4 +1,4 @@
-//! Section 8: the evaluator ends and comes back, or comes before its time.
+//! Section 8: the evaluator ends and comes back, or starts before there is anything to serve.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -30,8 +30,8 @@ fn assert_hundred_answer(pod: &Pod) {
     }
 }
 
-/// With the network gone and the loader with it, the evaluator is ended by `end` under load, and all of its policies are back
-/// from the volume as soon as it is.
+/// Without a network and without a loader, `end` ends the evaluator under load. As soon as it is back, all of its policies are back from
+/// the volume.
 fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
     let _alone = heavy();
     let folder = Folder::with_canary();
@@ -92,7 +92,7 @@ fn fault_e01_killed_for_memory() {
             match Cage::new(2 << 20) {
                 Some(cage) => {
                     cage.take(pid);
-                    // What is touched now is more than there is.
+                    // This touches more memory than there is.
                     let grow = thread::spawn({
                         let client = pod.new_client();
                         move || client.ask_at_once(4, "cluster/grows", &Review::pod())
@@ -164,7 +164,7 @@ fn fault_e03_sigterm_under_load() {
             caller.join().expect("no call fails");
         }
     });
-    // Idle connections hold up nothing.
+    // Idle connections do not delay the end.
     let _idle = Raw::tls(pod.admission());
     assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
     pod.evaluator().start_again();
@@ -222,11 +222,11 @@ fn fault_e09_descriptors_run_out() {
     let pod = Pod::on(&folder).through(Program::Evaluator, &["prlimit", "--nofile=64"]).start();
     pod.wait_current(DENIES, 1);
     let canary = Canary::on(&pod);
-    // Who has asked before keeps its connection; that of a newcomer is not told from the others.
+    // A client that was answered before keeps its connection; a new client's cannot be told from the others.
     eventually("the canary", || (canary.answers() > 0).then_some(()));
     let before = pod.evaluator().usage();
     for _ in 0..2 {
-        // More than there are, each with something to say.
+        // More connections than there are descriptors, each with bytes to read.
         let mut many: Vec<_> = (0..200).map(|_| Raw::tcp(pod.admission()).expect("the kernel accepts")).collect();
         for connection in &mut many {
             let _ = connection.send([0x16]);
@@ -268,7 +268,7 @@ fn fault_e10_starts_before_the_loader() {
         assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
         assert_eq!(answer.json()["kind"], serde_json::Value::Null, "no AdmissionReview");
     }
-    // However long: also after the start gate's own time.
+    // However long it takes: also after the time of the start gate.
     never(Duration::from_secs(2), "readiness without a manifest", || {
         pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 200)
     });

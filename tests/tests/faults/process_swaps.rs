@@ -9,8 +9,8 @@ use serde_json::json;
 
 const CHANGES: &str = "cluster/changes";
 
-/// Runs `change` while `callers` ask for `path` again and again; `check` looks at each answer, none of which may fail in
-/// transport. Gives their number.
+/// Runs `change` while `callers` ask for `path` again and again; `check` looks at each answer, none of which may fail in transport.
+/// Returns their number.
 fn under_load(
     pod: &Pod,
     callers: usize,
@@ -150,7 +150,7 @@ fn fault_e13_policy_is_deleted_while_it_is_asked() {
     let answer = pod.client().try_ask(CHANGES, &Review::pod()).expect("answers");
     assert_eq!(answer.status, 404, "{answer:?}");
 
-    // One that runs ends as it would have ended.
+    // A running evaluation ends as it would have ended.
     let review = Review::pod();
     thread::scope(|scope| {
         let running = scope.spawn(|| pod.new_client().ask("cluster/loops", &review));

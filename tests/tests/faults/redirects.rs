@@ -1,4 +1,4 @@
-//! Sections 4 and 14: sources that send the loader elsewhere, to have its logins or to give what nobody allowed.
+//! Sections 4 and 14: sources that redirect the loader, to steal its logins or to serve what is not allowed.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::hostile::{MANIFEST, WASM, manifest, pod_with};
 const REMOTE: &str = "cluster/remote";
 const BY_TAG: &str = "/v2/policies/a/manifests/v1";
 
-/// The list of what is allowed has this registry and nobody else.
+/// The list of allowed sources has this registry only.
 fn only(source: &Source, scheme: &str) -> String {
     format!("{scheme}://{}/policies/*", source.host())
 }
@@ -71,7 +71,7 @@ fn fault_z17_a_redirect_leaves_the_list_of_sources() {
     canary.finish(&pod);
 }
 
-/// Registries keep blobs elsewhere, and a digest says what they must be.
+/// Registries keep blobs on other hosts, and the digest says what they must be.
 #[test]
 fn blobs_may_lie_where_no_list_names_them() {
     let (source, store) = (Source::https(), Source::https());

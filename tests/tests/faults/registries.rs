@@ -103,7 +103,7 @@ fn fault_l27_a_digest_on_the_volume_needs_no_network() {
     registry.stop();
     folder.put(&Policy::cluster("second").module(&pinned));
     pod.assert_recovered("cluster/second", 1);
-    // Also one that starts now.
+    // Also in a pod that starts now.
     pod.loader().restart_with(None);
     folder.put(&Policy::cluster("third").module(&pinned));
     pod.assert_recovered("cluster/third", 1);
@@ -175,12 +175,12 @@ fn fault_l01_registry_away_and_another_loader_has_it() {
     registry.stop();
     let (second, _kept) = pod(&loaders, &|setup| setup.loader("--siblings", &address));
     second.assert_recovered(REMOTE, 1);
-    // The keys of another authority open nothing.
+    // Keys of another authority give no access.
     let (third, _kept) = pod(&strangers, &|setup| setup.loader("--siblings", &address));
     third.assert_unserved(REMOTE, Reason::RegistryUnreachable);
 }
 
-/// What a tag was when a policy was loaded is what the policy stays.
+/// A policy keeps the module that its tag named when it was loaded.
 #[test]
 fn fault_l11_a_tag_that_moves_changes_no_policy() {
     let registry = Registry::plain();
@@ -193,7 +193,7 @@ fn fault_l11_a_tag_that_moves_changes_no_policy() {
     let digest = pod.wait_current(REMOTE, 1).digest;
 
     registry.push("policies/a:v1", &module("l11"));
-    // Everything is gone but the record of what it was.
+    // Everything is gone except the record of what it was.
     for module in fs::read_dir(folder.volume().join("modules")).expect("lists").flatten() {
         fs::remove_file(module.path()).expect("removes");
     }

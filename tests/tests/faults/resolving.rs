@@ -12,7 +12,7 @@ use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Source, Tls};
 /// A name server that knows one address for every name, or none.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
-    /// How many questions for one name there are for each answer.
+    /// How many queries there are for each answer.
     answers_one_of: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
@@ -31,7 +31,7 @@ impl NameServer {
                 asked += 1;
                 let one_of = one_of.load(Ordering::SeqCst);
                 let reply = reply(&question[..length], (one_of > 0 && asked % one_of == 0).then_some(ip));
-                // A client that is gone wants no answer.
+                // A client that has gone needs no answer.
                 let _ = socket.send_to(&reply, from);
             }
         });

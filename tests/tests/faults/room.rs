@@ -30,7 +30,7 @@ fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {
     assert!(!verdict.allowed && verdict.message == text, "{}: {verdict:?}", policy.id());
 }
 
-/// Waits until every policy of the flood has got what it gets, and gives how many of them serve. The folder never has more than `most`
+/// Waits until every policy of the flood has loaded or been refused, and returns how many serve. The folder never has more than `most`
 /// bytes.
 fn settled(pod: &Pod, folder: &str, most: u64) -> usize {
     let is_greedy = |id: &str| id.starts_with(GREEDY);
@@ -48,7 +48,7 @@ fn settled(pod: &Pod, folder: &str, most: u64) -> usize {
     })
 }
 
-/// A flood, before and after it the others, and then a fresh pod.
+/// The others come before and after a flood, and then there is a fresh pod.
 fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     let _alone = heavy();
     let folder = Folder::with_canary();

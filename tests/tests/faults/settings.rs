@@ -28,7 +28,7 @@ fn fault_s01_settings_are_refused() {
     }
     pod.assert_unserved("cluster/says-nothing", Reason::SettingsInvalid);
     let failure = pod.assert_unserved("cluster/talks", Reason::SettingsInvalid);
-    // The text of 512 bytes and what the host says around it.
+    // The text of 512 bytes, and what the host adds around it.
     assert!(failure.message.len() <= 640, "{} bytes", failure.message.len());
 
     let denied = |verdict: &portcullis_tests::Verdict| !verdict.allowed && verdict.message.contains("owner");
@@ -86,7 +86,7 @@ fn fault_s04_a_secret_in_refused_settings() {
     for id in ["cluster/quotes", "cluster/serves"] {
         let answer = pod.ask(id, &review);
         for secret in [&refused, &served, &object] {
-            // Who creates a pod may not read the policy.
+            // A user who creates a pod may not be allowed to read the policy.
             secret.assert_not_in(&format!("the answer of {id}"), &answer.body);
         }
     }
@@ -211,7 +211,7 @@ fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
     canary.finish(&pod);
 }
 
-/// The same thirty megabytes, of one namespace, where a manifest may have sixteen.
+/// The same thirty megabytes in one namespace, where a manifest may have sixteen.
 #[test]
 fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
     const POLICIES: usize = 60;
@@ -272,7 +272,7 @@ fn fault_z07_one_namespace_has_more_settings_than_a_manifest_has_room_for() {
         }
         assert_eq!(settled(), served, "nobody gains or loses a place");
     }
-    // Once its settings are small, one that was left out is in.
+    // A policy that was left out is in the manifest once its settings are small.
     let (_, number) = left_out.rsplit_once('-').expect("a number");
     let shrunk = Policy::namespaced("a-greedy", &format!("large-{number}")).guest("always_accept");
     folder.put(&shrunk);

@@ -1,4 +1,4 @@
-//! Section 4: loaders help each other while a registry is away, and nobody else; what is on the volume is asked about all the same.
+//! Section 4: loaders help each other, and nobody else, while a registry is away; what is on the volume is checked all the same.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -97,7 +97,7 @@ fn fault_l22_signatures_come_from_another_loader_and_are_checked_here() {
     asks.assert_unserved("cluster/theirs", Reason::SignatureUnavailable);
 }
 
-/// A module on the volume is had without a network, and never without the rules of the policy that wants it.
+/// A module on the volume is available without a network, and never without the rules of the policy that wants it.
 #[test]
 fn fault_l21_l23_rules_count_also_for_a_module_on_the_volume() {
     let source = Source::https();

@@ -1,4 +1,4 @@
-//! Section 4: modules that somebody must have signed.
+//! Section 4: modules that must be signed.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,7 +20,7 @@ fn manifest(kind: &str, blob: &[u8], annotations: Value) -> String {
     .to_string()
 }
 
-/// Puts a module at `repository:v1` and at its digest, and gives its manifest's digest.
+/// Serves a module at `repository:v1` and at its digest, and returns the digest of its manifest.
 pub(crate) fn publish(source: &Source, repository: &str) -> Digest {
     let module = guest("always_accept");
     let manifest = manifest(WASM, &module, json!({"name": repository}));
@@ -94,7 +94,7 @@ fn fault_l21_signature_absent_by_another_or_over_another_digest() {
     canary.finish(&pod);
 }
 
-/// The installation's own list counts for every policy, and a file cannot be signed.
+/// The installation's own list applies to every policy, and a file cannot be signed.
 #[test]
 fn fault_l21_signatures_that_the_installation_wants() {
     let source = Source::https();

@@ -1,4 +1,4 @@
-//! Section 14: hundreds of modules of one namespace that take long to come, and what the others notice.
+//! Section 14: hundreds of slow modules of one namespace, and what the others notice of them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Review, Sour
 const SLOW: usize = 500;
 /// How long each of their modules takes: all of them more than a quarter of an hour.
 const EACH: Duration = Duration::from_secs(8);
-/// Short beside that, and long enough for debug builds on two cores.
+/// Short in comparison, and long enough for debug builds on two cores.
 const START_GATE: &str = "30s";
 const GREEDY: &str = "namespaced/a-greedy/";
 
@@ -17,7 +17,7 @@ fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {
     assert!(!verdict.allowed && verdict.message.contains(text), "{}: {verdict:?}", policy.id());
 }
 
-/// The pod has just become ready: all others serve, and next to nobody of the greedy namespace can.
+/// The pod has just become ready: all others serve, and hardly any policy of the greedy namespace can.
 fn assert_opens_with(pod: &Pod, others: &[Policy]) {
     pod.wait_ready();
     let state = pod.evaluator_state().expect("answers");
@@ -32,7 +32,7 @@ fn assert_opens_with(pod: &Pod, others: &[Policy]) {
 #[test]
 fn fault_z09_a_fresh_pod_beside_500_slow_modules_of_one_namespace() {
     let _alone = heavy();
-    // One host for everybody, as a registry mostly is.
+    // One host for all policies, as a registry mostly is.
     let source = Source::https();
     source.otherwise(|asked| match asked.path.strip_prefix("/denies/") {
         Some(text) => Reply::ok(guest_with("deny_text", text.as_bytes())),

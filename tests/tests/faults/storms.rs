@@ -8,7 +8,7 @@ use serde_json::json;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// The most of these moments that lie within a second.
+/// The largest number of these moments within one second.
 fn most_a_second(moments: &[Instant]) -> usize {
     let within =
         |from: &Instant| moments.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(1)).count();
@@ -80,7 +80,7 @@ fn fault_l05_registry_that_asks_for_time() {
     canary.finish(&pod);
 }
 
-/// Slow and not too slow: the state and the log tell how far a download is.
+/// Slow, but not too slow: the state and the log say how far the download is.
 #[test]
 fn fault_l03_a_slow_download_tells_how_far_it_is() {
     let source = Source::https();

@@ -1,4 +1,4 @@
-//! Section 4: `sources.yml` with real servers: who is not checked, whose authorities count, proxies, and what is allowed.
+//! Section 4: `sources.yml` with real servers: hosts that are not checked, authorities of hosts, proxies, and what is allowed.
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
@@ -56,7 +56,7 @@ fn fault_l16_authorities_of_one_host_count_for_that_host_only() {
     write_sources(&folder, authorities(&other.pem));
     folder.put(&Policy::cluster("remote").module(&first.module("policies/a:v1")));
     folder.put(&Policy::cluster("second").module(&second.module("policies/a:v1")));
-    // The second's certificate is good for everybody else: its own list is in the place of that.
+    // The second server's certificate would be good elsewhere: its own list of authorities replaces the usual ones.
     let pod = pod_with(&folder).loader("--source-ca", second.ca_file()).start();
     let canary = Canary::on(&pod);
 
@@ -139,7 +139,7 @@ fn fault_l23_sources_that_are_not_on_the_list() {
     let canary = Canary::on(&pod);
     pod.assert_recovered(REMOTE, 1);
 
-    // The bytes are on the volume: that lets nobody past the list.
+    // That the bytes are on the volume lets no policy past the list.
     let refused = [
         ("tag", registry.module("elsewhere/a:v1")),
         ("pinned", registry.module(&format!("elsewhere/a@{manifest}"))),

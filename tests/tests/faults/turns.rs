@@ -1,4 +1,4 @@
-//! Mutating members of a match group, which are asked in turn.
+//! Mutating members of a match group, which are called one after the other.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Section 14: what one policy says and does costs nobody else anything.
+//! Section 14: what one policy returns and does costs the other policies nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const DENIES: &str = "cluster/denies";
 const MILLION: usize = 1_000_000;
 
-/// A guest that calls its host for ever ends with its time where it reads the replies, and sooner where it does not.
+/// A guest that calls its host for ever is stopped at its deadline if it reads the replies, and sooner if it does not.
 #[test]
 fn fault_z04_refused_calls_without_end() {
     let _alone = heavy();
@@ -42,19 +42,19 @@ fn fault_z04_refused_calls_without_end() {
     canary.finish(&pod);
 }
 
-/// A pod with a list of so many elements where no schema looks.
+/// A pod with a list of so many elements in a field that no schema has.
 fn with_list(elements: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
            "list": vec![0; elements]})
 }
 
-/// A policy that makes this of every object.
+/// A policy that replaces every object with this one.
 fn making(name: &str, object: &Value) -> Policy {
     let answer = json!({"accepted": true, "mutated_object": object}).to_string();
     Policy::cluster(name).answering("answer", answer).mutating().timeout(20)
 }
 
-/// The middle of so many calls of a policy, one after the other.
+/// The median time of so many calls of a policy, one after the other.
 fn median(pod: &Pod, id: &str, calls: usize) -> Duration {
     let client = pod.new_client();
     let mut times: Vec<_> = (0..calls).map(|_| client.ask(id, &Review::small_pod()).elapsed).collect();
@@ -102,14 +102,14 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
         callers.join().expect("every answer is right");
         during.into_iter().max().unwrap_or_default()
     });
-    // On a machine that is busy with this test's own client as well; a lane that is held would answer after seconds.
+    // The machine is busy with this test's own client as well; a blocked lane would answer after seconds.
     assert!(during < 20 * before + Duration::from_millis(200), "{before:?} became {during:?}");
     let after = pod.evaluator().usage();
     assert!(after.peak < memory.peak + (256 << 20), "{memory} became {after}");
     canary.finish(&pod);
 }
 
-/// What a member makes of the object is made in its own time; the next one sees it, and has its own.
+/// A member's change of the object is processed in that member's time; the next member sees it, and has its own time.
 #[test]
 fn fault_z06_a_large_mutation_is_its_members_own_business() {
     let _alone = heavy();
@@ -146,7 +146,7 @@ fn names(verdict: &Verdict, warning: &str, id: &str) -> bool {
     verdict.warnings.iter().any(|text| text.contains(warning) && text.contains(id))
 }
 
-/// The program panics over these policies: while it asks them, or over what they said.
+/// The program panics over these policies: while it calls them, or while it processes their replies.
 fn panics(policies: &[&Policy]) -> String {
     let points = ["asking", "concluding"].iter().cycle().zip(policies);
     points.map(|(point, policy)| format!("evaluator.{point}/{}=panic", policy.id())).collect::<Vec<_>>().join(";")
@@ -229,7 +229,7 @@ fn fault_z20_the_others_of_a_small_group_are_heard() {
     canary.finish(&pod);
 }
 
-/// What is large in a reply is decoded in its policy's time too: nobody waits for a flood of warnings.
+/// Large parts of a reply are decoded in its policy's time too: no other policy waits for a flood of warnings.
 #[test]
 fn fault_z20_a_reply_of_many_small_parts_takes_no_memory() {
     let _alone = heavy();

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const VICTIM: &str = "cluster/victim";
 
-/// A policy beside the canary, of which something is broken.
+/// A policy beside the canary, some part of which is broken.
 fn folder() -> Folder {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("victim").denying("generation 1"));
@@ -158,7 +158,7 @@ fn fault_v09_artifact_changes_after_it_was_loaded() {
             let before = canary.answers();
             eventually("answers meanwhile", || (canary.answers() > before + 20).then_some(()));
         };
-        // In place, so that a map of the file would change.
+        // In place, so that a mapping of the file would change.
         fs::write(&artifact, vec![0xcc; size]).expect("overwrites");
         some_answers();
         fs::File::options().write(true).open(&artifact).and_then(|file| file.set_len(0)).expect("truncates");
@@ -175,7 +175,7 @@ fn fault_v09_artifact_changes_after_it_was_loaded() {
     canary.finish(&pod);
 }
 
-/// Sets a flag when it goes, so that callers end also when the test fails.
+/// Sets a flag when it is dropped, so that callers end even if the test fails.
 struct StopOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

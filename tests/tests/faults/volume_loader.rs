@@ -70,7 +70,7 @@ fn fault_v02_volume_turns_read_only() {
         let failure = pod.loader_state()?.volume_failure?;
         (failure.reason == Reason::VolumeReadOnly).then_some(())
     });
-    // The manifest cannot tell, so the evaluator knows of one generation only; the status comes from both programs.
+    // The manifest does not say so, so the evaluator knows only one generation; the status comes from both programs.
     pod.wait_condition(UPDATED, "Ready", "False", "ServingPrevious");
     pod.wait_condition(UPDATED, "Degraded", "True", "VolumeReadOnly");
     assert_eq!(pod.ask(UPDATED, &Review::pod()).verdict().message, "generation one");
@@ -82,8 +82,8 @@ fn fault_v02_volume_turns_read_only() {
     canary.finish(&pod);
 }
 
-/// The loader is killed at a fail point while it publishes generation 2 of a policy; then it comes back without.
-/// Gives how often the module was fetched.
+/// The loader is killed at a fail point while it publishes generation 2 of a policy; then it comes back without. Returns how often the
+/// module was fetched.
 fn killed_at(point: &str, while_down: impl FnOnce(&Pod)) -> usize {
     let source = Source::https();
     // Compiling it takes a moment, as with most modules.
@@ -124,7 +124,7 @@ fn fault_v04_loader_killed_between_artifact_and_manifest() {
         assert_eq!(others, 1, "the new artifact is there and nobody names it");
     });
     assert_eq!(fetched, 1, "the module is not fetched again");
-    // Here even what the address was pinned to is lost.
+    // Here even the digest that the address was pinned to is lost.
     killed_at("loader.before_manifest_rename", |_| ());
 }
 
@@ -140,7 +140,7 @@ fn fault_v18_ten_thousand_old_artifacts() {
         let digest = Digest::of(format!("old module {number}").as_bytes()).hex();
         fs::write(volume.artifacts_folder().join(format!("{digest}-{key}")), b"old").expect("writes");
     }
-    // An edit is what a loader prunes after, if not at its start.
+    // A loader prunes at its start and after an edit.
     pod.loader().restart_with(None);
     folder.put(&Policy::cluster("new").guest("always_deny"));
     pod.assert_recovered("cluster/new", 1);

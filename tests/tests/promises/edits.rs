@@ -18,7 +18,7 @@ fn misses(label: &str) -> impl Fn(&Verdict) -> bool {
     move |verdict| !verdict.allowed && verdict.message == text
 }
 
-/// What a person finds in the status file.
+/// What a user finds in the status file.
 fn condition(pod: &Pod, kind: &str) -> Value {
     let status = pod.status(LABELS).expect("there is a status");
     let conditions = status["status"]["conditions"].as_array().cloned().unwrap_or_default();

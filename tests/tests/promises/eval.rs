@@ -87,7 +87,7 @@ fn promise_eval_says_when_it_could_not_judge() {
 struct Question {
     manifest: PathBuf,
     request: PathBuf,
-    /// What the module file is when it is asked.
+    /// What the module file contains at the time of the call.
     module: Option<(PathBuf, Vec<u8>)>,
     status: i32,
     words: &'static str,
@@ -161,7 +161,7 @@ fn keep_busy<'scope>(scope: &'scope thread::Scope<'scope, '_>, threads: usize, s
     }
 }
 
-/// Whatever was asked before or is asked beside it, and however busy the machine is.
+/// Whatever ran before it or runs beside it, and however busy the machine is.
 #[test]
 fn promise_eval_answers_with_what_is_asked_for_500_times() {
     const BUSY: usize = 6;
@@ -211,7 +211,7 @@ fn promise_eval_compiles_a_module_once() {
     let extensions: Vec<_> = files.iter().filter_map(|file| file.extension()?.to_str()).collect();
     assert_eq!(extensions, ["cwasm", "json"], "machine code, its record, and nothing of policies: {files:?}");
 
-    // What is no longer what it was is made again.
+    // A cached file that was changed is made again.
     for spoil in [|file: &Path| fs::write(file, "spoilt"), |file: &Path| fs::remove_file(file)] {
         for file in &files {
             spoil(file).expect("it is ours");
@@ -222,7 +222,7 @@ fn promise_eval_compiles_a_module_once() {
     }
 }
 
-/// Somebody ends it in the middle, again and again; the next one answers.
+/// The command is killed in the middle, again and again; the next one answers.
 #[test]
 fn promise_an_eval_that_was_killed_leaves_nothing_to_the_next() {
     let folder = Folder::empty();
@@ -237,7 +237,7 @@ fn promise_an_eval_that_was_killed_leaves_nothing_to_the_next() {
     }
 }
 
-/// Without a place of its own it answers all the same.
+/// Without a cache folder it answers all the same.
 #[test]
 fn promise_eval_needs_no_cache() {
     let folder = Folder::empty();

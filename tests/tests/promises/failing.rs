@@ -1,5 +1,5 @@
-//! A policy that is loaded and has no verdict for many of its requests: one event says so, with the reason, and its conditions
-//! go on telling what is loaded.
+//! A policy that is loaded and gives no verdict for many of its requests: one event says so, with the reason, while its conditions still
+//! say what is loaded.
 
 use std::fs;
 use std::thread;

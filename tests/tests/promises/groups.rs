@@ -48,14 +48,14 @@ fn promise_five_denials_in_one_message() {
     for (cause, (policy, _)) in causes.iter().zip(&members) {
         assert_eq!(cause["field"], policy.id(), "{verdict:?}");
     }
-    // The member's own words are not lost behind its custom message.
+    // The member's own message is not lost behind its custom one.
     assert_eq!(causes[3]["message"], "missing labels: cost-center", "{verdict:?}");
     assert_eq!(verdict.warnings, ["policy cluster/g-trial: denied by always_deny"]);
     for name in ["a-no-privileged", "e-freeze", "f-team"] {
         assert_eq!(verdict.annotations[&format!("cluster.{name}.generation")], "1", "{verdict:?}");
     }
 
-    // Each of them is also there for itself.
+    // Each of them can also be called by itself.
     let verdict = pod.ask("cluster/b-owner", &Review::pod()).verdict();
     assert_eq!(verdict.message, "missing labels: owner");
     // One member mended is one reason less, with no change of any webhook.

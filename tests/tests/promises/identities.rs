@@ -1,4 +1,4 @@
-//! Who signed a module, for a person who wants to know before he trusts it.
+//! Who signed a module, for people who want to know before they trust it.
 
 use std::fs;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use portcullis_tests::{Folder, Pod, Policy, Program, Review};
 use serde_json::Value;
 
-/// A metric as `docs/metrics.md` tells of it.
+/// A metric as `docs/metrics.md` describes it.
 #[derive(Debug, PartialEq)]
 struct Metric {
     /// counter, gauge or histogram.
@@ -32,7 +32,7 @@ fn is_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Those of the page.
+/// The metrics of the page.
 fn documented() -> BTreeMap<String, Metric> {
     let page = read("docs/metrics.md");
     let words =

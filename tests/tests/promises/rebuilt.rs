@@ -1,4 +1,4 @@
-//! A module file that is built again behind a manifest that stays as it is: taken as a changed manifest is.
+//! A module file that is rebuilt while its manifest stays the same takes effect like a changed manifest.
 
 use std::fs;
 use std::io::Write as _;

@@ -56,7 +56,7 @@ fn promise_a_pushed_module_is_active_and_stays_what_it_was_when_its_tag_moves() 
         assert_eq!(resolved(&pod, REMOTE), digest.to_string());
     }
     registry.push("policies/no-privileged:v1", &Reply::module_bytes("what the tag is now"));
-    // A new pod, which has to fetch it: of the old one's volume only the record is left.
+    // A new pod, which has to fetch it: only the record is left of the old one's volume.
     for name in ["volume/modules", "volume/artifacts", "private"] {
         empty(&folder.path(name));
     }

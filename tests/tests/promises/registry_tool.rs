@@ -85,7 +85,7 @@ fn promise_the_manifest_that_inspect_prints_is_served_as_printed() {
         printed(&registry, &["push", &file, &image]);
         let manifest = printed(&registry, &["inspect", &image, "--manifest"]);
         assert!(manifest.contains("\n  settings: {}\n") && manifest.contains("# Settings: "), "{manifest}");
-        // The second has to be told what to set; the rest stays as it is.
+        // The second needs settings from its user; the rest stays as it is.
         let manifest = manifest.replace("settings: {}", &format!("settings: {settings}"));
         folder.write(&format!("policies/{name}.yaml"), manifest);
     }
@@ -224,7 +224,7 @@ fn promise_what_cannot_be_done_is_said_with_the_next_step() {
     }
     assert!(!folder.path("x.tar").exists(), "no half archive");
 
-    // Without a login, without the authority, and where nobody speaks TLS.
+    // Without a login, without the authority, and with a server that does not speak TLS.
     let docker = text(&folder.path("docker"));
     fs::create_dir(&docker).expect("a folder");
     let ca = registry.ca_file();

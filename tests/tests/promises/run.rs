@@ -108,7 +108,7 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     let table = written(&run(["get", "--dir", &dir_text]));
     assert!(table.contains("required-labels") && table.contains("ServingPrevious"), "{table}");
 
-    // It holds over a restart, also one without a farewell: no program is left behind.
+    // It survives a restart, also after a kill: no program is left behind.
     let programs = children(tool.pid());
     assert!(programs.len() >= 3, "{programs:?}");
     tool.signal(Signal::KILL);
@@ -139,7 +139,7 @@ fn promise_one_command_runs_the_pod_on_a_folder() {
     tool.signal(Signal::INT);
     assert_eq!(tool.wait_for_end(LIMIT).code(), Some(0), "{}", tool.lines().join("\n"));
     eventually("no program to be left", || (!programs.iter().any(is_there)).then_some(()));
-    // What it wrote lies in one place, which git does not see.
+    // All that it wrote is in one folder, which git ignores.
     for name in ["volume/manifest.json", "status", "logs", "tls/ca.crt", ".gitignore"] {
         assert!(dir.join(".portcullis").join(name).exists(), "no {name}");
     }

@@ -1,4 +1,4 @@
-//! How each fault is made.
+//! How each fault is caused.
 
 use std::thread;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) const ODD_TIMEOUT: u32 = 29;
 pub(super) const ODD_SUMMARY: &str = "99/99";
 
 impl Stand {
-    /// Lets a fault happen now. An API server that is just away leaves undone what is to be done through it.
+    /// Causes a fault now. An API server that is just away leaves undone what is to be done through it.
     pub(super) fn perform(&mut self, fault: &Fault) {
         match fault {
             Fault::KillContainer { program, replica } => {

@@ -122,7 +122,7 @@ impl Stand {
         (asks, self.release.load_of(&self.namespace, resource, &object, per_second))
     }
 
-    /// Lets a fault happen. What it takes away several of was back before.
+    /// Causes a fault. Where it removes one of several, all of them were back before.
     pub(super) fn suffer(&mut self, fault: &Fault) {
         if fault.takes_one_of_several() {
             self.settle();
