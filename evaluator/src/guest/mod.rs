@@ -46,7 +46,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_contract::PolicyId;
-use wasmtime::{Instance, Store, Trap, UpdateDeadline};
+use wasmtime::{Engine, Instance, Store, Trap, UpdateDeadline};
 
 use crate::capability::BrokerLink;
 use crate::fair::claimant::Claimant;
@@ -140,21 +140,21 @@ impl Guest {
     }
 }
 
-/// A store for one call.
+/// A store for one call of a linked module.
 fn store(pre: &wasmtime::InstancePre<Context>, context: Context) -> Store<Context> {
-    let deadline = context.deadline;
-    let mut store = Store::new(pre.module().engine(), context);
-    configure(&mut store, deadline);
-    store
+    store_in(pre.module().engine(), context)
 }
 
-/// Bounds what runs in a store: its growth, and its time until `deadline`.
-fn configure(store: &mut Store<Context>, deadline: Instant) {
+/// A store for one call. What runs in it is bounded in its growth, and in its time by the deadline of the context.
+fn store_in(engine: &Engine, context: Context) -> Store<Context> {
+    let deadline = context.deadline;
+    let mut store = Store::new(engine, context);
     store.limiter_async(|context| &mut context.growth);
     store.set_epoch_deadline(FIRST_YIELD);
     store.epoch_deadline_callback(move |_| {
         if Instant::now() >= deadline { Err(Trap::Interrupt.into()) } else { Ok(UpdateDeadline::Yield(1)) }
     });
+    store
 }
 
 /// A fresh instance; its start function has run.

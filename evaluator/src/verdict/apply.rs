@@ -10,20 +10,40 @@ const MAX_WORK: usize = 200 << 20;
 /// Most bytes that the copies of a patch may have, together: each could double what is there.
 const MAX_COPIED: usize = 2 << 20;
 
+/// Why a patch cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PatchError {
+    /// It is longer than any that a policy needs.
+    #[error("the patch has more than {MAX_OPERATIONS} operations")]
+    TooLong,
+    /// Applying it would take too long.
+    #[error("the patch has too many operations for a value of this size")]
+    TooMuchWork,
+    /// It is not written as RFC 6902 has it.
+    #[error("it is no JSON patch")]
+    Malformed,
+    /// It makes the value too large.
+    #[error("the patch copies more than {MAX_COPIED} bytes")]
+    TooManyCopies,
+    /// It changes what is not there, or one of its tests fails.
+    #[error("the patch does not fit the value")]
+    Mismatch,
+}
+
 /// A value after a patch of RFC 6902.
 ///
 /// # Errors
 /// When the patch does not fit the value, or is too large.
-pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Value, String> {
+pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Value, PatchError> {
     if operations.len() > MAX_OPERATIONS {
-        return Err(format!("the patch has more than {MAX_OPERATIONS} operations"));
+        return Err(PatchError::TooLong);
     }
     let size = serde_json::to_vec(&value).map_or(MAX_WORK, |text| text.len());
     if size.saturating_mul(operations.len()) > MAX_WORK {
-        return Err("the patch has too many operations for a value of this size".to_owned());
+        return Err(PatchError::TooMuchWork);
     }
     let patch: Patch = serde_json::from_value(Value::Array(operations.iter().map(with_pointers).collect()))
-        .map_err(|_| "it is no JSON patch".to_owned())?;
+        .map_err(|_| PatchError::Malformed)?;
     let mut copied = 0;
     for operation in patch.0 {
         if let PatchOperation::Copy(copy) = &operation
@@ -31,10 +51,10 @@ pub(crate) fn apply_patch(mut value: Value, operations: &[Value]) -> Result<Valu
         {
             copied += serde_json::to_vec(source).map_or(MAX_COPIED, |text| text.len());
             if copied > MAX_COPIED {
-                return Err(format!("the patch copies more than {MAX_COPIED} bytes"));
+                return Err(PatchError::TooManyCopies);
             }
         }
-        json_patch::patch(&mut value, &[operation]).map_err(|_| "the patch does not fit the value".to_owned())?;
+        json_patch::patch(&mut value, &[operation]).map_err(|_| PatchError::Mismatch)?;
     }
     Ok(value)
 }

@@ -1,5 +1,7 @@
 //! What a Rego policy concluded (docs/design/policy-abi.md, section 7).
 
+use std::fmt::Display;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_contract::{ExecutionMode, Reason};
@@ -79,7 +81,7 @@ pub(crate) fn verdict(result: &[u8], mode: ExecutionMode, request: &[u8]) -> Res
 
 fn opa(result: &[u8], request: &[u8]) -> Result<Verdict, EvaluationError> {
     let entries: Vec<Entry<OpaResult>> =
-        decode_any(result).map_err(|cause| refused("cannot interpret OPA policy result", &cause))?;
+        decode_any(result).map_err(|cause| refused("cannot interpret OPA policy result", cause))?;
     let Some(Entry { result: OpaResult { response } }) = entries.into_iter().next() else {
         return Err(refused("cannot interpret OPA policy result", "the rule is undefined"));
     };
@@ -102,17 +104,17 @@ fn opa(result: &[u8], request: &[u8]) -> Result<Verdict, EvaluationError> {
 }
 
 fn patched(patch: &str, request: &[u8]) -> Result<Box<RawValue>, EvaluationError> {
-    let odd = |cause: &str| refused("cannot apply the patch of the OPA policy", cause);
-    let patch = STANDARD.decode(patch).map_err(|_| odd("it is no base64"))?;
+    let odd = |cause: &dyn Display| refused("cannot apply the patch of the OPA policy", cause);
+    let patch = STANDARD.decode(patch).map_err(|_| odd(&"it is no base64"))?;
     let patch: Value = decode_any(&patch).map_err(|cause| odd(&cause))?;
-    let subject: Subject = serde_json::from_slice(request).map_err(|_| odd("the request has no object"))?;
+    let subject: Subject = serde_json::from_slice(request).map_err(|_| odd(&"the request has no object"))?;
     let object = apply_patch(subject.object, patch.as_array().map(Vec::as_slice).unwrap_or_default());
-    serde_json::value::to_raw_value(&object.map_err(|cause| odd(&cause))?).map_err(|_| odd("the object is no JSON"))
+    serde_json::value::to_raw_value(&object.map_err(|cause| odd(&cause))?).map_err(|_| odd(&"the object is no JSON"))
 }
 
 fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {
     let entries: Vec<Entry<Vec<Violation>>> =
-        decode_any(result).map_err(|cause| refused("cannot interpret Gatekeeper policy result", &cause))?;
+        decode_any(result).map_err(|cause| refused("cannot interpret Gatekeeper policy result", cause))?;
     let Some(Entry { result: violations }) = entries.into_iter().next() else {
         return Err(refused("cannot interpret Gatekeeper policy result", "the rule is undefined"));
     };
@@ -124,7 +126,7 @@ fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {
     Ok(cleaned(Verdict { accepted, message, code, mutated_object, audit_annotations, warnings }))
 }
 
-fn refused(what: &str, cause: &str) -> EvaluationError {
+fn refused(what: &str, cause: impl Display) -> EvaluationError {
     EvaluationError::new(Reason::ResponseInvalid, format!("internal server error: {what}: {cause}"))
 }
 

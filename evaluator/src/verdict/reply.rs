@@ -12,6 +12,17 @@ const MAX_DEPTH: usize = 128;
 /// Longest denial text, warning or annotation, in bytes.
 const MAX_TEXT: usize = 1024;
 
+/// Why a reply cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DecodeError {
+    /// It is nested too deep.
+    #[error("it is nested deeper than {MAX_DEPTH} levels")]
+    TooDeep,
+    /// It is not JSON, or not of the form that is wanted.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 /// A guest's answer about its settings (docs/design/policy-abi.md, section 4).
 #[derive(Debug, Deserialize)]
 pub(crate) struct SettingsResponse {
@@ -50,21 +61,21 @@ pub(super) fn cleaned(mut verdict: Verdict) -> Verdict {
     verdict
 }
 
-/// Decodes the reply to `validate_settings`; the error says what is wrong with it.
-pub(crate) fn settings(reply: &[u8]) -> Result<SettingsResponse, String> {
+/// Decodes the reply to `validate_settings`.
+pub(crate) fn settings(reply: &[u8]) -> Result<SettingsResponse, DecodeError> {
     decode(reply)
 }
 
-fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
+fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T, DecodeError> {
     decode_any::<Object<T>>(reply).map(|Object(response)| response)
 }
 
 /// Decodes what need not be an object.
-pub(crate) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
+pub(crate) fn decode_any<T: DeserializeOwned>(reply: &[u8]) -> Result<T, DecodeError> {
     if json::is_deeper(reply, MAX_DEPTH) {
-        return Err(format!("it is nested deeper than {MAX_DEPTH} levels"));
+        return Err(DecodeError::TooDeep);
     }
-    serde_json::from_slice(reply).map_err(|error| error.to_string())
+    Ok(serde_json::from_slice(reply)?)
 }
 
 #[cfg(test)]

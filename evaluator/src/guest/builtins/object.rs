@@ -6,7 +6,7 @@ use super::{Arguments, Outcome};
 use crate::verdict::apply_patch;
 
 pub(super) fn patch(arguments: &Arguments) -> Outcome {
-    apply_patch(arguments.value(0)?.clone(), arguments.list(1)?)
+    apply_patch(arguments.value(0)?.clone(), arguments.list(1)?).map_err(|error| error.to_string())
 }
 
 /// Whether all of the second is in the first, at every depth.

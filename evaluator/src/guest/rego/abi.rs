@@ -165,7 +165,8 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     let seed = caller.data_mut().rego.seed.get();
     let done = offload::work(size, move || {
         let values: Result<Vec<Value>, _> = values.iter().map(|text| decode_any(text)).collect();
-        let value = (builtin.run)(&builtins::Arguments::new(values?, seed))?;
+        let values = values.map_err(|error| error.to_string())?;
+        let value = (builtin.run)(&builtins::Arguments::new(values, seed))?;
         serde_json::to_vec(&value).map_err(|error| error.to_string())
     });
     let text = done.await.map_err(failed)?;
