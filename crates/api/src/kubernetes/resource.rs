@@ -12,72 +12,71 @@ use serde_json::Value;
 use super::decode::decode_spec;
 use crate::{API_VERSION, Kind, Metadata, PolicyReference, PolicySpec, PolicyStatus};
 
-/// The `spec` of a [`Policy`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource)]
-#[kube(
-    group = "policies.portcullis.dev",
-    version = "v1alpha1",
-    kind = "Policy",
-    plural = "policies",
-    shortname = "pol",
-    category = "portcullis",
-    namespaced,
-    status = "PolicyStatus",
-    derive = "PartialEq",
-    schema = "manual",
-    selectable = ".spec.policyServer",
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve the newest generation, of those that should."}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why the policy is ready or not."}"#,
-    printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
-    printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"Why the policy is degraded, if it is."}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"How old the policy is."}"#,
-    doc = "A Policy evaluates requests in its own namespace with a WebAssembly module.",
-    crates(kube_core = "::kube_core")
-)]
-#[serde(transparent)]
-pub struct NamespacedSpec(#[serde(deserialize_with = "lenient")] pub PolicySpec);
+/// One of the two kinds, with the type that its `spec` has in a Kubernetes client.
+macro_rules! policy_kind {
+    ($kind:ident: $name:literal, $plural:literal, $short:literal, $spec:ident, $($namespaced:ident,)? $doc:literal) => {
+        #[doc = concat!("The `spec` of a [`", $name, "`].")]
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource)]
+        #[kube(
+            group = "policies.portcullis.dev",
+            version = "v1alpha1",
+            kind = $name,
+            plural = $plural,
+            shortname = $short,
+            category = "portcullis",
+            $($namespaced,)?
+            status = "PolicyStatus",
+            derive = "PartialEq",
+            schema = "manual",
+            selectable = ".spec.policyServer",
+            printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve the newest generation, of those that should."}"#,
+            printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why the policy is ready or not."}"#,
+            printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
+            printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
+            printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"Why the policy is degraded, if it is."}"#,
+            printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"How old the policy is."}"#,
+            doc = $doc,
+            crates(kube_core = "::kube_core")
+        )]
+        #[serde(transparent)]
+        pub struct $spec(#[serde(deserialize_with = "lenient")] pub PolicySpec);
 
-/// The `spec` of a [`ClusterPolicy`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource)]
-#[kube(
-    group = "policies.portcullis.dev",
-    version = "v1alpha1",
-    kind = "ClusterPolicy",
-    plural = "clusterpolicies",
-    shortname = "cpol",
-    category = "portcullis",
-    status = "PolicyStatus",
-    derive = "PartialEq",
-    schema = "manual",
-    selectable = ".spec.policyServer",
-    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.summary","description":"Replicas that serve the newest generation, of those that should."}"#,
-    printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why the policy is ready or not."}"#,
-    printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"What a denial does."}"#,
-    printcolumn = r#"{"name":"Generation","type":"integer","priority":1,"jsonPath":".status.lastServed.generation","description":"The last generation that every replica served."}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Degraded\")].reason","description":"Why the policy is degraded, if it is."}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"How old the policy is."}"#,
-    doc = "A ClusterPolicy evaluates requests wherever its selectors match, with a WebAssembly module.",
-    crates(kube_core = "::kube_core")
-)]
-#[serde(transparent)]
-pub struct ClusterSpec(#[serde(deserialize_with = "lenient")] pub PolicySpec);
+        impl Deref for $spec {
+            type Target = PolicySpec;
 
-impl Deref for NamespacedSpec {
-    type Target = PolicySpec;
+            fn deref(&self) -> &PolicySpec {
+                &self.0
+            }
+        }
 
-    fn deref(&self) -> &PolicySpec {
-        &self.0
-    }
+        impl PolicyResource for $kind {
+            const KIND: Kind = Kind::$kind;
+
+            fn spec(&self) -> &PolicySpec {
+                &self.spec
+            }
+
+            fn status(&self) -> Option<&PolicyStatus> {
+                self.status.as_ref()
+            }
+        }
+
+        impl From<&$kind> for crate::Policy {
+            fn from(policy: &$kind) -> Self {
+                policy.plain()
+            }
+        }
+    };
 }
 
-impl Deref for ClusterSpec {
-    type Target = PolicySpec;
-
-    fn deref(&self) -> &PolicySpec {
-        &self.0
-    }
-}
+policy_kind!(
+    Policy: "Policy", "policies", "pol", NamespacedSpec, namespaced,
+    "A Policy evaluates requests in its own namespace with a WebAssembly module."
+);
+policy_kind!(
+    ClusterPolicy: "ClusterPolicy", "clusterpolicies", "cpol", ClusterSpec,
+    "A ClusterPolicy evaluates requests wherever its selectors match, with a WebAssembly module."
+);
 
 /// Reads a spec as the API server stores it.
 fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicySpec, D::Error> {
@@ -111,42 +110,6 @@ pub trait PolicyResource:
             spec: self.spec().clone(),
             status: self.status().cloned(),
         }
-    }
-}
-
-impl PolicyResource for Policy {
-    const KIND: Kind = Kind::Policy;
-
-    fn spec(&self) -> &PolicySpec {
-        &self.spec
-    }
-
-    fn status(&self) -> Option<&PolicyStatus> {
-        self.status.as_ref()
-    }
-}
-
-impl PolicyResource for ClusterPolicy {
-    const KIND: Kind = Kind::ClusterPolicy;
-
-    fn spec(&self) -> &PolicySpec {
-        &self.spec
-    }
-
-    fn status(&self) -> Option<&PolicyStatus> {
-        self.status.as_ref()
-    }
-}
-
-impl From<&Policy> for crate::Policy {
-    fn from(policy: &Policy) -> Self {
-        policy.plain()
-    }
-}
-
-impl From<&ClusterPolicy> for crate::Policy {
-    fn from(policy: &ClusterPolicy) -> Self {
-        policy.plain()
     }
 }
 
