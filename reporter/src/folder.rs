@@ -128,23 +128,14 @@ fn read(root: &Path, folder: &Path, depth: u32, into: &mut HashMap<PolicyId, Obs
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-    use portcullis_api::{ObservedSpec, PolicyStatus};
-    use portcullis_contract::{FailurePolicy, Mode};
+    use portcullis_api::PolicyStatus;
 
     use super::*;
+    use crate::fixtures::observed;
 
     fn object(id: &str, generation: i64) -> (PolicyId, ObservedPolicy) {
-        let id: PolicyId = id.parse().expect("an id");
-        let spec = ObservedSpec {
-            module: "m.wasm".into(),
-            mode: Mode::Protect,
-            failure_policy: FailurePolicy::Fail,
-            suspend: false,
-        };
         let status = PolicyStatus { observed_generation: generation, ..PolicyStatus::default() };
-        let object = ObservedPolicy::new(&id, "uid", generation, Timestamp::UNIX_EPOCH, spec, status);
-        (id, object)
+        (id.parse().expect("an id"), observed(id, generation, status))
     }
 
     #[test]

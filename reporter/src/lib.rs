@@ -19,6 +19,8 @@ pub mod decide;
 pub mod event;
 pub mod facts;
 mod failing;
+#[cfg(test)]
+mod fixtures;
 pub mod folder;
 pub mod follow;
 pub mod frame;

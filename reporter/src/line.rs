@@ -48,10 +48,11 @@ fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> Stri
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Condition, ObservedSpec, PolicyStatus, Resolved, Truth};
-    use portcullis_contract::{Digest, FailurePolicy, Mode};
+    use portcullis_api::{Condition, PolicyStatus, Resolved, Truth};
+    use portcullis_contract::Digest;
 
     use super::*;
+    use crate::fixtures::observed;
 
     fn object(generation: i64, word: &str, degraded: &str) -> ObservedPolicy {
         let condition = |r#type, reason: &str, message: &str| Condition {
@@ -70,13 +71,7 @@ mod tests {
             ],
             ..PolicyStatus::default()
         };
-        let spec = ObservedSpec {
-            module: "m.wasm".into(),
-            mode: Mode::Protect,
-            failure_policy: FailurePolicy::Fail,
-            suspend: false,
-        };
-        ObservedPolicy::new(&id(), "uid", generation, Timestamp::UNIX_EPOCH, spec, status)
+        observed("cluster/a", generation, status)
     }
 
     fn id() -> PolicyId {

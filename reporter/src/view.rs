@@ -109,28 +109,12 @@ fn merged(last: Option<LoaderState>, mut next: LoaderState) -> LoaderState {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use portcullis_contract::{FailurePolicy, LoaderPolicy, Mode, Phase};
 
     use super::*;
+    use crate::fixtures::published;
 
     fn loader(complete: bool, names: &[&str]) -> Update {
-        let policy = |name: &&str| LoaderPolicy {
-            id: format!("cluster/{name}").parse().expect("an id"),
-            uid: (*name).to_owned(),
-            generation: 1,
-            mode: Mode::Protect,
-            failure_policy: FailurePolicy::Fail,
-            suspend: false,
-            enforced: true,
-            module: String::new(),
-            digest: None,
-            phase: Phase::Published,
-            activity: None,
-            failure: None,
-            last_good: None,
-            created: Timestamp::UNIX_EPOCH,
-        };
-        let policies = names.iter().map(policy).collect();
+        let policies = names.iter().map(|name| published(&format!("cluster/{name}"), name)).collect();
         Update::Loader(Box::new(LoaderState { complete, policies, ..LoaderState::default() }))
     }
 

@@ -1,7 +1,8 @@
-use portcullis_api::{Condition, ObservedSpec, PolicyStatus, Resolved, Truth};
-use portcullis_contract::{Digest, FailurePolicy, LoaderPolicy, Mode};
+use portcullis_api::{Condition, PolicyStatus, Resolved, Truth};
+use portcullis_contract::{Digest, LoaderPolicy};
 
 use super::*;
+use crate::fixtures::{observed, published};
 
 const WIDE: Size = Size { width: 100, height: 40 };
 
@@ -10,7 +11,6 @@ fn now() -> Timestamp {
 }
 
 fn object(id: &str, word: &str, failure: Option<(&str, &str)>) -> (PolicyId, ObservedPolicy) {
-    let id: PolicyId = id.parse().expect("an id");
     let condition = |r#type, status, reason: &str, message: &str| Condition {
         r#type,
         status,
@@ -30,33 +30,12 @@ fn object(id: &str, word: &str, failure: Option<(&str, &str)>) -> (PolicyId, Obs
         summary: "0/1".into(),
         ..PolicyStatus::default()
     };
-    let spec = ObservedSpec {
-        module: "m.wasm".into(),
-        mode: Mode::Protect,
-        failure_policy: FailurePolicy::Fail,
-        suspend: false,
-    };
-    let object = ObservedPolicy::new(&id, "uid", 2, Timestamp::UNIX_EPOCH, spec, status);
-    (id, object)
+    (id.parse().expect("an id"), observed(id, 2, status))
 }
 
 fn loading(id: &str, phase: Phase, bytes: u64, total: Option<u64>) -> LoaderState {
-    let policy = LoaderPolicy {
-        id: id.parse().expect("an id"),
-        uid: "uid".into(),
-        generation: 1,
-        mode: Mode::Protect,
-        failure_policy: FailurePolicy::Fail,
-        suspend: false,
-        enforced: true,
-        module: String::new(),
-        digest: None,
-        phase,
-        activity: Some(Activity { bytes, total, since: Timestamp::from_second(86).expect("a time") }),
-        failure: None,
-        last_good: None,
-        created: Timestamp::UNIX_EPOCH,
-    };
+    let activity = Some(Activity { bytes, total, since: Timestamp::from_second(86).expect("a time") });
+    let policy = LoaderPolicy { phase, activity, ..published(id, "uid") };
     LoaderState { policies: vec![policy], ..LoaderState::default() }
 }
 

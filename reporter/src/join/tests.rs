@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
-use portcullis_contract::{Current, Deviation, FailurePolicy, Mode};
+use portcullis_contract::{Current, Deviation};
 
 use super::*;
+use crate::fixtures::published;
 
 const UID: &str = "9b2c41d2-a1f0-5e17-8000-000000000001";
 
@@ -20,21 +21,14 @@ fn failure(generation: i64, reason: Reason) -> Failure {
 
 /// The policy `cluster/a`, whose newest generation is 2.
 fn policy(phase: Phase, failure: Option<Failure>) -> LoaderPolicy {
+    let created = time(10);
     LoaderPolicy {
-        id: id(),
-        uid: UID.into(),
         generation: 2,
-        mode: Mode::Protect,
-        failure_policy: FailurePolicy::Fail,
-        suspend: false,
-        enforced: true,
         module: "modules/a.wasm".into(),
-        digest: None,
         phase,
-        activity: None,
         failure,
-        last_good: None,
-        created: time(10),
+        created,
+        ..published("cluster/a", UID)
     }
 }
 

@@ -1,0 +1,36 @@
+//! What the tests of several files begin with.
+
+use jiff::Timestamp;
+use portcullis_api::{ObservedPolicy, ObservedSpec, PolicyStatus};
+use portcullis_contract::{FailurePolicy, LoaderPolicy, Mode, Phase};
+
+/// Generation 1 of a policy, which the loader has published.
+pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
+    LoaderPolicy {
+        id: id.parse().expect("an id"),
+        uid: uid.to_owned(),
+        generation: 1,
+        mode: Mode::Protect,
+        failure_policy: FailurePolicy::Fail,
+        suspend: false,
+        enforced: true,
+        module: String::new(),
+        digest: None,
+        phase: Phase::Published,
+        activity: None,
+        failure: None,
+        last_good: None,
+        created: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// A policy with this status.
+pub(crate) fn observed(id: &str, generation: i64, status: PolicyStatus) -> ObservedPolicy {
+    let spec = ObservedSpec {
+        module: "m.wasm".into(),
+        mode: Mode::Protect,
+        failure_policy: FailurePolicy::Fail,
+        suspend: false,
+    };
+    ObservedPolicy::new(&id.parse().expect("an id"), "uid", generation, Timestamp::UNIX_EPOCH, spec, status)
+}
