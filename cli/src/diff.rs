@@ -85,8 +85,8 @@ fn choose(item: &Item, from: Option<i64>, to: Option<i64>) -> Result<[i64; 2], D
 }
 
 /// A spec as YAML, its fields in alphabetical order, as the order of two writers may differ.
-fn text(spec: &Value) -> Result<String, serde_yaml_ng::Error> {
-    serde_yaml_ng::to_string(&sorted(spec))
+fn text(spec: &Value) -> Result<String, portcullis_yaml::WriteError> {
+    portcullis_yaml::write(&sorted(spec))
 }
 
 fn sorted(value: &Value) -> Value {
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn fields_are_compared_and_not_their_order() {
         let old = text(&json!({"mode": "warn", "settings": {"b": 1, "a": ["x"]}})).expect("YAML");
-        let new = text(&json!({"settings": {"a": ["y"], "b": 1}, "mode": "warn"})).expect("YAML");
+        let new = text(&json!({"settings": {"a": ["z"], "b": 1}, "mode": "warn"})).expect("YAML");
         let id = "cluster/labels".parse().expect("an id");
         assert_eq!(
             unified(&id, [3, 4], [&old, &new]),
@@ -143,7 +143,7 @@ mod tests {
  settings:
    a:
 -  - x
-+  - y
++  - z
    b: 1
 "
         );

@@ -19,7 +19,7 @@ pub fn get(items: &[Item], single: bool, form: OutputForm, now: Timestamp) -> an
         OutputForm::Wide => Ok(table(items, true, now)),
         OutputForm::Name => Ok(items.iter().map(|item| format!("{}\n", item.id)).collect()),
         OutputForm::Json => Ok(serde_json::to_string_pretty(&objects(items, single))? + "\n"),
-        OutputForm::Yaml => Ok(serde_yaml_ng::to_string(&objects(items, single))?),
+        OutputForm::Yaml => Ok(portcullis_yaml::write(&objects(items, single))?),
     }
 }
 

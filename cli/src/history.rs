@@ -38,7 +38,7 @@ pub fn history(item: &Item, form: OutputForm, now: Timestamp) -> anyhow::Result<
     match form {
         OutputForm::Name => Ok(history.iter().map(|entry| format!("{}\n", entry.generation)).collect()),
         OutputForm::Json => Ok(serde_json::to_string_pretty(&object(item))? + "\n"),
-        OutputForm::Yaml => Ok(serde_yaml_ng::to_string(&object(item))?),
+        OutputForm::Yaml => Ok(portcullis_yaml::write(&object(item))?),
         OutputForm::Wide | OutputForm::Table => {
             let mut rows = rows(&history, now);
             rows[0] = rows[0].clone().map(|title| title.to_uppercase());

@@ -151,7 +151,7 @@ fn read(root: &Path, folder: &Path, depth: u32, into: &mut Vec<(PolicyId, Observ
             continue;
         }
         let Ok(bytes) = files::read_regular(&path, LARGEST) else { continue };
-        let Ok(object) = serde_yaml_ng::from_slice::<ObservedPolicy>(&bytes) else { continue };
+        let Ok(object) = portcullis_yaml::read::<ObservedPolicy>(&bytes) else { continue };
         let Ok(id) = object.id() else { continue };
         if ObservedPolicy::path(root, &id) == path {
             *newest = (*newest).max(modified(&path).unwrap_or(SystemTime::UNIX_EPOCH));

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::go::GoProgram;
@@ -98,8 +97,7 @@ impl Helm {
 /// # Panics
 /// When it is not YAML.
 pub fn objects_of(text: &str) -> Vec<Value> {
-    let read = |one| Value::deserialize(one).unwrap_or_else(|error| panic!("no YAML: {error}"));
-    serde_yaml_ng::Deserializer::from_str(text).map(read).filter(|object| !object.is_null()).collect()
+    portcullis_yaml::read_documents(text).unwrap_or_else(|error| panic!("no YAML: {error}"))
 }
 
 fn program() -> GoProgram {

@@ -61,7 +61,7 @@ pub(crate) fn render(
         "users": [{ "name": "user", "user": credentials.user() }],
         "current-context": name(current),
     });
-    serde_yaml_ng::to_string(&config).expect("strings and lists are YAML")
+    portcullis_yaml::write(&config).expect("strings and lists are YAML")
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     fn each_api_server_has_a_context() {
         let servers = [(1, "198.18.0.1:6443".parse().unwrap()), (2, "198.18.0.2:6443".parse().unwrap())];
         let text = render("CA", &servers, 2, Credentials::Token("secret"));
-        let config: Value = serde_yaml_ng::from_str(&text).unwrap();
+        let config: Value = portcullis_yaml::read(&text).unwrap();
         assert_eq!(config["current-context"], "api-server-2");
         assert_eq!(config["contexts"][1]["context"], json!({ "cluster": "api-server-2", "user": "user" }));
         let second = json!({ "server": "https://198.18.0.2:6443", "certificate-authority-data": "Q0E=" });

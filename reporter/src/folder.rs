@@ -53,8 +53,8 @@ impl StatusFolder {
             return Ok(false);
         }
         let path = ObservedPolicy::path(&self.root, id);
-        let invalid = |error: serde_yaml_ng::Error| io::Error::new(io::ErrorKind::InvalidData, error);
-        let text = serde_yaml_ng::to_string(object).map_err(invalid).map_err(FileError::new("encode", &path))?;
+        let invalid = |error: portcullis_yaml::WriteError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let text = portcullis_yaml::write(object).map_err(invalid).map_err(FileError::new("encode", &path))?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(FileError::new("make the folder", parent))?;
         }
@@ -117,7 +117,7 @@ fn read(root: &Path, folder: &Path, depth: u32, into: &mut HashMap<PolicyId, Obs
             continue;
         }
         let Ok(bytes) = files::read_regular(&path, LARGEST) else { continue };
-        let object = serde_yaml_ng::from_slice::<ObservedPolicy>(&bytes).ok();
+        let object = portcullis_yaml::read::<ObservedPolicy>(&bytes).ok();
         // A file that lies where its own id does not lead is none of ours.
         let named = object.and_then(|object| Some((object.id().ok()?, object)));
         if let Some((id, object)) = named.filter(|(id, _)| ObservedPolicy::path(root, id) == path) {
@@ -167,7 +167,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         fs::write(root.path().join("noise.yaml"), "{{{").expect("writes");
         let (_, object) = object("cluster/a", 1);
-        let text = serde_yaml_ng::to_string(&object).expect("encodes");
+        let text = portcullis_yaml::write(&object).expect("encodes");
         fs::write(root.path().join("elsewhere.yaml"), text).expect("writes");
         assert!(StatusFolder::open(root.path()).expect("opens").ids().is_empty());
     }

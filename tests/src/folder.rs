@@ -61,7 +61,7 @@ impl Folder {
                 self.write(&format!("policies/{file}"), bytes);
             }
         }
-        let text = serde_yaml_ng::to_string(policy.json()).expect("a manifest is YAML");
+        let text = portcullis_yaml::write(policy.json()).expect("a manifest is YAML");
         self.write(&format!("policies/{}", manifest_file(policy)), text.as_bytes());
     }
 

@@ -236,7 +236,7 @@ impl Pod {
 
 /// The document of a status file, if it is that of policy `id`.
 fn status_of(path: &Path, id: &str) -> Option<Value> {
-    let document: Value = serde_yaml_ng::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let document: Value = portcullis_yaml::read(&fs::read_to_string(path).ok()?).ok()?;
     let metadata = &document["metadata"];
     let name = metadata["name"].as_str()?;
     let found = match metadata["namespace"].as_str() {

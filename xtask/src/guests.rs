@@ -267,7 +267,7 @@ fn metadata_section(guest: &Guest) -> Result<Vec<u8>> {
     let path = root().join("guests").join(guest.name).join("metadata.yml");
     let text = fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
     let metadata: serde_json::Value =
-        serde_yaml_ng::from_str(&text).with_context(|| format!("failed to parse {}", path.display()))?;
+        serde_saphyr::from_str(&text).with_context(|| format!("failed to parse {}", path.display()))?;
     let mut section = Vec::new();
     CustomSection { name: METADATA_SECTION.into(), data: serde_json::to_vec(&metadata)?.into() }
         .append_to(&mut section);

@@ -5,21 +5,17 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, Policy};
 use portcullis_contract::{Mode, PolicyId, RuleWithOperations};
-use serde::Deserialize as _;
-use serde_yaml_ng::{Mapping, Value};
+use serde_json::Value;
 
 use super::request::{Asked, Review};
-
-/// Most documents that a manifest may have.
-const MOST: usize = 1000;
 
 /// The chosen policy.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) id: PolicyId,
-    /// The manifest to load: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
+    /// The manifest to load, as JSON: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
     /// word when it cannot judge, which distinguishes that from a denial.
-    pub(super) yaml: String,
+    pub(super) manifest: String,
     pub(super) mode: Mode,
     suspended: bool,
     rules: Vec<RuleWithOperations>,
@@ -29,9 +25,8 @@ impl Chosen {
     /// The policy `wanted` of a manifest in `folder`, or its only one.
     pub(super) fn from(text: &[u8], folder: &Path, wanted: Option<&str>) -> anyhow::Result<Self> {
         let mut found: Vec<(String, Value)> = Vec::new();
-        for (index, document) in serde_yaml_ng::Deserializer::from_slice(text).enumerate() {
-            ensure!(index < MOST, "it has more than {MOST} documents");
-            let document = Value::deserialize(document).context("failed to decode it as YAML or JSON")?;
+        let documents = portcullis_yaml::read_documents(text);
+        for document in documents.context("failed to decode it as YAML or JSON")? {
             if matches!(document["kind"].as_str(), Some("Policy" | "ClusterPolicy")) {
                 let name = document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 found.push((name, document));
@@ -52,25 +47,23 @@ impl Chosen {
     }
 
     fn of(mut document: Value, folder: &Path) -> anyhow::Result<Self> {
-        let policy: Policy = serde_yaml_ng::from_value(document.clone())?;
+        let policy: Policy = serde_json::from_value(document.clone())?;
         let id = policy.check()?;
-        let spec = document.get_mut("spec").and_then(Value::as_mapping_mut);
+        let spec = document.get_mut("spec").and_then(Value::as_object_mut);
         let spec = spec.context("spec: want a mapping")?;
-        let mut set = |name: &str, value: Value| spec.insert(Value::from(name), value);
+        let mut set = |name: &str, value: Value| spec.insert(name.to_owned(), value);
         if let Some(path) = policy.spec.module.as_deref().and_then(|module| absolute(module, folder)) {
             set("module", Value::from(path));
         }
         set("suspend", Value::from(false));
         set("failurePolicy", Value::from("Ignore"));
         // What a cluster added says nothing about the policy, and a time there would be taken for its own.
-        if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_mapping_mut) {
-            let kept =
-                |metadata: &Mapping, name: &str| metadata.get(name).map(|value| (Value::from(name), value.clone()));
-            *metadata = ["name", "namespace"].iter().filter_map(|name| kept(metadata, name)).collect();
+        if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|name, _| ["name", "namespace"].contains(&name.as_str()));
         }
         Ok(Self {
             id,
-            yaml: serde_yaml_ng::to_string(&document)?,
+            manifest: document.to_string(),
             mode: policy.spec.mode,
             suspended: policy.spec.suspend,
             rules: policy.spec.rules,
@@ -166,13 +159,13 @@ spec:
     fn a_policy_is_made_ready_and_its_settings_stay() {
         let chosen = chosen(Some("a")).expect("is there");
         assert_eq!((chosen.id.as_str(), chosen.mode), ("cluster/a", Mode::Monitor));
-        let document: Value = serde_yaml_ng::from_str(&chosen.yaml).expect("YAML");
+        let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
         assert_eq!(document["spec"]["module"].as_str(), Some("/home/me/modules/a.wasm"));
         assert_eq!(document["spec"]["suspend"].as_bool(), Some(false));
         assert_eq!(document["spec"]["failurePolicy"].as_str(), Some("Ignore"));
         assert_eq!(document["spec"]["settings"]["large"].as_u64(), Some(9_007_199_254_740_993));
         assert!(document["spec"]["settings"].get("empty").is_some_and(Value::is_null));
-        assert_eq!(document["metadata"].as_mapping().map(Mapping::len), Some(1));
+        assert_eq!(document["metadata"].as_object().map(serde_json::Map::len), Some(1));
     }
 
     #[test]

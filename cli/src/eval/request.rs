@@ -1,7 +1,7 @@
 //! The request to judge: an AdmissionReview, made from whatever the user has. Pure.
 
 use anyhow::{Context as _, bail, ensure};
-use serde::Deserialize;
+
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -72,12 +72,11 @@ impl Review {
 }
 
 fn yaml(text: &[u8], json_error: &serde_json::Error) -> anyhow::Result<Value> {
-    let mut documents = serde_yaml_ng::Deserializer::from_slice(text);
     let wrong = || format!("it is neither JSON ({json_error}) nor YAML");
-    let first = documents.next().with_context(wrong)?;
-    let value = Value::deserialize(first).with_context(wrong)?;
+    let mut documents = portcullis_yaml::read_documents(text).with_context(wrong)?;
+    ensure!(documents.len() <= 1, "it has several documents; judge one at a time");
+    let value = documents.pop().unwrap_or_default();
     ensure!(value.is_object(), "it is neither JSON ({json_error}) nor a YAML mapping");
-    ensure!(documents.next().is_none(), "it has several documents; judge one at a time");
     Ok(value)
 }
 

@@ -60,7 +60,7 @@ impl Session {
         let folder = tempfile::tempdir().context("failed to make a folder")?;
         let policies = folder.path().join("policies");
         fs::create_dir(&policies)?;
-        fs::write(policies.join("policy.yaml"), &chosen.yaml)?;
+        fs::write(policies.join("policy.json"), &chosen.manifest)?;
         let volume = folder.path().join("volume");
         fs::create_dir_all(artifacts(&folder))?;
         let cache = Cache::open().map(|cache| {

@@ -41,7 +41,7 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     let told = ["url", "source"].iter().find_map(|name| metadata.annotation(name));
     let told = told.map_or_else(String::new, |address| format!(": {}", portcullis_contract::clean(address, 300)));
     text.push_str(&format!("# Settings: the module's author says what they may be{told}\n"));
-    Ok(text + &serde_yaml_ng::to_string(&policy)?)
+    Ok(text + &portcullis_yaml::write(&policy)?)
 }
 
 /// A name by the module's title, or by its file.
@@ -69,7 +69,7 @@ mod tests {
         let text = manifest("registry://ghcr.io/a/b:v1", &metadata).expect("a manifest");
         assert!(text.starts_with("# labels that are safe\n"), "{text}");
         assert!(text.contains("what they may be: https://example.com/labels\n"), "{text}");
-        let policy: Value = serde_yaml_ng::from_str(&text).expect("YAML");
+        let policy: Value = portcullis_yaml::read(&text).expect("YAML");
         assert_eq!(policy["metadata"]["name"], "safe-labels");
         assert_eq!(policy["spec"]["mutating"], true);
         assert_eq!(policy["spec"]["rules"][0]["resources"][0], "pods");

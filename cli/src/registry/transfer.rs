@@ -11,7 +11,6 @@ use portcullis_process::{SettingError, files};
 use portcullis_registry::Whole;
 use portcullis_registry::oci::{Image, Registry};
 use portcullis_registry::signature;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::archive::Archive;
@@ -157,8 +156,7 @@ fn named_below(path: &Path) -> anyhow::Result<Vec<Image>> {
 /// The artifacts that the policies of a text name: manifests, or a Kubewarden policies.yml.
 fn named_in(text: &str) -> anyhow::Result<Vec<Image>> {
     let mut modules = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(text) {
-        let document = Value::deserialize(document)?;
+    for document in portcullis_yaml::read_documents(text)? {
         let entries = document.as_object().into_iter().flat_map(|entries| entries.values());
         let of_entry = |entry: &Value| entry["module"].as_str().map(str::to_owned);
         modules.extend(entries.filter_map(of_entry));

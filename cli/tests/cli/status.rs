@@ -108,8 +108,8 @@ namespaced/team-a/required-labels   0/1     ServingPrevious   warn   1          
 fn objects() {
     let list: serde_json::Value = serde_json::from_str(&get(&["get", "-o", "json"])).expect("JSON");
     assert_eq!((&list["kind"], list["items"].as_array().map(Vec::len)), (&"List".into(), Some(2)));
-    let one: serde_yaml_ng::Value =
-        serde_yaml_ng::from_str(&get(&["get", "cluster/no-privileged", "-o", "yaml"])).expect("YAML");
+    let one: serde_json::Value =
+        portcullis_yaml::read(get(&["get", "cluster/no-privileged", "-o", "yaml"])).expect("YAML");
     assert_eq!(one["status"]["summary"].as_str(), Some("1/1"));
 }
 

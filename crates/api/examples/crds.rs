@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let path = Path::new(&folder).join(format!("{}.yaml", definition.spec.names.plural));
         let mut value = serde_json::to_value(&definition)?;
         whole_numbers(&mut value);
-        fs::write(path, format!("{HEAD}{}", serde_yaml_ng::to_string(&value)?))?;
+        fs::write(path, format!("{HEAD}{}", portcullis_yaml::write(&value)?))?;
     }
     Ok(())
 }

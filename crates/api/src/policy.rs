@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn specs_are_judged_as_by_an_api_server() {
-        let specs: Vec<Value> = serde_yaml_ng::from_str(include_str!("../specs.yaml")).expect("a list of specs");
+        let specs: Vec<Value> = portcullis_yaml::read(include_str!("../specs.yaml")).expect("a list of specs");
         for case in specs {
             let name = &case["name"];
             let result = policy(|policy| {

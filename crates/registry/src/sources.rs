@@ -81,7 +81,7 @@ impl Sources {
         let failed = |problem: Problem| SourcesError { path: path.to_owned(), problem };
         let bytes = read(path).map_err(failed)?;
         let text = String::from_utf8(bytes).map_err(|_| failed(Problem::NotText))?;
-        let written: Option<Written> = serde_yaml_ng::from_str(&text)
+        let written: Option<Written> = portcullis_yaml::read(&text)
             .map_err(|error| failed(Problem::Form(portcullis_contract::clean(&error.to_string(), 300))))?;
         let written = written.unwrap_or_default();
         let mut authorities = BTreeMap::new();

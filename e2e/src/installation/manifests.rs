@@ -60,7 +60,7 @@ fn wanted(rendered: &str) -> String {
     let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
     let is_wanted = |object: &Value| KINDS.iter().any(|kind| object["kind"] == *kind) && !is_hook(object);
     let objects = std::iter::once(namespace).chain(objects_of(rendered).into_iter().filter(is_wanted));
-    let text = |object: Value| serde_yaml_ng::to_string(&object).expect("an object is YAML");
+    let text = |object: Value| portcullis_yaml::write(&object).expect("an object is YAML");
     objects.map(text).collect::<Vec<_>>().join("---\n")
 }
 

@@ -152,7 +152,7 @@ impl Policy {
                 "waited in vain for {what} of {}: its generation is {}, its status\n{}",
                 self.name(),
                 object["metadata"]["generation"],
-                serde_yaml_ng::to_string(&object["status"]).unwrap_or_default(),
+                portcullis_yaml::write(&object["status"]).unwrap_or_default(),
             );
             thread::sleep(Duration::from_millis(50));
         }

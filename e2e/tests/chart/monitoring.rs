@@ -125,7 +125,7 @@ fn alerts_are_those_of_this_installation() {
 fn alerts_can_be_read_by_prometheus_and_tell_good_from_bad() {
     let folder = tempfile::tempdir().unwrap();
     let objects = render(&watched());
-    let groups = serde_yaml_ng::to_string(&find(&objects, "PrometheusRule", "portcullis")["spec"]).unwrap();
+    let groups = portcullis_yaml::write(&find(&objects, "PrometheusRule", "portcullis")["spec"]).unwrap();
     fs::write(folder.path().join("rules.yaml"), groups).unwrap();
     let scenes = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chart/alerts.yaml");
     fs::copy(scenes, folder.path().join("alerts.yaml")).unwrap();

@@ -10,6 +10,7 @@ mod explain;
 mod rules;
 mod status;
 mod values;
+mod yaml;
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

@@ -8,7 +8,7 @@ use crate::{cluster, policy};
 
 /// The table of `crates/api`.
 fn specs() -> Vec<Value> {
-    serde_yaml_ng::from_str(include_str!("../../../crates/api/specs.yaml")).unwrap()
+    portcullis_yaml::read(include_str!("../../../crates/api/specs.yaml")).unwrap()
 }
 
 /// What kubectl said about each of these specs; nothing about those that were taken. They are sent in one go, and not kept.

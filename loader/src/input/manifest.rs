@@ -5,11 +5,11 @@ use std::path::Path;
 use portcullis_api::{API_VERSION, Kind, Policy};
 use portcullis_contract::{Digest, FailurePolicy, Mode, PolicyId, Reason, group_id};
 use portcullis_registry::signature::Requirement;
+use portcullis_yaml::{Document, MAX_DEPTH};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::settings::settings;
-use super::tree::{Document, MAX_DEPTH};
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::problem::Problem;
 use crate::source::Reference;
@@ -196,7 +196,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::input::yaml;
 
     const GOOD: &str = "
 apiVersion: policies.portcullis.dev/v1alpha1
@@ -209,7 +208,7 @@ spec:
 ";
 
     fn read(text: &str) -> Entry {
-        entry(yaml::documents(text).expect("reads").remove(0), "a.yaml", Path::new("/policies"))
+        entry(portcullis_yaml::documents(text).expect("reads").remove(0), "a.yaml", Path::new("/policies"))
     }
 
     fn policy(text: &str) -> DesiredPolicy {
@@ -284,7 +283,7 @@ spec:
         let value = json!({"apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "a"}, "spec": {
             "module": "modules/a.wasm", "settings": {"z": 9_007_199_254_740_993_u64, "a": null, "e": ""},
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]}});
-        let documents = crate::input::json::documents(&value.to_string()).expect("reads");
+        let documents = portcullis_yaml::json_documents(&value.to_string()).expect("reads");
         let Entry::Policy(other) = entry(documents[0].clone(), "a.json", Path::new("/policies")) else { panic!() };
         assert_eq!(other.hash, policy(GOOD).hash);
     }

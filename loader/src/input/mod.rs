@@ -3,14 +3,11 @@
 //! A folder makes them, or a watch of revisions in Kubernetes.
 
 mod directory;
-mod json;
 mod kubernetes;
 mod manifest;
 mod policies_yml;
 mod scan;
 mod settings;
-mod tree;
-mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use portcullis_contract::{ContextAwareResource, Digest, FailurePolicy, Mode, PolicyId, Reason};
+use portcullis_yaml::Document;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::manifest::{Entry, decode};
 use super::settings::settings;
-use super::tree::Document;
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::problem::Problem;
 use crate::source::Reference;
@@ -104,10 +104,9 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::yaml;
 
     fn read(text: &str) -> Vec<Entry> {
-        entries(yaml::documents(text).expect("reads").remove(0), "policies.yml", Path::new("/policies"))
+        entries(portcullis_yaml::documents(text).expect("reads").remove(0), "policies.yml", Path::new("/policies"))
     }
 
     fn problem(text: &str) -> Problem {
@@ -153,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_id_that_is_there_twice_never_overwrites() {
-        assert!(yaml::documents("a: {module: a.wasm}\na: {module: b.wasm}\n").is_err());
+        assert!(portcullis_yaml::documents("a: {module: a.wasm}\na: {module: b.wasm}\n").is_err());
     }
 
     #[test]

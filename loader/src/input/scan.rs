@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portcullis_contract::{Digest, PolicyId};
 use portcullis_process::files;
+use portcullis_yaml::SyntaxError;
 
 use super::manifest::Entry;
-use super::yaml::SyntaxError;
-use super::{Snapshot, Stamp, Unreadable, json, manifest, policies_yml, yaml};
+use super::{Snapshot, Stamp, Unreadable, manifest, policies_yml};
 use crate::source::Reference;
 
 /// Largest file of policies, in bytes.
@@ -177,9 +177,9 @@ fn read(directory: &Directory, bytes: &[u8], name: &str, folder: &Path) -> Resul
         .map_err(|error| format!("the file is not UTF-8: byte {} is wrong", error.valid_up_to()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents = if Path::new(name).extension().is_some_and(|extension| extension == "json") {
-        json::documents(text)
+        portcullis_yaml::json_documents(text)
     } else {
-        yaml::documents(text)
+        portcullis_yaml::documents(text)
     };
     let documents = documents.map_err(|error: SyntaxError| error.to_string())?;
     let mut entries = Vec::new();
@@ -298,7 +298,7 @@ mod tests {
         let mut folder = Folder::new();
         for name in ["a.yaml", "b.yml", "c.json", ".d.yaml", "e.txt", "f.yaml~"] {
             let text = manifest(&name.replace(['.', '~'], ""), "a.wasm");
-            let json = yaml::documents(&text).expect("reads")[0].value.to_string();
+            let json = portcullis_yaml::documents(&text).expect("reads")[0].value.to_string();
             folder.write(name, if name == "c.json" { &json } else { &text });
         }
         fs::create_dir(folder.folder.path().join("g.yaml")).expect("makes");

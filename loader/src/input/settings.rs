@@ -1,10 +1,10 @@
 //! Settings on their way to the guest: unchanged, and within limits.
 
 use portcullis_contract::Reason;
+use portcullis_yaml::MAX_DEPTH;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::tree::MAX_DEPTH;
 use crate::problem::Problem;
 
 /// Largest settings object, in bytes of JSON.
@@ -32,7 +32,7 @@ pub(crate) fn settings(value: Option<Value>, too_deep: bool) -> Result<Box<RawVa
     Ok(raw)
 }
 
-/// Levels of nesting; a value from [`super::tree`] has at most [`MAX_DEPTH`], so recursion is safe.
+/// Levels of nesting; a value from [`portcullis_yaml`] has at most [`MAX_DEPTH`], so recursion is safe.
 fn depth(value: &Value) -> usize {
     const { assert!(MAX_DEPTH < 1000) }
     match value {

@@ -103,7 +103,7 @@ impl Reporter {
 
     fn status(&self) -> Option<ObservedPolicy> {
         let text = fs::read(ObservedPolicy::path(self.folder.path(), &id())).ok()?;
-        Some(serde_yaml_ng::from_slice(&text).expect("a whole file"))
+        Some(portcullis_yaml::read(&text).expect("a whole file"))
     }
 
     /// The first status for which `look` gives something.

@@ -26,7 +26,7 @@ fn requests() -> BTreeMap<String, Vec<u8>> {
 /// The example's policy with this module, by a name of its own and cluster-wide.
 fn policy(example: &str, name: &str, module: &Path) -> Policy {
     let text = fs::read_to_string(examples().join(format!("{example}.yaml"))).expect("it is there");
-    let manifest: Value = serde_yaml_ng::from_str(&text).expect("it is YAML");
+    let manifest: Value = portcullis_yaml::read(&text).expect("it is YAML");
     let spec = &manifest["spec"];
     let bytes = fs::read(module).unwrap_or_else(|error| panic!("{}: {error}", module.display()));
     let mut policy = Policy::cluster(name).bytes(bytes).settings(spec["settings"].clone());

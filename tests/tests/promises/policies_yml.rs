@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Writes the file, with modules of `guests/wat` and of the examples beside it, and gives its path.
 fn write(folder: &Folder, policies: &Value) -> String {
-    let text = serde_yaml_ng::to_string(policies).expect("it is YAML");
+    let text = portcullis_yaml::write(policies).expect("it is YAML");
     folder.write("kubewarden/policies.yml", text);
     folder.path("kubewarden/policies.yml").display().to_string()
 }

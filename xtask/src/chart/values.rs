@@ -80,7 +80,7 @@ impl Reader {
                 self.around.push((indentation, name.to_owned()));
                 None
             }
-            default => Some(serde_yaml_ng::from_str(default).context("the default is not valid YAML")?),
+            default => Some(serde_saphyr::from_str(default).context("the default is not valid YAML")?),
         };
         settings.push(Setting { path, words, hints: std::mem::take(&mut self.hints), default });
         Ok(())
@@ -88,7 +88,7 @@ impl Reader {
 }
 
 fn mapping(text: &str) -> Result<Map<String, Value>> {
-    match serde_yaml_ng::from_str(text).context("the schema is not valid YAML")? {
+    match serde_saphyr::from_str(text).context("the schema is not valid YAML")? {
         Value::Object(mapping) => Ok(mapping),
         _ => bail!("want a mapping after {HINT:?}"),
     }

@@ -167,9 +167,10 @@ impl Requirement {
     /// # Errors
     /// When it makes no sense.
     pub fn from_yaml(text: &str) -> Result<Self, RequirementError> {
-        let form =
-            |error: serde_yaml_ng::Error| RequirementError::Form(portcullis_contract::clean(&error.to_string(), 300));
-        let value: Value = serde_yaml_ng::from_str(text).map_err(form)?;
+        let form = |error: portcullis_yaml::ReadError| {
+            RequirementError::Form(portcullis_contract::clean(&error.to_string(), 300))
+        };
+        let value: Value = portcullis_yaml::read(text).map_err(form)?;
         Self::from_value(value)
     }
 

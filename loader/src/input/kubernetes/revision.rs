@@ -7,14 +7,13 @@ use portcullis_api::kubernetes::{decode_match, decode_spec};
 use portcullis_api::revision::{PolicyReference, RevisionData, RevisionMarks, identity, labelled_group};
 use portcullis_api::{API_VERSION, Metadata, Policy};
 use portcullis_contract::{Digest, Failure, GroupId, PolicyId, PolicyIdError, Reason, WebhookKind, clean, shard_id};
+use portcullis_yaml::{Document, MAX_DEPTH};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::object::Object;
 use crate::content::{Body, Head, hash};
-use crate::input::json;
 use crate::input::manifest::{Origin, judge};
-use crate::input::tree::{Document, MAX_DEPTH};
 use crate::problem::Problem;
 
 /// A revision, read.
@@ -59,9 +58,10 @@ pub(super) enum UnknownOwner {
 /// When neither content nor labels name the policy.
 pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let text = object.data.as_ref().map_or("null", |data| data.get());
-    let document = json::documents(text).map_err(|error| error.to_string()).and_then(|mut documents| {
-        if documents.is_empty() { Err("data: it is empty".to_owned()) } else { Ok(documents.remove(0)) }
-    });
+    let document =
+        portcullis_yaml::json_documents(text).map_err(|error| error.to_string()).and_then(|mut documents| {
+            if documents.is_empty() { Err("data: it is empty".to_owned()) } else { Ok(documents.remove(0)) }
+        });
     let (metadata, nothing) = (&object.metadata, BTreeMap::new());
     let labels = metadata.labels.as_ref().unwrap_or(&nothing);
     let value = document.as_ref().map_or(&Value::Null, |document| &document.value);

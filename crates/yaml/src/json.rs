@@ -10,7 +10,10 @@ use super::tree::{Builder, Document, TreeError};
 use super::yaml::SyntaxError;
 
 /// The documents of a JSON file. Null ones are left out.
-pub(crate) fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
+///
+/// # Errors
+/// When the file is not JSON, or a document exceeds a limit.
+pub fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
     let mut documents = Vec::new();
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let mut from = 0;

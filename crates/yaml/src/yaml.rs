@@ -10,7 +10,7 @@ const FOLLOWED_DEPTH: usize = 10_000;
 
 /// Why a file was not read. Texts name lines and never values, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SyntaxError {
+pub enum SyntaxError {
     /// It is not of the format.
     #[error("line {line}: {problem}")]
     Syntax {
@@ -38,7 +38,10 @@ pub(crate) enum SyntaxError {
 }
 
 /// The documents of a YAML file. Empty ones are left out.
-pub(crate) fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
+///
+/// # Errors
+/// When the file is not YAML, or a document exceeds a limit.
+pub fn documents(text: &str) -> Result<Vec<Document>, SyntaxError> {
     let options = granit_parser::options! {
         flow_nesting_limit: FOLLOWED_DEPTH,
         block_nesting_limit: FOLLOWED_DEPTH,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 /// Deepest nesting of a document.
-pub(crate) const MAX_DEPTH: usize = 128;
+pub const MAX_DEPTH: usize = 128;
 /// Most values of a document, those that an alias repeats included.
 const MAX_NODES: usize = 500_000;
 /// Most bytes of text of a document, those that an alias repeats included.
@@ -16,18 +16,18 @@ const MAX_TEXT: usize = 16 << 20;
 
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Document {
+pub struct Document {
     /// The line it begins on, from 1.
-    pub(crate) line: usize,
+    pub line: usize,
     /// Its content.
-    pub(crate) value: Value,
+    pub value: Value,
     /// The first three keys above the first value that is nested deeper than [`MAX_DEPTH`]; the value itself is null.
-    pub(crate) too_deep: Option<Vec<String>>,
+    pub too_deep: Option<Vec<String>>,
 }
 
 /// Which rule a document breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TreeError {
+pub enum TreeError {
     /// The key is there before.
     #[error("the key {0:?} is there twice")]
     DoubledKey(String),
