@@ -114,6 +114,11 @@ impl Source {
         lock(&self.shared.answers).insert(path.to_owned(), Reply::with(status, body).after(delay));
     }
 
+    /// From now on a path answers 302 to this address.
+    pub fn redirect(&self, path: &str, to: &str) {
+        lock(&self.shared.answers).insert(path.to_owned(), Reply::redirect(to));
+    }
+
     /// From now on it hangs up on every client.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);

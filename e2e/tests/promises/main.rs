@@ -6,6 +6,7 @@ mod capabilities;
 mod edits;
 mod first_apply;
 mod groups;
+mod hostile;
 mod lifecycle;
 mod load;
 mod metrics;

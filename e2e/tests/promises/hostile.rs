@@ -1,0 +1,137 @@
+//! Tenants, sources and strangers who mean harm, before a real API server: rows Z08, Z13 and Z17.
+
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{Cluster, Installation, PodSetup, Program, condition};
+use portcullis_testkit::large_module;
+use serde_json::Value;
+
+use crate::{installation, try_pod};
+
+/// Connections that strangers hold at a time; a test build has 4096 places.
+const HELD: usize = 5000;
+/// How long API servers wait for the webhook in this test.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Holds connections, a byte now and then on each, and opens another one for each that is closed. Gives how many were opened.
+fn hold(at: SocketAddr, is_done: &AtomicBool) -> usize {
+    let (mut held, mut opened): (Vec<TcpStream>, usize) = (Vec::new(), 0);
+    while !is_done.load(Ordering::SeqCst) {
+        // The first byte of a handshake that goes on for ever.
+        held.retain_mut(|stream| match stream.write(&[0x16]) {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        });
+        for _ in held.len()..HELD {
+            let Ok(stream) = TcpStream::connect_timeout(&at, Duration::from_millis(200)) else { break };
+            if stream.set_nonblocking(true).is_ok() {
+                held.push(stream);
+                opened += 1;
+            }
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    opened
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z13_an_api_server_is_answered_while_strangers_hold_thousands_of_connections() {
+    Cluster::demand_own_network();
+    let installation = installation("flooded", 1);
+    let shop = installation.make_namespace("shop");
+    let policy = installation.cluster_policy("flooded").denying("judged meanwhile");
+    installation.apply_ready(&[policy.field("timeoutSeconds", TIMEOUT.as_secs())]);
+    let replica = installation.replicas().remove(0);
+    let (at, is_done) = (SocketAddr::from((replica.address(), 8443)), AtomicBool::new(false));
+    let (mut times, opened) = thread::scope(|scope| {
+        let strangers = scope.spawn(|| hold(at, &is_done));
+        let (start, mut times) = (Instant::now(), Vec::new());
+        let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            while start.elapsed() < Duration::from_secs(20) {
+                let call = Instant::now();
+                let (code, message) = try_pod(&installation, &shop);
+                assert!(code == 403 && message.contains("judged meanwhile"), "{code}: {message}");
+                times.push(call.elapsed());
+                thread::sleep(Duration::from_millis(20));
+            }
+        }));
+        is_done.store(true, Ordering::SeqCst);
+        let opened = strangers.join().unwrap();
+        asked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (times, opened)
+    });
+    times.sort_unstable();
+    let (p99, longest) = (times[times.len() * 99 / 100], times[times.len() - 1]);
+    eprintln!("{} calls, p99 {p99:?}, longest {longest:?}; {opened} connections of strangers", times.len());
+    assert!(opened > HELD, "the strangers opened {opened} connections only");
+    assert!(longest < TIMEOUT, "a call took {longest:?}");
+    assert_eq!(replica.restarts(Program::Evaluator), 0);
+}
+
+/// What `kubectl describe` shows of a policy.
+fn described(installation: &Installation<'_>, reference: &str, namespace: &str) -> String {
+    let told = installation.cluster().kubectl(["describe", "--namespace", namespace, reference]);
+    told.expect("a description");
+    told.stdout
+}
+
+fn reason_of_degraded(object: &Value) -> &str {
+    condition(object, "Degraded").and_then(|condition| condition["reason"].as_str()).unwrap_or_default()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z17_kubectl_describe_tells_of_a_redirect_that_leaves_the_list_of_sources() {
+    let installation = installation("redirected", 0);
+    let source = installation.source();
+    let list = format!("https://{}/allowed/*", source.host());
+    installation.add_replica_with(PodSetup::default().flag(Program::Loader, "--allow-source", list));
+    source.redirect("/allowed/m.wasm", &source.url("/others/m.wasm"));
+    source.put("/others/m.wasm", large_module("from elsewhere", 100));
+    let policy = installation.cluster_policy("redirected").at(&source.url("/allowed/m.wasm"));
+    installation.apply(&policy).expect("the policy");
+    let refused = |object: &Value| reason_of_degraded(object) == "SourceNotAllowed";
+    installation.wait_for_object(&policy, "a refusal of the redirect", refused);
+    let told = described(&installation, &policy.reference(), "default");
+    for words in ["SourceNotAllowed", &format!("a redirect leads to {}", source.host())] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    assert!(source.requests("/others/m.wasm").is_empty(), "it went where the list does not lead");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_z08_a_namespace_above_its_share_of_the_volume_is_told_and_others_serve() {
+    const MODULES: usize = 12;
+    let installation = installation("crowded", 0);
+    installation.add_replica_with(PodSetup::default().flag(Program::Loader, "--volume-size", "32MiB"));
+    installation.wait_ready();
+    let (greedy, modest) = (installation.make_namespace("greedy"), installation.make_namespace("modest"));
+    let large = |namespace: &str, name: &str| {
+        let module = large_module(&format!("{name:>20}"), 2 << 20);
+        installation.policy(namespace, name).module_of(module)
+    };
+    let flood: Vec<_> = (0..MODULES).map(|number| large(&greedy, &format!("large-{number}"))).collect();
+    for policy in &flood {
+        installation.apply(policy).expect("a policy of the flood");
+    }
+    let settled = |object: &Value| {
+        condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
+            || reason_of_degraded(object) == "VolumeFull"
+    };
+    let flood = flood.iter().map(|policy| (policy, installation.wait_for_object(policy, "room or none", settled)));
+    let full: Vec<_> = flood.filter(|(_, object)| reason_of_degraded(object) == "VolumeFull").collect();
+    assert!((1..MODULES).contains(&full.len()), "{} of {MODULES} have no room", full.len());
+    let told = described(&installation, &full[0].0.reference(), &greedy);
+    assert!(told.contains("VolumeFull") && told.contains(&format!("namespace {greedy}")), "{told}");
+
+    let other = large(&modest, "another");
+    installation.apply_ready(std::slice::from_ref(&other));
+    let (code, message) = try_pod(&installation, &modest);
+    assert!(code == 403 && message.contains("another"), "{code}: {message}");
+}
