@@ -34,7 +34,7 @@ impl ProvideError {
         Self::Failed(clean(&text.to_string(), BROKER_MAX_ERROR - 64))
     }
 
-    /// What the evaluator is told.
+    /// The outcome in the reply.
     pub(crate) fn outcome(&self) -> BrokerOutcome {
         match self {
             Self::Failed(_) => BrokerOutcome::Failed,

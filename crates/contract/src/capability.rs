@@ -13,7 +13,7 @@ macro_rules! capabilities {
         }
 
         impl Capability {
-            /// All of them.
+            /// Every capability.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// `<namespace>/<operation>`, as guests and grants name it.

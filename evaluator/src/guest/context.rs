@@ -9,7 +9,7 @@ use std::time::Instant;
 use wasmtime::{Instance, Memory, ResourceLimiterAsync};
 
 use super::builtins::{Builtin, Seed};
-use super::host::CallFailures;
+use super::failed_calls::FailedCalls;
 use super::streams::Streams;
 use super::{CallError, Host, Parts};
 use crate::memory::InstanceMemory;
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     /// The policy's rights and log.
     pub(super) host: Arc<Host>,
     /// How the guest's host calls failed.
-    pub(super) host_calls: CallFailures,
+    pub(super) host_calls: FailedCalls,
     /// waPC: what guest and host hand to each other.
     pub(super) wapc: Exchange,
     /// WASI: arguments and streams.
@@ -45,7 +45,7 @@ impl Context {
             growth: Growth { limits, account, reserved: 0 },
             memory: None,
             host: Arc::clone(host),
-            host_calls: CallFailures::default(),
+            host_calls: FailedCalls::default(),
             wapc: Exchange::default(),
             wasi: Streams::default(),
             rego: Rego::default(),

@@ -3,7 +3,7 @@
 use portcullis_contract::{Reason, clean};
 use wasmtime::Trap;
 
-use super::host::CallFailures;
+use super::failed_calls::FailedCalls;
 
 /// Longest text of a guest that an error quotes, in bytes.
 const MAX_QUOTE: usize = 1024;
@@ -105,11 +105,11 @@ impl CallError {
     }
 
     /// The same failure of a guest some of whose host calls failed before.
-    pub(super) fn after(self, failures: &CallFailures) -> Self {
+    pub(super) fn after(self, failures: &FailedCalls) -> Self {
         let becomes = match failures {
-            CallFailures { denied: true, .. } => Self::Denied,
-            CallFailures { failed: Some(_), .. } => Self::Unprovided,
-            CallFailures { denied: false, failed: None } => return self,
+            FailedCalls { denied: true, .. } => Self::Denied,
+            FailedCalls { failed: Some(_), .. } => Self::Unprovided,
+            FailedCalls { denied: false, failed: None } => return self,
         };
         match self {
             Self::Trap(text) | Self::Guest(text) | Self::NoReply(text) => becomes(text),
@@ -137,16 +137,16 @@ mod tests {
         assert!(matches!(CallError::of(&wasmtime::Error::msg("deadline exceeded")), CallError::Host(_)));
     }
 
-    fn denied() -> CallFailures {
-        CallFailures { denied: true, failed: None }
+    fn denied() -> FailedCalls {
+        FailedCalls { denied: true, failed: None }
     }
 
     #[test]
     fn what_failed_before_is_the_cause() {
         let trap = || CallError::Trap("unreachable".into());
-        assert_eq!(trap().after(&CallFailures::default()), trap());
+        assert_eq!(trap().after(&FailedCalls::default()), trap());
         assert_eq!(trap().after(&denied()).reason(), Reason::CapabilityDenied);
-        let failed = CallFailures { denied: false, failed: Some("net/v1/dns_lookup_host: no".into()) };
+        let failed = FailedCalls { denied: false, failed: Some("net/v1/dns_lookup_host: no".into()) };
         assert_eq!(trap().after(&failed).reason(), Reason::CapabilityUnavailable);
         assert_eq!(CallError::TimedOut.after(&failed), CallError::TimedOut);
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted};
 use wasmtime::Caller;
 
+use super::failed_calls::FailedCalls;
 use super::linear_memory::{OutOfBounds, parts, slice};
 use super::{CallError, Context, Host};
 use crate::capability::certificate;
@@ -29,15 +30,6 @@ impl Grants {
     pub(crate) fn new(patterns: &[String]) -> Self {
         Self(patterns.to_vec())
     }
-}
-
-/// How host calls of one guest failed.
-#[derive(Debug, Default)]
-pub(super) struct CallFailures {
-    /// Whether a right was missing.
-    pub(super) denied: bool,
-    /// The last capability that could not be provided, and why.
-    pub(super) failed: Option<String>,
 }
 
 /// A call as it lies in the guest's memory.
@@ -141,7 +133,7 @@ impl<'a> Call<'a> {
     }
 
     /// The capability, if the policy may use it and it exists; else the error text for the guest.
-    fn admit(&self, grants: &Grants, failures: &mut CallFailures) -> Result<Capability, String> {
+    fn admit(&self, grants: &Grants, failures: &mut FailedCalls) -> Result<Capability, String> {
         let [binding, namespace, operation] = [self.binding, self.namespace, self.operation].map(name);
         if binding != "kubewarden" {
             return Err(format!("unknown binding: {binding}"));
@@ -180,7 +172,7 @@ mod tests {
             operation: operation.as_bytes(),
             payload: b"{}",
         };
-        let mut failures = CallFailures::default();
+        let mut failures = FailedCalls::default();
         let result = call.admit(&Grants::new(&grants), &mut failures);
         (result, failures.denied)
     }

@@ -23,6 +23,7 @@
 mod builtins;
 mod context;
 mod error;
+mod failed_calls;
 mod host;
 mod linear_memory;
 mod link;

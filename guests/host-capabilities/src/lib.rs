@@ -1,5 +1,5 @@
 //! Asks its host for what its settings say, by the functions of the SDK, and denies. The answers are the message, and whole in the audit
-//! annotations `call-0`, `call-1` and so on; with `swallow` it says nothing of them, as a policy that handles an error badly.
+//! annotations `call-0`, `call-1` and so on; with `swallow` it does not mention them, like a policy that handles errors badly.
 
 use std::collections::HashMap;
 

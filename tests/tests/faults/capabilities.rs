@@ -167,7 +167,7 @@ fn fault_b01_the_broker_dies_and_comes_back() {
     let verdict = ask(&pod, ASKS);
     assert!(lines(&verdict)[0].contains("Callback evaluation failure: the loader of this pod"), "{verdict:?}");
     assert!(start.elapsed() < Duration::from_secs(4), "it leaves time to the guest: {:?}", start.elapsed());
-    // A policy that says nothing of it: the audit annotation does.
+    // A policy that does not mention it: the audit annotation does.
     let verdict = ask(&pod, "cluster/swallows");
     let annotation = verdict.annotations.get("capability-unavailable").unwrap_or_else(|| panic!("{verdict:?}"));
     assert!(annotation.starts_with("oci/v1/manifest_digest: "), "{annotation}");
