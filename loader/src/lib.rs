@@ -149,7 +149,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     let record = Arc::new(Record::default());
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
-        let services = services(args, &settings, cluster).await;
+        let services = services(args, &settings, cluster).await?;
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
         tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&record), metrics, shutdown.clone()));
     }
@@ -173,19 +173,20 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
 }
 
 /// What the broker works with. The API server is the one whose policies are watched; for a folder, that of a kubeconfig if there is one.
-async fn services(args: &Args, settings: &Settings, cluster: Option<ApiServer>) -> Services {
+async fn services(args: &Args, settings: &Settings, cluster: Option<ApiServer>) -> anyhow::Result<Services> {
     let cluster = match cluster {
         Some(cluster) => Ok(cluster),
         None => args.input.access.connect("portcullis-loader").await.map_err(|error| error.to_string()),
     };
     let fetching = &settings.fetching;
-    Services {
+    Ok(Services {
         registry: Registry::new(Web::new(fetching.web.clone()), fetching.docker.clone()),
         trust_root: fetching.trust_root.clone(),
         name_server: fetching.web.name_server,
         cluster,
         namespaced: args.broker.namespaced_capability.clone(),
-    }
+        session: args.broker.session()?,
+    })
 }
 
 /// What is watched.

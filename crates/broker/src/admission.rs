@@ -13,7 +13,7 @@ use crate::kubernetes::{Cluster, Read};
 use crate::oci::Images;
 use crate::record::{Grants, Record};
 use crate::share::Shares;
-use crate::{Metrics, ProvideError, Services};
+use crate::{Metrics, ProvideError, Services, Session};
 
 /// Longest time for a call, whatever the evaluator says.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -30,6 +30,7 @@ pub(crate) struct Admission {
     images: Images,
     names: Names,
     cluster: Cluster,
+    session: Session,
     metrics: Metrics,
 }
 
@@ -43,6 +44,7 @@ impl Admission {
             answers: Answers::default(),
             images: Images::new(services.registry, services.trust_root),
             names: Names::new(services.name_server),
+            session: services.session,
             metrics,
         }
     }
@@ -77,6 +79,16 @@ impl Admission {
         let grants = self.record.grants(&call.policy, call.generation).ok_or_else(unknown)?;
         grants.check(&call.policy, call.capability, &self.namespaced)?;
         let read = if call.capability.is_of_cluster() { Some(self.admit_read(call, &grants, &payload)?) } else { None };
+        if let Some(answer) = self.session.recorded(call.capability, &payload) {
+            return answer;
+        }
+        let answer = self.ask(call, read, payload.clone()).await;
+        self.session.note(call.capability, &payload, &answer);
+        answer
+    }
+
+    /// Asks whoever knows.
+    async fn ask(&self, call: &BrokerCall, read: Option<Read>, payload: Bytes) -> Answer {
         let _share = self.shares.take(&call.policy).await;
         match (call.capability, read) {
             (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(read)).await,
@@ -136,6 +148,7 @@ mod tests {
             name_server: Some(([127, 0, 0, 1], 9).into()),
             cluster: Err("there is no kubeconfig".to_owned()),
             namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
+            session: Session::Live,
         };
         let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
         Admission::new(services, record, metrics)

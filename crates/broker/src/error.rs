@@ -34,6 +34,14 @@ impl ProvideError {
         Self::Failed(clean(&text.to_string(), BROKER_MAX_ERROR - 64))
     }
 
+    /// The text without what all failures begin with.
+    pub(crate) fn cause(&self) -> String {
+        match self {
+            Self::Failed(cause) => cause.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// The outcome in the reply.
     pub(crate) fn outcome(&self) -> BrokerOutcome {
         match self {

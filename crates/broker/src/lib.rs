@@ -21,6 +21,7 @@ mod kubernetes;
 mod metrics;
 mod oci;
 mod record;
+mod session;
 mod share;
 
 use std::net::SocketAddr;
@@ -35,6 +36,7 @@ use crate::admission::Admission;
 pub use crate::error::ProvideError;
 pub use crate::metrics::Metrics;
 pub use crate::record::Record;
+pub use crate::session::{Session, SessionError};
 
 /// What the broker works with.
 pub struct Services {
@@ -48,6 +50,8 @@ pub struct Services {
     pub cluster: Result<ApiServer, String>,
     /// The capabilities that policies of a namespace may have, as patterns; they must be granted in the policy as well.
     pub namespaced: Vec<String>,
+    /// Whether calls are recorded, or answered from a recording.
+    pub session: Session,
 }
 
 /// The evaluator's socket.

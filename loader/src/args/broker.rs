@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use portcullis_broker::{Session, SessionError};
 use portcullis_contract::Capability;
 use portcullis_process::SettingError;
 
@@ -20,9 +21,36 @@ pub struct BrokerArgs {
     /// or a path like net/v1/dns_lookup_host. May be given several times; without any they have none. ClusterPolicies are not limited.
     #[arg(long, env = "PORTCULLIS_NAMESPACED_CAPABILITY", value_name = "PATTERN", value_delimiter = ',')]
     pub namespaced_capability: Vec<String>,
+
+    /// Writes what policies ask their host for, and the answers, to this file, in the form of kwctl.
+    #[arg(long, env = "PORTCULLIS_RECORD_CAPABILITIES", value_name = "FILE", requires = "broker_socket")]
+    pub record_capabilities: Option<PathBuf>,
+
+    /// Answers what policies ask their host for from this file, which was recorded before, and from nowhere else.
+    #[arg(
+        long,
+        env = "PORTCULLIS_REPLAY_CAPABILITIES",
+        value_name = "FILE",
+        requires = "broker_socket",
+        conflicts_with = "record_capabilities"
+    )]
+    pub replay_capabilities: Option<PathBuf>,
 }
 
 impl BrokerArgs {
+    /// Whether calls are recorded, or answered from a recording.
+    ///
+    /// # Errors
+    /// When the file cannot be used.
+    pub(crate) fn session(&self) -> Result<Session, SettingError> {
+        let failed = |setting: &'static str| move |error: SessionError| SettingError::new(setting, error.to_string());
+        match (&self.record_capabilities, &self.replay_capabilities) {
+            (Some(path), _) => Session::record(path).map_err(failed("--record-capabilities")),
+            (None, Some(path)) => Session::replay(path).map_err(failed("--replay-capabilities")),
+            (None, None) => Ok(Session::Live),
+        }
+    }
+
     /// Checks the patterns.
     ///
     /// # Errors

@@ -1,0 +1,274 @@
+//! Recorded calls: written to a file as they happen, or answered from one. The form is that of kwctl, so that its recordings work here.
+//!
+//! ```yaml
+//! - type: Exchange
+//!   request: |
+//!     !KubernetesGetResource
+//!     api_version: v1
+//!     kind: Namespace
+//!     name: default
+//!   response: {type: Success, payload: '{…}'}
+//! ```
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use portcullis_contract::Capability;
+use portcullis_process::files;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::ProvideError;
+use crate::cache::Answer;
+
+/// Largest file, in bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// What happens to calls.
+pub enum Session {
+    /// They are answered, and not recorded.
+    Live,
+    /// They are answered, and each is written to the file.
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        exchanges: Mutex<Vec<Exchange>>,
+    },
+    /// They are answered from a file, in its order; nothing else is asked.
+    Replay(Mutex<VecDeque<Exchange>>),
+}
+
+/// A recorded call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type")]
+#[serde(rename = "Exchange")]
+pub struct Exchange {
+    /// YAML of the request, which begins with its kind as a tag.
+    request: String,
+    response: Response,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type")]
+enum Response {
+    Success { payload: String },
+    Error { message: String },
+}
+
+/// A file of recorded calls that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}", path = path.display())]
+pub struct SessionError {
+    path: PathBuf,
+    problem: String,
+}
+
+impl Session {
+    /// Records into a file, which is made anew.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn record(path: &Path) -> Result<Self, SessionError> {
+        write(path, &[]).map_err(|problem| SessionError { path: path.to_owned(), problem })?;
+        Ok(Self::Record { path: path.to_owned(), exchanges: Mutex::default() })
+    }
+
+    /// Answers from a file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn replay(path: &Path) -> Result<Self, SessionError> {
+        let failed = |problem: String| SessionError { path: path.to_owned(), problem };
+        let bytes = files::read_regular(path, LARGEST).map_err(|error| failed(error.source.kind().to_string()))?;
+        let exchanges: VecDeque<Exchange> = portcullis_yaml::read(bytes).map_err(|error| failed(error.to_string()))?;
+        Ok(Self::Replay(Mutex::new(exchanges)))
+    }
+
+    /// The recorded answer to a call; none where calls are answered as they come.
+    pub(crate) fn recorded(&self, capability: Capability, payload: &[u8]) -> Option<Answer> {
+        let Self::Replay(exchanges) = self else { return None };
+        let next = exchanges.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        Some(answer(next, capability, payload))
+    }
+
+    /// Notes a call and its answer.
+    pub(crate) fn note(&self, capability: Capability, payload: &[u8], answer: &Answer) {
+        let Self::Record { path, exchanges } = self else { return };
+        let Ok(request) = request(capability, payload) else { return };
+        let response = match answer {
+            Ok(bytes) => Response::Success { payload: String::from_utf8_lossy(bytes).into_owned() },
+            Err(error) => Response::Error { message: error.cause() },
+        };
+        let mut exchanges = exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+        exchanges.push(Exchange { request: text(&request), response });
+        if let Err(problem) = write(path, &exchanges) {
+            tracing::warn!(file = %path.display(), problem, "failed to record a call of a policy");
+        }
+    }
+}
+
+fn write(path: &Path, exchanges: &[Exchange]) -> Result<(), String> {
+    let text = portcullis_yaml::write(exchanges).map_err(|error| error.to_string())?;
+    std::fs::write(path, text).map_err(|error| error.to_string())
+}
+
+fn answer(next: Option<Exchange>, capability: Capability, payload: &[u8]) -> Answer {
+    let exchange = next.ok_or_else(|| ProvideError::failed("the list of recorded responses is empty"))?;
+    let (expected, asked) = (parse(&exchange.request)?, request(capability, payload)?);
+    if expected != asked {
+        return Err(ProvideError::failed(format!(
+            "the policy asks for {} and the next recorded call is {}",
+            text(&asked).replace('\n', " "),
+            exchange.request.replace('\n', " "),
+        )));
+    }
+    match exchange.response {
+        Response::Success { payload } => Ok(Bytes::from(payload)),
+        Response::Error { message } => Err(ProvideError::failed(message)),
+    }
+}
+
+/// A request: its kind as kwctl names it, and its fields without those that are null or at their default.
+type Request = (String, Map<String, Value>);
+
+fn text((kind, fields): &Request) -> String {
+    let fields = portcullis_yaml::write(fields).unwrap_or_default();
+    format!("!{kind}\n{fields}")
+}
+
+fn parse(text: &str) -> Result<Request, ProvideError> {
+    let no_tag =
+        || ProvideError::failed("a recorded request does not begin with its kind, like !KubernetesGetResource");
+    let (kind, fields) = text.trim_start().strip_prefix('!').ok_or_else(no_tag)?.split_once('\n').ok_or_else(no_tag)?;
+    let fields: Map<String, Value> = portcullis_yaml::read(fields).map_err(ProvideError::failed)?;
+    Ok((kind.trim().to_owned(), plain(fields)))
+}
+
+fn request(capability: Capability, payload: &[u8]) -> Result<Request, ProvideError> {
+    let value: Value = serde_json::from_slice(payload).map_err(ProvideError::failed)?;
+    let named = |field: &str| Map::from_iter([(field.to_owned(), value.clone())]);
+    let fields = || value.as_object().cloned().unwrap_or_default();
+    let (kind, fields) = match capability {
+        Capability::DnsLookupHost => ("DNSLookupHost".to_owned(), named("host")),
+        Capability::OciManifestDigest => ("OciManifestDigest".to_owned(), named("image")),
+        Capability::OciManifest => ("OciManifest".to_owned(), named("image")),
+        Capability::OciManifestConfig => ("OciManifestAndConfig".to_owned(), named("image")),
+        Capability::OciVerifyV1 => match fields().into_iter().next() {
+            Some((kind, Value::Object(fields))) => (kind, fields),
+            _ => return Err(ProvideError::failed("want {\"SigstorePubKeyVerify\": {…}}")),
+        },
+        Capability::OciVerifyV2 => {
+            let mut fields = fields();
+            let kind = fields.shift_remove("type").as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+            (kind, fields)
+        }
+        Capability::ListByNamespace => ("KubernetesListResourceNamespace".to_owned(), fields()),
+        Capability::ListAll => ("KubernetesListResourceAll".to_owned(), fields()),
+        Capability::GetResource => ("KubernetesGetResource".to_owned(), fields()),
+        Capability::CanI => ("KubernetesCanI".to_owned(), Map::from_iter([("request".to_owned(), value.clone())])),
+        Capability::CertificateTrusted | Capability::Log => {
+            return Err(ProvideError::failed("the evaluator answers this itself"));
+        }
+    };
+    Ok((kind, plain(fields)))
+}
+
+/// Fields without those that say nothing: null, and `disable_cache: false`.
+fn plain(fields: Map<String, Value>) -> Map<String, Value> {
+    let says =
+        |(name, value): &(String, Value)| !(value.is_null() || name == "disable_cache" && *value == json!(false));
+    let inner = |(name, value)| match value {
+        Value::Object(fields) => (name, Value::Object(plain(fields))),
+        other => (name, other),
+    };
+    fields.into_iter().filter(says).map(inner).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDED: &str = r#"
+- type: Exchange
+  request: |
+    !KubernetesGetResource
+    api_version: v1
+    kind: Namespace
+    name: test-policy
+    namespace: null
+    disable_cache: false
+  response:
+    type: Success
+    payload: '{"kind":"Namespace"}'
+- type: Exchange
+  request: |
+    !OciManifestDigest
+    image: ghcr.io/a/b:1
+  response:
+    type: Error
+    message: "not found"
+"#;
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("session.yml");
+        std::fs::write(&path, text).expect("writes");
+        (folder, path)
+    }
+
+    const GET: &[u8] = br#"{"api_version": "v1", "kind": "Namespace", "name": "test-policy", "namespace": null, "disable_cache": false, "field_masks": null}"#;
+
+    #[test]
+    fn a_recording_of_kwctl_is_replayed_in_its_order() {
+        let (_folder, path) = file(RECORDED);
+        let session = Session::replay(&path).expect("reads");
+        let ask = |capability, payload: &[u8]| session.recorded(capability, payload).expect("it replays");
+        assert_eq!(ask(Capability::GetResource, GET), Ok(Bytes::from_static(b"{\"kind\":\"Namespace\"}")));
+        let error = ask(Capability::OciManifestDigest, br#""ghcr.io/a/b:1""#).expect_err("recorded so");
+        assert_eq!(error.to_string(), "Callback evaluation failure: not found");
+        let error = ask(Capability::GetResource, GET).expect_err("nothing is left").to_string();
+        assert!(error.contains("the list of recorded responses is empty"), "{error}");
+    }
+
+    #[test]
+    fn another_call_than_the_recorded_one_is_named() {
+        let (_folder, path) = file(RECORDED);
+        let session = Session::replay(&path).expect("reads");
+        let error =
+            session.recorded(Capability::DnsLookupHost, br#""example.com""#).expect("replays").expect_err("other");
+        let text = error.to_string();
+        assert!(text.contains("!DNSLookupHost host: example.com") && text.contains("!KubernetesGetResource"), "{text}");
+    }
+
+    #[test]
+    fn what_was_recorded_can_be_replayed() {
+        let (_folder, path) = file("");
+        let session = Session::record(&path).expect("writes");
+        assert!(session.recorded(Capability::GetResource, GET).is_none());
+        let verify = br#"{"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": ["k"], "annotations": null}"#;
+        let right = Ok(Bytes::from_static(b"{\"yes\":\"no: on\"}"));
+        session.note(Capability::GetResource, GET, &right);
+        session.note(Capability::OciVerifyV2, verify, &Err(ProvideError::failed("no signatures found")));
+        let replay = Session::replay(&path).expect("reads");
+        assert_eq!(replay.recorded(Capability::GetResource, GET), Some(right));
+        // Version 1 of the same call is recorded alike.
+        let first = br#"{"SigstorePubKeyVerify": {"image": "a", "pub_keys": ["k"]}}"#;
+        let answer = replay.recorded(Capability::OciVerifyV1, first).expect("replays");
+        assert_eq!(answer, Err(ProvideError::failed("no signatures found")));
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_named() {
+        for text in ["nonsense", "- {type: Other}", "{}"] {
+            let (_folder, path) = file(text);
+            let error = Session::replay(&path).err().expect("refused").to_string();
+            assert!(error.contains("session.yml"), "{error}");
+        }
+        let (_folder, path) = file("- {type: Exchange, request: 'no tag', response: {type: Success, payload: ''}}");
+        let session = Session::replay(&path).expect("reads");
+        assert!(session.recorded(Capability::GetResource, GET).expect("replays").is_err());
+    }
+}
