@@ -4,8 +4,10 @@ mod policies;
 mod registry;
 mod signer;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -222,16 +224,32 @@ pub enum TableMode {
 #[command(after_help = "Examples:\n  \
     portcullis eval examples/no-privileged.yaml examples/requests/pod-privileged.json\n  \
     kubectl get deployment shop -o yaml | portcullis eval policy.yaml -\n  \
-    portcullis eval policies.yaml pod.yaml --policy no-privileged -o json")]
+    portcullis eval policies.yaml pod.yaml --policy no-privileged -o json\n  \
+    portcullis eval registry://ghcr.io/kubewarden/policies/safe-labels:v1.0.0 pod.yaml \\\n      \
+        --settings-json '{\"denied_labels\": [\"owner\"]}'\n  \
+    portcullis eval policy.wasm question.json --raw")]
 pub struct EvalArgs {
-    /// A manifest with a Policy or ClusterPolicy. A relative module path starts at its folder.
-    #[arg(value_name = "POLICY.yaml")]
-    pub manifest: PathBuf,
+    /// A manifest with a Policy or ClusterPolicy, whose relative module path starts at its folder; or a module: a .wasm file, or
+    /// an address (registry://, https://, file://). A module alone is asked about every request and may change objects.
+    #[arg(value_name = "POLICY")]
+    pub policy_file: PathBuf,
 
     /// An AdmissionReview, its request alone, or a Kubernetes object, which is judged as if it were created; JSON or YAML,
     /// `-` for standard input.
     #[arg(value_name = "REQUEST.json")]
     pub request: PathBuf,
+
+    /// The policy's settings, as JSON, instead of those of the manifest.
+    #[arg(long, value_name = "JSON", conflicts_with = "settings_path")]
+    pub settings_json: Option<String>,
+
+    /// A file with the policy's settings, JSON or YAML, instead of those of the manifest.
+    #[arg(long, value_name = "FILE")]
+    pub settings_path: Option<PathBuf>,
+
+    /// Give the request to the policy as it is: any JSON, for policies that judge other things than admission requests.
+    #[arg(long)]
+    pub raw: bool,
 
     /// Which policy, when the manifest has several: its name or id.
     #[arg(long, value_name = "NAME")]
@@ -250,9 +268,54 @@ pub struct EvalArgs {
     #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
     pub allow_private: Vec<Allowed>,
 
+    /// What loading a module may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
     /// How the loader asks registries.
     #[command(flatten)]
     pub access: AccessArgs,
+}
+
+/// What loading a module may take, in the flags of the loader.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Limits, for large modules")]
+pub struct LimitArgs {
+    /// Memory of the compilation, 512MiB by default.
+    #[arg(long, env = "PORTCULLIS_COMPILE_MEMORY", value_name = "BYTES")]
+    pub compile_memory: Option<String>,
+
+    /// Wall time of the compilation, 60s by default.
+    #[arg(long, env = "PORTCULLIS_COMPILE_TIME", value_name = "TIME", value_parser = portcullis_process::parse_duration)]
+    pub compile_time: Option<Duration>,
+
+    /// Processor time of the compilation, 60s by default.
+    #[arg(long, env = "PORTCULLIS_COMPILE_CPU_TIME", value_name = "TIME")]
+    pub compile_cpu_time: Option<String>,
+
+    /// Largest module, 64MiB by default.
+    #[arg(long, env = "PORTCULLIS_MAX_MODULE_SIZE", value_name = "BYTES")]
+    pub max_module_size: Option<String>,
+
+    /// Largest compiled module, 256MiB by default.
+    #[arg(long, env = "PORTCULLIS_MAX_ARTIFACT_SIZE", value_name = "BYTES")]
+    pub max_artifact_size: Option<String>,
+}
+
+impl LimitArgs {
+    /// The same for a loader.
+    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+        let time = self.compile_time.map(|time| format!("{}ms", time.as_millis()));
+        let flags = [
+            ("--compile-memory", self.compile_memory.as_ref()),
+            ("--compile-time", time.as_ref()),
+            ("--compile-cpu-time", self.compile_cpu_time.as_ref()),
+            ("--max-module-size", self.max_module_size.as_ref()),
+            ("--max-artifact-size", self.max_artifact_size.as_ref()),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
+        given.flat_map(|(flag, value)| [flag.into(), value.into()]).collect()
+    }
 }
 
 /// The form of a verdict.

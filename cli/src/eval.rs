@@ -1,7 +1,7 @@
 //! `portcullis eval`: one request, one policy, the real loader and evaluator, and no pod.
 //!
 //! ```text
-//!  POLICY.yaml ─► manifest: one policy, absolute module ─┐
+//!  POLICY ─► manifest: one policy, absolute module ──────┐
 //!                                                        ├─► session: loader, evaluator ─► verdict: text, exit status
 //!  REQUEST.json ─► request: an AdmissionReview ──────────┘
 //! ```
@@ -14,11 +14,12 @@ mod state;
 mod verdict;
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use portcullis_process::Shutdown;
+use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
 use manifest::Chosen;
@@ -58,22 +59,31 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 
 fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     args.access.check()?;
-    let text = read(&args.manifest)?;
-    let folder = std::path::absolute(&args.manifest)?;
-    let folder = folder.parent().unwrap_or(Path::new("/")).to_owned();
-    let named = || format!("failed to take a policy from {}", args.manifest.display());
-    let chosen = Chosen::from(&text, &folder, args.policy.as_deref()).with_context(named)?;
+    let named = || format!("failed to take a policy from {}", args.policy_file.display());
+    let settings = settings(args)?;
+    let (chosen, folder) = match module(&args.policy_file)? {
+        Some((module, folder)) => (Chosen::alone(&module, settings).with_context(named)?, folder),
+        None => {
+            let text = read(&args.policy_file)?;
+            let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
+            let start = folder.as_deref().unwrap_or(Path::new("/"));
+            (Chosen::from(&text, start, args.policy.as_deref(), settings).with_context(named)?, folder)
+        }
+    };
     let named = || format!("failed to take a request from {}", args.request.display());
-    let review = Review::from(&read(&args.request)?).with_context(named)?;
+    let request = read(&args.request)?;
+    let review = if args.raw { Review::raw(&request) } else { Review::from(&request) }.with_context(named)?;
 
-    let mut roots = vec![folder];
+    let mut roots = Vec::from_iter(folder);
     roots.extend(args.module_roots.iter().cloned());
     // One thread, as children that end with their parent end with the thread that started them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let judged = runtime.block_on(async {
         let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
         let judging = async {
-            let session = Session::start(&chosen, &roots, args.access.for_loader(&args.allow_private)).await?;
+            let mut loader = args.access.for_loader(&args.allow_private);
+            loader.extend(args.limits.for_loader());
+            let session = Session::start(&chosen, &roots, loader, args.limits.compile_time).await?;
             let judged = session.judge(&chosen, &review).await;
             session.stop(judged.as_ref().ok()).await;
             judged
@@ -88,8 +98,40 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     notes.extend(chosen.notes(&review));
     Ok(match judged {
         Judged::Unserved(failure) => Verdict::unserved(&chosen.id, &failure, notes),
-        Judged::Answered { body, alone, .. } => Verdict::of(&chosen.id, &body, alone.as_deref(), notes)?,
+        Judged::Answered { body, alone, has_metadata, .. } => {
+            if !has_metadata {
+                notes.push("the module has no metadata; it is taken for a waPC guest".to_owned());
+            }
+            Verdict::of(&chosen.id, &body, alone.as_deref(), notes)?
+        }
     })
+}
+
+/// The module that is named in the place of a manifest: an address, or the absolute path of a file with its folder.
+fn module(named: &Path) -> anyhow::Result<Option<(String, Option<PathBuf>)>> {
+    let text = named.to_str().unwrap_or_default();
+    if let Some(path) = text.strip_prefix("file://") {
+        return Ok(Some((text.to_owned(), Path::new(path).parent().map(Path::to_owned))));
+    }
+    if text.contains("://") {
+        return Ok(Some((text.to_owned(), None)));
+    }
+    if named.extension().is_none_or(|extension| extension != "wasm") {
+        return Ok(None);
+    }
+    let path = std::path::absolute(named)?;
+    let text = path.to_str().context("the path of a module must be UTF-8")?.to_owned();
+    Ok(Some((text, path.parent().map(Path::to_owned))))
+}
+
+/// The settings that are given beside the policy.
+fn settings(args: &EvalArgs) -> anyhow::Result<Option<Value>> {
+    if let Some(text) = &args.settings_json {
+        return serde_json::from_str(text).map(Some).context("--settings-json: it is not JSON");
+    }
+    let Some(path) = &args.settings_path else { return Ok(None) };
+    let text = read(path)?;
+    portcullis_yaml::read(text).map(Some).with_context(|| format!("--settings-path {}", path.display()))
 }
 
 /// A file of limited size, or standard input for `-`.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, Policy};
 use portcullis_contract::{Mode, PolicyId, RuleWithOperations};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::request::{Asked, Review};
 
@@ -22,8 +22,25 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
+    /// A policy of a module alone: it is asked about everything, and may change objects.
+    pub(super) fn alone(module: &str, settings: Option<Value>) -> anyhow::Result<Self> {
+        let rule = json!({"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]});
+        let document = json!({
+            "apiVersion": API_VERSION,
+            "kind": "ClusterPolicy",
+            "metadata": {"name": crate::registry::policy_name(module)},
+            "spec": {"module": module, "rules": [rule], "mutating": true},
+        });
+        Self::of(document, Path::new("/"), settings)
+    }
+
     /// The policy `wanted` of a manifest in `folder`, or its only one.
-    pub(super) fn from(text: &[u8], folder: &Path, wanted: Option<&str>) -> anyhow::Result<Self> {
+    pub(super) fn from(
+        text: &[u8],
+        folder: &Path,
+        wanted: Option<&str>,
+        settings: Option<Value>,
+    ) -> anyhow::Result<Self> {
         let mut found: Vec<(String, Value)> = Vec::new();
         let documents = portcullis_yaml::read_documents(text);
         for document in documents.context("failed to decode it as YAML or JSON")? {
@@ -43,10 +60,10 @@ impl Chosen {
             _ => bail!("it has several policies: {names}; name one with --policy"),
         }
         let (_, document) = found.remove(0);
-        Self::of(document, folder)
+        Self::of(document, folder, settings)
     }
 
-    fn of(mut document: Value, folder: &Path) -> anyhow::Result<Self> {
+    fn of(mut document: Value, folder: &Path, settings: Option<Value>) -> anyhow::Result<Self> {
         let policy: Policy = serde_json::from_value(document.clone())?;
         let id = policy.check()?;
         let spec = document.get_mut("spec").and_then(Value::as_object_mut);
@@ -54,6 +71,9 @@ impl Chosen {
         let mut set = |name: &str, value: Value| spec.insert(name.to_owned(), value);
         if let Some(path) = policy.spec.module.as_deref().and_then(|module| absolute(module, folder)) {
             set("module", Value::from(path));
+        }
+        if let Some(settings) = settings {
+            set("settings", settings);
         }
         set("suspend", Value::from(false));
         set("failurePolicy", Value::from("Ignore"));
@@ -152,7 +172,7 @@ spec:
 ";
 
     fn chosen(wanted: Option<&str>) -> Result<Chosen, String> {
-        Chosen::from(TWO.as_bytes(), Path::new("/home/me"), wanted).map_err(|error| format!("{error:#}"))
+        Chosen::from(TWO.as_bytes(), Path::new("/home/me"), wanted, None).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -173,8 +193,22 @@ spec:
         assert_eq!(chosen(Some("namespaced/team/b")).expect("is there").id.as_str(), "namespaced/team/b");
         assert_eq!(chosen(None).expect_err("two"), "it has several policies: a, b; name one with --policy");
         assert_eq!(chosen(Some("c")).expect_err("none"), "it has no policy \"c\"; it has a, b");
-        let none = Chosen::from(b"kind: ConfigMap", Path::new("/"), None).expect_err("none").to_string();
+        let none = Chosen::from(b"kind: ConfigMap", Path::new("/"), None, None).expect_err("none").to_string();
         assert_eq!(none, "it has no Policy or ClusterPolicy of policies.portcullis.dev/v1alpha1");
+    }
+
+    #[test]
+    fn a_module_alone_is_asked_about_everything_with_the_settings_that_are_given() {
+        let chosen = Chosen::alone("registry://example.com/Safe_Labels:v1", Some(json!({"a": 1}))).expect("a policy");
+        assert_eq!((chosen.id.as_str(), chosen.mode), ("cluster/safe-labels", Mode::Protect));
+        let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
+        assert_eq!(document["spec"]["module"], "registry://example.com/Safe_Labels:v1");
+        assert_eq!(document["spec"]["settings"], json!({"a": 1}));
+        let review = Review::from(br#"{"apiVersion":"v1","kind":"Pod"}"#).expect("a request");
+        assert_eq!(chosen.notes(&review), Vec::<String>::new());
+        let with = |settings: Value| Chosen::from(TWO.as_bytes(), Path::new("/"), Some("b"), Some(settings));
+        let document: Value = serde_json::from_str(&with(json!({"b": 2})).expect("a policy").manifest).expect("JSON");
+        assert_eq!(document["spec"]["settings"], json!({"b": 2}));
     }
 
     #[test]
@@ -192,6 +226,7 @@ spec:
     fn a_request_that_no_rule_matches_is_told() {
         let asked = |resource: &str, subresource: &str, namespace: &str| Review {
             bytes: Vec::new(),
+            is_raw: false,
             notes: Vec::new(),
             asked: Some(Asked {
                 group: String::new(),

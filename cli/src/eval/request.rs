@@ -1,7 +1,6 @@
 //! The request to judge: an AdmissionReview, made from whatever the user has. Pure.
 
 use anyhow::{Context as _, bail, ensure};
-
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -23,11 +22,13 @@ const CLUSTER_KINDS: [&str; 12] = [
     "ValidatingWebhookConfiguration",
 ];
 
-/// An AdmissionReview.
+/// An AdmissionReview, or a raw request.
 #[derive(Debug)]
 pub(super) struct Review {
     /// Its JSON.
     pub(super) bytes: Vec<u8>,
+    /// Whether it is a raw request.
+    pub(super) is_raw: bool,
     /// How it was made, where it was not there already.
     pub(super) notes: Vec<String>,
     /// What rules look at, where the request has it.
@@ -46,38 +47,44 @@ pub(super) struct Asked {
 }
 
 impl Review {
+    /// From JSON or YAML of anything, for a policy of raw requests.
+    pub(super) fn raw(text: &[u8]) -> anyhow::Result<Self> {
+        let (_, raw) = any(text)?;
+        let bytes = format!(r#"{{"request":{}}}"#, raw.get()).into();
+        Ok(Self { bytes, is_raw: true, notes: Vec::new(), asked: None })
+    }
+
     /// From JSON or YAML of an AdmissionReview, a request, or an object. JSON is passed on as it is.
     pub(super) fn from(text: &[u8]) -> anyhow::Result<Self> {
-        let (value, raw) = match serde_json::from_slice::<Box<RawValue>>(text) {
-            Ok(raw) => (serde_json::from_str(raw.get())?, raw),
-            Err(json_error) => {
-                let value = yaml(text, &json_error)?;
-                let raw = serde_json::value::to_raw_value(&value)?;
-                (value, raw)
-            }
-        };
+        let (value, raw) = any(text)?;
         ensure!(value.is_object(), "want an AdmissionReview, its request, or a Kubernetes object");
         let raw = raw.get();
         if value["kind"] == "AdmissionReview" {
             ensure!(value["request"].is_object(), "it is an AdmissionReview without a request (perhaps a response?)");
-            return Ok(Self { bytes: raw.into(), notes: Vec::new(), asked: asked(&value["request"]) });
+            return Ok(Self { bytes: raw.into(), is_raw: false, notes: Vec::new(), asked: asked(&value["request"]) });
         }
         if value["operation"].is_string() && !value["apiVersion"].is_string() {
             let text = format!(r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{raw}}}"#);
             let notes = vec!["it is a bare request; it was put into an AdmissionReview".to_owned()];
-            return Ok(Self { bytes: text.into(), notes, asked: asked(&value) });
+            return Ok(Self { bytes: text.into(), is_raw: false, notes, asked: asked(&value) });
         }
         object(&value, raw)
     }
 }
 
-fn yaml(text: &[u8], json_error: &serde_json::Error) -> anyhow::Result<Value> {
+/// JSON as it is written, or YAML as JSON, and its value.
+fn any(text: &[u8]) -> anyhow::Result<(Value, Box<RawValue>)> {
+    let json_error = match serde_json::from_slice::<Box<RawValue>>(text) {
+        Ok(raw) => return Ok((serde_json::from_str(raw.get())?, raw)),
+        Err(error) => error,
+    };
     let wrong = || format!("it is neither JSON ({json_error}) nor YAML");
     let mut documents = portcullis_yaml::read_documents(text).with_context(wrong)?;
     ensure!(documents.len() <= 1, "it has several documents; judge one at a time");
-    let value = documents.pop().unwrap_or_default();
-    ensure!(value.is_object(), "it is neither JSON ({json_error}) nor a YAML mapping");
-    Ok(value)
+    let value = documents.pop().filter(|value| value.is_object() || value.is_array());
+    let value = value.with_context(|| format!("it is neither JSON ({json_error}) nor a YAML mapping"))?;
+    let raw = serde_json::value::to_raw_value(&value)?;
+    Ok((value, raw))
 }
 
 /// A request to create an object.
@@ -127,7 +134,7 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
     );
     let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
     let notes = vec![format!("it is a {kind}; it was judged as a request to create it ({resource}{place})")];
-    Ok(Review { bytes: text.into(), notes, asked })
+    Ok(Review { bytes: text.into(), is_raw: false, notes, asked })
 }
 
 fn asked(request: &Value) -> Option<Asked> {
@@ -205,6 +212,16 @@ mod tests {
         let list = r#"{"apiVersion":"v1","kind":"List","items":[{},{}]}"#;
         assert_eq!(review(list).expect_err("refused"), "it is a list of 2 objects; judge one at a time");
         assert!(review("a: 1\n---\nb: 2").expect_err("refused").contains("several documents"));
+    }
+
+    #[test]
+    fn a_raw_request_is_any_json_as_it_is_written() {
+        for text in [r#"{"user": "tonio", "n": 1.0}"#, "[1]", "17", r#""text""#] {
+            let review = Review::raw(text.as_bytes()).expect("a request");
+            assert_eq!(String::from_utf8_lossy(&review.bytes), format!(r#"{{"request":{text}}}"#));
+        }
+        assert_eq!(Review::raw(b"user: tonio\n").expect("a request").bytes, br#"{"request":{"user":"tonio"}}"#);
+        assert!(Review::raw(b"{").is_err() && Review::raw(b"").is_err());
     }
 
     #[test]

@@ -21,10 +21,14 @@ use crate::child::{Recipe, Running};
 use crate::http::Http;
 use crate::program::{Program, find};
 
-/// Longest time until the policy is loaded or has failed: a download and a compilation, each with a limit of a minute.
-const LONGEST: Duration = Duration::from_secs(150);
+/// Longest time until the policy is loaded or has failed, but for its compilation: a download has a limit of a minute.
+const LONGEST: Duration = Duration::from_secs(90);
+/// Longest compilation, if no other limit is given.
+const COMPILING: Duration = Duration::from_secs(60);
 /// Longest time for one request to a program.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// Longest text of a refusal, in bytes: all of it, whatever the evaluator says.
+const LONGEST_TEXT: usize = 1 << 20;
 /// How often the states are looked at.
 const ASK: Duration = Duration::from_millis(10);
 /// Settings of a pod that make no sense here.
@@ -39,6 +43,8 @@ pub(super) struct Session {
     admission: SocketAddr,
     loader_state: SocketAddr,
     evaluator_state: SocketAddr,
+    /// Until the policy is loaded or has failed.
+    limit: Duration,
     cache: Option<(Cache, Given)>,
     // Last, so that the folder outlives the programs.
     folder: TempDir,
@@ -49,13 +55,18 @@ pub(super) enum Judged {
     /// The policy cannot be loaded.
     Unserved(Failure),
     /// The evaluator's answer, and what the policy says whatever its mode, where that may be another.
-    Answered { module: Digest, body: Vec<u8>, alone: Option<Vec<u8>> },
+    Answered { module: Digest, has_metadata: bool, body: Vec<u8>, alone: Option<Vec<u8>> },
 }
 
 impl Session {
     /// Starts the programs on a folder with the chosen policy.
-    /// `access` are the loader's arguments for registries.
-    pub(super) async fn start(chosen: &Chosen, roots: &[PathBuf], access: Vec<OsString>) -> anyhow::Result<Self> {
+    /// `more` are further arguments of the loader, `compiling` the longest compilation.
+    pub(super) async fn start(
+        chosen: &Chosen,
+        roots: &[PathBuf],
+        more: Vec<OsString>,
+        compiling: Option<Duration>,
+    ) -> anyhow::Result<Self> {
         let [evaluator, loader] = find([Program::Evaluator, Program::Loader])?;
         let folder = tempfile::tempdir().context("failed to make a folder")?;
         let policies = folder.path().join("policies");
@@ -77,7 +88,8 @@ impl Session {
             arguments.extend([flag.into(), any.clone()]);
         }
         arguments.extend(
-            ["--plain-http", "--policy-paths", "on", "--audit", "on", "--drain-delay", "0s"].map(OsString::from),
+            ["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on", "--drain-delay", "0s"]
+                .map(OsString::from),
         );
         let ports = &["admission", "probes", "state"];
         let evaluator = Running::start(&recipe(Program::Evaluator, evaluator, arguments, ports)).await?;
@@ -96,7 +108,7 @@ impl Session {
         for root in roots {
             arguments.extend(["--module-root".into(), root.into()]);
         }
-        arguments.extend(access);
+        arguments.extend(more);
         let loader = Running::start(&recipe(Program::Loader, loader, arguments, &["probes", "state"])).await?;
         let loader_state = address(&loader, "state")?;
         Ok(Self {
@@ -106,6 +118,7 @@ impl Session {
             admission,
             loader_state,
             evaluator_state,
+            limit: LONGEST + compiling.unwrap_or(COMPILING),
             cache,
             folder,
         })
@@ -117,18 +130,23 @@ impl Session {
             Ok(module) => module,
             Err(failure) => return Ok(Judged::Unserved(failure)),
         };
+        let has_metadata = self.module(&module).is_none_or(|module| crate::registry::has_metadata(&module));
+        if review.is_raw {
+            let body = self.ask("validate_raw", chosen, review).await?;
+            return Ok(Judged::Answered { module, has_metadata, body, alone: None });
+        }
         let body = self.ask("validate", chosen, review).await?;
         let alone = match chosen.mode {
             Mode::Protect => None,
             Mode::Warn | Mode::Monitor => Some(self.ask("audit", chosen, review).await?),
         };
-        Ok(Judged::Answered { module, body, alone })
+        Ok(Judged::Answered { module, has_metadata, body, alone })
     }
 
     /// Waits until the policy serves and gives its module, or the failure when it never will.
     async fn loaded(&self, chosen: &Chosen) -> anyhow::Result<Result<Digest, Failure>> {
         let started = Instant::now();
-        while started.elapsed() < LONGEST {
+        while started.elapsed() < self.limit {
             let loader: LoaderState = self.http.state(self.loader_state).await.context("the loader is gone")?;
             let evaluator: EvaluatorState =
                 self.http.state(self.evaluator_state).await.context("the evaluator is gone")?;
@@ -139,13 +157,18 @@ impl Session {
                 PolicyState::Pending => tokio::time::sleep(ASK).await,
             }
         }
-        bail!("the policy {} was not loaded within {} s", chosen.id, LONGEST.as_secs())
+        bail!("the policy {} was not loaded within {} s", chosen.id, self.limit.as_secs())
+    }
+
+    /// The bytes of a module that the loader has fetched.
+    fn module(&self, digest: &Digest) -> Option<Vec<u8>> {
+        fs::read(self.folder.path().join(format!("volume/modules/{}.wasm", digest.hex()))).ok()
     }
 
     async fn ask(&self, path: &str, chosen: &Chosen, review: &Review) -> anyhow::Result<Vec<u8>> {
         let path = format!("/{path}/{}", chosen.id);
         let (status, body) = self.http.post(self.admission, &path, review.bytes.clone()).await?;
-        let words = || portcullis_contract::clean(&String::from_utf8_lossy(&body), 1024);
+        let words = || portcullis_contract::clean(&String::from_utf8_lossy(&body), LONGEST_TEXT);
         anyhow::ensure!(status == 200, "the evaluator refuses the request with {status}: {}", words());
         Ok(body)
     }

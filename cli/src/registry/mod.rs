@@ -24,7 +24,9 @@ use serde_json::json;
 use url::Url;
 
 use self::inspect::Inspected;
+pub(crate) use self::inspect::has_metadata;
 use self::output::Artifact;
+pub(crate) use self::policy::policy_name;
 pub(crate) use self::transfer::{load, save};
 use crate::args::{AccessArgs, InspectArgs, PullArgs, PushArgs, ResultForm, VerifyArgs};
 

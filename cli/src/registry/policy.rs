@@ -44,6 +44,11 @@ pub(super) fn manifest(module: &str, metadata: &Metadata) -> anyhow::Result<Stri
     Ok(text + &portcullis_yaml::write(&policy)?)
 }
 
+/// A name for a policy by the address of its module.
+pub(crate) fn policy_name(module: &str) -> String {
+    name(module, &Metadata::default())
+}
+
 /// A name by the module's title, or by its file.
 fn name(module: &str, metadata: &Metadata) -> String {
     let file = super::file_name(module);

@@ -11,7 +11,7 @@ pub(super) const SECTION: &str = "io.kubewarden.metadata";
 /// Largest section that is read, in bytes.
 const MAX_BYTES: usize = 4 << 20;
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     #[serde(default)]
@@ -22,14 +22,12 @@ struct Metadata {
     minimum_kubewarden_version: Option<Value>,
 }
 
-/// Checks the section's content, nothing where the module has none, and gives the guest ABI. The order and the texts are
-/// those of docs/design/policy-abi.md, section 3.
+/// Checks the section's content and gives the guest ABI. The order and the texts are those of docs/design/policy-abi.md, section 3.
+/// A module without the section is taken for waPC, as `kwctl run` takes it; the evaluator refuses it if it is not.
 pub(super) fn execution_mode(section: Option<&[u8]>) -> Result<ExecutionMode, CompileFailure> {
     let unsupported = |text: String| CompileFailure::new(Reason::ModuleUnsupported, text);
-    let metadata = match section {
-        None => Metadata::default(),
-        Some(bytes) => decode(bytes)?,
-    };
+    let Some(section) = section else { return Ok(ExecutionMode::KubewardenWapc) };
+    let metadata = decode(section)?;
     if let Some(version) = &metadata.minimum_kubewarden_version {
         let (major, minor) = version.as_str().and_then(major_minor).ok_or_else(|| {
             let text = "the metadata's minimumKubewardenVersion is not a version: want for instance 1.36.0";
@@ -108,9 +106,13 @@ mod tests {
         let missing = "Policy is missing protocol version, which is required for KubewardenWapc execution mode";
         let expected = Err((Reason::ModuleUnsupported, missing.to_owned()));
         assert_eq!(mode("{}"), expected);
-        assert_eq!(execution_mode(None).map_err(|failure| (failure.reason, failure.message)), expected);
         let unknown = "Policy uses protocol version Unknown but only V1 is supported";
         assert_eq!(mode(r#"{"protocolVersion":"Unknown"}"#), Err((Reason::ModuleUnsupported, unknown.to_owned())));
+    }
+
+    #[test]
+    fn without_metadata_it_is_wapc() {
+        assert_eq!(execution_mode(None).ok(), Some(ExecutionMode::KubewardenWapc));
     }
 
     #[test]

@@ -55,6 +55,73 @@ fn promise_eval_speaks_json() {
 }
 
 #[test]
+fn promise_eval_takes_a_module_in_the_place_of_a_manifest() {
+    let folder = Folder::empty();
+    folder.write("settings.yaml", "labels: [yes, team]\n");
+    // Compiled modules are kept, and are not compiled again.
+    fs::write(folder.path("fresh.wasm"), guest_with("deny_text", b"too large when compiled")).expect("writes");
+    let fresh = folder.path("fresh.wasm").display().to_string();
+    let (module, settings) =
+        (examples().join("modules/required-labels.wasm").canonicalize(), folder.path("settings.yaml"));
+    let module = module.expect("is there").display().to_string();
+    let module = module.as_str();
+    let request = examples().join("requests/pod-ok.json").display().to_string();
+    let address = format!("file://{module}");
+    let settings = settings.to_str().expect("UTF-8");
+    for (module, more, status, words) in [
+        (module, ["--settings-json", r#"{"labels": ["team"]}"#], 0, "cluster/required-labels: admitted"),
+        (module, ["--settings-json", r#"{"labels": ["owner"]}"#], 1, "missing labels: owner"),
+        (&address, ["--settings-path", settings], 1, "missing labels: yes"),
+        (module, ["--settings-json", r#"{"labels": []}"#], 2, "SettingsInvalid"),
+        (module, ["--settings-json", "labels"], 2, "--settings-json: it is not JSON"),
+        (module, ["--max-module-size", "1KiB"], 2, "(--max-module-size)"),
+        (&fresh, ["--max-artifact-size", "1KiB"], 2, "(--max-artifact-size)"),
+        ("absent.wasm", ["--policy", "a"], 2, "absent.wasm"),
+    ] {
+        let (code, text) = eval(module, &request, &more);
+        assert_eq!(code, Some(status), "{module} {more:?}: {text}");
+        assert!(text.contains(words), "{module} {more:?}: no {words:?} in {text}");
+    }
+    let manifest = examples().join("required-labels.yaml").display().to_string();
+    let (code, text) = eval(&manifest, &request, &["--settings-json", r#"{"labels": ["owner"]}"#]);
+    assert!(code == Some(1) && text.contains("missing labels: owner"), "{text}");
+}
+
+#[test]
+fn promise_eval_judges_raw_requests() {
+    let folder = Folder::empty();
+    fs::write(folder.path("raw.wasm"), guest_with("deny_text", b"not today")).expect("writes");
+    folder.write("answer.json", r#"{"user": "tonio", "action": "eats"}"#);
+    folder.write("number.json", "17");
+    folder.write("broken.json", "{");
+    let file = |name: &str| folder.path(name).display().to_string();
+    for (request, status, words) in [
+        ("answer.json", 1, "message: not today"),
+        ("number.json", 1, "message: not today"),
+        ("broken.json", 2, "broken.json"),
+    ] {
+        let (code, text) = eval(&file("raw.wasm"), &file(request), &["--raw"]);
+        assert_eq!(code, Some(status), "{request}: {text}");
+        assert!(text.contains(words), "{request}: {text}");
+    }
+    let (code, text) = eval(&file("raw.wasm"), &file("answer.json"), &[]);
+    assert!(code == Some(2) && text.contains("want an AdmissionReview"), "{text}");
+}
+
+#[test]
+fn promise_a_module_without_metadata_is_wapc_and_eval_says_so() {
+    let folder = Folder::empty();
+    let mut module = guest_with("deny_text", b"no name, no metadata");
+    let section = module.windows(22).rposition(|window| window == b"io.kubewarden.metadata").expect("it has metadata");
+    module[section] = b'x';
+    fs::write(folder.path("bare.wasm"), module).expect("writes");
+    let pod = examples().join("requests/pod-ok.json").display().to_string();
+    let (code, text) = eval(&folder.path("bare.wasm").display().to_string(), &pod, &[]);
+    assert!(code == Some(1) && text.contains("message: no name, no metadata"), "{text}");
+    assert!(text.contains("note:    the module has no metadata; it is taken for a waPC guest"), "{text}");
+}
+
+#[test]
 fn promise_eval_says_when_it_could_not_judge() {
     let folder = Folder::empty();
     folder.put(&Policy::cluster("traps").guest("trap_unreachable"));
