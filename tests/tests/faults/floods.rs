@@ -17,6 +17,9 @@ const PATH: &str = "/validate/cluster/denies";
 /// a machine that runs tests has little; how fast calls are is measured elsewhere.
 const LONGEST: Duration = Duration::from_secs(5);
 
+/// How long is asked before the strangers come.
+const QUIET: Duration = Duration::from_secs(3);
+
 /// Addresses of this machine other than the one that callers come from.
 fn addresses(count: u8) -> impl Iterator<Item = IpAddr> + Clone {
     (2..2 + count).map(|last| IpAddr::from([127, 0, 0, last]))
@@ -27,9 +30,9 @@ fn head(length: usize) -> Vec<u8> {
     request("POST", PATH, &[("Content-Length", &length.to_string())], "")
 }
 
-/// Times of calls as API servers make them, until `done`; each must be answered, and right. Two callers go on with the
+/// Times of calls as API servers make them, and when each began, until `done`; each must be answered, and right. Two callers go on with the
 /// connection they have, and one makes a new one for each call.
-fn calls(pod: &Pod, mut done: impl FnMut() -> bool) -> Vec<Duration> {
+fn calls(pod: &Pod, mut done: impl FnMut() -> bool) -> Vec<(Instant, Duration)> {
     let stop = AtomicBool::new(false);
     let caller = |keeps: bool| {
         let (mut times, mut client) = (Vec::new(), pod.new_client());
@@ -41,7 +44,7 @@ fn calls(pod: &Pod, mut done: impl FnMut() -> bool) -> Vec<Duration> {
             let answer = client.try_ask(DENIES, &Review::pod()).unwrap_or_else(|error| {
                 panic!("a call failed after {:?}, with a connection it had: {keeps}: {error}", start.elapsed())
             });
-            times.push(start.elapsed());
+            times.push((start, start.elapsed()));
             assert!(!answer.verdict().allowed, "{answer:?}");
             thread::sleep(Duration::from_millis(20));
         }
@@ -58,17 +61,18 @@ fn calls(pod: &Pod, mut done: impl FnMut() -> bool) -> Vec<Duration> {
     })
 }
 
-/// Sends requests for a moment before the flood, then during it, until `is_full` and for five seconds more.
+/// Sends requests for [`QUIET`] before the flood, then during it, until `is_full` and for five seconds more.
 fn assert_calls_go_on(
     what: &str,
     pod: &Pod,
     strangers: impl Iterator<Item = Stranger>,
     mut is_full: impl FnMut(&Flood) -> bool,
 ) {
+    eventually("the strangers of before to be gone", || (pod.metric("portcullis_connections") < 16.0).then_some(()));
     let (start, mut strangers) = (Instant::now(), Some(strangers));
     let (mut flood, mut full_since) = (None, None);
-    let mut times = calls(pod, || {
-        if start.elapsed() > Duration::from_secs(1)
+    let times = calls(pod, || {
+        if start.elapsed() > QUIET
             && let Some(strangers) = strangers.take()
         {
             flood = Some(Flood::of(strangers));
@@ -79,10 +83,25 @@ fn assert_calls_go_on(
         assert!(full_since.is_some() || start.elapsed() < LIMIT * 2, "{what}: the port never was full");
         full_since.is_some_and(|since| since.elapsed() > Duration::from_secs(5))
     });
-    times.sort_unstable();
-    let (count, longest) = (times.len(), times[times.len() - 1]);
-    let (half, p99, visits) = (times[count / 2], times[count * 99 / 100], flood.map_or(0, |flood| flood.visits()));
-    eprintln!("{what}: {count} calls, median {half:?}, p99 {p99:?}, longest {longest:?}; {visits} visits");
+    let (mut before, mut during) = (Vec::new(), Vec::new());
+    for (began, time) in times {
+        if began.duration_since(start) < QUIET { &mut before } else { &mut during }.push(time);
+    }
+    before.sort_unstable();
+    during.sort_unstable();
+    let part = |times: &[Duration], percent: usize| times[times.len() * percent / 100];
+    let (p99, longest) = (part(&during, 99), during[during.len() - 1]);
+    let ratio = p99.as_secs_f64() / part(&before, 99).as_secs_f64();
+    let visits = flood.map_or(0, |flood| flood.visits());
+    eprintln!(
+        "{what}: {} calls before, median {:?}, p99 {:?}; {} calls meanwhile, median {:?}, p99 {p99:?} ({ratio:.1} times), longest \
+         {longest:?}; {visits} visits",
+        before.len(),
+        part(&before, 50),
+        part(&before, 99),
+        during.len(),
+        part(&during, 50),
+    );
     assert!(longest < LONGEST, "{what}: a call took {longest:?}");
 }
 
