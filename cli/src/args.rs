@@ -80,6 +80,13 @@ pub enum Command {
     ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
     Eval(EvalArgs),
+    /// Translate manifests of Kubewarden, and say what became of each field.
+    ///
+    /// Policies come as YAML on standard output, ready to apply, and what became of each field on standard error. With --values it is the
+    /// Helm values of each PolicyServer instead of the policies.
+    ///
+    /// Exit status: 0; 1 when an object was left out, as groups are; 2 when nothing could be read.
+    Migrate(MigrateArgs),
     /// Fetch a module from a registry or a web address to a file.
     Pull(PullArgs),
     /// Push a module to a registry, with its metadata.
@@ -316,6 +323,37 @@ impl LimitArgs {
         let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
         given.flat_map(|(flag, value)| [flag.into(), value.into()]).collect()
     }
+}
+
+/// The arguments of `portcullis migrate`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    portcullis migrate kubewarden policies/ > portcullis.yaml\n  \
+    kubectl get admissionpolicies,clusteradmissionpolicies -A -o yaml | portcullis migrate kubewarden - | kubectl apply -f -\n  \
+    kubectl get policyservers default -o yaml | portcullis migrate kubewarden - --values > values.yaml")]
+pub struct MigrateArgs {
+    /// Whose manifests they are.
+    #[arg(value_name = "FROM")]
+    pub from: MigrateFrom,
+
+    /// A file, a folder with YAML and JSON files, or `-` for standard input.
+    #[arg(value_name = "FILE|DIR|-")]
+    pub path: PathBuf,
+
+    /// Print Helm values of PolicyServers instead of policies.
+    #[arg(long)]
+    pub values: bool,
+
+    /// The form of the output. JSON has policies, values and fields in one object.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
+}
+
+/// Whose manifests are translated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MigrateFrom {
+    /// Kubewarden.
+    Kubewarden,
 }
 
 /// The form of a verdict.

@@ -13,7 +13,6 @@ mod session;
 mod state;
 mod verdict;
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -64,14 +63,14 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     let (chosen, folder) = match module(&args.policy_file)? {
         Some((module, folder)) => (Chosen::alone(&module, settings).with_context(named)?, folder),
         None => {
-            let text = read(&args.policy_file)?;
+            let text = crate::read(&args.policy_file, LARGEST)?;
             let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
             let start = folder.as_deref().unwrap_or(Path::new("/"));
             (Chosen::from(&text, start, args.policy.as_deref(), settings).with_context(named)?, folder)
         }
     };
     let named = || format!("failed to take a request from {}", args.request.display());
-    let request = read(&args.request)?;
+    let request = crate::read(&args.request, LARGEST)?;
     let review = if args.raw { Review::raw(&request) } else { Review::from(&request) }.with_context(named)?;
 
     let mut roots = Vec::from_iter(folder);
@@ -130,24 +129,6 @@ fn settings(args: &EvalArgs) -> anyhow::Result<Option<Value>> {
         return serde_json::from_str(text).map(Some).context("--settings-json: it is not JSON");
     }
     let Some(path) = &args.settings_path else { return Ok(None) };
-    let text = read(path)?;
+    let text = crate::read(path, LARGEST)?;
     portcullis_yaml::read(text).map(Some).with_context(|| format!("--settings-path {}", path.display()))
-}
-
-/// A file of limited size, or standard input for `-`.
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    if path.as_os_str() != "-" {
-        // A user may well name a link or a pipe (`<(kubectl …)`) here.
-        let file = std::fs::File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
-        return limited(file).with_context(|| format!("failed to read {}", path.display()));
-    }
-    limited(std::io::stdin().lock()).context("failed to read standard input")
-}
-
-fn limited(reader: impl Read) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    anyhow::ensure!(length <= LARGEST, "it is longer than {LARGEST} bytes");
-    Ok(bytes)
 }

@@ -20,6 +20,7 @@ pub mod http;
 pub mod item;
 pub mod layout;
 pub mod log;
+mod migrate;
 pub mod moment;
 pub mod name;
 pub mod plugin;
@@ -30,9 +31,12 @@ mod run;
 pub mod source;
 pub mod store;
 
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::CommandFactory as _;
 
 pub use args::Args;
@@ -52,6 +56,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Diff(args) => asynchronous(diff(&args)),
         Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),
+        Command::Migrate(args) => migrate::migrate(&args),
         Command::Pull(args) => asynchronous(async { print(registry::pull(&args).await?.as_bytes()) }),
         Command::Push(args) => asynchronous(async { print(registry::push(&args).await?.as_bytes()) }),
         Command::Inspect(args) => asynchronous(async { print(registry::inspect(&args).await?.as_bytes()) }),
@@ -72,6 +77,24 @@ fn asynchronous(command: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
         // One thread is enough for one question after the other.
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
     })
+}
+
+/// A file of limited size, or standard input for `-`.
+fn read(path: &Path, largest: u64) -> anyhow::Result<Vec<u8>> {
+    if path.as_os_str() != "-" {
+        // A user may well name a link or a pipe (`<(kubectl …)`) here.
+        let file = File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
+        return limited(file, largest).with_context(|| format!("failed to read {}", path.display()));
+    }
+    limited(io::stdin().lock(), largest).context("failed to read standard input")
+}
+
+fn limited(reader: impl Read, largest: u64) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(largest + 1).read_to_end(&mut bytes)?;
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    anyhow::ensure!(length <= largest, "it is longer than {largest} bytes");
+    Ok(bytes)
 }
 
 fn script(shell: CompletionFor) -> Vec<u8> {

@@ -10,6 +10,7 @@ mod failing;
 mod groups;
 mod identities;
 mod metrics;
+mod migrate;
 mod policies_yml;
 mod rebuilt;
 mod registries;

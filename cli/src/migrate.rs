@@ -1,0 +1,316 @@
+//! `portcullis migrate kubewarden`: Kubewarden's manifests as Portcullis', and what became of each field.
+//!
+//! ```text
+//!  FILE, DIR or - ─► documents ─► policy, server: pure ─► policies and values on standard output, fields on standard error
+//! ```
+
+mod policy;
+mod server;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::args::{MigrateArgs, ResultForm};
+
+/// The API group of Kubewarden's resources.
+const GROUP: &str = "policies.kubewarden.io/";
+/// Largest file that is read, in bytes.
+const LARGEST: u64 = 16 << 20;
+
+/// What came of all documents.
+#[derive(Debug, Default, Serialize)]
+struct Migrated {
+    /// Manifests of Portcullis.
+    policies: Vec<Value>,
+    /// Helm values, one for each PolicyServer.
+    values: Vec<Value>,
+    /// What became of the fields, in the order of the documents.
+    fields: Vec<Field>,
+    /// Objects that have no manifest here, with the reason.
+    left: Vec<Left>,
+}
+
+/// What became of a field.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Field {
+    /// Kind and name of the object.
+    object: String,
+    /// The field, like `spec.mode`.
+    field: String,
+    /// What became of it.
+    #[serde(flatten)]
+    fate: Fate,
+}
+
+/// What became of a field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "became", content = "what")]
+enum Fate {
+    /// It is as it was.
+    Kept,
+    /// It stands under this name.
+    Renamed(String),
+    /// It is gone, and why.
+    Dropped(String),
+}
+
+/// An object without a manifest.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Left {
+    object: String,
+    why: String,
+}
+
+/// The fields of one object, while they are looked at.
+struct Fields<'a> {
+    object: String,
+    fields: &'a mut Vec<Field>,
+}
+
+impl Fields<'_> {
+    fn note(&mut self, field: impl Into<String>, fate: Fate) {
+        self.fields.push(Field { object: self.object.clone(), field: field.into(), fate });
+    }
+}
+
+/// Reads, prints, and gives the exit status: 0; 1 when an object was left out; 2 when nothing could be read.
+pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
+    let printed = documents(&args.path).and_then(|documents| {
+        let migrated = Migrated::of(documents);
+        match args.output {
+            ResultForm::Json => crate::print(format!("{:#}\n", serde_json::to_value(&migrated)?).as_bytes())?,
+            ResultForm::Text => {
+                eprint!("{}", migrated.account());
+                crate::print(migrated.manifests(args.values)?.as_bytes())?;
+            }
+        }
+        Ok(migrated.left.is_empty())
+    });
+    match printed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The documents of a file, of the YAML and JSON files of a folder, or of standard input.
+fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
+    let is_manifest = |path: &PathBuf| {
+        path.extension().is_some_and(|found| ["yaml", "yml", "json"].iter().any(|known| found == *known))
+    };
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        files = fs::read_dir(path)?.flatten().map(|entry| entry.path()).filter(is_manifest).collect();
+        files.sort();
+    }
+    let mut documents = Vec::new();
+    for file in files {
+        let text = crate::read(&file, LARGEST)?;
+        let read = portcullis_yaml::read_documents(text);
+        documents.extend(read.with_context(|| format!("failed to read {}", file.display()))?);
+    }
+    ensure!(!documents.is_empty(), "{} has no manifests", path.display());
+    Ok(documents)
+}
+
+impl Migrated {
+    /// Takes the documents, and the items of lists as `kubectl get` prints them.
+    fn of(documents: Vec<Value>) -> Self {
+        let mut migrated = Self::default();
+        for mut document in documents {
+            match document.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => items.into_iter().for_each(|item| migrated.take(item)),
+                _ => migrated.take(document),
+            }
+        }
+        migrated
+    }
+
+    fn take(&mut self, object: Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
+        let name = match metadata["namespace"].as_str() {
+            Some(namespace) => format!("{kind}/{namespace}/{}", text(&metadata["name"])),
+            None => format!("{kind}/{}", text(&metadata["name"])),
+        };
+        let shown = portcullis_contract::clean(&name, 400);
+        if !object["apiVersion"].as_str().is_some_and(|version| version.starts_with(GROUP)) {
+            let why = format!("it is none of {GROUP}v1; apply it as it is");
+            return self.left.push(Left { object: shown, why });
+        }
+        let mut fields = Fields { object: shown.clone(), fields: &mut self.fields };
+        let made = match kind.as_str() {
+            "AdmissionPolicy" => policy::policy(&object, "Policy", &mut fields),
+            "ClusterAdmissionPolicy" => policy::policy(&object, "ClusterPolicy", &mut fields),
+            "AdmissionPolicyGroup" | "ClusterAdmissionPolicyGroup" => {
+                Err("groups are not supported yet; list their members as policies of their own".to_owned())
+            }
+            "PolicyServer" => return self.values.push(server::values(&object, &mut fields)),
+            _ => Err("it is of no kind that has policies or settings".to_owned()),
+        };
+        match made {
+            Ok(policy) => self.policies.push(policy),
+            Err(why) => self.left.push(Left { object: shown, why: portcullis_contract::clean(&why, 1000) }),
+        }
+    }
+
+    /// What became of what, for people.
+    fn account(&self) -> String {
+        let mut text = String::new();
+        for Field { object, field, fate } in &self.fields {
+            let _ = match fate {
+                Fate::Kept => writeln!(text, "{object}: {field} kept"),
+                Fate::Renamed(to) => writeln!(text, "{object}: {field} is now {to}"),
+                Fate::Dropped(why) => writeln!(text, "{object}: {field} dropped: {why}"),
+            };
+        }
+        for Left { object, why } in &self.left {
+            let _ = writeln!(text, "{object}: left out: {why}");
+        }
+        text
+    }
+
+    /// The policies, or the values, as YAML.
+    fn manifests(&self, values: bool) -> anyhow::Result<String> {
+        let chosen = if values { &self.values } else { &self.policies };
+        let documents = chosen.iter().map(portcullis_yaml::write).collect::<Result<Vec<_>, _>>()?;
+        Ok(documents.join("---\n"))
+    }
+}
+
+/// A mapping at this path of others, made where it is absent, with this value.
+fn put(into: &mut Value, path: &str, value: Value) {
+    let mut at = into;
+    for key in path.split('.') {
+        let map = match at {
+            Value::Object(map) => map,
+            other => {
+                *other = Value::Object(Map::new());
+                other.as_object_mut().expect("it is one")
+            }
+        };
+        at = map.entry(key).or_insert_with(|| json!({}));
+    }
+    *at = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn migrated(text: &str) -> Migrated {
+        Migrated::of(portcullis_yaml::read_documents(text).expect("YAML"))
+    }
+
+    #[test]
+    fn a_policy_of_a_cluster_with_what_became_of_its_fields() {
+        let migrated = migrated(
+            "
+apiVersion: policies.kubewarden.io/v1
+kind: ClusterAdmissionPolicy
+metadata: {name: psp, uid: u, labels: {team: 'yes'}, annotations: {io.kubewarden.policy.severity: low}}
+spec:
+  policyServer: default
+  module: registry://ghcr.io/kubewarden/policies/pod-privileged:v1.0.3
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  mutating: false
+  mode: monitor
+  backgroundAudit: true
+  settings: null
+  namespaceSelector: {matchLabels: {a: b}}
+  allowInsideAdmissionControllerNamespace: true
+status: {policyStatus: active}
+",
+        );
+        assert_eq!(migrated.left, []);
+        let policy = &migrated.policies[0];
+        assert_eq!((&policy["kind"], &policy["spec"]["mode"]), (&json!("ClusterPolicy"), &json!("monitor")));
+        assert_eq!(policy["metadata"]["labels"], json!({"team": "yes"}));
+        assert_eq!((policy["metadata"].get("uid"), policy.get("status")), (None, None));
+        assert_eq!(policy["spec"]["namespaceSelector"], json!({"matchLabels": {"a": "b"}}));
+        assert_eq!((policy["spec"].get("settings"), policy["spec"].get("backgroundAudit")), (None, None));
+        let account = migrated.account();
+        for line in [
+            "ClusterAdmissionPolicy/psp: spec.module kept\n",
+            "ClusterAdmissionPolicy/psp: spec.backgroundAudit dropped: ",
+            "ClusterAdmissionPolicy/psp: spec.allowInsideAdmissionControllerNamespace dropped: ",
+        ] {
+            assert!(account.contains(line), "{account}");
+        }
+    }
+
+    #[test]
+    fn groups_and_what_is_not_valid_are_left_out_and_named() {
+        let migrated = migrated(
+            "
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicyGroup, metadata: {name: g, namespace: n}, spec: {}}
+- {apiVersion: policies.kubewarden.io/v1, kind: AdmissionPolicy, metadata: {name: a, namespace: n}, spec: {module: x}}
+- {apiVersion: v1, kind: Namespace, metadata: {name: n}}
+",
+        );
+        assert_eq!(migrated.policies, Vec::<Value>::new());
+        let objects: Vec<&str> = migrated.left.iter().map(|left| left.object.as_str()).collect();
+        assert_eq!(objects, ["AdmissionPolicyGroup/n/g", "AdmissionPolicy/n/a", "Namespace/n"]);
+        assert!(migrated.left[0].why.starts_with("groups are not supported yet"), "{:?}", migrated.left);
+        assert!(migrated.left[1].why.contains("rules"), "{:?}", migrated.left);
+    }
+
+    #[test]
+    fn a_policy_server_is_values() {
+        let migrated = migrated(
+            "
+apiVersion: policies.kubewarden.io/v1
+kind: PolicyServer
+metadata: {name: reserved}
+spec:
+  image: ghcr.io/kubewarden/policy-server:v1.36.0
+  replicas: 2
+  maxUnavailable: 1
+  limits: {memory: 2Gi}
+  requests: {cpu: 500m}
+  imagePullSecret: logins
+  insecureSources: [registry.internal:5000]
+  sourceAuthorities: {'https://registry.internal': [PEM]}
+  verificationConfig: required
+  env: [{name: KUBEWARDEN_LOG_LEVEL, value: debug}]
+",
+        );
+        assert_eq!(
+            migrated.values,
+            [json!({
+                "policyServer": "reserved",
+                "server": {"replicas": 2},
+                "disruptionBudget": {"maxUnavailable": 1},
+                "evaluator": {"resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "500m"}}},
+                "modules": {
+                    "pullSecret": "logins",
+                    "sources": {
+                        "insecure_sources": ["registry.internal:5000"],
+                        "source_authorities": {"https://registry.internal": [{"type": "Data", "data": "PEM"}]},
+                    },
+                },
+            })]
+        );
+        let account = migrated.account();
+        for line in [
+            "PolicyServer/reserved: spec.replicas is now server.replicas\n",
+            "PolicyServer/reserved: spec.image dropped: ",
+            "PolicyServer/reserved: spec.verificationConfig dropped: put the content of ConfigMap required",
+            "PolicyServer/reserved: spec.env dropped: ",
+        ] {
+            assert!(account.contains(line), "{account}");
+        }
+    }
+}

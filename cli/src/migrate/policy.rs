@@ -1,0 +1,66 @@
+//! AdmissionPolicy and ClusterAdmissionPolicy. Pure.
+
+use portcullis_api::{API_VERSION, Policy};
+use serde_json::{Map, Value, json};
+
+use super::{Fate, Fields};
+
+/// Fields that mean the same on both sides.
+const KEPT: &[&str] = &[
+    "policyServer",
+    "mode",
+    "module",
+    "settings",
+    "rules",
+    "failurePolicy",
+    "mutating",
+    "matchPolicy",
+    "matchConditions",
+    "objectSelector",
+    "sideEffects",
+    "timeoutSeconds",
+    "timeoutEvalSeconds",
+    "message",
+    "namespaceSelector",
+    "contextAwareResources",
+];
+/// What `kubectl apply` notes for itself.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The policy, or why there is none.
+pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<Value, String> {
+    let mut spec = Map::new();
+    for (name, value) in object["spec"].as_object().into_iter().flatten() {
+        let fate = fate(name);
+        if fate == Fate::Kept && !value.is_null() {
+            spec.insert(name.clone(), value.clone());
+        }
+        fields.note(format!("spec.{}", portcullis_contract::clean(name, 100)), fate);
+    }
+    let mut metadata = object["metadata"].as_object().cloned().unwrap_or_default();
+    metadata.retain(|name, _| ["name", "namespace", "labels", "annotations"].contains(&name.as_str()));
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.shift_remove(LAST_APPLIED);
+    }
+    if kind == "ClusterPolicy" {
+        let why = "Kubewarden grants all of them to policies of the cluster, and Portcullis those that are listed: see `portcullis inspect MODULE`";
+        fields.note("host capabilities", Fate::Dropped(why.to_owned()));
+    }
+    let policy = json!({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec});
+    let read = serde_json::from_value::<Policy>(policy.clone()).map_err(|error| error.to_string());
+    read.and_then(|read| read.check().map_err(|error| error.to_string()))
+        .map_err(|error| format!("the policy would be refused: {error}"))?;
+    Ok(policy)
+}
+
+fn fate(field: &str) -> Fate {
+    let why = match field {
+        name if KEPT.contains(&name) => return Fate::Kept,
+        "backgroundAudit" => "nothing scans objects that are there already",
+        "allowInsideAdmissionControllerNamespace" => {
+            "no policy is asked about the installation's own namespace, so that a policy cannot keep Portcullis from starting"
+        }
+        _ => "there is no such field",
+    };
+    Fate::Dropped(why.to_owned())
+}

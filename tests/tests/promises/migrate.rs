@@ -1,0 +1,75 @@
+//! `portcullis migrate kubewarden`: what it prints is a policy that judges as the one before.
+
+use std::fs;
+
+use portcullis_tests::Folder;
+use serde_json::{Value, json};
+
+use crate::tool::{examples, run, written};
+
+/// Manifests of Kubewarden with this module.
+fn manifests(module: &str) -> String {
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]);
+    let policy = json!({
+        "apiVersion": "policies.kubewarden.io/v1", "kind": "ClusterAdmissionPolicy", "metadata": {"name": "owners"},
+        "spec": {"module": module, "mutating": false, "rules": rules, "settings": {"labels": ["owner"]}, "backgroundAudit": true},
+        "status": {"policyStatus": "active"},
+    });
+    let server = json!({
+        "apiVersion": "policies.kubewarden.io/v1", "kind": "PolicyServer", "metadata": {"name": "default"},
+        "spec": {"image": "ghcr.io/kubewarden/policy-server:v1.36.0", "replicas": 2},
+    });
+    let group = json!({
+        "apiVersion": "policies.kubewarden.io/v1", "kind": "ClusterAdmissionPolicyGroup", "metadata": {"name": "both"},
+        "spec": {"expression": "a() && b()", "policies": {}},
+    });
+    format!("{policy}\n---\n{server}\n---\n{group}\n")
+}
+
+#[test]
+fn promise_a_migrated_policy_judges_as_it_did() {
+    let folder = Folder::empty();
+    let module = examples().join("modules/required-labels.wasm").canonicalize().expect("is there");
+    fs::write(folder.path("theirs.yaml"), manifests(&format!("file://{}", module.display()))).expect("writes");
+    let theirs = folder.path("theirs.yaml").display().to_string();
+
+    let output = run(["migrate", "kubewarden", &theirs]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "a group is left out: {}", written(&output));
+    for line in [
+        "ClusterAdmissionPolicy/owners: spec.settings kept\n",
+        "ClusterAdmissionPolicy/owners: spec.backgroundAudit dropped: ",
+        "PolicyServer/default: spec.replicas is now server.replicas\n",
+        "ClusterAdmissionPolicyGroup/both: left out: groups are not supported yet",
+    ] {
+        assert!(told.contains(line), "no {line:?} in {told}");
+    }
+    fs::write(folder.path("ours.yaml"), &output.stdout).expect("writes");
+    let ours = folder.path("ours.yaml").display().to_string();
+    let pod = examples().join("requests/pod-ok.json").display().to_string();
+    let root = examples().join("modules").display().to_string();
+    let judged = run(["eval", &ours, &pod, "--module-root", &root]);
+    assert_eq!(judged.status.code(), Some(1), "{}", written(&judged));
+    assert!(written(&judged).contains("missing labels: owner"), "{}", written(&judged));
+
+    let values = run(["migrate", "kubewarden", &theirs, "--values"]);
+    assert_eq!(String::from_utf8_lossy(&values.stdout), "policyServer: default\nserver:\n  replicas: 2\n");
+    let all = run(["migrate", "kubewarden", &theirs, "-o", "json"]);
+    let all: Value = serde_json::from_slice(&all.stdout).expect("JSON");
+    assert_eq!(all["policies"][0]["metadata"]["name"], "owners");
+    assert_eq!(
+        all["fields"][0],
+        json!({"object": "ClusterAdmissionPolicy/owners", "field": "spec.module", "became": "kept"})
+    );
+    assert_eq!(all["left"][0]["object"], "ClusterAdmissionPolicyGroup/both");
+}
+
+#[test]
+fn promise_what_is_no_manifest_is_not_migrated() {
+    let folder = Folder::empty();
+    folder.write("broken.yaml", "a: [");
+    for (path, words) in [(folder.path("broken.yaml"), "broken.yaml"), (folder.path("absent.yaml"), "absent.yaml")] {
+        let output = run(["migrate", "kubewarden", &path.display().to_string()]);
+        assert!(output.status.code() == Some(2) && written(&output).contains(words), "{}", written(&output));
+    }
+}
