@@ -68,7 +68,7 @@ fn assert_calls_go_on(
     strangers: impl Iterator<Item = Stranger>,
     mut is_full: impl FnMut(&Flood) -> bool,
 ) {
-    eventually("the strangers of before to be gone", || (pod.metric("portcullis_connections") < 16.0).then_some(()));
+    eventually("the previous strangers to be gone", || (pod.metric("portcullis_connections") < 16.0).then_some(()));
     let (start, mut strangers) = (Instant::now(), Some(strangers));
     let (mut flood, mut full_since) = (None, None);
     let times = calls(pod, || {
