@@ -98,8 +98,8 @@ fn served_everywhere(
     if enforced != Truth::True || !is_same || is_known || !(1..aggregate.facts.generation).contains(&serving) {
         return None;
     }
-    let told = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
-    Some(Resolved::module(serving, told.digest?))
+    let entry = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
+    Some(Resolved::module(serving, entry.digest?))
 }
 
 fn finding(status: Truth, reason: impl Into<String>, message: impl Into<String>) -> Finding {

@@ -34,7 +34,7 @@ pub struct ChildArgs {
 /// The child's body. Exit status 0 with an artifact, [`JUDGED`] with a failure on standard error; anything else means that
 /// it died.
 pub fn compile_stdin(args: &ChildArgs) -> ExitCode {
-    tell_memory_from_mistakes();
+    exit_when_out_of_memory();
     let result = shut_in(args).and_then(|()| compile(args));
     let (status, line) = match &result {
         Ok(compiled) => (ExitCode::SUCCESS, serde_json::to_string(compiled)),
@@ -53,7 +53,7 @@ const LAST_RESERVE: usize = 4 << 20;
 
 /// When memory runs out, the compiler aborts in most places and panics in some. A test allocation at each panic
 /// shows whether that was the cause.
-fn tell_memory_from_mistakes() {
+fn exit_when_out_of_memory() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if Vec::<u8>::new().try_reserve_exact(LAST_RESERVE).is_err() {

@@ -64,7 +64,7 @@ enum Class {
 }
 
 impl<W> Queue<W> {
-    /// A line for this many slots, at least one.
+    /// A queue for this many slots, at least one.
     pub(super) fn new(slots: usize) -> Self {
         Self {
             slots: slots.max(1),
@@ -103,11 +103,11 @@ impl<W> Queue<W> {
             return None;
         }
         let goes_round = (self.turns + 1).is_multiple_of(ROUND);
-        let places = self.waiting.iter().flat_map(|(ticket, waiter)| {
+        let ranked = self.waiting.iter().flat_map(|(ticket, waiter)| {
             let claims = waiter.claims.iter().filter(|(tenant, _)| self.leaves_room(tenant));
             claims.map(|(tenant, need)| (self.rank(*ticket, tenant, need, goes_round), tenant))
         });
-        let (rank, tenant) = places.min_by(|(one, _), (other, _)| one.cmp(other))?;
+        let (rank, tenant) = ranked.min_by(|(one, _), (other, _)| one.cmp(other))?;
         let (ticket, tenant) = (rank.ticket, tenant.clone());
         let waiter = self.waiting.remove(&ticket)?.waiter;
         self.turns += 1;
@@ -181,25 +181,25 @@ mod tests {
     }
 
     struct Table {
-        line: Queue<&'static str>,
+        queue: Queue<&'static str>,
         running: Vec<(Tenant, &'static str)>,
     }
 
     impl Table {
         fn new(slots: usize) -> Self {
-            Self { line: Queue::new(slots), running: Vec::new() }
+            Self { queue: Queue::new(slots), running: Vec::new() }
         }
 
         /// Those who wait: the name of each, and who wants it.
         fn wait(&mut self, waiting: &[(&'static str, &[&str])]) {
             for (name, wanted) in waiting {
-                self.line.wait(claims(wanted), name);
+                self.queue.wait(claims(wanted), name);
             }
         }
 
         fn begin(&mut self) -> Vec<&'static str> {
             let mut begun = Vec::new();
-            while let Some((tenant, name)) = self.line.next() {
+            while let Some((tenant, name)) = self.queue.next() {
                 begun.push(name);
                 self.running.push((tenant, name));
             }
@@ -210,7 +210,7 @@ mod tests {
         fn end(&mut self, name: &str) -> Vec<&'static str> {
             let place = self.running.iter().position(|(_, running)| *running == name).expect("it runs");
             let (tenant, _) = self.running.remove(place);
-            self.line.give_back(&tenant);
+            self.queue.give_back(&tenant);
             self.begin()
         }
 
@@ -284,7 +284,7 @@ mod tests {
     fn who_wants_it_may_change_while_it_waits() {
         let mut table = Table::new(1);
         table.wait(&[("a1", &["a"]), ("a2", &["a"]), ("a3", &["a"])]);
-        table.line.renew(|name| claims(if *name == "a3" { &["a", "cluster"] } else { &["a"] }));
+        table.queue.renew(|name| claims(if *name == "a3" { &["a", "cluster"] } else { &["a"] }));
         assert_eq!(table.one_by_one(), ["a3", "a1", "a2"]);
         table.wait(&[("nobody", &[])]);
         assert_eq!(table.begin(), Vec::<&str>::new());
@@ -294,10 +294,10 @@ mod tests {
     fn nothing_is_remembered_of_who_is_gone() {
         let mut table = Table::new(1);
         table.wait(&[("a1", &["a"])]);
-        let ticket = table.line.wait(claims(&["b"]), "b1");
+        let ticket = table.queue.wait(claims(&["b"]), "b1");
         assert_eq!(table.begin(), ["a1"]);
-        assert_eq!((table.line.leave(ticket), table.line.leave(ticket)), (Some("b1"), None));
+        assert_eq!((table.queue.leave(ticket), table.queue.leave(ticket)), (Some("b1"), None));
         assert_eq!(table.end("a1"), Vec::<&str>::new());
-        assert!(table.line.is_idle() && table.line.tenants.is_empty());
+        assert!(table.queue.is_idle() && table.queue.tenants.is_empty());
     }
 }

@@ -22,7 +22,7 @@ struct Waiting {
     slot: oneshot::Sender<Slot>,
 }
 
-/// A place in the line; left when dropped.
+/// The ticket of a waiting job, which leaves the queue when this is dropped.
 struct LeaveOnDrop<'a> {
     slots: &'a Slots,
     ticket: u64,
@@ -40,7 +40,7 @@ impl Slots {
         let ticket = self.lock().wait(context.claims(), Waiting { context: Arc::clone(context), slot: sender });
         let _leave = LeaveOnDrop { slots: self, ticket };
         self.serve();
-        slot.await.expect("a waiting job gets a slot, or has left the line")
+        slot.await.expect("a waiting job gets a slot, or has left the queue")
     }
 
     /// Jobs may be wanted by others than before.

@@ -60,14 +60,14 @@ impl Admissions {
     }
 
     /// A new generation needs it: a check that failed is repeated at once.
-    pub(super) fn hurry(&mut self, reference: &Reference, digest: &Digest) {
+    pub(super) fn retry_now(&mut self, reference: &Reference, digest: &Digest) {
         if let Some(admission) = self.get_mut(reference, digest) {
-            admission.hurry();
+            admission.retry_now();
         }
     }
 
-    pub(super) fn hurry_outside(&mut self) {
-        self.0.values_mut().flat_map(BTreeMap::values_mut).for_each(Attempts::hurry_outside);
+    pub(super) fn retry_outside(&mut self) {
+        self.0.values_mut().flat_map(BTreeMap::values_mut).for_each(Attempts::retry_outside);
     }
 
     pub(super) fn wakes_at(&self) -> Option<Instant> {

@@ -150,7 +150,7 @@ impl<T> Attempts<T> {
             next: at.map(|at| now.wall_at(at)),
         });
         if self.end() {
-            self.hurry();
+            self.retry_now();
         }
     }
 
@@ -158,7 +158,7 @@ impl<T> Attempts<T> {
     pub(crate) fn repeat(&mut self) {
         match self.status {
             Status::Done(_) => self.again = true,
-            Status::Waiting(_) | Status::Stopped => self.hurry(),
+            Status::Waiting(_) | Status::Stopped => self.retry_now(),
             Status::Due(_) => {}
         }
         self.overtaken |= self.begun;
@@ -170,7 +170,7 @@ impl<T> Attempts<T> {
     }
 
     /// Something changed that may help: the next attempt is due at once, and waits grow from the start again.
-    pub(crate) fn hurry(&mut self) {
+    pub(crate) fn retry_now(&mut self) {
         if matches!(self.status, Status::Waiting(_) | Status::Stopped) {
             self.status = Status::Due(None);
             if let Some(last_failure) = &mut self.last_failure {
@@ -179,14 +179,14 @@ impl<T> Attempts<T> {
         }
     }
 
-    /// [`Attempts::hurry`], for failures that a change outside the policy can mend.
-    pub(crate) fn hurry_outside(&mut self) {
+    /// [`Attempts::retry_now`], for failures that a change outside the policy can mend.
+    pub(crate) fn retry_outside(&mut self) {
         // What an installation allows is final for a policy, and the installation may think again.
         let may_help = |reason: Reason| {
             reason.class() == portcullis_contract::Class::Outside || reason == Reason::SourceNotAllowed
         };
         if self.last_failure.as_ref().is_some_and(|last_failure| may_help(last_failure.reason)) {
-            self.hurry();
+            self.retry_now();
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
         attempts.fail(error(Reason::ModuleTooLarge), &RETRY, 0.5, now);
         attempts.wake(later(now, 100_000));
         assert!(!attempts.is_due() && attempts.wakes_at().is_none());
-        attempts.hurry();
+        attempts.retry_now();
         assert!(attempts.is_due());
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let now = Now::get();
         let mut attempts = Attempts::<u32>::default();
         attempts.fail(error(Reason::NotFound), &RETRY, 0.5, now);
-        attempts.hurry();
+        attempts.retry_now();
         assert!(attempts.failure(2, Some(later(now, 1))).is_none());
         assert!(attempts.failure(1, Some(now)).is_some());
     }

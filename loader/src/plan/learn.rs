@@ -61,7 +61,7 @@ impl Compilation {
         );
         let is_ours = self.attempts.result().is_some_and(|record| record.artifact.sha256 == refused.artifact);
         // What is said of a manifest from before the last remake is old news.
-        let is_news = self.told_in.is_some_and(|number| manifest >= number);
+        let is_news = self.published_in.is_some_and(|number| manifest >= number);
         if !artifact_fault || !is_ours || !is_news || self.anew {
             return;
         }

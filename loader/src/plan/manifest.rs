@@ -208,7 +208,7 @@ impl Plan {
                     }
                 }
                 for compilation in self.artifacts.values_mut().filter(|compilation| !compilation.anew) {
-                    compilation.told_in.get_or_insert(number);
+                    compilation.published_in.get_or_insert(number);
                 }
             }
             Err(error) => {
@@ -245,7 +245,7 @@ impl Plan {
             let failure = is_left_out.then(|| {
                 let failure = Failure { since: now.wall, ..grant.failure(policy.generation, &policy.tenant) };
                 // An earlier message stays as it was: the sums in it change with every edit of any policy, and each change would make a new manifest.
-                let is_it = |told: &Failure| (told.generation, told.reason) == (failure.generation, failure.reason);
+                let is_it = |last: &Failure| (last.generation, last.reason) == (failure.generation, failure.reason);
                 left_out.remove(id).filter(is_it).unwrap_or(failure)
             });
             entries.push(self.entry_of(id, policy, grant.choice, failure.clone()));

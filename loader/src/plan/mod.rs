@@ -104,7 +104,7 @@ struct Compilation {
     /// Whether it should be compiled again at that time.
     remake_wanted: bool,
     /// The number of the first manifest after it was compiled again; nothing until that is published.
-    told_in: Option<u64>,
+    published_in: Option<u64>,
 }
 
 impl Plan {
@@ -138,7 +138,7 @@ impl Plan {
                 let record =
                     ArtifactRecord { artifact: candidate.artifact.clone(), execution_mode: candidate.execution_mode };
                 let mut compilation =
-                    Compilation { attempts: Attempts::done(record), told_in: Some(0), ..Compilation::default() };
+                    Compilation { attempts: Attempts::done(record), published_in: Some(0), ..Compilation::default() };
                 // It counts at once, and its bytes are looked at meanwhile.
                 compilation.attempts.repeat();
                 plan.artifacts.insert(candidate.digest, compilation);
@@ -241,9 +241,9 @@ impl Plan {
         let Some(policy) = self.policies.get_mut(id) else { return };
         let Ok(Body { reference: Some(reference), .. }) = &policy.body else { return };
         if let Some(pin) = policy.pin {
-            self.admissions.hurry(reference, &pin);
+            self.admissions.retry_now(reference, &pin);
             if let Some(compilation) = self.artifacts.get_mut(&pin) {
-                compilation.attempts.hurry();
+                compilation.attempts.retry_now();
             }
             return;
         }
@@ -253,7 +253,7 @@ impl Plan {
             // Another policy has it: one address means the same bytes for all policies that name it.
             Some(digest) if !module.is_due() => policy.pin = Some(digest),
             Some(_) => {}
-            None => module.hurry(),
+            None => module.retry_now(),
         }
     }
 
@@ -342,7 +342,7 @@ impl Plan {
             Ok(Prepared::Ready(record)) => {
                 compilation.no_module = false;
                 if std::mem::take(&mut compilation.anew) {
-                    compilation.told_in = None;
+                    compilation.published_in = None;
                     self.publication.force();
                 }
                 compilation.attempts.succeed(record);
@@ -377,9 +377,9 @@ impl Plan {
     /// A watched input outside the policies changed: what failed for such a reason is tried at once.
     fn outside_changed(&mut self) {
         for module in self.modules.values_mut() {
-            module.hurry_outside();
+            module.retry_outside();
         }
-        self.admissions.hurry_outside();
+        self.admissions.retry_outside();
     }
 
     /// What should be done now.

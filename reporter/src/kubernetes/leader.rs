@@ -138,7 +138,7 @@ struct Leader<'a> {
     writes: JoinSet<Outcome>,
     event: JoinSet<Result<(), CallError>>,
     removals: JoinSet<()>,
-    told_outdated: bool,
+    logged_outdated: bool,
 }
 
 impl<'a> Leader<'a> {
@@ -161,7 +161,7 @@ impl<'a> Leader<'a> {
             writes: JoinSet::new(),
             event: JoinSet::new(),
             removals: JoinSet::new(),
-            told_outdated: false,
+            logged_outdated: false,
         }
     }
 
@@ -323,14 +323,14 @@ impl<'a> Leader<'a> {
         let before = record.last.replace(status.clone());
         self.announce(object, before.as_ref(), &status);
         if let Fit::Dropped(fields) = fit {
-            self.tell_outdated(object, &fields);
+            self.log_outdated(object, &fields);
         }
     }
 
-    /// The CustomResourceDefinition is older than this release. Told once, as nothing gets better by itself.
-    fn tell_outdated(&mut self, object: &PolicyObject, fields: &[String]) {
+    /// The CustomResourceDefinition is older than this release. Logged once, as only an upgrade of the definition helps.
+    fn log_outdated(&mut self, object: &PolicyObject, fields: &[String]) {
         self.metrics.outdated.set(1);
-        if std::mem::replace(&mut self.told_outdated, true) {
+        if std::mem::replace(&mut self.logged_outdated, true) {
             return;
         }
         let shown = fields.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
