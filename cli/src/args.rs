@@ -275,6 +275,10 @@ pub struct EvalArgs {
     #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
     pub allow_private: Vec<Allowed>,
 
+    /// What the policy may ask its host for.
+    #[command(flatten)]
+    pub host: HostArgs,
+
     /// What loading a module may take.
     #[command(flatten)]
     pub limits: LimitArgs,
@@ -282,6 +286,39 @@ pub struct EvalArgs {
     /// How the loader asks registries.
     #[command(flatten)]
     pub access: AccessArgs,
+}
+
+/// What a policy may ask its host for, and where the answers come from.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Host capabilities")]
+pub struct HostArgs {
+    /// Grant this host capability, beside those of the manifest: a path like net/v1/dns_lookup_host, a prefix like oci/*, or *. May be
+    /// given several times.
+    #[arg(long = "host-capability", value_name = "PATTERN")]
+    pub host_capabilities: Vec<String>,
+
+    /// Grant what the metadata of a module file declares: the kinds of objects that it reads, and the host capabilities. Review them
+    /// with `portcullis inspect` first. Objects are read by your kubeconfig.
+    #[arg(long)]
+    pub allow_context_aware: bool,
+
+    /// Write what the policy asks its host for, and the answers, to this file, in the form of kwctl.
+    #[arg(long = "record-host-capabilities-interactions", value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// Answer what the policy asks its host for from this file, which this command or kwctl recorded, and from nowhere else.
+    #[arg(long = "replay-host-capabilities-interactions", value_name = "FILE", conflicts_with = "record")]
+    pub replay: Option<PathBuf>,
+}
+
+impl HostArgs {
+    /// The same for a loader.
+    pub(crate) fn for_loader(&self) -> Vec<OsString> {
+        let files = [("--record-capabilities", &self.record), ("--replay-capabilities", &self.replay)];
+        let given = files.into_iter().filter_map(|(flag, file)| Some([flag.into(), file.clone()?.into()]));
+        // Whoever asks is the operator here: what the policy was granted counts.
+        given.flatten().chain(["--namespaced-capability".into(), "*".into()]).collect()
+    }
 }
 
 /// What loading a module may take, in the flags of the loader.

@@ -21,7 +21,7 @@ use portcullis_process::Shutdown;
 use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
-use manifest::Chosen;
+use manifest::{Chosen, Given};
 use request::Review;
 use session::{Judged, Session};
 use verdict::{Outcome, Verdict};
@@ -59,14 +59,20 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     args.access.check()?;
     let named = || format!("failed to take a policy from {}", args.policy_file.display());
-    let settings = settings(args)?;
+    let mut given =
+        Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), kinds: Vec::new() };
     let (chosen, folder) = match module(&args.policy_file)? {
-        Some((module, folder)) => (Chosen::alone(&module, settings).with_context(named)?, folder),
+        Some((module, folder)) => {
+            if args.host.allow_context_aware {
+                given.add_declared(&module)?;
+            }
+            (Chosen::alone(&module, given).with_context(named)?, folder)
+        }
         None => {
             let text = crate::read(&args.policy_file, LARGEST)?;
             let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
             let start = folder.as_deref().unwrap_or(Path::new("/"));
-            (Chosen::from(&text, start, args.policy.as_deref(), settings).with_context(named)?, folder)
+            (Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?, folder)
         }
     };
     let named = || format!("failed to take a request from {}", args.request.display());
@@ -82,6 +88,7 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
         let judging = async {
             let mut loader = args.access.for_loader(&args.allow_private);
             loader.extend(args.limits.for_loader());
+            loader.extend(args.host.for_loader());
             let session = Session::start(&chosen, &roots, loader, args.limits.compile_time).await?;
             let judged = session.judge(&chosen, &review).await;
             session.stop(judged.as_ref().ok()).await;

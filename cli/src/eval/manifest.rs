@@ -21,9 +21,38 @@ pub(super) struct Chosen {
     rules: Vec<RuleWithOperations>,
 }
 
+/// What is given beside the policy.
+#[derive(Default)]
+pub(super) struct Given {
+    /// Settings in the place of the manifest's.
+    pub settings: Option<Value>,
+    /// Grants of host capabilities, beside the manifest's.
+    pub capabilities: Vec<String>,
+    /// Kinds of objects that may be read, in the place of the manifest's; empty leaves those.
+    pub kinds: Vec<Value>,
+}
+
+impl Given {
+    /// Adds what the metadata of a module file declares.
+    ///
+    /// # Errors
+    /// When the module is no file, or cannot be read.
+    pub(super) fn add_declared(&mut self, module: &str) -> anyhow::Result<()> {
+        let path = module.strip_prefix("file://").unwrap_or(module);
+        ensure!(!path.contains("://"), "--allow-context-aware: {module} is not a file; pull it first");
+        let bytes = std::fs::read(path).with_context(|| format!("failed to read {path}"))?;
+        let (capabilities, kinds) = crate::registry::declared(&bytes)?;
+        // Where the metadata names kinds and no capability, it is from before there were grants of them.
+        let reads = (!kinds.is_empty()).then(|| "kubernetes/*".to_owned());
+        self.capabilities.extend(capabilities.into_iter().chain(reads));
+        self.kinds = kinds;
+        Ok(())
+    }
+}
+
 impl Chosen {
     /// A policy of a module alone: it is asked about everything, and may change objects.
-    pub(super) fn alone(module: &str, settings: Option<Value>) -> anyhow::Result<Self> {
+    pub(super) fn alone(module: &str, given: Given) -> anyhow::Result<Self> {
         let rule = json!({"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]});
         let document = json!({
             "apiVersion": API_VERSION,
@@ -31,16 +60,11 @@ impl Chosen {
             "metadata": {"name": crate::registry::policy_name(module)},
             "spec": {"module": module, "rules": [rule], "mutating": true},
         });
-        Self::of(document, Path::new("/"), settings)
+        Self::of(document, Path::new("/"), given)
     }
 
     /// The policy `wanted` of a manifest in `folder`, or its only one.
-    pub(super) fn from(
-        text: &[u8],
-        folder: &Path,
-        wanted: Option<&str>,
-        settings: Option<Value>,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn from(text: &[u8], folder: &Path, wanted: Option<&str>, given: Given) -> anyhow::Result<Self> {
         let mut found: Vec<(String, Value)> = Vec::new();
         let documents = portcullis_yaml::read_documents(text);
         for document in documents.context("failed to decode it as YAML or JSON")? {
@@ -60,10 +84,10 @@ impl Chosen {
             _ => bail!("it has several policies: {names}; name one with --policy"),
         }
         let (_, document) = found.remove(0);
-        Self::of(document, folder, settings)
+        Self::of(document, folder, given)
     }
 
-    fn of(mut document: Value, folder: &Path, settings: Option<Value>) -> anyhow::Result<Self> {
+    fn of(mut document: Value, folder: &Path, given: Given) -> anyhow::Result<Self> {
         let policy: Policy = serde_json::from_value(document.clone())?;
         let id = policy.check()?;
         let spec = document.get_mut("spec").and_then(Value::as_object_mut);
@@ -72,8 +96,13 @@ impl Chosen {
         if let Some(path) = policy.spec.module.as_deref().and_then(|module| absolute(module, folder)) {
             set("module", Value::from(path));
         }
-        if let Some(settings) = settings {
+        if let Some(settings) = given.settings {
             set("settings", settings);
+        }
+        let capabilities = policy.spec.host_capabilities.iter().cloned().chain(given.capabilities);
+        set("hostCapabilities", capabilities.collect());
+        if !given.kinds.is_empty() {
+            set("contextAwareResources", Value::Array(given.kinds));
         }
         set("suspend", Value::from(false));
         set("failurePolicy", Value::from("Ignore"));
@@ -172,7 +201,8 @@ spec:
 ";
 
     fn chosen(wanted: Option<&str>) -> Result<Chosen, String> {
-        Chosen::from(TWO.as_bytes(), Path::new("/home/me"), wanted, None).map_err(|error| format!("{error:#}"))
+        Chosen::from(TWO.as_bytes(), Path::new("/home/me"), wanted, Given::default())
+            .map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -188,25 +218,31 @@ spec:
         assert_eq!(document["metadata"].as_object().map(serde_json::Map::len), Some(1));
     }
 
+    fn settings(settings: Value) -> Given {
+        Given { settings: Some(settings), ..Given::default() }
+    }
+
     #[test]
     fn one_of_several_is_named_by_name_or_id() {
         assert_eq!(chosen(Some("namespaced/team/b")).expect("is there").id.as_str(), "namespaced/team/b");
         assert_eq!(chosen(None).expect_err("two"), "it has several policies: a, b; name one with --policy");
         assert_eq!(chosen(Some("c")).expect_err("none"), "it has no policy \"c\"; it has a, b");
-        let none = Chosen::from(b"kind: ConfigMap", Path::new("/"), None, None).expect_err("none").to_string();
+        let none =
+            Chosen::from(b"kind: ConfigMap", Path::new("/"), None, Given::default()).expect_err("none").to_string();
         assert_eq!(none, "it has no Policy or ClusterPolicy of policies.portcullis.dev/v1alpha1");
     }
 
     #[test]
     fn a_module_alone_is_asked_about_everything_with_the_settings_that_are_given() {
-        let chosen = Chosen::alone("registry://example.com/Safe_Labels:v1", Some(json!({"a": 1}))).expect("a policy");
+        let chosen =
+            Chosen::alone("registry://example.com/Safe_Labels:v1", settings(json!({"a": 1}))).expect("a policy");
         assert_eq!((chosen.id.as_str(), chosen.mode), ("cluster/safe-labels", Mode::Protect));
         let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
         assert_eq!(document["spec"]["module"], "registry://example.com/Safe_Labels:v1");
         assert_eq!(document["spec"]["settings"], json!({"a": 1}));
         let review = Review::from(br#"{"apiVersion":"v1","kind":"Pod"}"#).expect("a request");
         assert_eq!(chosen.notes(&review), Vec::<String>::new());
-        let with = |settings: Value| Chosen::from(TWO.as_bytes(), Path::new("/"), Some("b"), Some(settings));
+        let with = |given: Value| Chosen::from(TWO.as_bytes(), Path::new("/"), Some("b"), settings(given));
         let document: Value = serde_json::from_str(&with(json!({"b": 2})).expect("a policy").manifest).expect("JSON");
         assert_eq!(document["spec"]["settings"], json!({"b": 2}));
     }

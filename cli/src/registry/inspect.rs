@@ -20,6 +20,15 @@ pub(crate) fn has_metadata(module: &[u8]) -> bool {
         .any(|payload| matches!(payload, Ok(Payload::CustomSection(section)) if section.name() == SECTION))
 }
 
+/// What the metadata of a module declares: the host capabilities that it calls, and the kinds of objects that it reads.
+///
+/// # Errors
+/// When it is not a module.
+pub(crate) fn declared(module: &[u8]) -> anyhow::Result<(Vec<String>, Vec<serde_json::Value>)> {
+    let metadata = Inspected::of(module)?.metadata.unwrap_or_default();
+    Ok((metadata.host_capabilities, metadata.context_aware_resources))
+}
+
 /// A module that was looked at.
 #[derive(Debug)]
 pub(super) struct Inspected {

@@ -325,3 +325,85 @@ fn promise_eval_needs_no_cache() {
     question.ask(small.path()).expect("is right");
     assert!(cached(small.path()).is_empty(), "{:?}", cached(small.path()));
 }
+
+/// A call of the guest `host-capabilities`, as its settings have it.
+fn raw(capability: &str, payload: &Value) -> Value {
+    let (namespace, operation) = capability.split_once('/').expect("a path");
+    json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
+}
+
+#[test]
+fn promise_eval_replays_a_recording_of_kwctl() {
+    let folder = Folder::empty();
+    // As kwctl 1.36 writes it.
+    let recorded = r#"
+- type: Exchange
+  request: |
+    !KubernetesGetResource
+    api_version: v1
+    kind: Namespace
+    name: team
+    namespace: null
+    disable_cache: false
+  response:
+    type: Success
+    payload: '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"team"}}'
+"#;
+    folder.write("session.yml", recorded);
+    let get =
+        json!({"api_version": "v1", "kind": "Namespace", "name": "team", "namespace": null, "disable_cache": false});
+    let calls = json!({"calls": [raw("kubernetes/get_resource", &get), {"lookupHost": "example.com"}]});
+    let module = examples().join("modules/host-capabilities.wasm").display().to_string();
+    let request = examples().join("requests/pod-ok.json").display().to_string();
+    let (settings, session) = (calls.to_string(), folder.path("session.yml").display().to_string());
+    let ask = |more: &[&str]| {
+        let base =
+            ["--settings-json", &settings, "--replay-host-capabilities-interactions", &session, "--output", "json"];
+        eval(&module, &request, &[&base, more].concat())
+    };
+    // Without a grant, a recording answers nothing.
+    let (code, text) = ask(&[]);
+    assert!(code == Some(1) && text.contains("has not been granted access to the 'kubernetes/get_resource'"), "{text}");
+    let (code, text) = ask(&["--host-capability", "net/*", "--allow-context-aware"]);
+    assert_eq!(code, Some(1), "{text}");
+    // The kind is not among those that the metadata declares.
+    assert!(text.contains("Policy has not been granted access to Kubernetes v1/Namespace resources"), "{text}");
+    let manifest = json!({
+        "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "asks"},
+        "spec": {
+            "module": module, "settings": calls, "hostCapabilities": ["kubernetes/*", "net/*"],
+            "contextAwareResources": [{"apiVersion": "v1", "kind": "Namespace"}],
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
+        },
+    });
+    folder.write("asks.json", manifest.to_string());
+    let policy = folder.path("asks.json").display().to_string();
+    let (code, text) = eval(&policy, &request, &["--replay-host-capabilities-interactions", &session]);
+    assert_eq!(code, Some(1), "{text}");
+    for words in [
+        r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"team"}}"#,
+        "the list of recorded responses is empty",
+    ] {
+        assert!(text.contains(words), "{words} is not in {text}");
+    }
+}
+
+#[test]
+fn promise_eval_records_what_it_can_replay() {
+    let folder = Folder::empty();
+    let calls = json!({"calls": [{"lookupHost": "localhost"}]}).to_string();
+    let module = examples().join("modules/host-capabilities.wasm").display().to_string();
+    let request = examples().join("requests/pod-ok.json").display().to_string();
+    let session = folder.path("session.yml").display().to_string();
+    let ask = |flag: &str| {
+        eval(&module, &request, &["--settings-json", &calls, "--host-capability", "net/*", flag, &session])
+    };
+    let (code, recorded) = ask("--record-host-capabilities-interactions");
+    assert!(code == Some(1) && recorded.contains("127.0.0.1"), "{recorded}");
+    let text = fs::read_to_string(&session).expect("it was written");
+    assert!(text.contains("!DNSLookupHost") && text.contains("host: localhost"), "{text}");
+    let edited = text.replace("127.0.0.1", "192.0.2.1");
+    fs::write(&session, edited).expect("writes");
+    let (code, replayed) = ask("--replay-host-capabilities-interactions");
+    assert!(code == Some(1) && replayed.contains("192.0.2.1"), "{replayed}");
+}
