@@ -378,7 +378,9 @@ fn promise_eval_replays_a_recording_of_kwctl() {
     });
     folder.write("asks.json", manifest.to_string());
     let policy = folder.path("asks.json").display().to_string();
-    let (code, text) = eval(&policy, &request, &["--replay-host-capabilities-interactions", &session]);
+    let modules = examples().join("modules").display().to_string();
+    let more = ["--module-root", &modules, "--replay-host-capabilities-interactions", &session];
+    let (code, text) = eval(&policy, &request, &more);
     assert_eq!(code, Some(1), "{text}");
     for words in [
         r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"team"}}"#,
