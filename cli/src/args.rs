@@ -316,7 +316,7 @@ impl HostArgs {
     pub(crate) fn for_loader(&self) -> Vec<OsString> {
         let files = [("--record-capabilities", &self.record), ("--replay-capabilities", &self.replay)];
         let given = files.into_iter().filter_map(|(flag, file)| Some([flag.into(), file.clone()?.into()]));
-        // Whoever asks is the operator here: what the policy was granted counts.
+        // The user of this command is the operator, so what the policy was granted counts.
         given.flatten().chain(["--namespaced-capability".into(), "*".into()]).collect()
     }
 }

@@ -87,7 +87,7 @@ impl Admission {
         answer
     }
 
-    /// Asks whoever knows.
+    /// Asks the network, or the cache.
     async fn ask(&self, call: &BrokerCall, read: Option<Read>, payload: Bytes) -> Answer {
         let _share = self.shares.take(&call.policy).await;
         match (call.capability, read) {

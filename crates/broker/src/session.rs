@@ -67,7 +67,7 @@ pub struct SessionError {
 }
 
 impl Session {
-    /// Records into a file, which is made anew.
+    /// Records into a file, which is overwritten.
     ///
     /// # Errors
     /// When it cannot be written.
