@@ -34,6 +34,7 @@ fn renamed(field: &str) -> Option<&'static str> {
         "limits" => "evaluator.resources.limits",
         "requests" => "evaluator.resources.requests",
         "imagePullSecret" => "modules.pullSecret",
+        "namespacedPoliciesCapabilities" => "capabilities.namespaced",
         "insecureSources" => "modules.sources.insecure_sources",
         "sourceAuthorities" => "modules.sources.source_authorities",
         _ => return None,
@@ -69,7 +70,6 @@ fn why(field: &str, value: &Value) -> String {
         "securityContexts" => {
             "the chart's pods are confined already, and each container needs a user of its own".to_owned()
         }
-        "namespacedPoliciesCapabilities" => "each policy lists its own in spec.hostCapabilities".to_owned(),
         "webhookPort" | "readinessProbePort" | "metricsPort" => {
             "ports are fixed: 8443 for API servers, 8081 to 8083 for probes and metrics".to_owned()
         }

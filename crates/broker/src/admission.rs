@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portcullis_contract::{BrokerCall, BrokerOutcome, Capability};
+use prometheus::IntGauge;
 use tokio::time::timeout;
 
 use crate::cache::{Answer, Answers};
@@ -51,11 +52,10 @@ impl Admission {
 
     /// Answers a call, in its time.
     pub(crate) async fn answer(&self, call: &BrokerCall, payload: Bytes) -> Answer {
-        self.metrics.running.inc();
+        let _running = Running::new(&self.metrics.running);
         let late = || ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.capability));
         let limit = Duration::from_millis(call.millis).min(LONGEST);
         let answer = timeout(limit, self.provide(call, payload)).await.unwrap_or_else(|_| Err(late()));
-        self.metrics.running.dec();
         let outcome = match answer.as_ref().map_err(ProvideError::outcome) {
             Ok(_) => "done",
             Err(BrokerOutcome::Denied) => "denied",
@@ -91,8 +91,8 @@ impl Admission {
     async fn ask(&self, call: &BrokerCall, read: Option<Read>, payload: Bytes) -> Answer {
         let _share = self.shares.take(&call.policy).await;
         match (call.capability, read) {
-            (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(read)).await,
-            (capability, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(read))).await,
+            (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(&call.policy, read)).await,
+            (capability, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(&call.policy, read))).await,
             (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
             (capability, None) => {
                 let images = &self.images;
@@ -114,6 +114,22 @@ impl Admission {
             return Err(ProvideError::OtherNamespace);
         }
         Ok(read)
+    }
+}
+
+/// Counts a call while it is being worked on, however it ends.
+struct Running<'a>(&'a IntGauge);
+
+impl<'a> Running<'a> {
+    fn new(gauge: &'a IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
@@ -21,6 +21,10 @@ use crate::{ProvideError, Socket};
 
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same where connections end as soon as they are made.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A connection that lasted so long worked.
+const SETTLED: Duration = Duration::from_secs(1);
 /// Replies that wait to be written. Calls whose reply has no room wait, and the reader goes on.
 const QUEUE: usize = 16;
 /// Most calls at the same time. The evaluator has fewer instances.
@@ -29,14 +33,19 @@ const MOST: usize = 4096;
 /// Connects again and again, and answers.
 pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-    let mut refused = false;
+    let (mut refused, mut pause) = (false, PAUSE);
     loop {
         if let Some(stream) = connect(&socket.path, user, &mut refused).await {
-            tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
+            let connected = Instant::now();
+            // An evaluator that refuses this program takes the connection and ends it at once.
+            if pause == PAUSE {
+                tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
+            }
             answer(stream, &admission).await;
-            tracing::info!("the evaluator ended the connection; connecting again");
+            pause = if connected.elapsed() > SETTLED { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            tracing::debug!("the evaluator ended the connection; connecting again");
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -99,15 +99,19 @@ impl BrokerLink {
     pub(crate) async fn serve(self: Arc<Self>, socket: BrokerSocket) -> io::Result<()> {
         let (listener, user) = socket.into_listener()?;
         let mut current: Option<tokio::task::JoinHandle<()>> = None;
+        let mut is_logged = false;
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             if !is_of(&stream, user) {
-                tracing::warn!("a process of another user connected to the socket of the broker and was refused");
+                if !std::mem::replace(&mut is_logged, true) {
+                    tracing::warn!(user, "a process of another user connected to the broker's socket and was refused");
+                }
                 continue;
             }
+            is_logged = false;
             if let Some(before) = current.take() {
                 before.abort();
                 let _ = before.await;
@@ -320,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_from_a_failure() {
+    async fn a_refusal_is_logged_from_a_failure() {
         let rig = Rig::new(None);
         let mut broker = rig.connect().await;
         for outcome in [BrokerOutcome::Denied, BrokerOutcome::Failed] {

@@ -141,13 +141,8 @@ impl Guest {
     }
 }
 
-/// A store for one call of a linked module.
-fn store(pre: &wasmtime::InstancePre<Context>, context: Context) -> Store<Context> {
-    store_in(pre.module().engine(), context)
-}
-
 /// A store for one call. What runs in it is bounded in its growth, and in its time by the deadline of the context.
-fn store_in(engine: &Engine, context: Context) -> Store<Context> {
+fn store(engine: &Engine, context: Context) -> Store<Context> {
     let deadline = context.deadline;
     let mut store = Store::new(engine, context);
     store.limiter_async(|context| &mut context.growth);

@@ -39,7 +39,7 @@ impl WapcGuest {
             Operation::ValidateSettings => "validate_settings",
         };
         context.wapc.payload = payload;
-        let mut store = store(&self.pre, context);
+        let mut store = store(self.pre.module().engine(), context);
         let result = self.run(&mut store).await;
         store.data_mut().wasi.log_rest(host);
         match result {

@@ -31,7 +31,7 @@ impl WasiGuest {
             Operation::ValidateSettings => "validate-settings",
         };
         context.wasi.command(argument, payload);
-        let mut store = store(&self.pre, context);
+        let mut store = store(self.pre.module().engine(), context);
         let result = run(&self.pre, &mut store).await;
         let failures = std::mem::take(&mut store.data_mut().host_calls);
         let streams = &mut store.data_mut().wasi;

@@ -1,6 +1,7 @@
 //! What ARCHITECTURE.md promises, checked: each rule returns what breaks it, a sentence each.
 
 mod circles;
+mod named_tests;
 mod rows;
 mod tidy;
 mod tree;
@@ -42,6 +43,7 @@ pub(crate) fn rules(workspace: &Workspace) -> Vec<Step<'_>> {
         }),
         Step::check("boundaries: plain words", || Ok(words::check(&files::read_all(&workspace.root)?))),
         Step::check("boundaries: fault rows", || Ok(rows::check(&files::read_all(&workspace.root)?))),
+        Step::check("boundaries: named tests", || Ok(named_tests::check(&files::read_all(&workspace.root)?))),
     ]
 }
 

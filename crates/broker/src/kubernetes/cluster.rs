@@ -13,7 +13,7 @@ use kube::discovery::{ApiResource, Scope, pinned_kind};
 use kube::{Api, Client};
 use moka::Expiry;
 use moka::future::Cache;
-use portcullis_contract::ContextAwareResource;
+use portcullis_contract::{ContextAwareResource, PolicyId};
 use portcullis_kubernetes::{ApiServer, CallError};
 use serde_json::{Value, json};
 
@@ -69,9 +69,9 @@ impl Cluster {
     ///
     /// # Errors
     /// When the API server has no such thing, refuses, or does not answer.
-    pub(crate) async fn read(&self, read: Read) -> Answer {
+    pub(crate) async fn read(&self, policy: &PolicyId, read: Read) -> Answer {
         match read {
-            Read::List(query) => self.list(query).await,
+            Read::List(query) => self.list(policy, query).await,
             Read::Get(query) => self.get(query).await,
             Read::Review(query) => self.review(query).await,
         }
@@ -87,7 +87,7 @@ impl Cluster {
         self.server.as_ref().map(|server| &server.client).map_err(none)
     }
 
-    async fn list(&self, query: ListQuery) -> Answer {
+    async fn list(&self, policy: &PolicyId, query: ListQuery) -> Answer {
         let client = self.client()?;
         let Place { resource, is_namespaced } = self.place(&query.kind).await?;
         let api = match &query.namespace {
@@ -100,7 +100,7 @@ impl Cluster {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
         };
-        self.watches.list(Collection { query, api, resource }).await
+        self.watches.list(policy, Collection { query, api, resource }).await
     }
 
     async fn get(&self, query: GetQuery) -> Answer {

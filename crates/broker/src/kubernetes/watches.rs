@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher::{self, Event};
-use portcullis_contract::BROKER_MAX_REPLY;
+use portcullis_contract::{BROKER_MAX_REPLY, PolicyId};
 use portcullis_kubernetes::Failures;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -33,6 +33,8 @@ const LARGEST: u64 = 64 << 20;
 const ALL: u64 = 192 << 20;
 /// Most collections at the same time.
 const MOST: usize = 256;
+/// Most collections that one policy began.
+const MOST_OF_ONE: usize = 32;
 /// What an object takes beside its JSON, in bytes.
 const OVERHEAD: u64 = 256;
 /// How long a watch goes on without a question.
@@ -64,6 +66,8 @@ struct Watched {
     used: Mutex<Instant>,
     task: Mutex<Option<AbortHandle>>,
     bytes: Arc<AtomicU64>,
+    /// The policy that asked first.
+    begun_by: PolicyId,
 }
 
 /// What is known of a collection.
@@ -97,9 +101,9 @@ impl Watches {
     ///
     /// # Errors
     /// When they cannot be listed, or are too many.
-    pub(super) async fn list(&self, collection: Collection) -> Answer {
+    pub(super) async fn list(&self, policy: &PolicyId, collection: Collection) -> Answer {
         let (kind, api_version) = (collection.query.kind.kind.clone(), collection.query.kind.api_version.clone());
-        let watched = self.watched(collection)?;
+        let watched = self.watched(policy, collection)?;
         let mut states = watched.state.subscribe();
         let settled = states.wait_for(|state| *state != State::Incomplete(None)).await;
         let state = settled.map(|state| state.clone()).unwrap_or(State::Incomplete(Some("the watch ended".to_owned())));
@@ -113,12 +117,20 @@ impl Watches {
         }
     }
 
-    fn watched(&self, collection: Collection) -> Result<Arc<Watched>, ProvideError> {
+    fn watched(&self, policy: &PolicyId, collection: Collection) -> Result<Arc<Watched>, ProvideError> {
         self.sweep();
         let mut running = self.running();
         if let Some(found) = running.get(&collection.query) {
             found.note_use();
             return Ok(Arc::clone(found));
+        }
+        // A policy with selectors made of requests begins one after the other: its oldest makes room.
+        let own = running.iter().filter(|(_, watched)| watched.begun_by == *policy);
+        if own.clone().count() >= MOST_OF_ONE
+            && let Some(oldest) = own.min_by_key(|(_, watched)| watched.last_use()).map(|(query, _)| query.clone())
+            && let Some(oldest) = running.remove(&oldest)
+        {
+            oldest.end();
         }
         if running.len() >= MOST {
             return Err(ProvideError::failed(format!("{MOST} collections are watched already, which is the limit")));
@@ -129,6 +141,7 @@ impl Watches {
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::clone(&self.bytes),
+            begun_by: policy.clone(),
         });
         let query = collection.query.clone();
         let task = tokio::spawn(follow(Arc::clone(&watched), collection));
@@ -174,6 +187,10 @@ async fn follow(watched: Arc<Watched>, collection: Collection) {
 }
 
 impl Watched {
+    fn last_use(&self) -> Instant {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn note_use(&self) {
         // A refusal stands for a while, however often it is asked for.
         if !matches!(*self.state.borrow(), State::Refused(_)) {
@@ -183,7 +200,7 @@ impl Watched {
 
     /// Whether it goes on. One that is not wanted has ended afterwards.
     fn is_wanted(&self, query: &ListQuery, record: &Record) -> bool {
-        let unused = self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let unused = self.last_use().elapsed();
         let limit = match *self.state.borrow() {
             State::Complete | State::Incomplete(None) => UNUSED,
             State::Incomplete(Some(_)) => FAILED,
@@ -200,6 +217,8 @@ impl Watched {
         if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
             task.abort();
         }
+        // A list that still waits for it waits in vain.
+        self.failed("its watch has ended");
         let mut objects = self.objects();
         let bytes = objects.clear();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -371,6 +390,7 @@ mod tests {
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::default(),
+            begun_by: "cluster/a".parse().expect("an id"),
         }
     }
 

@@ -16,7 +16,7 @@ use wasmtime::{Instance, Linker, Memory, MemoryType, Module, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
-use super::{CallError, Context, Host, Operation, Parts, store_in};
+use super::{CallError, Context, Host, Operation, Parts, store};
 use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
@@ -53,7 +53,7 @@ impl RegoGuest {
         deadline: Instant,
         account: InstanceMemory,
     ) -> Result<Vec<u8>, CallError> {
-        let mut store = store_in(self.module.engine(), Context::new(host, self.limits, deadline, account));
+        let mut store = store(self.module.engine(), Context::new(host, self.limits, deadline, account));
         self.start(&mut store).await?;
         match (operation, payload.documents()) {
             (Operation::Validate, Some((request, settings))) => self.evaluate(&mut store, &request, &settings).await,
