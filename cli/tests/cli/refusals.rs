@@ -1,6 +1,9 @@
 //! Bad input: the thing, the cause and the next step; help that teaches.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::thread;
+use std::time::Duration;
 
 use crate::portcullis;
 
@@ -31,7 +34,14 @@ fn programs_that_are_not_there() {
     let alone = folder.path().join("portcullis");
     fs::copy(env!("CARGO_BIN_EXE_portcullis"), &alone).expect("copies");
     let mut command = std::process::Command::new(&alone);
-    let output = command.args(["run", "."]).current_dir(folder.path()).env("PATH", "").output().expect("runs");
+    command.args(["run", "."]).current_dir(folder.path()).env("PATH", "");
+    let output = loop {
+        match command.output() {
+            // A child that another test starts at this moment may still hold the copy open for writing.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::sleep(Duration::from_millis(10)),
+            output => break output.expect("runs"),
+        }
+    };
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(

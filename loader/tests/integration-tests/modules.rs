@@ -24,7 +24,7 @@ fn fault_m01_m02_m05_each_has_its_reason() {
         ("cut", whole[..whole.len() / 2].to_vec(), Reason::ModuleInvalid, "not valid"),
         ("threads", module("(module (memory 1 1 shared))"), Reason::ModuleUnsupported, "threads"),
         ("component", wat::parse_str("(component)").expect("a component"), Reason::ModuleUnsupported, "component"),
-        ("plain", wat::parse_str("(module)").expect("a module"), Reason::ModuleUnsupported, "protocol version"),
+        ("unversioned", unversioned(), Reason::ModuleUnsupported, "protocol version"),
     ] {
         let (found, message) = fails(&folder, &loader, name, &bytes);
         assert!(found == reason && message.contains(word), "{name}: {found} {message}");
@@ -34,6 +34,12 @@ fn fault_m01_m02_m05_each_has_its_reason() {
     loader.serves("cluster/good", 1);
     assert!(loader.files("tmp").is_empty());
     assert!(!loader.log().contains("panicked"), "{}", loader.log());
+}
+
+/// A module whose metadata names no version of its protocol.
+fn unversioned() -> Vec<u8> {
+    let text = r#"(module (@custom "io.kubewarden.metadata" "{\"executionMode\":\"kubewarden-wapc\",\"rules\":[]}"))"#;
+    wat::parse_str(text).expect("a module")
 }
 
 /// A module whose one function takes the compiler long.
