@@ -27,7 +27,7 @@ const REPLICA: [Expected; 3] = [
         user: "65531",
         has_token: true,
         reads: &["/config", TOKEN],
-        writes: &["/volume"],
+        writes: &["/broker", "/volume"],
         files: &["/etc/ssl/certs/ca-certificates.crt", "/portcullis-loader"],
     },
     Expected {
@@ -35,7 +35,7 @@ const REPLICA: [Expected; 3] = [
         user: "65532",
         has_token: false,
         reads: &["/paths", "/tls", "/volume"],
-        writes: &["/private"],
+        writes: &["/broker", "/private"],
         files: &["/portcullis-evaluator"],
     },
     Expected {

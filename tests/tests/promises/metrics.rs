@@ -59,10 +59,8 @@ fn sources(folder: &Path, texts: &mut Vec<String>) {
 /// Names that stand in the code as they are registered.
 fn registered() -> BTreeSet<String> {
     let mut texts = Vec::new();
-    for folder in
-        ["loader/src", "evaluator/src", "reporter/src", "controller/src", "crates/process/src", "crates/kubernetes/src"]
-    {
-        sources(&root().join(folder), &mut texts);
+    for folder in ["loader", "evaluator", "reporter", "controller", "crates/broker", "crates/process", "crates/kubernetes"] {
+        sources(&root().join(folder).join("src"), &mut texts);
     }
     let literals =
         texts.iter().filter(|text| text.contains("use prometheus")).flat_map(|text| text.split('"').skip(1).step_by(2));
