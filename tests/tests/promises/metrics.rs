@@ -59,7 +59,9 @@ fn sources(folder: &Path, texts: &mut Vec<String>) {
 /// Names that stand in the code as they are registered.
 fn registered() -> BTreeSet<String> {
     let mut texts = Vec::new();
-    for folder in ["loader", "evaluator", "reporter", "controller", "crates/broker", "crates/process", "crates/kubernetes"] {
+    for folder in
+        ["loader", "evaluator", "reporter", "controller", "crates/broker", "crates/process", "crates/kubernetes"]
+    {
         sources(&root().join(folder).join("src"), &mut texts);
     }
     let literals =
