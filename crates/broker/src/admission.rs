@@ -92,7 +92,9 @@ impl Admission {
         let _share = self.shares.take(&call.policy).await;
         match (call.capability, read) {
             (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(&call.policy, read)).await,
-            (capability, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(&call.policy, read))).await,
+            (capability, Some(read)) => {
+                self.answers.get(capability, payload, Box::pin(self.cluster.read(&call.policy, read))).await
+            }
             (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
             (capability, None) => {
                 let images = &self.images;
