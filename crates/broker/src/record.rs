@@ -20,7 +20,7 @@ type Published = HashMap<PolicyId, HashMap<i64, Arc<Grants>>>;
 /// The grants of all generations that may serve: those of the newest manifest, and of the one before, which evaluators may still follow.
 #[derive(Default)]
 pub struct Record {
-    current: ArcSwap<(Published, Published)>,
+    current: ArcSwap<[Arc<Published>; 2]>,
 }
 
 impl Record {
@@ -37,21 +37,21 @@ impl Record {
             let generations = policy.candidates.iter().map(grants).collect();
             (policy.id.clone(), generations)
         });
-        let newest: Published = newest.collect();
-        let before = self.current.load().0.clone();
-        self.current.store(Arc::new((newest, before)));
+        let newest = Arc::new(newest.collect());
+        let before = Arc::clone(&self.current.load()[0]);
+        self.current.store(Arc::new([newest, before]));
     }
 
     /// The grants of a generation of a policy.
     pub(crate) fn grants(&self, policy: &PolicyId, generation: i64) -> Option<Arc<Grants>> {
         let current = self.current.load();
-        [&current.0, &current.1].into_iter().find_map(|published| published.get(policy)?.get(&generation).cloned())
+        current.iter().find_map(|published| published.get(policy)?.get(&generation).cloned())
     }
 
     /// The kinds that any policy may read, for what need not be watched any longer.
     pub(crate) fn reads(&self, kind: &ContextAwareResource) -> bool {
         let current = self.current.load();
-        let mut all = [&current.0, &current.1].into_iter().flat_map(HashMap::values).flat_map(HashMap::values);
+        let mut all = current.iter().flat_map(|published| published.values()).flat_map(HashMap::values);
         all.any(|grants| grants.kinds.contains(kind))
     }
 }

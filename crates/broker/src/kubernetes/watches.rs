@@ -118,10 +118,15 @@ impl Watches {
     }
 
     fn watched(&self, policy: &PolicyId, collection: Collection) -> Result<Arc<Watched>, ProvideError> {
+        if let Some(found) = self.running().get(&collection.query).filter(|found| !found.has_expired()) {
+            found.note_use();
+            return Ok(Arc::clone(found));
+        }
+        // Not for each list: it looks at the grants of all policies.
         self.sweep();
         let mut running = self.running();
+        // Another list may have begun it meanwhile.
         if let Some(found) = running.get(&collection.query) {
-            found.note_use();
             return Ok(Arc::clone(found));
         }
         // A policy with selectors made of requests begins one after the other: its oldest makes room.
@@ -187,6 +192,16 @@ async fn follow(watched: Arc<Watched>, collection: Collection) {
 }
 
 impl Watched {
+    /// Whether it was not used for so long that it ends.
+    fn has_expired(&self) -> bool {
+        let limit = match *self.state.borrow() {
+            State::Complete | State::Incomplete(None) => UNUSED,
+            State::Incomplete(Some(_)) => FAILED,
+            State::Refused(_) => REFUSED,
+        };
+        self.last_use().elapsed() >= limit
+    }
+
     fn last_use(&self) -> Instant {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,13 +215,7 @@ impl Watched {
 
     /// Whether it goes on. One that is not wanted has ended afterwards.
     fn is_wanted(&self, query: &ListQuery, record: &Record) -> bool {
-        let unused = self.last_use().elapsed();
-        let limit = match *self.state.borrow() {
-            State::Complete | State::Incomplete(None) => UNUSED,
-            State::Incomplete(Some(_)) => FAILED,
-            State::Refused(_) => REFUSED,
-        };
-        let is_wanted = unused < limit && record.reads(&query.kind);
+        let is_wanted = !self.has_expired() && record.reads(&query.kind);
         if !is_wanted {
             self.end();
         }
