@@ -369,7 +369,7 @@ impl LimitArgs {
     kubectl get admissionpolicies,clusteradmissionpolicies -A -o yaml | portcullis migrate kubewarden - | kubectl apply -f -\n  \
     kubectl get policyservers default -o yaml | portcullis migrate kubewarden - --values > values.yaml")]
 pub struct MigrateArgs {
-    /// Whose manifests they are.
+    /// The product that the manifests are written for.
     #[arg(value_name = "FROM")]
     pub from: MigrateFrom,
 
@@ -386,7 +386,7 @@ pub struct MigrateArgs {
     pub output: ResultForm,
 }
 
-/// Whose manifests are translated.
+/// A product whose manifests can be translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MigrateFrom {
     /// Kubewarden.

@@ -144,7 +144,7 @@ impl Migrated {
         };
         let shown = portcullis_contract::clean(&name, 400);
         if !object["apiVersion"].as_str().is_some_and(|version| version.starts_with(GROUP)) {
-            let why = format!("it is none of {GROUP}v1; apply it as it is");
+            let why = format!("it does not belong to {GROUP}v1; apply it unchanged");
             return self.left.push(Left { object: shown, why });
         }
         let mut fields = Fields { object: shown.clone(), fields: &mut self.fields };

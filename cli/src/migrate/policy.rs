@@ -27,7 +27,7 @@ const KEPT: &[&str] = &[
 /// What `kubectl apply` notes for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The policy, or why there is none.
+/// Translates a policy. The error says why a cluster would refuse it.
 pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Result<Value, String> {
     let mut spec = Map::new();
     for (name, value) in object["spec"].as_object().into_iter().flatten() {

@@ -109,7 +109,7 @@ impl Admission {
         if let Some(kind) = read.kind() {
             grants.check_kind(&call.policy, kind)?;
         }
-        // Who may do what elsewhere is no business of a namespace.
+        // A policy of a namespace must not learn about rights in other namespaces.
         if let (Some(own), Some(asked)) = (call.policy.namespace(), read.namespace_of_review())
             && own != asked
         {

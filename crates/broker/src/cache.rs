@@ -19,7 +19,7 @@ const REGISTRY: Duration = Duration::from_secs(60);
 /// How long what the API server said counts, and every failure.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// An answer, or why there is none.
+/// The answer to a call, or the error that the guest gets.
 pub(crate) type Answer = Result<Bytes, ProvideError>;
 
 /// A question: the capability and the payload.

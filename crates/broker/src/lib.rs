@@ -46,7 +46,7 @@ pub struct Services {
     pub trust_root: Option<PathBuf>,
     /// The name server to ask; none for those of the system.
     pub name_server: Option<SocketAddr>,
-    /// The API server, or why there is none.
+    /// The API server; or the reason that there is no client for it, for error texts.
     pub cluster: Result<ApiServer, String>,
     /// The capabilities that policies of a namespace may have, as patterns; they must be granted in the policy as well.
     pub namespaced: Vec<String>,

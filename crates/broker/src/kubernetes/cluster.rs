@@ -25,8 +25,9 @@ use crate::{Metrics, ProvideError, Record};
 
 /// Most kinds whose address is remembered.
 const KINDS: u64 = 1024;
-/// How long the address of a kind counts, and how long that there is none.
+/// How long the address of a kind is remembered.
 const KNOWN: Duration = Duration::from_secs(300);
+/// How long it is remembered that a kind does not exist, or could not be looked up.
 const UNKNOWN: Duration = Duration::from_secs(5);
 
 /// Where the objects of a kind are.

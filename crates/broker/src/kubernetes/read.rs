@@ -46,7 +46,7 @@ pub(crate) struct GetQuery {
     pub disable_cache: bool,
 }
 
-/// Whose rights are asked for.
+/// A question about the rights of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct ReviewQuery {
     pub subject_access_review: SubjectAccess,
