@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall, BrokerOutcome, BrokerReply, decode_frame,
-    encode_frame,
+    BROKER_MAX_FRAME, BROKER_MAX_REPLY, BrokerCall, BrokerOutcome, BrokerReply, decode_frame, encode_frame,
 };
 use rustix::net::sockopt::socket_peercred;
 use tokio::net::UnixStream;
@@ -62,9 +61,7 @@ async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStrea
 
 /// Answers the calls of one connection until it ends.
 async fn answer(stream: UnixStream, admission: &Arc<Admission>) {
-    let codec = LengthDelimitedCodec::builder()
-        .max_frame_length(BROKER_MAX_HEADER + BROKER_MAX_PAYLOAD.max(BROKER_MAX_REPLY))
-        .new_codec();
+    let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
     let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
     let (replies, mut outgoing) = mpsc::channel::<Bytes>(QUEUE);
     // Dropped with the connection, and with it what runs.

@@ -1,12 +1,12 @@
 //! Why a capability was not provided.
 
-use portcullis_contract::{BROKER_MAX_ERROR, BrokerOutcome, ContextAwareResource, clean};
+use portcullis_contract::{BROKER_MAX_ERROR, BrokerOutcome, ContextAwareResource, clean, not_granted};
 
 /// Why a capability was not provided. The texts are for guests; those of upstream are kept where it has some.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProvideError {
     /// The policy was not granted the capability.
-    #[error("Policy has not been granted access to the '{0}' host capability. The violation has been reported.")]
+    #[error("{}", not_granted(.0))]
     NotGranted(&'static str),
     /// The installation does not let policies of a namespace have it.
     #[error(

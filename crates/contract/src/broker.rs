@@ -14,6 +14,9 @@ pub const BROKER_MAX_PAYLOAD: usize = 1 << 20;
 pub const BROKER_MAX_REPLY: usize = 8 << 20;
 /// Largest header of a frame, in bytes.
 pub const BROKER_MAX_HEADER: usize = 4 << 10;
+/// Largest frame, in bytes, without its length.
+pub const BROKER_MAX_FRAME: usize =
+    BROKER_MAX_HEADER + if BROKER_MAX_PAYLOAD > BROKER_MAX_REPLY { BROKER_MAX_PAYLOAD } else { BROKER_MAX_REPLY };
 /// Longest error text in a reply, in bytes.
 pub const BROKER_MAX_ERROR: usize = 900;
 

@@ -66,6 +66,11 @@ impl Capability {
         Self::ALL.iter().copied().find(|capability| capability.path() == path)
     }
 
+    /// Whether any capability has this namespace, the part of a path before the first slash.
+    pub fn has_namespace(namespace: &str) -> bool {
+        Self::ALL.iter().any(|capability| capability.path().split('/').next() == Some(namespace))
+    }
+
     /// Whether it leaves the pod: only the broker can provide it.
     pub fn needs_broker(self) -> bool {
         !matches!(self, Self::Log | Self::CertificateTrusted)
@@ -92,6 +97,11 @@ impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.path())
     }
+}
+
+/// The error text for a guest that was not granted the capability with this path; the text is that of upstream.
+pub fn not_granted(path: &str) -> String {
+    format!("Policy has not been granted access to the '{path}' host capability. The violation has been reported.")
 }
 
 /// Whether any of the patterns grants a path: `*`, a prefix that ends in `/*`, or the path itself. No pattern grants nothing.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_ERROR, BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall, BrokerOutcome, BrokerReply,
-    Capability, PolicyId, clean, decode_frame, encode_frame,
+    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerOutcome, BrokerReply, Capability, PolicyId, clean,
+    decode_frame, encode_frame,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -59,6 +59,13 @@ pub(crate) enum LinkFailure {
     /// It failed.
     #[error("{0}")]
     Failed(String),
+}
+
+impl LinkFailure {
+    /// A failure with this cause.
+    pub(crate) fn failed(cause: &str) -> Self {
+        Self::Failed(format!("Callback evaluation failure: {}", clean(cause, BROKER_MAX_ERROR)))
+    }
 }
 
 /// Who calls, and for how long.
@@ -122,9 +129,7 @@ impl BrokerLink {
     }
 
     async fn connection(self: Arc<Self>, stream: UnixStream) {
-        let codec = LengthDelimitedCodec::builder()
-            .max_frame_length(BROKER_MAX_HEADER + BROKER_MAX_PAYLOAD.max(BROKER_MAX_REPLY))
-            .new_codec();
+        let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
         let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
         let (sender, mut calls) = mpsc::channel::<Bytes>(QUEUE);
         self.metrics.broker_connected.set(1);
@@ -132,7 +137,9 @@ impl BrokerLink {
             self.writer.send_replace(None);
             self.metrics.broker_connected.set(0);
             for (_, waiting) in self.waiting().drain() {
-                let _ = waiting.send(Err(failed("the loader of this pod ended the connection; it may be restarting")));
+                let _ = waiting.send(Err(LinkFailure::failed(
+                    "the loader of this pod ended the connection; it may be restarting",
+                )));
             }
         });
         self.writer.send_replace(Some(sender));
@@ -175,7 +182,7 @@ impl BrokerLink {
         let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         match Arc::clone(&self.unclaimed).try_acquire_many_owned(size) {
             Ok(permit) => Ok(BrokerAnswer { bytes, _unclaimed: permit }),
-            Err(_) => Err(failed("too many large replies wait for their policies on this replica")),
+            Err(_) => Err(LinkFailure::failed("too many large replies wait for their policies on this replica")),
         }
     }
 
@@ -205,7 +212,7 @@ impl BrokerLink {
             _ => None,
         };
         let Some(sender) = sender else {
-            return Err(failed("the loader of this pod does not answer; the policy can be asked again"));
+            return Err(LinkFailure::failed("the loader of this pod does not answer; the policy can be asked again"));
         };
         let call = BrokerCall {
             number,
@@ -214,25 +221,24 @@ impl BrokerLink {
             capability,
             millis: u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX),
         };
-        let frame = encode_frame(&call, payload).map_err(|error| failed(&error.to_string()))?;
+        let frame = encode_frame(&call, payload).map_err(|error| LinkFailure::failed(&error.to_string()))?;
         let (reply, replied) = oneshot::channel();
         self.waiting().insert(number, reply);
         let _waiting = Waiting(self, number);
         let exchange = async {
-            sender.send(frame.into()).await.map_err(|_| failed("the loader of this pod ended the connection"))?;
-            replied.await.unwrap_or_else(|_| Err(failed("the loader of this pod ended the connection")))
+            sender
+                .send(frame.into())
+                .await
+                .map_err(|_| LinkFailure::failed("the loader of this pod ended the connection"))?;
+            replied.await.unwrap_or_else(|_| Err(LinkFailure::failed("the loader of this pod ended the connection")))
         };
-        let late = |_| Err(failed(&format!("'{capability}' took longer than the policy's time allows")));
+        let late = |_| Err(LinkFailure::failed(&format!("'{capability}' took longer than the policy's time allows")));
         timeout_at(until.into(), exchange).await.unwrap_or_else(late)
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn failed(text: &str) -> LinkFailure {
-    LinkFailure::Failed(format!("Callback evaluation failure: {text}"))
 }
 
 struct OnDrop<F: FnMut()>(F);

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted};
+use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted, not_granted};
 use wasmtime::Caller;
 
 use super::failed_calls::FailedCalls;
@@ -15,23 +15,6 @@ use crate::capability::link::{BrokerAnswer, Caller as BrokerCaller, LinkFailure}
 
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;
-/// Longest error text for a guest, in bytes.
-const MAX_TEXT: usize = 900;
-
-/// The namespaces that exist; a guest that names another learns so.
-const NAMESPACES: &[&str] = &["oci", "net", "crypto", "kubernetes", "tracing"];
-
-/// The capabilities that a policy may use: `*`, prefixes ending in `/*`, exact paths. Empty grants nothing.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Grants(Vec<String>);
-
-impl Grants {
-    /// Grants by the patterns of the manifest, whose form the loader has checked.
-    pub(crate) fn new(patterns: &[String]) -> Self {
-        Self(patterns.to_vec())
-    }
-}
-
 /// A call as it lies in the guest's memory.
 struct Call<'a> {
     binding: &'a [u8],
@@ -115,12 +98,11 @@ async fn provide(
     capability: Capability,
     payload: &[u8],
 ) -> Result<Provided, LinkFailure> {
-    let failed = |text: &str| LinkFailure::Failed(format!("Callback evaluation failure: {text}"));
     if !capability.needs_broker() {
-        return certificate::is_trusted(payload).map(Provided::Here).map_err(|text| failed(&clean(&text, MAX_TEXT)));
+        return certificate::is_trusted(payload).map(Provided::Here).map_err(|text| LinkFailure::failed(&text));
     }
     let Some(broker) = &host.broker else {
-        return Err(failed("this evaluator has no connection to a loader; start it with --broker-socket"));
+        return Err(LinkFailure::failed("this evaluator has no connection to a loader; start it with --broker-socket"));
     };
     let caller = BrokerCaller { policy: &host.policy, generation: host.generation, deadline };
     broker.call(&caller, capability, payload).await.map(Provided::Broker)
@@ -133,19 +115,17 @@ impl<'a> Call<'a> {
     }
 
     /// The capability, if the policy may use it and it exists; else the error text for the guest.
-    fn admit(&self, grants: &Grants, failures: &mut FailedCalls) -> Result<Capability, String> {
+    fn admit(&self, grants: &[String], failures: &mut FailedCalls) -> Result<Capability, String> {
         let [binding, namespace, operation] = [self.binding, self.namespace, self.operation].map(name);
         if binding != "kubewarden" {
             return Err(format!("unknown binding: {binding}"));
         }
         let path = format!("{namespace}/{operation}");
-        if namespace != "tracing" && !is_granted(&grants.0, &path) {
+        if namespace != "tracing" && !is_granted(grants, &path) {
             failures.denied = true;
-            return Err(format!(
-                "Policy has not been granted access to the '{path}' host capability. The violation has been reported."
-            ));
+            return Err(not_granted(&path));
         }
-        if !NAMESPACES.contains(&namespace.as_str()) {
+        if !Capability::has_namespace(&namespace) {
             return Err(format!("unknown namespace: {namespace}"));
         }
         Capability::from_path(&path).ok_or_else(|| format!("unknown operation: {operation}"))
@@ -173,7 +153,7 @@ mod tests {
             payload: b"{}",
         };
         let mut failures = FailedCalls::default();
-        let result = call.admit(&Grants::new(&grants), &mut failures);
+        let result = call.admit(&grants, &mut failures);
         (result, failures.denied)
     }
 

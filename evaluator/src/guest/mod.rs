@@ -38,7 +38,6 @@ mod wasi;
 
 pub(crate) use context::Context;
 pub(crate) use error::CallError;
-pub(crate) use host::Grants;
 pub(crate) use link::{Guest, Guests, LinkError};
 pub(crate) use log::GuestLog;
 pub(crate) use parts::Parts;
@@ -62,8 +61,8 @@ const FIRST_YIELD: u64 = 2;
 
 /// What a policy may do and where its output goes; the same for all its calls.
 pub(crate) struct Host {
-    /// The host capabilities it may use.
-    pub(crate) grants: Grants,
+    /// The host capabilities it may use, as patterns whose form the loader has checked. Empty grants nothing.
+    pub(crate) grants: Vec<String>,
     /// Where its log lines go.
     pub(crate) log: GuestLog,
     /// The memory of its instances, and the policy that takes it.

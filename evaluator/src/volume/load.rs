@@ -9,7 +9,7 @@ use portcullis_contract::{Candidate, ExecutionMode, PolicyId, Reason, clean};
 use crate::capability::BrokerLink;
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::Loaded;
-use crate::guest::{CallError, Grants, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
+use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
 use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
@@ -102,7 +102,7 @@ impl Loading {
         let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
         let host = Arc::new(Host {
-            grants: Grants::new(&candidate.host_capabilities),
+            grants: candidate.host_capabilities.clone(),
             log: GuestLog::new(id.clone(), candidate.generation, metrics),
             memory: Arc::clone(self.lanes.memory()),
             who,
