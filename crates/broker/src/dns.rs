@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{NameServerConfig, ResolverConfig};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -47,17 +45,7 @@ impl Names {
     }
 
     fn build(&self) -> Result<TokioResolver, String> {
-        let builder = match self.name_server {
-            Some(address) => {
-                let mut server = NameServerConfig::udp_and_tcp(address.ip());
-                for connection in &mut server.connections {
-                    connection.port = address.port();
-                }
-                let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
-                TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            }
-            None => TokioResolver::builder_tokio().map_err(|error| error.to_string())?,
-        };
+        let builder = portcullis_registry::resolver(self.name_server).map_err(|error| error.to_string())?;
         builder.build().map_err(|error| error.to_string())
     }
 }

@@ -28,4 +28,5 @@ pub use docker::{Credential, DockerConfig};
 pub use error::FetchError;
 pub use peers::{PEER_NAME, PeerAddress, PeerAddressError, PeerKeys, PeerNameError, PeerTls, Peers};
 pub use receive::{Receive, Whole};
+pub use resolve::resolver;
 pub use sources::{Sources, SourcesError};

@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{ResolverBuilder, TokioResolver};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::{Guard, Range};
@@ -67,17 +68,7 @@ impl GuardedResolver {
     }
 
     fn build(&self) -> Option<TokioResolver> {
-        let mut builder = match self.name_server {
-            Some(address) => {
-                let mut server = NameServerConfig::udp_and_tcp(address.ip());
-                for connection in &mut server.connections {
-                    *connection = at_port(connection, address.port());
-                }
-                let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
-                TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            }
-            None => TokioResolver::builder_tokio().ok()?,
-        };
+        let mut builder = resolver(self.name_server).ok()?;
         let options = builder.options_mut();
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         options.timeout = PATIENCE;
@@ -113,10 +104,18 @@ impl Resolve for GuardedResolver {
     }
 }
 
-fn at_port(connection: &ConnectionConfig, port: u16) -> ConnectionConfig {
-    let mut connection = connection.clone();
-    connection.port = port;
-    connection
+/// The builder of a resolver that asks `name_server`, or the name servers of the system.
+///
+/// # Errors
+/// When the system's configuration cannot be read.
+pub fn resolver(name_server: Option<SocketAddr>) -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
+    let Some(address) = name_server else { return TokioResolver::builder_tokio() };
+    let mut server = NameServerConfig::udp_and_tcp(address.ip());
+    for connection in &mut server.connections {
+        connection.port = address.port();
+    }
+    let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
+    Ok(TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()))
 }
 
 /// The addresses that may be connected to. An error when none is left.
