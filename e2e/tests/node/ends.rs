@@ -1,6 +1,6 @@
 //! Nothing of a node is left: not after its end, and not for long after a crash.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,15 +18,17 @@ fn process(cluster: &Running, name: &str) -> Option<u32> {
     cluster.processes.iter().find(|process| process.name == name).map(|process| process.pid)
 }
 
-/// The process namespace of a process.
-fn namespace(pid: u32) -> Option<u64> {
-    fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|namespace| namespace.ino())
+/// The process namespace of a process. As long as it is open, the kernel gives its number to no other namespace.
+fn namespace(pid: u32) -> File {
+    File::open(format!("/proc/{pid}/ns/pid")).unwrap()
 }
 
 /// All processes that are on the node of this process namespace, but for those of pods, which have namespaces of their own.
-fn processes_in(wanted: u64) -> Vec<u32> {
+fn processes_in(wanted: &File) -> Vec<u32> {
+    let wanted = wanted.metadata().unwrap().ino();
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|&pid| namespace(pid) == Some(wanted)).collect()
+    let number = |pid| fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|namespace| namespace.ino());
+    pids.filter(|&pid| number(pid) == Some(wanted)).collect()
 }
 
 /// All processes in a control group or in one below it.
@@ -72,9 +74,9 @@ fn the_end_of_a_cluster_leaves_nothing_of_its_node() {
     let seen = running(name.as_str()).unwrap();
     assert_eq!((seen.state, seen.node), (Health::Up, true));
     let (folder, slot) = slot_of(&seen);
-    let node = namespace(process(&seen, "node-init").unwrap()).unwrap();
+    let node = namespace(process(&seen, "node-init").unwrap());
     // The first process, containerd, kubelet, kube-proxy, and what looks after the pod.
-    assert!(processes_in(node).len() >= 5, "{:?}", processes_in(node));
+    assert!(processes_in(&node).len() >= 5, "{:?}", processes_in(&node));
     assert!(has_interface(&slot));
     // The pod's program, and what holds its namespaces. A group that is gone has no processes.
     let of_pods = groups(&slot, std::process::id()).iter().map(|group| processes_of(group).len()).max();
@@ -83,7 +85,7 @@ fn the_end_of_a_cluster_leaves_nothing_of_its_node() {
     assert!(!mounts.contains(&folder.display().to_string()), "mounts of the node are its own:\n{mounts}");
 
     drop(cluster);
-    assert_eq!(processes_in(node), Vec::<u32>::new());
+    assert_eq!(processes_in(&node), Vec::<u32>::new());
     assert!(!has_interface(&slot) && groups(&slot, std::process::id()).is_empty());
     assert!(!folder.exists());
 }
@@ -99,11 +101,11 @@ fn a_crash_leaves_no_process_of_a_node_and_the_next_start_removes_the_rest() {
         .spawn()
         .unwrap();
     let begun = eventually("a kubelet", || running(&name).filter(|seen| process(seen, "kubelet").is_some()));
-    let node = namespace(process(&begun, "node-init").unwrap()).unwrap();
+    let node = namespace(process(&begun, "node-init").unwrap());
     let (folder, slot) = slot_of(&begun);
     owner.kill().unwrap();
     owner.wait().unwrap();
-    eventually("the end of all processes of the node", || processes_in(node).is_empty().then_some(()));
+    eventually("the end of all processes of the node", || processes_in(&node).is_empty().then_some(()));
     assert!(running(&name).is_none_or(|left| left.state == Health::Abandoned));
 
     let next = Cluster::start(&Options::default()).unwrap();
