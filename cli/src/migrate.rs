@@ -149,10 +149,9 @@ impl Migrated {
         }
         let mut fields = Fields { object: shown.clone(), fields: &mut self.fields };
         let made = match kind.as_str() {
-            "AdmissionPolicy" => policy::policy(&object, "Policy", &mut fields),
-            "ClusterAdmissionPolicy" => policy::policy(&object, "ClusterPolicy", &mut fields),
-            "AdmissionPolicyGroup" | "ClusterAdmissionPolicyGroup" => {
-                Err("groups are not supported yet; list their members as policies of their own".to_owned())
+            "AdmissionPolicy" | "AdmissionPolicyGroup" => policy::policy(&object, "Policy", &mut fields),
+            "ClusterAdmissionPolicy" | "ClusterAdmissionPolicyGroup" => {
+                policy::policy(&object, "ClusterPolicy", &mut fields)
             }
             "PolicyServer" => return self.values.push(server::values(&object, &mut fields)),
             _ => Err("it is of no kind that has policies or settings".to_owned()),
@@ -249,7 +248,33 @@ status: {policyStatus: active}
     }
 
     #[test]
-    fn groups_and_what_is_not_valid_are_left_out_and_named() {
+    fn a_group_is_a_policy_with_members() {
+        let migrated = migrated(
+            "
+apiVersion: policies.kubewarden.io/v1
+kind: ClusterAdmissionPolicyGroup
+metadata: {name: g}
+spec:
+  rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]
+  policies:
+    signed: {module: 'registry://ghcr.io/kubewarden/policies/verify-image-signatures:v0.2.8', settings: {signatures: []}}
+    latest: {module: 'registry://ghcr.io/kubewarden/policies/trusted-repos:v0.1.12', settings: null}
+  expression: signed() || !latest()
+  message: the image is not trusted
+",
+        );
+        assert_eq!(migrated.left, []);
+        let policy = &migrated.policies[0];
+        assert_eq!(
+            (&policy["kind"], &policy["spec"]["expression"]),
+            (&json!("ClusterPolicy"), &json!("signed() || !latest()"))
+        );
+        assert_eq!(policy["spec"]["policies"]["signed"]["settings"], json!({"signatures": []}));
+        assert_eq!(policy["spec"]["policies"]["latest"].get("settings"), None);
+    }
+
+    #[test]
+    fn what_is_not_valid_is_left_out_and_named() {
         let migrated = migrated(
             "
 apiVersion: v1
@@ -263,7 +288,7 @@ items:
         assert_eq!(migrated.policies, Vec::<Value>::new());
         let objects: Vec<&str> = migrated.left.iter().map(|left| left.object.as_str()).collect();
         assert_eq!(objects, ["AdmissionPolicyGroup/n/g", "AdmissionPolicy/n/a", "Namespace/n"]);
-        assert!(migrated.left[0].why.starts_with("groups are not supported yet"), "{:?}", migrated.left);
+        assert!(migrated.left[0].why.contains("rules"), "{:?}", migrated.left);
         assert!(migrated.left[1].why.contains("rules"), "{:?}", migrated.left);
     }
 

@@ -92,20 +92,35 @@ impl Chosen {
         let id = policy.check()?;
         let spec = document.get_mut("spec").and_then(Value::as_object_mut);
         let spec = spec.context("spec: want a mapping")?;
-        let mut set = |name: &str, value: Value| spec.insert(name.to_owned(), value);
-        if let Some(path) = policy.spec.module.as_deref().and_then(|module| absolute(module, folder)) {
-            set("module", Value::from(path));
+        spec.insert("suspend".to_owned(), Value::from(false));
+        spec.insert("failurePolicy".to_owned(), Value::from("Ignore"));
+        // Each member of a policy group has a module and grants of its own.
+        let members = spec.get_mut("policies").and_then(Value::as_object_mut);
+        let parts: Vec<_> = match members {
+            Some(_) if given.settings.is_some() => {
+                bail!("it is a policy group, whose members have settings of their own: write them into the manifest")
+            }
+            Some(members) => members.values_mut().filter_map(Value::as_object_mut).collect(),
+            None => vec![spec],
+        };
+        for part in parts {
+            if let Some(path) = part.get("module").and_then(Value::as_str).and_then(|module| absolute(module, folder)) {
+                part.insert("module".to_owned(), Value::from(path));
+            }
+            if let Some(settings) = &given.settings {
+                part.insert("settings".to_owned(), settings.clone());
+            }
+            if !given.capabilities.is_empty() {
+                let granted = part.entry("hostCapabilities").or_insert_with(|| Value::Array(Vec::new()));
+                granted
+                    .as_array_mut()
+                    .context("hostCapabilities: want a list")?
+                    .extend(given.capabilities.iter().map(String::as_str).map(Value::from));
+            }
+            if !given.kinds.is_empty() {
+                part.insert("contextAwareResources".to_owned(), Value::Array(given.kinds.clone()));
+            }
         }
-        if let Some(settings) = given.settings {
-            set("settings", settings);
-        }
-        let capabilities = policy.spec.host_capabilities.iter().cloned().chain(given.capabilities);
-        set("hostCapabilities", capabilities.collect());
-        if !given.kinds.is_empty() {
-            set("contextAwareResources", Value::Array(given.kinds));
-        }
-        set("suspend", Value::from(false));
-        set("failurePolicy", Value::from("Ignore"));
         // What a cluster added says nothing about the policy, and a time there would be taken for its own.
         if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.retain(|name, _| ["name", "namespace"].contains(&name.as_str()));

@@ -79,6 +79,7 @@ mod tests {
             enforced: false,
             module: "a.wasm".into(),
             digest: Some(Digest::of(b"new")),
+            members: BTreeMap::new(),
             phase,
             activity: None,
             failure,
@@ -89,19 +90,31 @@ mod tests {
     }
 
     fn serving(generation: i64, module: &[u8]) -> EvaluatorState {
-        let current = Current { uid: "u".into(), generation, digest: Digest::of(module), since: Timestamp::UNIX_EPOCH };
+        let current = Current {
+            uid: "u".into(),
+            generation,
+            digest: Digest::of(module),
+            members: BTreeMap::new(),
+            since: Timestamp::UNIX_EPOCH,
+        };
         EvaluatorState { current: BTreeMap::from([(id(), current)]), ..EvaluatorState::default() }
     }
 
     fn refusing(generation: i64, module: &[u8], reason: Reason) -> EvaluatorState {
         let failure = Failure::new(generation, reason, "no");
-        let refused = Refused { digest: Digest::of(module), artifact: Digest::of(b"code"), failure: failure.clone() };
+        let refused = Refused {
+            digest: Digest::of(module),
+            module: None,
+            artifact: Digest::of(b"code"),
+            failure: failure.clone(),
+        };
         let deviation = Deviation {
             id: id(),
             uid: "u".into(),
             generation,
             serving: 0,
             digest: None,
+            members: BTreeMap::new(),
             state: ReplicaState::Failed,
             failure: Some(failure),
             refused: vec![refused],

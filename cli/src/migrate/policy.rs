@@ -1,4 +1,4 @@
-//! AdmissionPolicy and ClusterAdmissionPolicy. Pure.
+//! AdmissionPolicy, ClusterAdmissionPolicy and the groups of both. Pure.
 
 use portcullis_api::{API_VERSION, Policy};
 use serde_json::{Map, Value, json};
@@ -23,6 +23,8 @@ const KEPT: &[&str] = &[
     "message",
     "namespaceSelector",
     "contextAwareResources",
+    "policies",
+    "expression",
 ];
 /// What `kubectl apply` notes for itself.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -34,6 +36,9 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
         let fate = fate(name);
         if fate == Fate::Kept && !value.is_null() {
             spec.insert(name.clone(), value.clone());
+        }
+        for member in spec.get_mut("policies").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+            member.as_object_mut().into_iter().for_each(|member| member.retain(|_, value| !value.is_null()));
         }
         fields.note(format!("spec.{}", portcullis_contract::clean(name, 100)), fate);
     }
