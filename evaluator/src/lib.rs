@@ -35,7 +35,7 @@ mod volume;
 
 pub use args::Args;
 pub use capability::BrokerLink;
-pub use guest::loaded::Loaded;
+pub use guest::loaded::{Loaded, LoadedModule};
 pub use lanes::{LaneLimits, Lanes};
 pub use memory::MemoryPlan;
 pub use metrics::Metrics;

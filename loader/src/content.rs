@@ -1,18 +1,20 @@
 //! What a policy asks for: the part that always acts from the newest generation, and the part that a generation serves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portcullis_contract::{
-    Artifact, Candidate, ContextAwareResource, Digest, ExecutionMode, FailurePolicy, GroupId, Mode, PolicyId,
-    WebhookKind,
+    Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource, Digest,
+    FailurePolicy, GroupId, Mode, PolicyId, WebhookKind,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
+use crate::store::ArtifactRecord;
 
 /// The namespace of policies' uids in a folder, for UUID version 5. It must never change: the uid of a policy is the same at
 /// every start.
@@ -44,8 +46,8 @@ pub(crate) struct Object {
     pub uid: String,
     /// The object's generation.
     pub generation: i64,
-    /// The digest that the newest generation's module must have, once it was recorded.
-    pub pin: Option<Digest>,
+    /// The digests that the newest generation's modules must have, as far as they were recorded.
+    pub pins: Pins,
     /// The match groups of older generations that may still be called.
     pub older_groups: BTreeSet<(GroupId, WebhookKind)>,
     /// The newest older generation that served everywhere.
@@ -63,8 +65,8 @@ pub(crate) struct Served {
     pub generation: i64,
     /// What it serves.
     pub body: Body,
-    /// The digest that its module must have, where that was recorded.
-    pub pin: Option<Digest>,
+    /// The digests that its modules must have, as far as they were recorded.
+    pub pins: Pins,
 }
 
 /// What acts from the newest generation, whichever one serves.
@@ -86,7 +88,7 @@ pub(crate) struct Head {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Body {
-    /// The module as the user wrote it.
+    /// The module as the user wrote it; empty for a policy group.
     pub module: String,
     /// The module's address; absent where only the artifact is remembered.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -110,6 +112,12 @@ pub(crate) struct Body {
     /// Kinds the policy may read.
     #[serde(default)]
     pub context_aware_resources: Vec<ContextAwareResource>,
+    /// The members of a policy group, which have a module each; empty for any other policy.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<String, Body>,
+    /// How the verdicts of the members are combined.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expression: Option<String>,
 }
 
 /// Stands for settings that were left out. Settings themselves are never `null`.
@@ -140,6 +148,13 @@ pub(crate) fn hash(head: &Head, body: &Body) -> Digest {
     );
     let mut bytes = serde_json::to_vec(&parts).expect("has text keys only");
     bytes.extend(body.reference.as_ref().and_then(Reference::signatures).unwrap_or_default().into_bytes());
+    if let Some(expression) = &body.expression {
+        bytes.extend(expression.as_bytes());
+        for (name, member) in &body.members {
+            bytes.extend(name.as_bytes());
+            bytes.extend(hash(head, member).to_string().as_bytes());
+        }
+    }
     Digest::of(&bytes)
 }
 
@@ -151,39 +166,108 @@ impl Head {
 }
 
 impl Body {
-    /// The candidate that serves this body.
-    pub(crate) fn candidate(
-        &self,
-        generation: i64,
-        digest: Digest,
-        artifact: Artifact,
-        execution_mode: ExecutionMode,
-    ) -> Candidate {
-        Candidate {
-            generation,
-            digest,
-            artifact,
-            execution_mode,
-            settings: self.settings.clone(),
-            mutating: self.mutating,
-            message: self.message.clone(),
-            timeout_eval_seconds: self.timeout_eval_seconds,
-            host_capabilities: self.host_capabilities.clone(),
-            context_aware_resources: self.context_aware_resources.clone(),
+    /// A module with its settings, and nothing more.
+    pub(crate) fn module(module: String, reference: Option<Reference>, settings: Box<RawValue>) -> Self {
+        Self {
+            module,
+            reference,
+            settings,
+            mutating: false,
+            message: None,
+            timeout_eval_seconds: None,
+            host_capabilities: Vec::new(),
+            context_aware_resources: Vec::new(),
+            members: BTreeMap::new(),
+            expression: None,
         }
     }
 
-    /// The body as far as a candidate of an earlier manifest records it: everything but the module's address.
+    /// What has a module: the members of a group by their names, or this one itself, without a name.
+    pub(crate) fn parts(&self) -> Vec<(&str, &Self)> {
+        if self.members.is_empty() {
+            return vec![("", self)];
+        }
+        self.members.iter().map(|(name, member)| (name.as_str(), member)).collect()
+    }
+
+    /// Where its modules are, by the names of its parts.
+    pub(crate) fn references(&self) -> BTreeMap<String, Reference> {
+        self.parts().into_iter().filter_map(|(name, part)| Some((name.to_owned(), part.reference.clone()?))).collect()
+    }
+
+    /// The parts that name this address.
+    pub(crate) fn parts_at<'b>(&'b self, reference: &'b Reference) -> impl Iterator<Item = (&'b str, &'b Self)> {
+        self.parts().into_iter().filter(move |(_, part)| part.reference.as_ref() == Some(reference))
+    }
+
+    /// The candidate that serves this body. `artifact` gives that of each part's module.
+    pub(crate) fn candidate<'r>(
+        &self,
+        generation: i64,
+        pins: &Pins,
+        artifact: impl Fn(&Self, &Digest) -> Option<&'r ArtifactRecord>,
+    ) -> Option<Candidate> {
+        let module = |part: &Self, digest: &Digest| {
+            let record = artifact(part, digest)?;
+            Some(CandidateModule {
+                artifact: record.artifact.clone(),
+                execution_mode: record.execution_mode,
+                settings: part.settings.clone(),
+                host_capabilities: part.host_capabilities.clone(),
+                context_aware_resources: part.context_aware_resources.clone(),
+            })
+        };
+        let content = match &self.expression {
+            None => CandidateContent::Module(module(self, &pins.module()?)?),
+            Some(expression) => {
+                let members = self.members.iter().map(|(name, part)| {
+                    let digest = pins.get(name)?;
+                    let timeout_eval_seconds = part.timeout_eval_seconds;
+                    Some((
+                        name.clone(),
+                        CandidateMember { digest, timeout_eval_seconds, module: module(part, &digest)? },
+                    ))
+                });
+                let members = members.collect::<Option<_>>()?;
+                CandidateContent::Group(CandidateGroup { expression: expression.clone(), members })
+            }
+        };
+        Some(Candidate {
+            generation,
+            digest: pins.digest(self)?,
+            mutating: self.mutating,
+            message: self.message.clone(),
+            timeout_eval_seconds: self.timeout_eval_seconds,
+            content,
+        })
+    }
+
+    /// The body as far as a candidate of an earlier manifest records it: everything but the modules' addresses.
     pub(crate) fn of_candidate(candidate: &Candidate) -> Self {
+        let part = |module: &CandidateModule| Self {
+            host_capabilities: module.host_capabilities.clone(),
+            context_aware_resources: module.context_aware_resources.clone(),
+            ..Self::module(String::new(), None, module.settings.clone())
+        };
+        let own = match &candidate.content {
+            CandidateContent::Module(module) => part(module),
+            CandidateContent::Group(group) => {
+                let member = |member: &CandidateMember| Self {
+                    timeout_eval_seconds: member.timeout_eval_seconds,
+                    ..part(&member.module)
+                };
+                Self {
+                    members: group.members.iter().map(|(name, one)| (name.clone(), member(one))).collect(),
+                    expression: Some(group.expression.clone()),
+                    ..Self::module(String::new(), None, no_settings())
+                }
+            }
+        };
         Self {
-            module: String::new(),
-            reference: None,
-            settings: candidate.settings.clone(),
             mutating: candidate.mutating,
             message: candidate.message.clone(),
             timeout_eval_seconds: candidate.timeout_eval_seconds,
-            host_capabilities: candidate.host_capabilities.clone(),
-            context_aware_resources: candidate.context_aware_resources.clone(),
+            ..own
         }
     }
 
@@ -198,6 +282,8 @@ impl Body {
             timeout_eval_seconds: self.timeout_eval_seconds,
             host_capabilities: self.host_capabilities.clone(),
             context_aware_resources: self.context_aware_resources.clone(),
+            members: self.members.iter().map(|(name, member)| (name.clone(), member.without_settings())).collect(),
+            expression: self.expression.clone(),
         }
     }
 
@@ -206,8 +292,23 @@ impl Body {
         if !is_left_out(&self.settings) {
             return Some(self);
         }
-        Some(Self { settings: candidate?.settings.clone(), ..self })
+        match &candidate?.content {
+            CandidateContent::Module(module) => Some(Self { settings: module.settings.clone(), ..self }),
+            CandidateContent::Group(group) => {
+                let with_settings = |(name, member): (String, Self)| {
+                    let settings = group.members.get(&name)?.module.settings.clone();
+                    Some((name, Self { settings, ..member }))
+                };
+                let members = self.members.into_iter().map(with_settings).collect::<Option<_>>()?;
+                Some(Self { settings: no_settings(), members, ..self })
+            }
+        }
     }
+}
+
+/// The settings of what has none.
+pub(crate) fn no_settings() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).expect("JSON")
 }
 
 #[cfg(test)]

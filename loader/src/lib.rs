@@ -21,6 +21,7 @@ mod health;
 mod input;
 mod jobs;
 mod metrics;
+mod pins;
 mod plan;
 mod problem;
 mod progress_log;

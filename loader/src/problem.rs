@@ -19,4 +19,9 @@ impl Problem {
         let message = portcullis_contract::clean(message.as_ref(), portcullis_contract::Failure::MAX_MESSAGE);
         Self { reason, message }
     }
+
+    /// The same, where its message begins with a field below `path`.
+    pub(crate) fn below(self, path: &str) -> Self {
+        Self::new(self.reason, format!("{path}{}", self.message))
+    }
 }

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use portcullis_api::{Condition, ConditionType, PolicyStatus, ReplicaStatus, Resolved, Truth};
-use portcullis_contract::{Reason, ReplicaState, truncate};
+use portcullis_contract::{Digest, Reason, ReplicaState, truncate};
 
 mod aggregate;
 mod history;
@@ -12,7 +12,7 @@ use self::aggregate::{Aggregate, Case};
 use crate::facts::{Facts, Replica, Webhook, to_second};
 use crate::message;
 use crate::replica::{Assessment, examine};
-use crate::resolution::Resolution;
+use crate::resolution::{self, Resolution};
 
 /// Most entries of `replicas`.
 pub const MAX_REPLICAS: usize = 16;
@@ -45,12 +45,13 @@ pub fn decide(
     }
     let resolution = Resolution::of(facts, replicas, previous);
     let digest = resolution.digest();
-    let resolved = digest.map(|digest| Resolved::module(facts.generation, digest));
+    let resolved = digest.map(|digest| resolution::resolved(facts.generation, digest, facts, replicas, previous));
     let assessments: Vec<Assessment<'_>> = replicas.iter().map(|replica| examine(facts, resolution, replica)).collect();
     let aggregate = Aggregate::new(facts, webhook, &assessments);
 
     let enforced = enforced(&aggregate);
-    let served = served_everywhere(&aggregate, enforced.status, resolved.as_ref(), previous);
+    let of_older = |generation, digest| resolution::resolved(generation, digest, facts, replicas, previous);
+    let served = served_everywhere(&aggregate, enforced.status, resolved.as_ref(), previous, of_older);
     let last_served = served.or_else(|| previous.and_then(|previous| previous.last_served.clone()));
     let mut conditions = Vec::with_capacity(6);
     conditions.push(accepted(&aggregate, previous, now));
@@ -86,6 +87,7 @@ fn served_everywhere(
     enforced: Truth,
     resolved: Option<&Resolved>,
     previous: Option<&PolicyStatus>,
+    of_older: impl Fn(i64, Digest) -> Resolved,
 ) -> Option<Resolved> {
     // Replicas load a suspended policy too, so that it can be resumed on each of them.
     if matches!(aggregate.case, Case::Active | Case::Suspended) {
@@ -99,7 +101,7 @@ fn served_everywhere(
         return None;
     }
     let entry = previous?.history.iter().flatten().find(|entry| entry.generation == serving)?;
-    Some(Resolved::module(serving, entry.digest?))
+    Some(of_older(serving, entry.digest?))
 }
 
 fn finding(status: Truth, reason: impl Into<String>, message: impl Into<String>) -> Finding {

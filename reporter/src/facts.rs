@@ -1,5 +1,7 @@
 //! What the decision about a policy is made from: the policy, its webhook, and the reports of replicas. Data.
 
+use std::collections::BTreeMap;
+
 use jiff::{Timestamp, Unit};
 use portcullis_api::ReplicaReportSpec;
 use portcullis_contract::Digest;
@@ -15,6 +17,8 @@ pub struct Facts<'a> {
     pub suspend: bool,
     /// The digest of the newest generation's module, if it is pinned.
     pub digest: Option<Digest>,
+    /// The digests of a policy group's members, if they are pinned.
+    pub members: Option<&'a BTreeMap<String, Digest>>,
     /// `rollbackTo` of the newest generation: the generation whose content it serves.
     pub rollback_to: Option<i64>,
     /// The controller's message if it refuses the policy, because its namespace has too many. Then no replica gets it.

@@ -1,5 +1,7 @@
 //! What the tests of several files begin with.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use portcullis_api::{ObservedPolicy, ObservedSpec, PolicyStatus};
 use portcullis_contract::{FailurePolicy, LoaderPolicy, Mode, Phase};
@@ -16,6 +18,7 @@ pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
         enforced: true,
         module: String::new(),
         digest: None,
+        members: BTreeMap::new(),
         phase: Phase::Published,
         activity: None,
         failure: None,

@@ -3,7 +3,7 @@
 //! The loader knows which policies there are, which generation is the newest, and how far it is. The evaluator knows what
 //! answers. A failure of the loader comes before one of the evaluator: what was not published cannot have been loaded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use portcullis_api::{PolicyKey, ReplicaReportSpec, ReportDeviation, ReportFailing, Versions};
@@ -38,6 +38,8 @@ struct Claim<'a> {
     /// The generation that answers; 0 if none.
     serving: i64,
     digest: Option<Digest>,
+    /// The members of a policy group.
+    members: Option<&'a BTreeMap<String, Digest>>,
     failure: Option<&'a Failure>,
     since: Timestamp,
 }
@@ -81,6 +83,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
             Some(claim) if claim.serving == policy.generation && is_readable(policy) => {
                 let key = PolicyKey::of(&policy.uid);
                 report.digests.extend(claim.digest.map(|digest| (key.clone(), digest)));
+                report.members.extend(claim.members.map(|members| (key.clone(), members.clone())));
                 report.current.insert(key, claim.serving);
             }
             _ => report.deviations.push(deviation(loader, state, policy, claim)),
@@ -123,6 +126,7 @@ fn claims(state: &EvaluatorState) -> HashMap<&PolicyId, Claim<'_>> {
             newest: current.generation,
             serving: current.generation,
             digest: Some(current.digest),
+            members: Some(&current.members).filter(|members| !members.is_empty()),
             failure: None,
             since: current.since,
         };
@@ -134,6 +138,7 @@ fn claims(state: &EvaluatorState) -> HashMap<&PolicyId, Claim<'_>> {
             newest: deviation.generation,
             serving: deviation.serving,
             digest: deviation.digest,
+            members: Some(&deviation.members).filter(|members| !members.is_empty()),
             failure: deviation.failure.as_ref(),
             since: deviation.since,
         };

@@ -178,7 +178,7 @@ mod tests {
     const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
 
     fn facts(generation: i64) -> Facts<'static> {
-        Facts { uid: UID, generation, suspend: false, digest: None, rollback_to: None, refusal: None }
+        Facts { uid: UID, generation, suspend: false, digest: None, members: None, rollback_to: None, refusal: None }
     }
 
     fn report() -> ReplicaReportSpec {

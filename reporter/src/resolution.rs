@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_api::{PolicyKey, PolicyStatus};
+use portcullis_api::{PolicyKey, PolicyStatus, Resolved};
 use portcullis_contract::Digest;
 
 use crate::facts::{Facts, Replica};
@@ -52,6 +52,24 @@ impl Resolution {
     }
 }
 
+/// A generation with this digest, and with the members that make it where it is of a policy group. Whoever tells of the members, their names and
+/// modules must have that digest.
+pub(crate) fn resolved(
+    generation: i64,
+    digest: Digest,
+    facts: &Facts<'_>,
+    replicas: &[Replica<'_>],
+    previous: Option<&PolicyStatus>,
+) -> Resolved {
+    let key = PolicyKey::of(facts.uid);
+    let before = previous.into_iter().flat_map(|previous| previous.resolved.iter().chain(&previous.last_served));
+    let reported = replicas.iter().filter_map(|replica| replica.report?.report.members.get(&key));
+    let told = facts.members.into_iter().chain(before.map(|resolved| &resolved.members)).chain(reported);
+    let mut groups =
+        told.filter(|members| !members.is_empty()).map(|members| Resolved::group(generation, members.clone()));
+    groups.find(|group| group.digest == digest).unwrap_or_else(|| Resolved::module(generation, digest))
+}
+
 /// The bytes that a replica serves as the newest generation, as far as its report counts.
 fn reported_digest(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) -> Option<Digest> {
     let last = replica.report.filter(|last| !last.is_stale && last.report.pod_uid == replica.pod_uid)?;
@@ -61,7 +79,7 @@ fn reported_digest(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) ->
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{ReplicaReportSpec, Resolved};
+    use portcullis_api::ReplicaReportSpec;
 
     use super::*;
     use crate::facts::LastReport;
@@ -95,7 +113,7 @@ mod tests {
     }
 
     fn facts() -> Facts<'static> {
-        Facts { uid: UID, generation: 7, suspend: false, digest: None, rollback_to: None, refusal: None }
+        Facts { uid: UID, generation: 7, suspend: false, digest: None, members: None, rollback_to: None, refusal: None }
     }
 
     fn settled(text: &str) -> Resolution {
@@ -144,5 +162,23 @@ mod tests {
         assert_eq!(Resolution::of(&facts(), &replicas, Some(&before(6))), settled("b"));
         let pinned = Facts { digest: Some(Digest::of(b"pin")), ..facts() };
         assert_eq!(Resolution::of(&pinned, &replicas, Some(&before(7))), settled("pin"));
+    }
+
+    #[test]
+    fn the_members_of_a_group_are_those_that_make_its_digest_whoever_tells_of_them() {
+        let members = |module: &str| BTreeMap::from([("a".to_owned(), Digest::of(module.as_bytes()))]);
+        let group = Resolved::group(7, members("right"));
+        let report = |module: &str| {
+            let told = [(PolicyKey::of(UID), members(module))].into();
+            ReplicaReportSpec { members: told, ..ReplicaReportSpec::default() }
+        };
+        let (liar, honest) = (report("wrong"), report("right"));
+        let replica = |report| {
+            let heard = LastReport { report, is_stale: false };
+            Replica { pod: "p", pod_uid: "u", expected: true, report: Some(heard) }
+        };
+        let found = |replicas: &[Replica<'_>]| super::resolved(7, group.digest, &facts(), replicas, None);
+        assert_eq!(found(&[replica(&liar), replica(&honest)]), group);
+        assert_eq!(found(&[replica(&liar)]), Resolved::module(7, group.digest));
     }
 }

@@ -61,6 +61,7 @@ impl Statuses {
                 generation: policy.generation,
                 suspend: policy.suspend,
                 digest: policy.digest,
+                members: Some(&policy.members),
                 rollback_to: None,
                 refusal: None,
             };

@@ -76,6 +76,19 @@ impl Policy {
         self.at(address)
     }
 
+    /// Makes it a policy group of these members, whose modules the test provides. Its denials say `the group denies`.
+    ///
+    /// # Panics
+    /// Never: a manifest has a spec.
+    #[must_use]
+    pub fn group_of(mut self, members: &Value, expression: &str) -> Self {
+        self.module = None;
+        let spec = self.manifest["spec"].as_object_mut().expect("it is an object");
+        spec.shift_remove("module");
+        spec.shift_remove("settings");
+        self.spec("policies", members.clone()).spec("expression", expression).spec("message", "the group denies")
+    }
+
     fn at(self, module: &str) -> Self {
         self.spec("module", module)
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use portcullis_contract::{Candidate, MANIFEST_FILE, Manifest, PolicyEntry};
+use portcullis_contract::{Candidate, CandidateContent, CandidateModule, MANIFEST_FILE, Manifest, PolicyEntry};
 
 use crate::eventually;
 use crate::files::{open_to_all, write_whole};
@@ -78,9 +78,20 @@ impl Volume {
         found.unwrap_or_else(|| panic!("no candidate of {id} in the manifest"))
     }
 
+    /// The module of a policy's best candidate.
+    ///
+    /// # Panics
+    /// When it has none, or is a policy group.
+    pub fn module(&self, id: &str) -> CandidateModule {
+        match self.candidate(id).content {
+            CandidateContent::Module(module) => module,
+            CandidateContent::Group(_) => panic!("{id} is a policy group"),
+        }
+    }
+
     /// The file of a policy's best candidate.
     pub fn artifact(&self, id: &str) -> PathBuf {
-        self.artifacts_folder().join(self.candidate(id).artifact.file)
+        self.artifacts_folder().join(self.module(id).artifact.file)
     }
 
     /// Where artifacts are.

@@ -47,6 +47,9 @@ pub struct ReplicaReportSpec {
     /// The digests of served modules whose generations are not pinned yet.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub digests: BTreeMap<PolicyKey, Digest>,
+    /// For policy groups among `digests`, the digest of each member's module, by the member's name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<PolicyKey, BTreeMap<String, Digest>>,
     /// The policies that do not simply serve their newest generation; 500 at most.
     pub deviations: Vec<ReportDeviation>,
     /// How many policies do not fit in `deviations`.

@@ -76,7 +76,7 @@ impl Admission {
     async fn provide(&self, call: &BrokerCall, payload: Bytes) -> Answer {
         let unknown =
             || ProvideError::failed(format!("the loader does not know generation {} of this policy", call.generation));
-        let grants = self.record.grants(&call.policy, call.generation).ok_or_else(unknown)?;
+        let grants = self.record.grants(&call.policy, call.generation, call.member.as_deref()).ok_or_else(unknown)?;
         grants.check(&call.policy, call.capability, &self.namespaced)?;
         let read = if call.capability.is_of_cluster() { Some(self.admit_read(call, &grants, &payload)?) } else { None };
         if let Some(answer) = self.session.recorded(call.capability, &payload) {
@@ -173,8 +173,14 @@ mod tests {
     }
 
     async fn ask(admission: &Admission, policy: &str, capability: Capability, payload: &'static str) -> Answer {
-        let call =
-            BrokerCall { number: 1, policy: policy.parse().expect("an id"), generation: 1, capability, millis: 2000 };
+        let call = BrokerCall {
+            number: 1,
+            policy: policy.parse().expect("an id"),
+            generation: 1,
+            member: None,
+            capability,
+            millis: 2000,
+        };
         admission.answer(&call, Bytes::from_static(payload.as_bytes())).await
     }
 

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use portcullis_contract::{Candidate, Capability, ContextAwareResource, Manifest, PolicyId, is_granted};
+use portcullis_contract::{Candidate, Capability, ContextAwareResource, Manifest, NamedModule, PolicyId, is_granted};
 
 use crate::ProvideError;
 
-/// The grants of one generation.
+/// The grants of one generation, or of one member of a policy group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grants {
     capabilities: Vec<String>,
     kinds: Vec<ContextAwareResource>,
 }
 
-type Published = HashMap<PolicyId, HashMap<i64, Arc<Grants>>>;
+type Published = HashMap<PolicyId, HashMap<(i64, Option<String>), Arc<Grants>>>;
 
 /// The grants of all generations that may serve: those of the newest manifest, and of the one before, which evaluators may still follow.
 #[derive(Default)]
@@ -26,26 +26,29 @@ pub struct Record {
 impl Record {
     /// Takes a manifest that is about to be published.
     pub fn publish(&self, manifest: &Manifest) {
-        let grants = |candidate: &Candidate| {
+        let grants = |generation: i64, named: NamedModule<'_>| {
             let grants = Grants {
-                capabilities: candidate.host_capabilities.clone(),
-                kinds: candidate.context_aware_resources.clone(),
+                capabilities: named.module.host_capabilities.clone(),
+                kinds: named.module.context_aware_resources.clone(),
             };
-            (candidate.generation, Arc::new(grants))
+            ((generation, named.member.map(str::to_owned)), Arc::new(grants))
         };
         let newest = manifest.policies.iter().map(|policy| {
-            let generations = policy.candidates.iter().map(grants).collect();
-            (policy.id.clone(), generations)
+            let of = |candidate: &Candidate| {
+                let generation = candidate.generation;
+                candidate.modules().into_iter().map(move |named| grants(generation, named)).collect::<Vec<_>>()
+            };
+            (policy.id.clone(), policy.candidates.iter().flat_map(of).collect())
         });
         let newest = Arc::new(newest.collect());
         let before = Arc::clone(&self.current.load()[0]);
         self.current.store(Arc::new([newest, before]));
     }
 
-    /// The grants of a generation of a policy.
-    pub(crate) fn grants(&self, policy: &PolicyId, generation: i64) -> Option<Arc<Grants>> {
-        let current = self.current.load();
-        current.iter().find_map(|published| published.get(policy)?.get(&generation).cloned())
+    /// The grants of a generation of a policy, or of a member of it.
+    pub(crate) fn grants(&self, policy: &PolicyId, generation: i64, member: Option<&str>) -> Option<Arc<Grants>> {
+        let (current, key) = (self.current.load(), (generation, member.map(str::to_owned)));
+        current.iter().find_map(|published| published.get(policy)?.get(&key).cloned())
     }
 
     /// The kinds that any policy may read, for what need not be watched any longer.
@@ -121,7 +124,7 @@ pub(crate) mod tests {
     fn a_generation_has_its_own_grants_as_long_as_it_may_serve() {
         let record = Record::default();
         let check = |generation| {
-            let grants = record.grants(&id("cluster/a"), generation)?;
+            let grants = record.grants(&id("cluster/a"), generation, None)?;
             Some(grants.check(&id("cluster/a"), Capability::CanI, &[]).is_ok())
         };
         record.publish(&manifest(&[("cluster/a", 1, &["kubernetes/*"], &[])]));
@@ -137,7 +140,7 @@ pub(crate) mod tests {
         let record = Record::default();
         record.publish(&manifest(&[("namespaced/team/a", 1, &["*"], &["Pod"])]));
         let policy = id("namespaced/team/a");
-        let grants = record.grants(&policy, 1).expect("published");
+        let grants = record.grants(&policy, 1, None).expect("published");
         let denied = grants.check(&policy, Capability::DnsLookupHost, &[]).expect_err("denied").to_string();
         assert!(denied.contains("--namespaced-capability"), "{denied}");
         assert_eq!(grants.check(&policy, Capability::DnsLookupHost, &["net/*".to_owned()]), Ok(()));

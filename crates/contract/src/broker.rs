@@ -29,6 +29,9 @@ pub struct BrokerCall {
     pub policy: PolicyId,
     /// Its generation that calls.
     pub generation: i64,
+    /// The member of a policy group that calls.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub member: Option<String>,
     /// What it asks for.
     pub capability: Capability,
     /// How long it can wait, in milliseconds.
@@ -99,6 +102,7 @@ mod tests {
             number: 7,
             policy: "cluster/a".parse().expect("an id"),
             generation: 3,
+            member: None,
             capability: Capability::DnsLookupHost,
             millis: 1500,
         };

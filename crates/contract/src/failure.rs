@@ -42,6 +42,12 @@ impl Failure {
         }
     }
 
+    /// The same for a policy group, of which it is a member's failure.
+    #[must_use]
+    pub fn of_member(self, name: &str) -> Self {
+        Self { message: crate::clean(&format!("member `{name}`: {}", self.message), Self::MAX_MESSAGE), ..self }
+    }
+
     /// Where it happened.
     pub fn stage(&self) -> Stage {
         self.reason.stage()

@@ -35,8 +35,9 @@ pub use failure::Failure;
 pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};
 pub use id::{PolicyId, PolicyIdError};
 pub use manifest::{
-    Artifact, Candidate, ContextAwareResource, ExecutionMode, GroupEntry, LastGood, MANIFEST_FILE, MANIFEST_FORMAT,
-    MANIFEST_MAX_BYTES, Manifest, ManifestError, PolicyEntry,
+    Artifact, Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource,
+    ExecutionMode, GroupEntry, LastGood, MANIFEST_FILE, MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError,
+    NamedModule, PolicyEntry,
 };
 pub use marker::{MARKER_PATH, marker_message};
 pub use mode::{FailurePolicy, Mode};

@@ -2,6 +2,8 @@
 //!
 //! Files of the volume: `manifest.json` (replaced by rename, never edited), `artifacts/<digest>-<engine key>.cwasm`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -69,40 +71,177 @@ pub struct PolicyEntry {
 pub struct LastGood {
     /// Its generation.
     pub generation: i64,
-    /// The digest of its module.
+    /// The digest of its module; for a group, of its members.
     pub digest: Digest,
+    /// For a group, the digest of each member's module.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<String, Digest>,
     /// Its content, in the loader's own form.
     pub source: Box<RawValue>,
 }
 
-/// A generation that has an artifact on the volume.
+/// A generation that has its artifacts on the volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", try_from = "CandidateFields")]
 pub struct Candidate {
     /// The generation.
     pub generation: i64,
-    /// The digest of the module.
+    /// The digest of the module; for a policy group, a digest of the names and modules of its members.
     pub digest: Digest,
+    /// Whether a patch by the policy is sent.
+    pub mutating: bool,
+    /// Replaces the text of a denial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Longest evaluation, in seconds; absent means the evaluator's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_eval_seconds: Option<u32>,
+    /// What is evaluated.
+    #[serde(flatten)]
+    pub content: CandidateContent,
+}
+
+/// What a candidate evaluates.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub enum CandidateContent {
+    /// One module.
+    Module(CandidateModule),
+    /// The members of a policy group.
+    Group(CandidateGroup),
+}
+
+/// A module with what belongs to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CandidateModule {
     /// The precompiled module.
     pub artifact: Artifact,
     /// The guest ABI.
     pub execution_mode: ExecutionMode,
     /// The settings, exactly as the user wrote them; a JSON object.
     pub settings: Box<RawValue>,
-    /// Whether a patch by the policy is sent.
-    pub mutating: bool,
-    /// Replaces the text of a denial.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub message: Option<String>,
-    /// Longest evaluation, in seconds; absent means the evaluator's own default.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub timeout_eval_seconds: Option<u32>,
     /// Grants of host capabilities: `*`, a prefix ending in `/*`, or an exact path. Empty grants nothing.
     #[serde(default)]
     pub host_capabilities: Vec<String>,
     /// Kinds the policy may read.
     #[serde(default)]
     pub context_aware_resources: Vec<ContextAwareResource>,
+}
+
+/// The members of a policy group, and how their verdicts are combined.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CandidateGroup {
+    /// CEL over the members; see docs/design/policy-abi.md, section 10.
+    pub expression: String,
+    /// The members, by the names that the expression uses. Never empty.
+    pub members: BTreeMap<String, CandidateMember>,
+}
+
+/// A member of a policy group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CandidateMember {
+    /// The digest of its module.
+    pub digest: Digest,
+    /// Longest evaluation of this member, in seconds; absent means the evaluator's own default.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timeout_eval_seconds: Option<u32>,
+    /// Its module.
+    pub module: CandidateModule,
+}
+
+/// The fields of a candidate as they are read: a candidate has those of a module or those of a group. serde could not tell the two apart by
+/// itself without a copy of the settings that changes their numbers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CandidateFields {
+    generation: i64,
+    digest: Digest,
+    mutating: bool,
+    #[serde(default)]
+    message: Option<String>,
+    #[serde(default)]
+    timeout_eval_seconds: Option<u32>,
+    #[serde(default)]
+    artifact: Option<Artifact>,
+    #[serde(default)]
+    execution_mode: Option<ExecutionMode>,
+    #[serde(default)]
+    settings: Option<Box<RawValue>>,
+    #[serde(default)]
+    host_capabilities: Vec<String>,
+    #[serde(default)]
+    context_aware_resources: Vec<ContextAwareResource>,
+    #[serde(default)]
+    expression: Option<String>,
+    #[serde(default)]
+    members: BTreeMap<String, CandidateMember>,
+}
+
+impl TryFrom<CandidateFields> for Candidate {
+    type Error = &'static str;
+
+    fn try_from(fields: CandidateFields) -> Result<Self, Self::Error> {
+        let content = match (fields.artifact, fields.execution_mode, fields.settings, fields.expression) {
+            (Some(artifact), Some(execution_mode), Some(settings), None) => CandidateContent::Module(CandidateModule {
+                artifact,
+                execution_mode,
+                settings,
+                host_capabilities: fields.host_capabilities,
+                context_aware_resources: fields.context_aware_resources,
+            }),
+            (None, _, _, Some(expression)) if !fields.members.is_empty() => {
+                CandidateContent::Group(CandidateGroup { expression, members: fields.members })
+            }
+            _ => return Err("a candidate is neither a module nor a group"),
+        };
+        Ok(Self {
+            generation: fields.generation,
+            digest: fields.digest,
+            mutating: fields.mutating,
+            message: fields.message,
+            timeout_eval_seconds: fields.timeout_eval_seconds,
+            content,
+        })
+    }
+}
+
+impl Candidate {
+    /// Its modules: those of the members with their names, or the only one.
+    pub fn modules(&self) -> Vec<NamedModule<'_>> {
+        match &self.content {
+            CandidateContent::Module(module) => vec![NamedModule { member: None, digest: self.digest, module }],
+            CandidateContent::Group(group) => {
+                let members = group.members.iter();
+                members
+                    .map(|(name, member)| NamedModule {
+                        member: Some(name),
+                        digest: member.digest,
+                        module: &member.module,
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// The digests of the members' modules, by their names; empty where it is no group.
+    pub fn members(&self) -> BTreeMap<String, Digest> {
+        let modules = self.modules().into_iter();
+        modules.filter_map(|named| Some((named.member?.to_owned(), named.digest))).collect()
+    }
+}
+
+/// A module of a candidate.
+#[derive(Debug, Clone, Copy)]
+pub struct NamedModule<'c> {
+    /// The member of a group that it belongs to.
+    pub member: Option<&'c str>,
+    /// The digest of the module.
+    pub digest: Digest,
+    /// The module.
+    pub module: &'c CandidateModule,
 }
 
 /// A precompiled module on the volume.
@@ -256,8 +395,8 @@ impl Manifest {
             if !ids.insert(&policy.id) {
                 return inconsistent(format!("policy {} is there twice", policy.id));
             }
-            for candidate in &policy.candidates {
-                let file = &candidate.artifact.file;
+            for named in policy.candidates.iter().flat_map(Candidate::modules) {
+                let file = &named.module.artifact.file;
                 if file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']) {
                     return inconsistent(format!("policy {} names the artifact {file:?}", policy.id));
                 }
@@ -296,6 +435,26 @@ mod tests {
             "candidates": [], "failures": []}"#;
         let entry: PolicyEntry = serde_json::from_str(text).expect("decodes");
         assert!(entry.enforced);
+    }
+
+    #[test]
+    fn a_candidate_is_a_module_or_a_group_and_keeps_its_settings() {
+        let digest = Digest::of(b"module");
+        let module = format!(
+            r#""artifact":{{"file":"a","sha256":"{digest}","size":1}},"executionMode":"wasi","settings":{{"n":1.10}}"#
+        );
+        let whole = |content: &str| format!(r#"{{"generation":1,"digest":"{digest}","mutating":false,{content}}}"#);
+        let decode = |text: &str| serde_json::from_str::<Candidate>(text);
+        let written = |text: &str| serde_json::to_string(&decode(text).expect("decodes")).expect("encodes");
+        let plain = whole(&format!(r#"{module},"hostCapabilities":["*"],"contextAwareResources":[]"#));
+        assert_eq!(written(&plain), plain);
+        let member = format!(r#"{{"digest":"{digest}","module":{{{module}}}}}"#);
+        let group = decode(&whole(&format!(r#""expression":"a()","members":{{"a":{member}}}"#))).expect("decodes");
+        assert_eq!(group.members(), BTreeMap::from([("a".to_owned(), digest)]));
+        assert_eq!(group.modules()[0].module.settings.get(), r#"{"n":1.10}"#);
+        for neither in [r#""settings":{}"#, r#""expression":"a()""#, &format!(r#"{module},"expression":"a()""#)] {
+            assert!(decode(&whole(neither)).is_err(), "{neither}");
+        }
     }
 
     #[test]

@@ -75,8 +75,11 @@ pub struct Current {
     pub uid: String,
     /// The generation, which is the newest.
     pub generation: i64,
-    /// The digest of the module that serves.
+    /// The digest of the module that serves; for a policy group, of its members.
     pub digest: Digest,
+    /// For a policy group, the digest of each member's module.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<String, Digest>,
     /// Since when it serves.
     pub since: Timestamp,
 }
@@ -93,9 +96,12 @@ pub struct Deviation {
     pub generation: i64,
     /// The generation that answers; 0 if none.
     pub serving: i64,
-    /// The digest of the module that answers.
+    /// The digest of the module that answers; for a policy group, of its members.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<Digest>,
+    /// For a policy group, the digest of each member's module.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<String, Digest>,
     /// `Previous`, `Pending` or `Failed`.
     pub state: ReplicaState,
     /// Why the newest generation does not serve.
@@ -127,8 +133,11 @@ pub struct Failing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
-    /// The candidate's module.
+    /// The candidate's digest.
     pub digest: Digest,
+    /// The module that failed, where the candidate is a policy group.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub module: Option<Digest>,
     /// The SHA-256 of the artifact that was tried.
     pub artifact: Digest,
     /// Why; its `generation` is the candidate's.
@@ -180,9 +189,12 @@ pub struct LoaderPolicy {
     pub enforced: bool,
     /// The module as the user wrote it; never with credentials.
     pub module: String,
-    /// The digest of the newest generation's module, once known.
+    /// The digest of the newest generation's module, once known; for a policy group, of its members, once all are known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub digest: Option<Digest>,
+    /// For a policy group, the digest of each member's module.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub members: BTreeMap<String, Digest>,
     /// How far the newest generation is.
     pub phase: Phase,
     /// The work that is in progress, for progress bars.

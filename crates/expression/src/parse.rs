@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn m29_long_and_deep_expressions_are_refused_unparsed() {
+    fn m32_long_and_deep_expressions_are_refused_unparsed() {
         let long = format!("a(){}", " || a()".repeat(MAX_LENGTH));
         assert!(matches!(Expression::parse(&long, MEMBERS), Err(ExpressionError::TooLong(_))));
         for deep in ["(", "!", "-", "[", "a() ? a() : ", "a() || (", "{1:", "a(", "a() == ("] {

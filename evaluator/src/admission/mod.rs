@@ -7,6 +7,7 @@
 
 pub(crate) mod last_call;
 mod member_deadlines;
+mod policy_group;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use tracing::Instrument as _;
 
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
-use crate::guest::loaded::Loaded;
+use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
 use crate::metrics::{Count, Metrics};
 use crate::review::{RawReview, Review};
@@ -291,8 +292,17 @@ impl Evaluation {
         let Self { record, loaded, request, edit, may_mutate, purpose } = self;
         failpoint::hit_of("evaluator.asking", &record.id);
         failpoint::hit_async("evaluator.handler").await;
-        let verdict = loaded.validate(request.clone(), deadline).await?;
-        let Judged { verdict, mutation, change } = edit.judge(verdict, request, deadline).await?;
+        let Judged { verdict, mutation, change } = match loaded.content() {
+            Content::Module(module) => {
+                let verdict = module.validate(request.clone(), deadline).await?;
+                edit.judge(verdict, request, deadline).await?
+            }
+            Content::Group(group) => {
+                let mut verdict = policy_group::evaluate(group, &record.share, &edit, &request, deadline).await?;
+                verdict.message = loaded.message().filter(|_| !verdict.accepted).map(str::to_owned);
+                Judged { verdict, mutation: Mutation::None, change: None }
+            }
+        };
         failpoint::hit_of("evaluator.concluding", &record.id);
         let keeps = purpose == Purpose::Audit || (may_mutate && record.mode != Mode::Monitor);
         let count = match (verdict.accepted, mutation) {
@@ -308,7 +318,9 @@ impl Evaluation {
             if record.mode == Mode::Monitor {
                 log_monitored(&record.id, generation, &verdict, mutation);
             }
-            let serving = ServingSpec { generation, mutating: may_mutate, message: loaded.message() };
+            // That of a group is its verdict's own; the members' are causes.
+            let message = loaded.message().filter(|_| matches!(loaded.content(), Content::Module(_)));
+            let serving = ServingSpec { generation, mutating: may_mutate, message };
             decision::judged(record.newest(), serving, verdict, mutation)
         };
         Ok(Evaluated { decision, count, kept: change.filter(|_| keeps) })

@@ -74,6 +74,8 @@ pub(crate) struct Caller<'a> {
     pub policy: &'a PolicyId,
     /// Its generation.
     pub generation: i64,
+    /// The member of a policy group.
+    pub member: Option<&'a str>,
     /// When its reply must be there.
     pub deadline: Instant,
 }
@@ -218,6 +220,7 @@ impl BrokerLink {
             number,
             policy: caller.policy.clone(),
             generation: caller.generation,
+            member: caller.member.map(str::to_owned),
             capability,
             millis: u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX),
         };
@@ -287,7 +290,7 @@ mod tests {
             let policy: PolicyId = "cluster/a".parse().expect("an id");
             tokio::spawn(async move {
                 let deadline = Instant::now() + Duration::from_millis(millis);
-                let caller = Caller { policy: &policy, generation: 1, deadline };
+                let caller = Caller { policy: &policy, generation: 1, member: None, deadline };
                 link.call(&caller, LOOKUP, payload.as_bytes()).await.map(|answer| answer.bytes)
             })
         }

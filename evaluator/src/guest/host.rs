@@ -104,7 +104,8 @@ async fn provide(
     let Some(broker) = &host.broker else {
         return Err(LinkFailure::failed("this evaluator has no connection to a loader; start it with --broker-socket"));
     };
-    let caller = BrokerCaller { policy: &host.policy, generation: host.generation, deadline };
+    let caller =
+        BrokerCaller { policy: &host.policy, generation: host.generation, member: host.member.as_deref(), deadline };
     broker.call(&caller, capability, payload).await.map(Provided::Broker)
 }
 

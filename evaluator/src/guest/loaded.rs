@@ -1,10 +1,12 @@
 //! One loaded generation of one policy: what it takes to get a verdict on a request, and nothing else.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use portcullis_contract::{Candidate, Digest, ExecutionMode};
+use portcullis_contract::{Candidate, CandidateModule, Digest, ExecutionMode};
+use portcullis_expression::Expression;
 use wasmtime::Module;
 
 use crate::guest::{CallError, Guest, Host, Operation, Parts, Reply};
@@ -16,56 +18,67 @@ use crate::verdict::{rego, reply};
 pub struct Loaded {
     generation: i64,
     digest: Digest,
+    /// The digests of the members' modules; empty where it is no policy group.
+    members: BTreeMap<String, Digest>,
     message: Option<String>,
     mutating: bool,
+    timeout: Duration,
+    content: Content,
+}
+
+/// What a generation evaluates.
+#[derive(Clone)]
+pub(crate) enum Content {
+    /// One module.
+    Module(LoadedModule),
+    /// The members of a policy group.
+    Group(Arc<LoadedGroup>),
+}
+
+/// The members of a policy group, and how their verdicts are combined.
+pub(crate) struct LoadedGroup {
+    /// The expression, which calls only these members.
+    pub(crate) expression: Expression,
+    /// The members.
+    pub(crate) members: BTreeMap<String, LoadedModule>,
+}
+
+/// A module with its settings, linked and checked.
+#[derive(Clone)]
+pub struct LoadedModule {
     timeout: Duration,
     mode: ExecutionMode,
     settings: Bytes,
     guest: Arc<Guest>,
     host: Arc<Host>,
     /// Keeps the mapping alive, and with it the entry by which other policies find the same code.
-    module: Arc<Module>,
+    _module: Arc<Module>,
 }
 
-impl Loaded {
+impl LoadedModule {
     pub(crate) fn new(
-        candidate: &Candidate,
+        candidate: &CandidateModule,
         timeout: Duration,
         guest: Arc<Guest>,
         host: Arc<Host>,
         module: Arc<Module>,
     ) -> Self {
         Self {
-            generation: candidate.generation,
-            digest: candidate.digest,
-            message: candidate.message.clone(),
-            mutating: candidate.mutating,
             timeout,
             mode: candidate.execution_mode,
             settings: Bytes::copy_from_slice(candidate.settings.get().as_bytes()),
             guest,
             host,
-            module,
+            _module: module,
         }
     }
 
-    /// The same code and settings under another generation.
-    pub(crate) fn renumbered(&self, generation: i64) -> Self {
-        Self {
-            generation,
-            digest: self.digest,
-            message: self.message.clone(),
-            mutating: self.mutating,
-            timeout: self.timeout,
-            mode: self.mode,
-            settings: self.settings.clone(),
-            guest: Arc::clone(&self.guest),
-            host: Arc::new(self.host.renumbered(generation)),
-            module: Arc::clone(&self.module),
-        }
+    /// The same for another generation.
+    fn renumbered(&self, generation: i64) -> Self {
+        Self { host: Arc::new(self.host.renumbered(generation)), ..self.clone() }
     }
 
-    /// Asks the policy about a request, given as the JSON that the guest shall see, in a fresh instance. Dropping the future ends the
+    /// Asks the module about a request, given as the JSON that the guest shall see, in a fresh instance. Dropping the future ends the
     /// guest.
     ///
     /// # Errors
@@ -85,9 +98,70 @@ impl Loaded {
         verdict.map(|verdict| verdict.after_failed_capability(failed_capability))
     }
 
+    /// The time limit of one evaluation.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+impl Loaded {
+    /// What `candidate` says, with its content loaded.
+    pub(crate) fn new(candidate: &Candidate, timeout: Duration, content: Content) -> Self {
+        Self {
+            generation: candidate.generation,
+            digest: candidate.digest,
+            members: candidate.members(),
+            message: candidate.message.clone(),
+            mutating: candidate.mutating,
+            timeout,
+            content,
+        }
+    }
+
+    /// The same code and settings under another generation.
+    pub(crate) fn renumbered(&self, generation: i64) -> Self {
+        let content = match &self.content {
+            Content::Module(module) => Content::Module(module.renumbered(generation)),
+            Content::Group(group) => Content::Group(Arc::new(LoadedGroup {
+                expression: group.expression.clone(),
+                members: group
+                    .members
+                    .iter()
+                    .map(|(name, member)| (name.clone(), member.renumbered(generation)))
+                    .collect(),
+            })),
+        };
+        Self {
+            generation,
+            digest: self.digest,
+            members: self.members.clone(),
+            message: self.message.clone(),
+            mutating: self.mutating,
+            timeout: self.timeout,
+            content,
+        }
+    }
+
+    /// Its module, where it is no policy group.
+    pub fn module(&self) -> Option<&LoadedModule> {
+        match &self.content {
+            Content::Module(module) => Some(module),
+            Content::Group(_) => None,
+        }
+    }
+
+    /// What it evaluates.
+    pub(crate) fn content(&self) -> &Content {
+        &self.content
+    }
+
     /// Whether it can judge a request that is no AdmissionReview.
     pub(crate) fn takes_raw(&self) -> bool {
-        self.mode != ExecutionMode::Gatekeeper
+        let takes_raw = |module: &LoadedModule| module.mode != ExecutionMode::Gatekeeper;
+        match &self.content {
+            Content::Module(module) => takes_raw(module),
+            Content::Group(group) => group.members.values().all(takes_raw),
+        }
     }
 
     /// The generation.
@@ -95,9 +169,14 @@ impl Loaded {
         self.generation
     }
 
-    /// The digest of the module.
+    /// The digest of the module; for a policy group, of its members.
     pub fn digest(&self) -> Digest {
         self.digest
+    }
+
+    /// The digests of a policy group's members, by their names.
+    pub(crate) fn members(&self) -> &BTreeMap<String, Digest> {
+        &self.members
     }
 
     /// The text in place of the policy's own denials; none to keep them.

@@ -71,6 +71,8 @@ pub(crate) struct Host {
     /// Which policy and generation it is.
     pub(crate) policy: PolicyId,
     pub(crate) generation: i64,
+    /// The member of a policy group.
+    pub(crate) member: Option<String>,
     /// The way to what this program cannot do itself; none without a broker.
     pub(crate) broker: Option<Arc<BrokerLink>>,
 }
@@ -100,6 +102,7 @@ impl Host {
             who: Arc::clone(&self.who),
             policy: self.policy.clone(),
             generation,
+            member: self.member.clone(),
             broker: self.broker.clone(),
         }
     }

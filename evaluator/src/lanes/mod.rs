@@ -212,7 +212,7 @@ impl Drop for Lanes {
 }
 
 /// The right to one instance.
-struct InstancePermit {
+pub(crate) struct InstancePermit {
     in_use: IntGauge,
     _permit: PolicyPermit,
 }

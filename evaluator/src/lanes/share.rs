@@ -117,6 +117,11 @@ impl Share {
         Ok(Permits { _running: running, _instance: self.lanes.in_use(instance) })
     }
 
+    /// One more instance for an evaluation that runs already, if there is one to spare.
+    pub(crate) fn spare_instance(&self) -> Option<InstancePermit> {
+        self.lanes.instances.try_take(&self.one()).map(|permit| self.lanes.in_use(permit))
+    }
+
     fn one(&self) -> Claim {
         Claim { who: Arc::clone(&self.who), amount: 1, has: 0 }
     }

@@ -17,7 +17,7 @@ use portcullis_contract::{Class, Failure, FailurePolicy, Mode, PolicyId, Reason}
 use crate::verdict::answer::{Answer, Cause, Details, Status};
 use crate::verdict::text;
 use crate::verdict::warnings::{self, Note, Words};
-use crate::verdict::{EvaluationError, Verdict};
+use crate::verdict::{EvaluationError, MemberDenial, Verdict};
 
 /// A client that gets `retryAfterSeconds` waits and repeats the call by itself, up to ten times. So it gets it only when the
 /// next try is this near.
@@ -113,6 +113,8 @@ pub(crate) struct Denial {
     pub code: Option<u16>,
     /// The policy's own message, if a custom one replaced it.
     pub replaced: Option<String>,
+    /// Why members of a policy group denied.
+    pub members: Vec<MemberDenial>,
     /// Why there is no verdict; none if there is one.
     pub reason: Option<Reason>,
     /// Whether the client should try again in a second.
@@ -122,7 +124,8 @@ pub(crate) struct Denial {
 /// The verdict as it is, for audits: no mode, no custom message.
 pub(crate) fn plain(generation: i64, verdict: Verdict, mutation: Mutation) -> Decision {
     let outcome = if !verdict.accepted {
-        Outcome::Denied(Denial { text: said(verdict.message), code: verdict.code, ..Denial::default() })
+        let (text, members) = (said(verdict.message), verdict.members);
+        Outcome::Denied(Denial { text, code: verdict.code, members, ..Denial::default() })
     } else if mutation == Mutation::OfNothing {
         Outcome::Denied(Denial { text: Some(NOTHING_TO_MUTATE.to_owned()), ..Denial::default() })
     } else {
@@ -299,12 +302,23 @@ impl Decision {
 
 impl Denial {
     fn alone(self, id: &PolicyId) -> Option<Status> {
-        let causes: Vec<_> = self.replaced.map(|message| Cause { message, ..Cause::default() }).into_iter().collect();
+        let replaced = self.replaced.map(|message| Cause { message, ..Cause::default() });
+        let causes: Vec<_> =
+            replaced.into_iter().chain(self.members.into_iter().map(|member| member.cause(None))).collect();
         let retry_after_seconds = self.retry_soon.then_some(1);
         let details =
             (!causes.is_empty() || retry_after_seconds.is_some()).then_some(Details { causes, retry_after_seconds });
         let message = self.text.map(|text| if self.is_named { format!("policy {id}: {text}") } else { text });
         (message.is_some() || self.code.is_some()).then_some(Status { message, code: self.code, details })
+    }
+}
+
+impl MemberDenial {
+    /// The cause of a denial, in the answer of a match group with the policy that it is about.
+    pub(crate) fn cause(self, policy: Option<&PolicyId>) -> Cause {
+        let field = format!("spec.policies.{}", self.name);
+        let field = policy.map_or_else(|| field.clone(), |policy| format!("{policy}: {field}"));
+        Cause { reason: None, message: self.message, field: Some(field) }
     }
 }
 

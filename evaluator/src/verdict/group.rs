@@ -52,10 +52,13 @@ fn status(denials: Vec<(&PolicyId, Denial)>) -> Status {
     };
     let words = |denial: &Denial| denial.text.clone().unwrap_or_else(|| "the policy denies this request".to_owned());
     let message: Vec<_> = denials.iter().map(|(id, denial)| format!("policy {id}: {}", words(denial))).collect();
-    let causes = denials.into_iter().map(|(id, denial)| Cause {
-        reason: denial.reason.map(|reason| reason.to_string()),
-        message: denial.replaced.clone().unwrap_or_else(|| words(&denial)),
-        field: Some(id.to_string()),
+    let causes = denials.into_iter().flat_map(|(id, denial)| {
+        let own = Cause {
+            reason: denial.reason.map(|reason| reason.to_string()),
+            message: denial.replaced.clone().unwrap_or_else(|| words(&denial)),
+            field: Some(id.to_string()),
+        };
+        std::iter::once(own).chain(denial.members.into_iter().map(|member| member.cause(Some(id))))
     });
     Status {
         message: Some(portcullis_contract::truncate(&message.join("; "), MESSAGE)),

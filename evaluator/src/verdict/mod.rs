@@ -48,12 +48,37 @@ pub struct Verdict {
     /// Warnings for the user; the first 64 at most.
     #[serde(default, deserialize_with = "bounded::texts")]
     pub warnings: Option<Vec<String>>,
+    /// Why members of a policy group denied, by their names. No guest gives it.
+    #[serde(skip)]
+    pub members: Vec<MemberDenial>,
+}
+
+/// Why a member of a policy group denied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberDenial {
+    /// The member.
+    pub name: String,
+    /// What it said.
+    pub message: String,
 }
 
 /// The audit annotation of a denial before which a capability failed, in case the denial is because of that.
-const FAILED_CAPABILITY: &str = "capability-unavailable";
+pub(crate) const FAILED_CAPABILITY: &str = "capability-unavailable";
 
 impl Verdict {
+    /// A verdict with nothing more to say.
+    pub(crate) fn plain(accepted: bool) -> Self {
+        Self {
+            accepted,
+            message: None,
+            code: None,
+            mutated_object: None,
+            audit_annotations: None,
+            warnings: None,
+            members: Vec::new(),
+        }
+    }
+
     /// The same verdict of a guest that went on after a capability could not be provided.
     pub(crate) fn after_failed_capability(mut self, failure: Option<String>) -> Self {
         if let Some(failure) = failure.filter(|_| !self.accepted) {

@@ -100,6 +100,7 @@ fn opa(result: &[u8], request: &[u8]) -> Result<Verdict, EvaluationError> {
         mutated_object,
         audit_annotations: response.audit_annotations,
         warnings: response.warnings,
+        members: Vec::new(),
     }))
 }
 
@@ -122,8 +123,7 @@ fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {
     let texts: Vec<String> =
         violations.into_iter().filter_map(|violation| violation.msg).take(MAX_VIOLATIONS).collect();
     let message = (!accepted).then(|| texts.join(", ")).filter(|text| !text.is_empty());
-    let (code, mutated_object, audit_annotations, warnings) = Default::default();
-    Ok(cleaned(Verdict { accepted, message, code, mutated_object, audit_annotations, warnings }))
+    Ok(cleaned(Verdict { message, ..Verdict::plain(accepted) }))
 }
 
 fn refused(what: &str, cause: impl Display) -> EvaluationError {

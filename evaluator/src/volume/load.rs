@@ -1,14 +1,19 @@
 //! Makes a candidate ready to serve: links it, starts it once, and has it check its settings. Nothing serves before that.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use portcullis_contract::{Candidate, ExecutionMode, PolicyId, Reason, clean};
+use portcullis_contract::{
+    Candidate, CandidateContent, CandidateGroup, CandidateModule, Digest, ExecutionMode, NamedModule, PolicyId, Reason,
+    clean,
+};
+use portcullis_expression::{Expression, ExpressionError};
 
 use crate::capability::BrokerLink;
 use crate::fair::claimant::Claimant;
-use crate::guest::loaded::Loaded;
+use crate::guest::loaded::{Content, Loaded, LoadedGroup, LoadedModule};
 use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
 use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
@@ -51,9 +56,36 @@ pub(crate) enum LoadError {
     /// The check of the settings failed itself; the text may quote the guest.
     #[error("Policy settings are invalid: {0}")]
     SettingsCheck(String),
+    /// The expression of a policy group cannot be used. The loader has checked it, so this is a difference between releases.
+    #[error("spec.expression: {0}")]
+    Expression(#[from] ExpressionError),
+    /// A member of a policy group cannot be loaded.
+    #[error("member `{name}`: {error}")]
+    Member {
+        /// The member.
+        name: String,
+        /// Its module.
+        module: Digest,
+        /// The SHA-256 of its artifact.
+        artifact: Digest,
+        /// Why it cannot be loaded.
+        error: Box<LoadError>,
+    },
 }
 
 impl LoadError {
+    fn of(self, named: &NamedModule<'_>) -> Self {
+        match named.member {
+            None => self,
+            Some(name) => Self::Member {
+                name: name.to_owned(),
+                module: named.digest,
+                artifact: named.module.artifact.sha256,
+                error: Box::new(self),
+            },
+        }
+    }
+
     /// The reason of the failure.
     pub(crate) fn reason(&self) -> Reason {
         match self {
@@ -65,6 +97,8 @@ impl LoadError {
             Self::StartTimedOut(_) => Reason::StartTimedOut,
             Self::Settings(_) => Reason::SettingsInvalid,
             Self::SettingsCheck(_) => Reason::SettingsCheckFailed,
+            Self::Expression(_) => Reason::SpecInvalid,
+            Self::Member { error, .. } => error.reason(),
         }
     }
 }
@@ -95,6 +129,44 @@ impl Loading {
         enforced: bool,
         metrics: Arc<PolicyMetrics>,
     ) -> Result<Arc<Loaded>, LoadError> {
+        let limit =
+            |seconds: Option<u32>| seconds.map_or(self.policy_timeout, |seconds| Duration::from_secs(seconds.into()));
+        let (content, timeout) = match &candidate.content {
+            CandidateContent::Module(module) => {
+                let timeout = limit(candidate.timeout_eval_seconds);
+                let named = NamedModule { member: None, digest: candidate.digest, module };
+                let module = self.load_module(id, candidate.generation, named, timeout, enforced, metrics).await?;
+                (Content::Module(module), timeout)
+            }
+            CandidateContent::Group(group) => {
+                let expression = Expression::parse(&group.expression, group.members.keys().map(String::as_str))?;
+                let mut members = BTreeMap::new();
+                for named in candidate.modules() {
+                    let Some(name) = named.member else { continue };
+                    let timeout = limit(group.members[name].timeout_eval_seconds);
+                    let metrics = Arc::clone(&metrics);
+                    let load = self.load_module(id, candidate.generation, named, timeout, enforced, metrics);
+                    members.insert(name.to_owned(), load.await.map_err(|error| error.of(&named))?);
+                }
+                let timeout = candidate
+                    .timeout_eval_seconds
+                    .map_or_else(|| self.policy_timeout.max(own_times(group)), |seconds| limit(Some(seconds)));
+                (Content::Group(Arc::new(LoadedGroup { expression, members })), timeout)
+            }
+        };
+        Ok(Arc::new(Loaded::new(candidate, timeout, content)))
+    }
+
+    async fn load_module(
+        &self,
+        id: &PolicyId,
+        generation: i64,
+        named: NamedModule<'_>,
+        timeout: Duration,
+        enforced: bool,
+        metrics: Arc<PolicyMetrics>,
+    ) -> Result<LoadedModule, LoadError> {
+        let candidate = named.module;
         let settings = candidate.settings.get();
         check_size(settings)?;
         check_context(candidate)?;
@@ -103,17 +175,16 @@ impl Loading {
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
         let host = Arc::new(Host {
             grants: candidate.host_capabilities.clone(),
-            log: GuestLog::new(id.clone(), candidate.generation, metrics),
+            log: GuestLog::new(id.clone(), generation, metrics),
             memory: Arc::clone(self.lanes.memory()),
             who,
             policy: id.clone(),
-            generation: candidate.generation,
+            generation,
+            member: named.member.map(str::to_owned),
             broker: self.broker.clone(),
         });
-        let seconds = candidate.timeout_eval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-        let timeout = seconds.unwrap_or(self.policy_timeout);
         self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
-        Ok(Arc::new(Loaded::new(candidate, timeout, guest, host, module)))
+        Ok(LoadedModule::new(candidate, timeout, guest, host, module))
     }
 
     async fn check_settings(
@@ -141,8 +212,14 @@ impl Loading {
     }
 }
 
+/// The time that the members of a group have by their own limits.
+fn own_times(group: &CandidateGroup) -> Duration {
+    let seconds = group.members.values().filter_map(|member| member.timeout_eval_seconds).map(u64::from);
+    Duration::from_secs(seconds.sum())
+}
+
 /// A Rego rule over objects that are not there is undefined, and a denial that depends on it never comes.
-fn check_context(candidate: &Candidate) -> Result<(), LoadError> {
+fn check_context(candidate: &CandidateModule) -> Result<(), LoadError> {
     if candidate.execution_mode.is_rego() && !candidate.context_aware_resources.is_empty() {
         let text = "this release does not give objects of the cluster to Rego policies yet: remove contextAwareResources if the \
                     policy works without them";

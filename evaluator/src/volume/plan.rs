@@ -153,7 +153,7 @@ pub(crate) fn quotes_guest(reason: Reason) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use portcullis_contract::{Artifact, ExecutionMode, FailurePolicy, Mode};
+    use portcullis_contract::{Artifact, CandidateContent, CandidateModule, ExecutionMode, FailurePolicy, Mode};
     use serde_json::value::RawValue;
 
     use super::*;
@@ -163,15 +163,21 @@ mod tests {
         Candidate {
             generation,
             digest: Digest::of(b"module"),
-            artifact: Artifact { file: "a".into(), sha256: Digest::of(b"artifact"), size: 1 },
-            execution_mode: ExecutionMode::KubewardenWapc,
-            settings: RawValue::from_string(format!("{{\"of\":{generation}}}")).expect("JSON"),
             mutating: false,
             message: None,
             timeout_eval_seconds: None,
+            content: with_settings(&format!("{{\"of\":{generation}}}")),
+        }
+    }
+
+    fn with_settings(settings: &str) -> CandidateContent {
+        CandidateContent::Module(CandidateModule {
+            artifact: Artifact { file: "a".into(), sha256: Digest::of(b"artifact"), size: 1 },
+            execution_mode: ExecutionMode::KubewardenWapc,
+            settings: RawValue::from_string(settings.to_owned()).expect("JSON"),
             host_capabilities: Vec::new(),
             context_aware_resources: Vec::new(),
-        }
+        })
     }
 
     struct Case {
@@ -212,7 +218,8 @@ mod tests {
 
         fn refused(mut self, generation: i64, reason: Reason, retry_in: Option<Duration>) -> Self {
             let failure = Failure::new(generation, reason, "refused here");
-            let refused = Refused { digest: Digest::of(b"module"), artifact: Digest::of(b"artifact"), failure };
+            let refused =
+                Refused { digest: Digest::of(b"module"), module: None, artifact: Digest::of(b"artifact"), failure };
             let retry_at = retry_in.map(|time| self.now + time);
             self.known.refused.insert(Key::of("u", &candidate(generation)), RefusedCandidate { refused, retry_at });
             self
@@ -380,7 +387,6 @@ mod tests {
         let first = Key::of("u", &candidate(1));
         assert_eq!(first, Key::of("u", &candidate(1)));
         assert_ne!(first, Key::of("v", &candidate(1)));
-        let settings = RawValue::from_string("{ }".into()).expect("JSON");
-        assert_ne!(first, Key::of("u", &Candidate { settings, ..candidate(1) }));
+        assert_ne!(first, Key::of("u", &Candidate { content: with_settings("{ }"), ..candidate(1) }));
     }
 }

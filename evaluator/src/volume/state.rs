@@ -54,7 +54,7 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
         match (policy.state(), &policy.loaded) {
             (ReplicaState::Current, Some(loaded)) => {
                 let (generation, digest, since) = (loaded.generation(), loaded.digest(), policy.since);
-                current.insert(id, Current { uid, generation, digest, since });
+                current.insert(id, Current { uid, generation, digest, members: loaded.members().clone(), since });
             }
             (state, loaded) => deviations.push(Deviation {
                 id,
@@ -62,6 +62,7 @@ pub(crate) fn document<'a>(overall: &Overall, policies: impl Iterator<Item = &'a
                 generation: policy.entry.generation,
                 serving: loaded.as_ref().map_or(0, |loaded| loaded.generation()),
                 digest: loaded.as_ref().map(|loaded| loaded.digest()),
+                members: loaded.as_ref().map(|loaded| loaded.members().clone()).unwrap_or_default(),
                 state,
                 failure: policy.failure(),
                 refused: refused(policy),

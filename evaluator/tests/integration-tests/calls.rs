@@ -126,7 +126,7 @@ async fn large_answers() {
     // However busy the machine is, they are answers before they are late.
     let rig = async |guest| {
         let mut policy = Policy::guest(ID, guest);
-        policy.last().timeout_eval_seconds = Some(10);
+        policy.last_candidate().timeout_eval_seconds = Some(10);
         let rig = Rig::start();
         rig.apply(policy).await;
         rig

@@ -13,7 +13,7 @@ const ID: &str = "cluster/a";
 
 fn denying(message: &str, generation: i64) -> Policy {
     let mut policy = Policy::text(ID, &deny_text(message)).generation(generation);
-    policy.last().generation = generation;
+    policy.last_candidate().generation = generation;
     policy
 }
 
@@ -39,7 +39,7 @@ async fn settings_change_without_another_mapping() {
     fs::remove_dir_all(rig.private.path()).unwrap();
     fs::create_dir(rig.private.path()).unwrap();
     let mut policy = Policy::guest(ID, "echo_settings").settings(r#"{"v":2}"#).generation(2);
-    policy.last().generation = 2;
+    policy.last_candidate().generation = 2;
     fs::create_dir(rig.volume.path().join("artifacts")).unwrap();
     rig.put(policy);
     fs::remove_dir_all(rig.volume.path().join("artifacts")).unwrap();
@@ -53,7 +53,7 @@ async fn the_same_content_in_a_new_generation_serves_at_once() {
     let rig = Rig::start();
     rig.apply(Policy::guest(ID, "always_accept")).await;
     let mut next = Policy::guest(ID, "always_accept").generation(2);
-    next.last().generation = 2;
+    next.last_candidate().generation = 2;
     next.entry.mode = Mode::Monitor;
     next.entry.failure_policy = FailurePolicy::Ignore;
     rig.apply(next).await;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use portcullis_contract::{
-    Artifact, Candidate, Digest, EvaluatorState, ExecutionMode, Failure, FailurePolicy, MANIFEST_FILE, Manifest, Mode,
-    PolicyEntry, PolicyId, Reason,
+    Artifact, Candidate, CandidateContent, CandidateModule, Digest, EvaluatorState, ExecutionMode, Failure,
+    FailurePolicy, MANIFEST_FILE, Manifest, Mode, PolicyEntry, PolicyId, Reason,
 };
 use portcullis_engine::{Compiler, RunLimits, RunningEngine};
 use portcullis_evaluator::{
@@ -179,7 +179,7 @@ impl Rig {
         let loaded = self.loaded(id);
         let deadline = Instant::now() + time.min(loaded.timeout());
         let request = Bytes::copy_from_slice(request.as_bytes());
-        let evaluation = async move { loaded.validate(request, deadline).await };
+        let evaluation = async move { loaded.module().expect("no group").validate(request, deadline).await };
         record.share.run(deadline, evaluation).await.map_err(EvaluationError::from)?
     }
 
@@ -289,8 +289,16 @@ impl Policy {
     }
 
     /// The last candidate.
-    pub fn last(&mut self) -> &mut Candidate {
+    pub fn last_candidate(&mut self) -> &mut Candidate {
         self.entry.candidates.last_mut().unwrap()
+    }
+
+    /// The module of the last candidate.
+    pub fn last(&mut self) -> &mut CandidateModule {
+        match &mut self.last_candidate().content {
+            CandidateContent::Module(module) => module,
+            CandidateContent::Group(_) => panic!("it is a group"),
+        }
     }
 
     /// Promises other bytes than there are.
@@ -309,14 +317,16 @@ impl Policy {
         self.entry.candidates.push(Candidate {
             generation,
             digest,
-            artifact,
-            execution_mode,
-            settings: RawValue::from_string("{}".to_owned()).unwrap(),
             mutating: false,
             message: None,
             timeout_eval_seconds: None,
-            host_capabilities: Vec::new(),
-            context_aware_resources: Vec::new(),
+            content: CandidateContent::Module(CandidateModule {
+                artifact,
+                execution_mode,
+                settings: RawValue::from_string("{}".to_owned()).unwrap(),
+                host_capabilities: Vec::new(),
+                context_aware_resources: Vec::new(),
+            }),
         });
     }
 }

@@ -99,7 +99,7 @@ async fn one_swap() {
     let mut times: Vec<Duration> = Vec::new();
     for generation in 1..=200 {
         let mut policy = Policy::guest(ID, "always_accept").generation(generation);
-        policy.last().generation = generation;
+        policy.last_candidate().generation = generation;
         rig.put(policy.settings(&format!("{{\"of\":{generation}}}")));
         let start = Instant::now();
         rig.publish().await;

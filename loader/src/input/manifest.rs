@@ -9,6 +9,7 @@ use portcullis_yaml::{Document, MAX_DEPTH};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::group::group;
 use super::settings::settings;
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::problem::Problem;
@@ -121,9 +122,6 @@ pub(super) fn judge(
         }
         policy.check().map_err(|error| invalid(error.to_string()))?;
         let spec = policy.spec;
-        let Some(module) = spec.module else {
-            return Err(invalid("spec.policies: groups come with a later release; use `module`".to_owned()));
-        };
         let signatures = spec.signatures.map(Requirement::from_value).transpose();
         let signatures = signatures.map_err(|error| invalid(format!("spec.signatures: {error}")))?;
         // The revision of a cluster holds the content of that generation already.
@@ -132,24 +130,36 @@ pub(super) fn judge(
         }
         portcullis_contract::Capability::check_patterns(&spec.host_capabilities)
             .map_err(|text| invalid(format!("spec.{text}")))?;
-        let settings = settings(taken, deep_settings.is_some())?;
-        let reference = match origin {
-            Origin::Folder(folder) => Reference::parse(&module, folder)?,
-            Origin::Cluster => address(&module)?,
+        let reference = |module: &str| {
+            let reference = match origin {
+                Origin::Folder(folder) => Reference::parse(module, folder)?,
+                Origin::Cluster => address(module)?,
+            };
+            match &signatures {
+                Some(signatures) => reference.signed(signatures.clone()),
+                None => Ok(reference),
+            }
         };
-        let reference = match signatures {
-            Some(signatures) => reference.signed(signatures)?,
-            None => reference,
+        let settings = settings(taken, deep_settings.is_some())?;
+        let body = match (spec.module, spec.policies) {
+            (Some(module), _) => {
+                let reference = reference(&module)?;
+                Body {
+                    host_capabilities: spec.host_capabilities,
+                    context_aware_resources: spec.context_aware_resources,
+                    ..Body::module(module, Some(reference), settings)
+                }
+            }
+            (None, members) => {
+                let expression = spec.expression.unwrap_or_default();
+                group(members.unwrap_or_default(), expression, reference).map_err(|problem| problem.below("spec."))?
+            }
         };
         Ok(Body {
-            module,
-            reference: Some(reference),
-            settings,
             mutating: spec.mutating,
             message: spec.message,
             timeout_eval_seconds: spec.timeout_eval_seconds,
-            host_capabilities: spec.host_capabilities,
-            context_aware_resources: spec.context_aware_resources,
+            ..body
         })
     })();
     (head, body)

@@ -3,6 +3,7 @@
 //! A folder makes them, or a watch of revisions in Kubernetes.
 
 mod directory;
+mod group;
 mod kubernetes;
 mod manifest;
 mod policies_yml;

@@ -1,5 +1,6 @@
 //! A Kubewarden `policies.yml` (docs/design/policy-abi.md, section 12).
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use portcullis_contract::{ContextAwareResource, Digest, FailurePolicy, Mode, PolicyId, Reason};
@@ -7,6 +8,7 @@ use portcullis_yaml::Document;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::group::group;
 use super::manifest::{Entry, decode};
 use super::settings::settings;
 use crate::content::{Body, DesiredPolicy, Head, hash};
@@ -24,7 +26,8 @@ struct PolicyFields {
     host_capabilities: Option<Vec<String>>,
     message: Option<String>,
     timeout_eval_seconds: Option<u32>,
-    policies: Option<serde::de::IgnoredAny>,
+    policies: Option<BTreeMap<String, Value>>,
+    expression: Option<String>,
 }
 
 /// The entries of the file `file`, which lies in `folder`.
@@ -69,8 +72,16 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
         group: None,
     };
     let body = (|| {
-        if fields.policies.is_some() {
-            return Err(invalid("policies: groups come with a later release; list the members one by one".to_owned()));
+        if let Some(members) = fields.policies {
+            if !too_deep.is_empty() {
+                return Err(invalid(format!("{} is nested too deep", too_deep.join("."))));
+            }
+            let expression = fields.expression.unwrap_or_default();
+            let body = group(members, expression, |module| Reference::parse(module, folder))?;
+            let Some(message) = fields.message else {
+                return Err(invalid("message: is missing: a group needs the text that a denial shows".to_owned()));
+            };
+            return Ok(Body { message: Some(message), timeout_eval_seconds: fields.timeout_eval_seconds, ..body });
         }
         let Some(module) = fields.module.filter(|module| !module.is_empty() && module.len() <= 2048) else {
             return Err(invalid("module: want an address of 1 to 2048 characters".to_owned()));
@@ -88,14 +99,12 @@ fn content(mut value: Value, too_deep: &[String], folder: &Path) -> (Option<Head
         let settings = settings(taken, is_settings)?;
         let reference = Reference::parse(&module, folder)?;
         Ok(Body {
-            module,
-            reference: Some(reference),
-            settings,
             mutating: fields.allowed_to_mutate.unwrap_or(false),
             message: fields.message,
             timeout_eval_seconds: fields.timeout_eval_seconds,
             host_capabilities,
             context_aware_resources: fields.context_aware_resources.unwrap_or_default(),
+            ..Body::module(module, Some(reference), settings)
         })
     })();
     (Some(head), body)
@@ -156,10 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_bad_patterns_are_refused() {
-        assert!(
-            problem("a: {policies: {b: {module: m.wasm}}, expression: b(), message: no}").message.contains("groups")
-        );
+    fn groups_are_read_and_bad_ones_and_bad_patterns_refused() {
+        let group = |rest: &str| format!("a: {{policies: {{b: {{module: m.wasm}}}}, {rest}}}");
+        let Entry::Policy(good) = read(&group("expression: b(), message: no")).remove(0) else { panic!("a policy") };
+        assert_eq!(good.body.expect("good").members.len(), 1);
+        assert!(problem(&group("expression: c(), message: no")).message.contains("`c()`"));
+        assert!(problem(&group("expression: b()")).message.contains("message: is missing"));
         assert!(problem("a: {module: a.wasm, hostCapabilities: [oci/v1]}").message.contains("oci/v1"));
         assert!(problem("a: {}").message.contains("module"));
         assert!(problem("a: {module: a.wasm, policyMode: loud}").message.contains("policyMode"));

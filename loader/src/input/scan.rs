@@ -12,6 +12,7 @@ use portcullis_yaml::SyntaxError;
 
 use super::manifest::Entry;
 use super::{Snapshot, Stamp, Unreadable, manifest, policies_yml};
+use crate::content::Body;
 use crate::source::Reference;
 
 /// Largest file of policies, in bytes.
@@ -84,11 +85,11 @@ impl Scanner {
             self.files.insert(name, file);
         }
         collect(&self.files, &mut snapshot);
-        let paths =
-            snapshot.policies.iter().filter_map(|policy| match policy.body.as_ref().ok()?.reference.as_ref()? {
-                Reference::File(path) => Some(path.clone()),
-                _ => None,
-            });
+        let parts = snapshot.policies.iter().flat_map(|policy| &policy.body).flat_map(Body::parts);
+        let paths = parts.filter_map(|(_, part)| match part.reference.as_ref()? {
+            Reference::File(path) => Some(path.clone()),
+            _ => None,
+        });
         let paths: BTreeSet<PathBuf> = paths.filter(|path| is_below(roots, path)).collect();
         snapshot.stamps = paths.into_iter().map(|path| (path.clone(), Stamp::of(&path))).collect();
         Ok(snapshot)

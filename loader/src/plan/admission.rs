@@ -9,7 +9,7 @@ use std::time::Instant;
 use portcullis_contract::{Digest, Failure, Reason};
 
 use super::attempts::{AttemptError, Attempts, Now};
-use super::policy::Policy;
+use super::policy::{Generation, Policy};
 use super::{Job, Plan};
 use crate::claims::Claims;
 use crate::content::Body;
@@ -48,8 +48,10 @@ impl Admissions {
 
     /// What was served before a restart is admitted at once, and checked again, as the rules may have changed.
     pub(super) fn restore(&mut self, policy: &Policy) {
-        let published = policy.target().filter(|(_, digest)| policy.published == Some((policy.generation, *digest)));
-        let good = policy.last_good.as_ref().map(|good| (&good.body, good.digest));
+        let is_published =
+            policy.target().is_some_and(|(_, digest)| policy.published == Some((policy.generation, digest)));
+        let published = if is_published { policy.target_parts() } else { Vec::new() };
+        let good = policy.last_good.iter().flat_map(Generation::parts);
         for (body, digest) in published.into_iter().chain(good) {
             let Some(reference) = asked(body) else { continue };
             self.grant(reference, digest);
@@ -139,6 +141,11 @@ impl Plan {
 
     pub(super) fn admission(&self, body: &Body, digest: &Digest) -> Option<&Attempts<()>> {
         self.admissions.get(body, digest)
+    }
+
+    /// Whether all modules of a generation can be served.
+    pub(super) fn is_ready(&self, parts: &[(&Body, Digest)]) -> bool {
+        parts.iter().all(|(part, digest)| self.candidate_artifact(part, digest).is_some())
     }
 
     /// The artifact of a module that a policy may have.

@@ -20,7 +20,7 @@ impl Plan {
         for (id, policy) in &mut self.policies {
             if let Some(current) = state.current.get(id).filter(|current| current.uid == policy.uid) {
                 policy.loaded(current.generation, current.digest);
-                loads.insert(current.digest);
+                loads.extend(policy.modules_of(current.generation, current.digest));
             }
             let Some(deviation) = deviations.get(id).filter(|deviation| deviation.uid == policy.uid) else { continue };
             if let Some(digest) = deviation.digest.filter(|_| deviation.serving > 0) {
@@ -29,8 +29,11 @@ impl Plan {
             for refused in &deviation.refused {
                 if is_for_good(refused.failure.reason) {
                     policy.refuse(refused.failure.generation, refused.digest);
-                } else if let Some(compilation) = self.artifacts.get_mut(&refused.digest) {
-                    loads.remove(&refused.digest);
+                    continue;
+                }
+                let module = refused.module.unwrap_or(refused.digest);
+                if let Some(compilation) = self.artifacts.get_mut(&module) {
+                    loads.remove(&module);
                     compilation.refused(refused, state.manifest_number, &self.settings.retry, now);
                 }
             }

@@ -12,6 +12,8 @@ use super::budget::{self, Choice, Demand};
 use super::policy::{Generation, Policy};
 use super::{Plan, Reference};
 use crate::claims::Need;
+use crate::content::Body;
+use crate::pins::Pins;
 
 /// How long changes gather before a manifest is written.
 const GATHER: Duration = Duration::from_millis(10);
@@ -55,7 +57,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    fn of(policies: &[PolicyEntry], groups: &[GroupEntry], pins: &[Option<Digest>]) -> Self {
+    fn of(policies: &[PolicyEntry], groups: &[GroupEntry], pins: &[&Pins]) -> Self {
         let urgent = |entry: &PolicyEntry| {
             let head = (&entry.id, &entry.uid, entry.generation, entry.mode, entry.failure_policy, entry.suspend);
             serde_json::to_vec(&(head, entry.enforced, &entry.candidates, &entry.failures)).expect("has text keys only")
@@ -77,7 +79,7 @@ impl Fingerprint {
 
 impl Publication {
     /// What an earlier loader published.
-    pub(super) fn restore(manifest: &Manifest, pins: &[Option<Digest>]) -> Self {
+    pub(super) fn restore(manifest: &Manifest, pins: &[&Pins]) -> Self {
         let fingerprint = Fingerprint::of(&manifest.policies, &manifest.groups, pins);
         Self {
             fingerprint: Some(fingerprint),
@@ -163,7 +165,7 @@ impl Plan {
             }
             None => self.entries_of_some(room, now),
         };
-        let pins: Vec<Option<Digest>> = self.policies.values().map(|policy| policy.pin).collect();
+        let pins: Vec<&Pins> = self.policies.values().map(|policy| &policy.pins).collect();
         let fingerprint = Fingerprint::of(&policies, &groups, &pins);
         let publication = &mut self.publication;
         if publication.fingerprint == Some(fingerprint) && !publication.forced {
@@ -183,11 +185,14 @@ impl Plan {
         publication.since = None;
         publication.forced = false;
         for (id, policy) in &mut self.policies {
-            if policy.target().is_some_and(|(body, digest)| {
-                let is_made =
-                    self.artifacts.get(&digest).is_some_and(|compilation| compilation.attempts.result().is_some());
-                is_made && self.admissions.are_done(body, &digest) && self.publication.left_out(id).is_none()
-            }) {
+            let is_made = |(part, digest): &(&Body, Digest)| {
+                let artifact = self.artifacts.get(digest).and_then(|compilation| compilation.attempts.result());
+                artifact.is_some() && self.admissions.are_done(part, digest)
+            };
+            if policy.target().is_some()
+                && policy.target_parts().iter().all(is_made)
+                && self.publication.left_out(id).is_none()
+            {
                 policy.remember();
             }
         }
@@ -302,7 +307,7 @@ impl Plan {
     /// The best of what may serve while the newest does not. A generation that no evaluator has loaded yet is not relied upon alone.
     fn fallbacks(&self, policy: &Policy) -> Vec<Candidate> {
         let mut ready = policy.fallbacks().filter_map(|other| {
-            let candidate = self.candidate(&other.body, other.number, other.digest)?;
+            let candidate = self.candidate(&other.body, other.number, &other.pins)?;
             Some((policy.is_unproven(other), candidate))
         });
         let best = ready.next();
@@ -312,23 +317,22 @@ impl Plan {
     }
 
     fn newest(&self, policy: &Policy) -> Option<Candidate> {
-        let (body, digest) = policy.target()?;
-        self.candidate(body, policy.generation, digest)
+        let (body, _) = policy.target()?;
+        self.candidate(body, policy.generation, &policy.pins)
     }
 
     fn older(&self, policy: &Policy) -> Option<Candidate> {
         let older = self.fallback(policy)?;
-        self.candidate(&older.body, older.number, older.digest)
+        self.candidate(&older.body, older.number, &older.pins)
     }
 
     /// The best of what served before, and can.
     pub(super) fn fallback<'a>(&self, policy: &'a Policy) -> Option<&'a Generation> {
-        policy.fallbacks().find(|other| self.candidate_artifact(&other.body, &other.digest).is_some())
+        policy.fallbacks().find(|other| self.is_ready(&other.parts()))
     }
 
-    fn candidate(&self, body: &crate::content::Body, generation: i64, digest: Digest) -> Option<Candidate> {
-        let record = self.candidate_artifact(body, &digest)?;
-        Some(body.candidate(generation, digest, record.artifact.clone(), record.execution_mode))
+    fn candidate(&self, body: &Body, generation: i64, pins: &Pins) -> Option<Candidate> {
+        body.candidate(generation, pins, |part, digest| self.candidate_artifact(part, digest))
     }
 
     /// Why the newest generation cannot be published.
@@ -337,23 +341,27 @@ impl Plan {
             return Some(problem);
         }
         let body = policy.body.as_ref().ok()?;
-        if policy.pin.is_some_and(|digest| self.candidate_artifact(body, &digest).is_some()) {
+        if policy.target().is_some() && self.is_ready(&policy.target_parts()) {
             return None;
         }
-        self.attempted(policy, body).or_else(|| policy.failed_before.clone())
+        let failed = body.parts().into_iter().find_map(|(name, part)| {
+            let failure = self.attempted(policy, part, policy.pins.get(name))?;
+            Some(if name.is_empty() { failure } else { failure.of_member(name) })
+        });
+        failed.or_else(|| policy.failed_before.clone())
     }
 
-    /// How the newest attempt of this loader failed.
-    fn attempted(&self, policy: &Policy, body: &crate::content::Body) -> Option<Failure> {
+    /// How the newest attempt of this loader at a part of the newest generation failed.
+    fn attempted(&self, policy: &Policy, part: &Body, pin: Option<Digest>) -> Option<Failure> {
         let of_module = |reference: &Reference| {
             self.modules.get(reference).and_then(|module| module.failure(policy.generation, Some(policy.begun)))
         };
-        let Some(digest) = policy.pin else { return of_module(body.reference.as_ref()?) };
-        if !self.is_admitted(body, &digest) {
-            return self.admission(body, &digest)?.failure(policy.generation, Some(policy.begun));
+        let Some(digest) = pin else { return of_module(part.reference.as_ref()?) };
+        if !self.is_admitted(part, &digest) {
+            return self.admission(part, &digest)?.failure(policy.generation, Some(policy.begun));
         }
         let compilation = self.artifacts.get(&digest)?;
-        let fetch = body.reference.as_ref().filter(|_| compilation.no_module).and_then(of_module);
+        let fetch = part.reference.as_ref().filter(|_| compilation.no_module).and_then(of_module);
         fetch.or_else(|| compilation.attempts.failure(policy.generation, Some(policy.begun)))
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Digest, EvaluatorState, Manifest, PolicyId, Reason, Stage};
+use portcullis_contract::{Candidate, Digest, EvaluatorState, Manifest, NamedModule, PolicyId, Reason, Stage};
 
 use self::admission::Admissions;
 use self::attempts::Attempts;
@@ -32,11 +32,12 @@ pub(crate) use self::attempts::{AttemptError, Now};
 pub(crate) use self::event::Event;
 use self::groups::Groups;
 pub(crate) use self::job::{Job, Outcome, Prepared};
-use self::policy::Policy;
+use self::policy::{Generation, Policy};
 use self::want::Wanted;
 use crate::claims::Claims;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
+use crate::pins::Pins;
 use crate::retry::Retry;
 use crate::source::Reference;
 use crate::store::{ArtifactRecord, Keep, Owners};
@@ -112,7 +113,7 @@ impl Plan {
     pub(crate) fn restore(
         settings: PlanSettings,
         manifest: Option<&Manifest>,
-        is_there: impl Fn(&portcullis_contract::Candidate) -> bool,
+        is_there: impl Fn(&NamedModule<'_>) -> bool,
         now: Now,
     ) -> Self {
         let mut plan = Self {
@@ -134,20 +135,21 @@ impl Plan {
         let Some(manifest) = manifest else { return plan };
         plan.groups = Groups::restore(&manifest.groups);
         for entry in &manifest.policies {
-            for candidate in entry.candidates.iter().filter(|candidate| is_there(candidate)) {
+            let modules = entry.candidates.iter().flat_map(Candidate::modules);
+            for NamedModule { digest, module, .. } in modules.filter(|named| is_there(named)) {
                 let record =
-                    ArtifactRecord { artifact: candidate.artifact.clone(), execution_mode: candidate.execution_mode };
+                    ArtifactRecord { artifact: module.artifact.clone(), execution_mode: module.execution_mode };
                 let mut compilation =
                     Compilation { attempts: Attempts::done(record), published_in: Some(0), ..Compilation::default() };
                 // It counts at once, and its bytes are looked at meanwhile.
                 compilation.attempts.repeat();
-                plan.artifacts.insert(candidate.digest, compilation);
+                plan.artifacts.insert(digest, compilation);
             }
             let policy = Policy::restore(entry, now);
             plan.admissions.restore(&policy);
             plan.policies.insert(entry.id.clone(), policy);
         }
-        let pins: Vec<Option<Digest>> = plan.policies.values().map(|policy| policy.pin).collect();
+        let pins: Vec<&Pins> = plan.policies.values().map(|policy| &policy.pins).collect();
         plan.publication = manifest::Publication::restore(manifest, &pins);
         plan
     }
@@ -187,8 +189,8 @@ impl Plan {
                 Some(policy) => policy.adopt(desired.clone(), has_artifact, now),
                 None => {
                     // A file may be another than it was then.
-                    let is_file =
-                        desired.body.as_ref().is_ok_and(|body| matches!(body.reference, Some(Reference::File(_))));
+                    let is_file = |part: &Body| matches!(part.reference, Some(Reference::File(_)));
+                    let is_file = desired.body.iter().flat_map(Body::parts).any(|(_, part)| is_file(part));
                     let generation = match self.deleted.remove(&desired.id) {
                         Some((generation, hash)) if hash == desired.hash && !is_file => generation,
                         Some((generation, _)) => generation + 1,
@@ -239,21 +241,23 @@ impl Plan {
     /// A new generation starts afresh: what failed is tried at once, and what never worked is fetched again.
     fn begin(&mut self, id: &PolicyId) {
         let Some(policy) = self.policies.get_mut(id) else { return };
-        let Ok(Body { reference: Some(reference), .. }) = &policy.body else { return };
-        if let Some(pin) = policy.pin {
-            self.admissions.retry_now(reference, &pin);
-            if let Some(compilation) = self.artifacts.get_mut(&pin) {
-                compilation.attempts.retry_now();
+        let references = policy.body.as_ref().map(Body::references).unwrap_or_default();
+        for (part, reference) in references {
+            if let Some(pin) = policy.pins.get(&part) {
+                self.admissions.retry_now(&reference, &pin);
+                if let Some(compilation) = self.artifacts.get_mut(&pin) {
+                    compilation.attempts.retry_now();
+                }
+                continue;
             }
-            return;
-        }
-        let Some(module) = self.modules.get_mut(reference) else { return };
-        match module.result().copied() {
-            Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.attempts.has_failed()) => module.repeat(),
-            // Another policy has it: one address means the same bytes for all policies that name it.
-            Some(digest) if !module.is_due() => policy.pin = Some(digest),
-            Some(_) => {}
-            None => module.retry_now(),
+            let Some(module) = self.modules.get_mut(&reference) else { continue };
+            match module.result().copied() {
+                Some(digest) if self.artifacts.get(&digest).is_some_and(|m| m.attempts.has_failed()) => module.repeat(),
+                // Another policy has it: one address means the same bytes for all policies that name it.
+                Some(digest) if !module.is_due() => policy.pins.set(&part, Some(digest)),
+                Some(_) => {}
+                None => module.retry_now(),
+            }
         }
     }
 
@@ -283,35 +287,41 @@ impl Plan {
         let is_file = matches!(reference, Reference::File(_));
         if let Ok(digest) = result {
             for policy in self.policies.values_mut() {
-                let served =
-                    policy.last_served.as_mut().filter(|served| served.body.reference.as_ref() == Some(reference));
-                if let Some(served) = served {
-                    served.resolve(digest);
+                if let Some(served) = &mut policy.last_served {
+                    served.resolve(reference, digest);
                 }
-                for other in policy.fallbacks().filter(|other| other.body.reference.as_ref() == Some(reference)) {
-                    if let Some(compilation) = self.artifacts.get_mut(&other.digest) {
-                        compilation.got(other.digest, digest, &self.settings.retry, now, random);
+                let others = policy.fallbacks().flat_map(Generation::parts);
+                for (_, pin) in others.filter(|(part, _)| part.reference.as_ref() == Some(reference)) {
+                    if let Some(compilation) = self.artifacts.get_mut(&pin) {
+                        compilation.got(pin, digest, &self.settings.retry, now, random);
                     }
                 }
             }
         }
-        let users = self
-            .policies
-            .values_mut()
-            .filter(|policy| policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference)));
+        let users = self.policies.values_mut().map(|policy| {
+            let parts = policy.parts_at(reference);
+            (policy, parts)
+        });
+        let users = users.filter(|(_, parts)| !parts.is_empty());
         match result {
             Ok(digest) => {
                 module.succeed(digest);
                 // A fetch checks first whether the module is allowed.
                 self.admissions.grant(reference, digest);
-                for policy in users {
-                    match policy.pin {
-                        None => policy.pin = Some(digest),
-                        Some(pin) if pin != digest && is_file => policy.rebuild(Some(digest), now),
-                        Some(pin) => {
-                            let compilation = self.artifacts.entry(pin).or_default();
-                            compilation.got(pin, digest, &self.settings.retry, now, random);
+                for (policy, parts) in users {
+                    let mut rebuilt = Vec::new();
+                    for (part, pin) in parts {
+                        match pin {
+                            None => policy.pins.set(&part, Some(digest)),
+                            Some(pin) if pin != digest && is_file => rebuilt.push(part),
+                            Some(pin) => {
+                                let compilation = self.artifacts.entry(pin).or_default();
+                                compilation.got(pin, digest, &self.settings.retry, now, random);
+                            }
                         }
+                    }
+                    if !rebuilt.is_empty() {
+                        policy.rebuild(&rebuilt, Some(digest), now);
                     }
                 }
                 if let Some(compilation) = self.artifacts.get_mut(&digest) {
@@ -326,9 +336,12 @@ impl Plan {
                 let is_lost = |pin: &Digest| artifacts.get(pin).is_some_and(|compilation| compilation.no_module);
                 let is_volume = error.reason.stage() == Stage::Volume;
                 module.fail(error, &self.settings.retry, random, now);
-                for policy in users {
-                    if is_file && policy.pin.is_some_and(|pin| !(is_volume && is_lost(&pin))) {
-                        policy.rebuild(None, now);
+                for (policy, parts) in users.filter(|_| is_file) {
+                    let is_gone = |pin: Option<Digest>| pin.is_some_and(|pin| !(is_volume && is_lost(&pin)));
+                    let gone: Vec<_> =
+                        parts.into_iter().filter(|(_, pin)| is_gone(*pin)).map(|(part, _)| part).collect();
+                    if !gone.is_empty() {
+                        policy.rebuild(&gone, None, now);
                     }
                 }
             }
@@ -349,9 +362,9 @@ impl Plan {
             }
             Ok(Prepared::NoModule) => {
                 let references = self.policies.values().flat_map(|policy| {
-                    let target = policy.target().filter(|(_, pin)| *pin == digest).map(|(body, _)| body);
-                    let others = policy.fallbacks().filter(|other| other.digest == digest).map(|other| &other.body);
-                    target.into_iter().chain(others).filter_map(|body| body.reference.clone())
+                    let others = policy.fallbacks().flat_map(Generation::parts);
+                    let parts = policy.target_parts().into_iter().chain(others).filter(|(_, pin)| *pin == digest);
+                    parts.filter_map(|(part, _)| part.reference.clone()).collect::<Vec<_>>()
                 });
                 let references: BTreeSet<Reference> = references.collect();
                 if references.is_empty() {
@@ -451,9 +464,9 @@ impl Plan {
         let mut owners = Owners::new();
         let mut needed = HashSet::new();
         for policy in self.policies.values() {
-            let target = policy.target().map(|(_, digest)| digest);
-            let served = policy.last_good.iter().chain(policy.served()).map(|known| known.digest);
-            needed.extend(target.into_iter().chain(served).chain(self.fallback(policy).map(|older| older.digest)));
+            let known = policy.last_good.iter().chain(policy.served()).chain(self.fallback(policy));
+            let parts = policy.target_parts().into_iter().chain(known.flat_map(Generation::parts));
+            needed.extend(parts.map(|(_, digest)| digest));
             for digest in policy.modules() {
                 owners.entry(digest).or_default().insert(policy.tenant.clone());
             }

@@ -3,6 +3,7 @@
 use portcullis_contract::Digest;
 
 use super::attempts::{AttemptError, Now};
+use super::policy::{Generation, Policy};
 use super::{Job, Plan};
 use crate::content::Body;
 use crate::source::Reference;
@@ -18,9 +19,9 @@ impl Plan {
         let is_granted = |(body, digest): &(&Body, Digest)| self.is_admitted(body, digest) && is_missing(digest);
         let mut pins: Vec<Digest> = Vec::new();
         for policy in self.policies.values() {
-            let target = policy.target();
-            let others = policy.fallbacks().map(|other| (&other.body, other.digest));
-            let named = target.into_iter().chain(others).filter(|(body, _)| body.reference.as_ref() == Some(reference));
+            let others = policy.fallbacks().flat_map(Generation::parts);
+            let named = policy.target_parts().into_iter().chain(others);
+            let named = named.filter(|(part, _)| part.reference.as_ref() == Some(reference));
             pins.extend(named.filter(is_granted).map(|(_, pin)| pin));
         }
         pins.sort();
@@ -37,9 +38,7 @@ impl Plan {
         now: Now,
         random: f64,
     ) {
-        let names = |policy: &super::Policy| {
-            policy.pin.is_none() && policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference))
-        };
+        let names = |policy: &Policy| policy.parts_at(reference).iter().any(|(_, pin)| pin.is_none());
         let is_tag_wanted = self.policies.values().any(names);
         let Some(module) = self.modules.get_mut(reference) else { return };
         match (result, pins.first()) {

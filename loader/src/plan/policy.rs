@@ -1,6 +1,6 @@
 //! One policy: its newest generation, and those that served before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portcullis_contract::{
@@ -14,6 +14,7 @@ use super::groups::Membership;
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
 use crate::input::Unreadable;
+use crate::pins::Pins;
 use crate::problem::Problem;
 use crate::source::Reference;
 
@@ -36,10 +37,10 @@ pub(super) struct Policy {
     pub(super) head: Head,
     /// What the newest generation serves, or why it cannot.
     pub(super) body: Result<Body, Problem>,
-    /// Where the module of the newest readable generation is.
-    pub(super) reference: Option<Reference>,
-    /// Its module, once known: it never changes within a generation.
-    pub(super) pin: Option<Digest>,
+    /// Where the modules of the newest readable generation are, by the names of its parts.
+    pub(super) references: BTreeMap<String, Reference>,
+    /// Its modules, as far as they are known: they never change within a generation.
+    pub(super) pins: Pins,
     /// Generations that were published, newest last.
     pub(super) recent: Vec<Generation>,
     /// The last one that an evaluator loaded.
@@ -72,15 +73,16 @@ pub(super) struct Policy {
 pub(super) struct Generation {
     pub(super) number: i64,
     pub(super) digest: Digest,
+    pub(super) pins: Pins,
     pub(super) body: Body,
 }
 
-/// An older generation that served everywhere, and its module once that is known.
+/// An older generation that served everywhere, and its modules as far as they are known.
 #[derive(Debug, Clone)]
 pub(super) struct LastServed {
     pub(super) number: i64,
     pub(super) body: Body,
-    pub(super) pin: Option<Digest>,
+    pins: Pins,
     ready: Option<Generation>,
 }
 
@@ -101,6 +103,11 @@ struct Record {
     reference: Option<Reference>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<Digest>,
+    /// The same for the members of a policy group.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    references: BTreeMap<String, Reference>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    members: BTreeMap<String, Digest>,
     /// Published after the last good generation and replaced before an evaluator reported on it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     unproven: Option<LastGood>,
@@ -118,9 +125,9 @@ impl Policy {
             begun: now,
             hash: desired.hash,
             head: desired.head.unwrap_or_else(Head::strict),
-            reference: reference_of(&desired.body),
+            references: references_of(&desired.body).unwrap_or_default(),
             body: desired.body,
-            pin: None,
+            pins: Pins::default(),
             recent: Vec::new(),
             last_good: None,
             last_served: None,
@@ -144,13 +151,15 @@ impl Policy {
         self.uid = object.uid;
         self.generation = object.generation;
         // What was recorded first counts for every replica, whatever the address gave this one.
-        self.pin = object.pin.or(self.pin);
+        self.pins.merge(object.pins);
         self.older_groups = object.older_groups;
         self.enforced = object.enforced;
         self.newest_served = object.newest_served;
         self.last_served = object.last_served.map(|served| {
             let same = self.last_served.as_ref().filter(|before| before.number == served.generation);
-            LastServed::new(served.generation, served.body, served.pin.or_else(|| same.and_then(|before| before.pin)))
+            let mut pins = same.map(|before| before.pins.clone()).unwrap_or_default();
+            pins.merge(served.pins);
+            LastServed::new(served.generation, served.body, pins)
         });
     }
 
@@ -168,13 +177,15 @@ impl Policy {
         let generation = |candidate: &Candidate| Generation {
             number: candidate.generation,
             digest: candidate.digest,
+            pins: Pins::new(Some(candidate.digest), candidate.members()),
             body: Body::of_candidate(candidate),
         };
         let candidate = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest);
         let remembered = |known: &LastGood| {
             let body: Body = serde_json::from_str(known.source.get()).ok()?;
             let body = body.with_settings_of(candidate(known.generation, known.digest))?;
-            Some(Generation { number: known.generation, digest: known.digest, body })
+            let pins = Pins::new(Some(known.digest), known.members.clone());
+            Some(Generation { number: known.generation, digest: known.digest, pins, body })
         };
         let mut policy = Self {
             uid: entry.uid.clone(),
@@ -186,8 +197,8 @@ impl Policy {
             hash: Digest::of(b""),
             head,
             body: Err(unknown.clone()),
-            reference: None,
-            pin: None,
+            references: BTreeMap::new(),
+            pins: Pins::default(),
             recent: entry.candidates.iter().rev().map(generation).collect(),
             last_good: entry.last_good.as_ref().and_then(remembered),
             last_served: None,
@@ -216,9 +227,11 @@ impl Policy {
             policy.file = record.file;
             policy.hash = record.hash;
             policy.head = record.head;
-            policy.pin = record.digest;
-            policy.reference = record.reference;
-            let candidate = record.digest.and_then(|digest| candidate(entry.generation, digest));
+            policy.references = record.references;
+            policy.references.extend(record.reference.map(|reference| (String::new(), reference)));
+            policy.pins = Pins::new(record.digest, record.members);
+            let digest = record.body.as_ref().and_then(|body| policy.pins.digest(body));
+            let candidate = digest.and_then(|digest| candidate(entry.generation, digest));
             let body = record.body.and_then(|body| body.with_settings_of(candidate));
             policy.body = body.ok_or_else(|| record.problem.unwrap_or(unknown));
         }
@@ -232,9 +245,8 @@ impl Policy {
         if let Some(created) = desired.created {
             self.created = created;
         }
-        let reference = reference_of(&desired.body).or_else(|| self.reference.clone());
-        let same_module = reference == self.reference;
-        self.reference = reference;
+        let references = references_of(&desired.body).unwrap_or_else(|| self.references.clone());
+        let before = std::mem::replace(&mut self.references, references);
         let same_number = desired.object.as_ref().is_none_or(|object| object.generation == self.generation);
         if desired.hash == self.hash && same_number {
             // The folder may be elsewhere now.
@@ -244,9 +256,11 @@ impl Policy {
         }
         // An edit of settings fetches nothing: the module stays what it was, unless it never worked. A broken
         // spec does not change the module either.
-        let pin = self.pin.filter(|pin| desired.body.is_err() || (same_module && has_artifact(pin)));
         self.begin(desired.hash, now);
-        self.pin = pin;
+        if desired.body.is_ok() {
+            let references = &self.references;
+            self.pins.retain(|part, pin| references.get(part) == before.get(part) && has_artifact(pin));
+        }
         if let Some(head) = desired.head {
             // A spec that cannot be decoded has no rules, and perhaps there is no label: the match group then stays as it was.
             let is_told = desired.body.is_ok();
@@ -269,10 +283,10 @@ impl Policy {
         true
     }
 
-    /// The module's content is another now (a file that was built again), or cannot be had any more.
-    pub(super) fn rebuild(&mut self, digest: Option<Digest>, now: Now) {
+    /// The content of these parts' module is another now (a file that was built again), or cannot be had any more.
+    pub(super) fn rebuild(&mut self, parts: &[String], digest: Option<Digest>, now: Now) {
         self.begin(self.hash, now);
-        self.pin = digest;
+        parts.iter().for_each(|part| self.pins.set(part, digest));
     }
 
     fn begin(&mut self, hash: Digest, now: Now) {
@@ -284,12 +298,24 @@ impl Policy {
 
     /// The newest generation, once it can be served.
     pub(super) fn target(&self) -> Option<(&Body, Digest)> {
-        Some((self.body.as_ref().ok()?, self.pin?))
+        let body = self.body.as_ref().ok()?;
+        Some((body, self.pins.digest(body)?))
+    }
+
+    /// The modules of the newest generation, as far as they are known.
+    pub(super) fn target_parts(&self) -> Vec<(&Body, Digest)> {
+        self.body.as_ref().map(|body| self.pins.parts(body)).unwrap_or_default()
+    }
+
+    /// The names of the newest generation's parts that name an address, with their modules as far as they are known.
+    pub(super) fn parts_at(&self, reference: &Reference) -> Vec<(String, Option<Digest>)> {
+        let Ok(body) = &self.body else { return Vec::new() };
+        body.parts_at(reference).map(|(name, _)| (name.to_owned(), self.pins.get(name))).collect()
     }
 
     /// How much depends on the newest generation.
     pub(super) fn need(&self) -> Need {
-        let is_good = self.pin.is_some_and(|digest| self.need_of(self.generation, digest) == Need::Served);
+        let is_good = self.target().is_some_and(|(_, digest)| self.need_of(self.generation, digest) == Need::Served);
         if self.newest_served || is_good { Need::Served } else { Need::New }
     }
 
@@ -302,7 +328,7 @@ impl Policy {
     /// The newest generation is in a manifest from now on.
     pub(super) fn remember(&mut self) {
         let Some((body, digest)) = self.target() else { return };
-        let newest = Generation { number: self.generation, digest, body: body.clone() };
+        let newest = Generation { number: self.generation, digest, pins: self.pins.clone(), body: body.clone() };
         let same = |other: &Generation| other.number == newest.number && other.digest == newest.digest;
         // One that came from a candidate knows less than the newest generation itself.
         self.recent.retain(|other| !same(other));
@@ -371,7 +397,14 @@ impl Policy {
     /// The modules of all its generations that are known.
     pub(super) fn modules(&self) -> impl Iterator<Item = Digest> {
         let known = self.recent.iter().chain(&self.last_good).chain(self.served());
-        self.target().map(|(_, digest)| digest).into_iter().chain(known.map(|known| known.digest))
+        self.target_parts().into_iter().chain(known.flat_map(Generation::parts)).map(|(_, digest)| digest)
+    }
+
+    /// The modules of a generation that is known.
+    pub(super) fn modules_of(&self, number: i64, digest: Digest) -> Vec<Digest> {
+        let mut known = self.recent.iter().chain(&self.last_good).chain(self.served());
+        let known = known.find(|known| known.number == number && known.digest == digest);
+        known.map(|known| known.parts().into_iter().map(|(_, digest)| digest).collect()).unwrap_or_default()
     }
 
     /// Why the newest generation cannot even be tried.
@@ -392,9 +425,11 @@ impl Policy {
         let remembered = |known: &Generation| LastGood {
             generation: known.number,
             digest: known.digest,
+            members: known.pins.members(),
             source: raw(&kept(&known.body, known.number, Some(known.digest))),
         };
-        let body = self.body.as_ref().ok().map(|body| kept(body, self.generation, self.pin));
+        let digest = self.target().map(|(_, digest)| digest);
+        let body = self.body.as_ref().ok().map(|body| kept(body, self.generation, digest));
         let unproven = self.fallbacks().find(|other| self.is_unproven(other)).map(remembered);
         let record = self.record(body, unproven);
         let last_good = self.last_good.as_ref().map(remembered);
@@ -422,8 +457,15 @@ impl Policy {
             head: self.head.clone(),
             body,
             problem: self.body.as_ref().err().cloned(),
-            reference: self.reference.clone(),
-            digest: self.pin,
+            reference: self.references.get("").cloned(),
+            digest: self.pins.module(),
+            references: self
+                .references
+                .iter()
+                .filter(|(part, _)| !part.is_empty())
+                .map(|(part, reference)| (part.clone(), reference.clone()))
+                .collect(),
+            members: self.pins.members(),
             unproven,
         }
     }
@@ -432,7 +474,7 @@ impl Policy {
     /// again the asking.
     pub(super) fn without_others(&self, entry: PolicyEntry) -> PolicyEntry {
         let has = |number: i64, digest: Digest| candidate_of(&entry.candidates, number, digest).is_some();
-        let is_newest_in = self.pin.is_some_and(|digest| has(self.generation, digest));
+        let is_newest_in = self.target().is_some_and(|(_, digest)| has(self.generation, digest));
         let body = self.body.as_ref().ok().filter(|_| is_newest_in).map(Body::without_settings);
         let source = Some(raw(&self.record(body, None)));
         let last_good = entry.last_good.filter(|good| has(good.generation, good.digest));
@@ -441,15 +483,26 @@ impl Policy {
 }
 
 impl LastServed {
-    fn new(number: i64, body: Body, pin: Option<Digest>) -> Self {
-        let ready = pin.map(|digest| Generation { number, digest, body: body.clone() });
-        Self { number, body, pin, ready }
+    fn new(number: i64, body: Body, pins: Pins) -> Self {
+        let digest = pins.digest(&body);
+        let ready = digest.map(|digest| Generation { number, digest, pins: pins.clone(), body: body.clone() });
+        Self { number, body, pins, ready }
+    }
+
+    /// The addresses of modules that are not known.
+    pub(super) fn unresolved(&self) -> Vec<&Reference> {
+        let parts = self.body.parts().into_iter().filter(|(name, _)| self.pins.get(name).is_none());
+        parts.filter_map(|(_, part)| part.reference.as_ref()).collect()
     }
 
     /// The address gave these bytes.
-    pub(super) fn resolve(&mut self, digest: Digest) {
-        if self.pin.is_none() {
-            *self = Self::new(self.number, self.body.clone(), Some(digest));
+    pub(super) fn resolve(&mut self, reference: &Reference, digest: Digest) {
+        let parts = self.body.parts_at(reference).map(|(name, _)| name).filter(|name| self.pins.get(name).is_none());
+        let parts: Vec<String> = parts.map(str::to_owned).collect();
+        if !parts.is_empty() {
+            let mut pins = self.pins.clone();
+            parts.iter().for_each(|part| pins.set(part, Some(digest)));
+            *self = Self::new(self.number, self.body.clone(), pins);
         }
     }
 
@@ -459,8 +512,15 @@ impl LastServed {
     }
 }
 
-fn reference_of(body: &Result<Body, Problem>) -> Option<Reference> {
-    body.as_ref().ok()?.reference.clone()
+fn references_of(body: &Result<Body, Problem>) -> Option<BTreeMap<String, Reference>> {
+    body.as_ref().ok().map(Body::references)
+}
+
+impl Generation {
+    /// What has a module, with the modules.
+    pub(super) fn parts(&self) -> Vec<(&Body, Digest)> {
+        self.pins.parts(&self.body)
+    }
 }
 
 fn candidate_of(candidates: &[Candidate], number: i64, digest: Digest) -> Option<&Candidate> {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use portcullis_contract::{
-    Activity, Failure, InputProblem, LoaderPolicy, LoaderState, Phase, PolicyId, Program, Reason, SourceHealth,
+    Activity, Digest, Failure, InputProblem, LoaderPolicy, LoaderState, Phase, PolicyId, Program, Reason, SourceHealth,
 };
 
 use super::Plan;
 use super::policy::Policy;
+use crate::content::Body;
 use crate::source::{Reference, shown};
 
 impl Plan {
@@ -62,8 +63,9 @@ impl Plan {
             failure_policy: policy.head.failure_policy,
             suspend: policy.head.suspend,
             enforced: policy.enforced,
-            module: policy.body.as_ref().map(|body| shown(&body.module)).unwrap_or_default(),
-            digest: policy.pin.filter(|_| policy.body.is_ok()),
+            module: policy.body.as_ref().map(modules).unwrap_or_default(),
+            digest: policy.target().map(|(_, digest)| digest),
+            members: policy.target().map(|_| policy.pins.members()).unwrap_or_default(),
             phase,
             activity,
             failure,
@@ -72,10 +74,23 @@ impl Plan {
         }
     }
 
+    /// How far the newest generation is: as far as the one of its modules that is furthest behind.
     fn phase(&self, policy: &Policy) -> (Phase, Option<Activity>) {
         let Ok(body) = &policy.body else { return (Phase::Failed, None) };
+        let parts = body.parts().into_iter().map(|(name, part)| self.phase_of(part, policy.pins.get(name)));
+        let behind = |(phase, _): &(Phase, Option<Activity>)| match phase {
+            Phase::Failed => 0,
+            Phase::Fetching => 1,
+            Phase::Compiling => 2,
+            Phase::Queued => 3,
+            Phase::Published => 4,
+        };
+        parts.min_by_key(behind).unwrap_or((Phase::Queued, None))
+    }
+
+    fn phase_of(&self, part: &Body, pin: Option<Digest>) -> (Phase, Option<Activity>) {
         let fetching = || {
-            let module = body.reference.as_ref().and_then(|reference| self.modules.get(reference));
+            let module = part.reference.as_ref().and_then(|reference| self.modules.get(reference));
             match module {
                 Some(module) if module.has_failed() => (Phase::Failed, None),
                 Some(module) => match module.activity() {
@@ -85,8 +100,8 @@ impl Plan {
                 None => (Phase::Queued, None),
             }
         };
-        if let Some(digest) = policy.pin.filter(|digest| !self.is_admitted(body, digest)) {
-            return match self.admission(body, &digest) {
+        if let Some(digest) = pin.filter(|digest| !self.is_admitted(part, digest)) {
+            return match self.admission(part, &digest) {
                 Some(admission) if admission.has_failed() => (Phase::Failed, None),
                 Some(admission) => match admission.activity() {
                     Some(activity) => (Phase::Fetching, Some(activity.clone())),
@@ -95,7 +110,7 @@ impl Plan {
                 None => (Phase::Queued, None),
             };
         }
-        let Some(compilation) = policy.pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
+        let Some(compilation) = pin.and_then(|digest| self.artifacts.get(&digest)) else { return fetching() };
         if compilation.attempts.result().is_some() {
             (Phase::Published, None)
         } else if compilation.no_module {
@@ -129,10 +144,16 @@ impl Plan {
     }
 
     fn user_of(&self, reference: &Reference) -> Option<PolicyId> {
-        let mut users = self
-            .policies
-            .iter()
-            .filter(|(_, policy)| policy.body.as_ref().is_ok_and(|body| body.reference.as_ref() == Some(reference)));
+        let mut users = self.policies.iter().filter(|(_, policy)| !policy.parts_at(reference).is_empty());
         users.next().map(|(id, _)| id.clone())
     }
+}
+
+/// The modules as the user wrote them: that of a policy, or those of a group's members.
+fn modules(body: &Body) -> String {
+    let parts = body.parts().into_iter().map(|(name, part)| match name {
+        "" => shown(&part.module),
+        member => format!("{member}={}", shown(&part.module)),
+    });
+    parts.collect::<Vec<_>>().join(", ")
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::Digest;
 
-use super::policy::Policy;
+use super::policy::{Generation, LastServed, Policy};
 use super::{Attempts, Plan, admission};
 use crate::claims::{Claims, Need};
+use crate::content::Body;
 use crate::source::Reference;
 
 /// What policies name, and the tenants that need it now.
@@ -25,9 +26,11 @@ impl Plan {
     pub(super) fn wanted(&mut self) -> Wanted {
         let mut wanted = Wanted::default();
         for served in self.policies.values_mut().filter_map(|policy| policy.last_served.as_mut()) {
-            let module = served.body.reference.as_ref().and_then(|reference| self.modules.get(reference));
-            if let Some(digest) = module.and_then(Attempts::result) {
-                served.resolve(*digest);
+            let unresolved: Vec<Reference> = served.unresolved().into_iter().cloned().collect();
+            for reference in unresolved {
+                if let Some(digest) = self.modules.get(&reference).and_then(Attempts::result) {
+                    served.resolve(&reference, *digest);
+                }
             }
         }
         for policy in self.policies.values() {
@@ -36,19 +39,21 @@ impl Plan {
                     claims.add(&policy.tenant, policy.need());
                 }
             };
-            for known in policy.recent.iter().chain(&policy.last_good).chain(policy.served()) {
-                wanted.digests.entry(known.digest).or_default();
-                if let Some(reference) = admission::asked(&known.body) {
-                    wanted.admissions.entry(reference.clone()).or_default().entry(known.digest).or_default();
+            let known = policy.recent.iter().chain(&policy.last_good).chain(policy.served());
+            for (part, digest) in known.flat_map(Generation::parts) {
+                wanted.digests.entry(digest).or_default();
+                if let Some(reference) = admission::asked(part) {
+                    wanted.admissions.entry(reference.clone()).or_default().entry(digest).or_default();
                 }
             }
-            if let Ok(body) = &policy.body
-                && let Some(reference) = &body.reference
-            {
-                let is_file = matches!(reference, Reference::File(_));
-                claim(wanted.references.entry(reference.clone()).or_default(), is_file || policy.pin.is_none());
+            for (name, part) in policy.body.iter().flat_map(Body::parts) {
+                if let Some(reference) = &part.reference {
+                    let is_file = matches!(reference, Reference::File(_));
+                    let is_unknown = policy.pins.get(name).is_none();
+                    claim(wanted.references.entry(reference.clone()).or_default(), is_file || is_unknown);
+                }
             }
-            if let Some((body, digest)) = policy.target() {
+            for (body, digest) in policy.target_parts() {
                 let is_admitted = self.is_admitted(body, &digest);
                 claim(wanted.digests.entry(digest).or_default(), is_admitted);
                 if let Some(reference) = admission::asked(body) {
@@ -87,30 +92,31 @@ impl Plan {
                 return;
             }
             let need = policy.need_of(fallback.number, fallback.digest);
-            if let Some(reference) = admission::asked(&fallback.body) {
-                let admissions = wanted.admissions.entry(reference.clone()).or_default();
-                admissions.entry(fallback.digest).or_default().add(&policy.tenant, need);
+            let mut cannot_be_had = false;
+            for (part, digest) in fallback.parts() {
+                if let Some(reference) = admission::asked(part) {
+                    let admissions = wanted.admissions.entry(reference.clone()).or_default();
+                    admissions.entry(digest).or_default().add(&policy.tenant, need);
+                }
+                let is_admitted = self.is_admitted(part, &digest);
+                let claims = wanted.digests.entry(digest).or_default();
+                if is_admitted {
+                    claims.add(&policy.tenant, need);
+                }
+                let no_module = is_admitted && self.has_no_module(&digest);
+                if let Some(reference) = part.reference.as_ref().filter(|_| no_module) {
+                    wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, need);
+                }
+                let is_refused = self.admission(part, &digest).is_some_and(Attempts::has_failed);
+                let has_failed = |compilation: &super::Compilation| compilation.attempts.has_failed();
+                cannot_be_had |= is_refused || self.artifacts.get(&digest).is_some_and(has_failed);
             }
-            let is_admitted = self.is_admitted(&fallback.body, &fallback.digest);
-            let claims = wanted.digests.entry(fallback.digest).or_default();
-            if is_admitted {
-                claims.add(&policy.tenant, need);
-            }
-            let no_module = is_admitted && self.has_no_module(&fallback.digest);
-            if let Some(reference) = fallback.body.reference.as_ref().filter(|_| no_module) {
-                wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, need);
-            }
-            let is_refused = self.admission(&fallback.body, &fallback.digest).is_some_and(Attempts::has_failed);
-            if !is_refused
-                && !self.artifacts.get(&fallback.digest).is_some_and(|compilation| compilation.attempts.has_failed())
-            {
+            if !cannot_be_had {
                 return;
             }
         }
-        if has_failed
-            && let Some(served) = policy.last_served.as_ref().filter(|served| served.pin.is_none())
-            && let Some(reference) = &served.body.reference
-        {
+        let served = policy.last_served.iter().filter(|_| has_failed);
+        for reference in served.flat_map(LastServed::unresolved) {
             wanted.references.entry(reference.clone()).or_default().add(&policy.tenant, Need::Served);
         }
     }
@@ -122,6 +128,7 @@ impl Plan {
     /// Whether something else must be able to serve: the newest generation is on its way, failed, or was refused.
     pub(super) fn needs_fallback(&self, policy: &Policy) -> bool {
         policy.refused.contains(&policy.generation)
-            || policy.target().is_none_or(|(body, digest)| self.candidate_artifact(body, &digest).is_none())
+            || policy.target().is_none()
+            || !self.is_ready(&policy.target_parts())
     }
 }

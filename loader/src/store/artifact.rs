@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 
-use portcullis_contract::{Artifact, Candidate, Digest, ExecutionMode, Hasher};
+use portcullis_contract::{Artifact, Digest, ExecutionMode, Hasher, NamedModule};
 use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
@@ -55,10 +55,10 @@ impl Volume {
         (found == sha256).then_some(ArtifactRecord { artifact, execution_mode })
     }
 
-    /// Whether a candidate of an earlier manifest still has its file, for this engine. Its bytes are not looked at.
-    pub(crate) fn has_artifact_of(&self, candidate: &Candidate) -> bool {
-        let artifact = &candidate.artifact;
-        artifact.file == self.artifact_name(&candidate.digest, "cwasm")
+    /// Whether a module of an earlier manifest still has its file, for this engine. Its bytes are not looked at.
+    pub(crate) fn has_artifact_of(&self, named: &NamedModule<'_>) -> bool {
+        let artifact = &named.module.artifact;
+        artifact.file == self.artifact_name(&named.digest, "cwasm")
             && std::fs::symlink_metadata(self.artifact_path(&artifact.file))
                 .is_ok_and(|metadata| metadata.is_file() && metadata.len() == artifact.size)
     }

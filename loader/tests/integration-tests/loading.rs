@@ -20,13 +20,13 @@ fn s06_a_policy_is_published_with_its_settings_unchanged() {
     let folder = folder();
     let loader = folder.start(&[]);
     let entry = loader.serves("cluster/a", 1);
-    assert_eq!(entry.candidates[0].settings.get(), r#"{"z":9007199254740993,"a":null,"e":""}"#);
+    assert_eq!(entry.candidates[0].modules()[0].module.settings.get(), r#"{"z":9007199254740993,"a":null,"e":""}"#);
     let manifest = loader.manifest().expect("a manifest");
     assert_eq!(manifest.groups.len(), 1);
     assert_eq!(manifest.groups[0].members, [entry.id]);
-    let artifact = folder.volume().join("artifacts").join(&entry.candidates[0].artifact.file);
+    let artifact = folder.volume().join("artifacts").join(&entry.candidates[0].modules()[0].module.artifact.file);
     let bytes = fs::read(artifact).expect("reads");
-    assert_eq!(portcullis_contract::Digest::of(&bytes), entry.candidates[0].artifact.sha256);
+    assert_eq!(portcullis_contract::Digest::of(&bytes), entry.candidates[0].modules()[0].module.artifact.sha256);
     eventually("the state to say so", || loader.policy("cluster/a").filter(|policy| policy.phase == Phase::Published));
     assert_eq!(get(loader.probes, "/readyz").0, 200);
     assert_eq!(get(loader.probes, "/livez").0, 200);

@@ -86,13 +86,15 @@ fn fault_v08_a_spoilt_artifact_is_found_at_the_start() {
     let mut loader = folder.start(&[]);
     let entry = loader.serves("cluster/a", 1);
     loader.stop();
-    let path = folder.volume().join("artifacts").join(&entry.candidates[0].artifact.file);
+    let path = folder.volume().join("artifacts").join(&entry.candidates[0].modules()[0].module.artifact.file);
     let mut bytes = fs::read(&path).expect("reads");
     bytes[100] ^= 1;
     fs::write(&path, &bytes).expect("writes");
     let loader = folder.start(&[]);
     eventually("it to be made again", || {
-        (portcullis_contract::Digest::of(&fs::read(&path).ok()?) == entry.candidates[0].artifact.sha256).then_some(())
+        (portcullis_contract::Digest::of(&fs::read(&path).ok()?)
+            == entry.candidates[0].modules()[0].module.artifact.sha256)
+            .then_some(())
     });
     assert_eq!(loader.metric("portcullis_compilations_total{result=\"ok\"}"), 1.0);
 }
@@ -111,11 +113,9 @@ fn fault_v18_old_artifacts_are_removed() {
     let loader = folder.start(&["--keep-newest", "3"]);
     let count = |folder: &str| loader.files(folder).iter().filter(|name| name.ends_with("wasm")).count();
     eventually("old files to go", || (count("artifacts") == 4 && count("modules") == 4).then_some(()));
-    assert!(
-        loader.entry("cluster/a").is_some_and(|entry| {
-            folder.volume().join("artifacts").join(&entry.candidates[0].artifact.file).exists()
-        })
-    );
+    assert!(loader.entry("cluster/a").is_some_and(|entry| {
+        folder.volume().join("artifacts").join(&entry.candidates[0].modules()[0].module.artifact.file).exists()
+    }));
 }
 
 #[test]

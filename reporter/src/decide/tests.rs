@@ -29,6 +29,7 @@ fn facts() -> Facts<'static> {
         generation: 7,
         suspend: false,
         digest: Some(Digest::of(b"seven")),
+        members: None,
         rollback_to: None,
         refusal: None,
     }

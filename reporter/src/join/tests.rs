@@ -38,7 +38,7 @@ fn loader(policy: LoaderPolicy) -> LoaderState {
 
 fn serving(generation: i64) -> EvaluatorState {
     let digest = Digest::of(b"module");
-    let current = Current { uid: UID.into(), generation, digest, since: time(15) };
+    let current = Current { uid: UID.into(), generation, digest, members: BTreeMap::new(), since: time(15) };
     EvaluatorState { manifest_number: 5, current: [(id(), current)].into(), ..EvaluatorState::default() }
 }
 
@@ -49,6 +49,7 @@ fn deviating(serving: i64, failure: Option<Failure>) -> EvaluatorState {
         generation: 2,
         serving,
         digest: None,
+        members: BTreeMap::new(),
         state: ReplicaState::Failed,
         failure,
         refused: Vec::new(),

@@ -23,6 +23,7 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
         suspend: object.suspend,
         // What a generation means in bytes the reports tell; the controller pins it from here.
         digest: None,
+        members: None,
         rollback_to: object.rollback_to,
         refusal: refusal(object),
     };

@@ -311,6 +311,7 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
     let mut keys = BTreeSet::new();
     keys.extend(different(&last.current, &next.current));
     keys.extend(different(&last.digests, &next.digests));
+    keys.extend(different(&last.members, &next.members));
     let by_uid = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
         spec.deviations.iter().map(|deviation| (deviation.policy_uid.clone(), deviation.clone())).collect()
     };

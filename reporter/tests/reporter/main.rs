@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -34,6 +35,7 @@ fn loader(generation: i64) -> LoaderState {
         enforced: true,
         module: "modules/a.wasm".into(),
         digest: None,
+        members: BTreeMap::new(),
         phase: Phase::Published,
         activity: None,
         failure: None,
@@ -44,7 +46,13 @@ fn loader(generation: i64) -> LoaderState {
 }
 
 fn evaluator(generation: i64) -> EvaluatorState {
-    let current = Current { uid: UID.into(), generation, digest: Digest::of(b"a"), since: Timestamp::UNIX_EPOCH };
+    let current = Current {
+        uid: UID.into(),
+        generation,
+        digest: Digest::of(b"a"),
+        members: BTreeMap::new(),
+        since: Timestamp::UNIX_EPOCH,
+    };
     EvaluatorState { ready: true, current: [(id(), current)].into(), ..EvaluatorState::default() }
 }
 

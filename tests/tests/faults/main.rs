@@ -21,6 +21,7 @@ mod logins;
 mod modules_call;
 mod modules_load;
 mod new_policies;
+mod policy_groups;
 mod policy_paths;
 mod process_calls;
 mod process_end;

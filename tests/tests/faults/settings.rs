@@ -110,7 +110,7 @@ fn fault_s05_only_settings_change() {
     let artifact = pod.volume().artifact("cluster/echo");
     let written =
         |path: &std::path::Path| std::fs::metadata(path).and_then(|file| file.modified()).expect("it is there");
-    let (before, at) = (pod.volume().candidate("cluster/echo").artifact, written(&artifact));
+    let (before, at) = (pod.volume().module("cluster/echo").artifact, written(&artifact));
 
     for (generation, text) in [(2, "two"), (3, "three")] {
         folder.put(&echo(text));
@@ -119,7 +119,7 @@ fn fault_s05_only_settings_change() {
         assert!(verdict.message.contains(&format!(r#"{{"say":"{text}"}}"#)), "{verdict:?}");
     }
     assert_eq!(source.requests("/m.wasm").len(), 1, "the module was fetched once");
-    assert_eq!(pod.volume().candidate("cluster/echo").artifact, before, "the artifact is the same");
+    assert_eq!(pod.volume().module("cluster/echo").artifact, before, "the artifact is the same");
     assert_eq!(written(&artifact), at, "and was not made again");
     canary.finish(&pod);
 }
@@ -204,7 +204,7 @@ fn fault_z07_sixty_policies_with_half_a_megabyte_of_settings_each() {
         let edited = large(7, &format!("generation {generation}"));
         folder.put(&edited);
         pod.wait_current(&edited.id(), generation);
-        let settings = pod.volume().candidate(&edited.id()).settings;
+        let settings = pod.volume().module(&edited.id()).settings;
         assert!(settings.get().contains(&format!("generation {generation}")));
     }
     all_current("all policies to serve still");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{Digest, Reason, ReplicaState};
+use portcullis_contract::{CandidateContent, Digest, Reason, ReplicaState};
 use portcullis_tests::{Canary, Folder, LIMIT, Pod, Policy, Program, Review, eventually, eventually_within, heavy};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -194,8 +194,9 @@ fn fault_v10_artifact_of_another_engine() {
             pod.volume().edit(|manifest| {
                 let victim = manifest.policies.iter_mut().find(|policy| policy.id.as_str() == VICTIM);
                 let candidates = &mut victim.expect("it is there").candidates;
-                candidates[0].artifact.sha256 = Digest::of(&other);
-                candidates[0].artifact.size = u64::try_from(other.len()).expect("it is small");
+                let CandidateContent::Module(module) = &mut candidates[0].content else { panic!("it is no group") };
+                module.artifact.sha256 = Digest::of(&other);
+                module.artifact.size = u64::try_from(other.len()).expect("it is small");
             });
         });
     }

@@ -119,7 +119,7 @@ fn fault_v03_loader_killed_while_writing_an_artifact() {
 #[test]
 fn fault_v04_loader_killed_between_artifact_and_manifest() {
     let fetched = killed_at("loader.after_artifact_rename", |pod| {
-        let named = [UPDATED, "cluster/canary"].map(|id| pod.volume().candidate(id).artifact.file);
+        let named = [UPDATED, "cluster/canary"].map(|id| pod.volume().module(id).artifact.file);
         let others = pod.volume().artifacts().into_iter().filter(|file| !named.contains(file)).count();
         assert_eq!(others, 1, "the new artifact is there and nobody names it");
     });

@@ -12,6 +12,7 @@ mod identities;
 mod metrics;
 mod migrate;
 mod policies_yml;
+mod policy_groups;
 mod rebuilt;
 mod registries;
 mod registry_tool;

@@ -7,7 +7,7 @@ use crate::files::TextFile;
 
 /// Rows that this version answers for.
 const ROWS: &str = "L01-L27 \
-    M01-M09 M11-M13 M15-M18 M20-M28 \
+    M01-M09 M11-M13 M15-M18 M20-M28 M30-M32 \
     S01-S06 \
     V01-V22 \
     E01-E18 \
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn ranges_stand_for_their_rows() {
         assert_eq!(expand("L09 M01-M03"), ["L09", "M01", "M02", "M03"]);
-        assert_eq!(expand(ROWS).len(), 216);
+        assert_eq!(expand(ROWS).len(), 219);
     }
 
     #[test]

@@ -167,6 +167,7 @@ pub(crate) fn report() -> Vec<Limit> {
         ("versions.engine", json!({ "maxLength": 64 })),
         ("current", atomic()),
         ("digests", atomic()),
+        ("members", atomic()),
         ("deviations", list(ReplicaReportSpec::MAX_DEVIATIONS)),
         ("deviations[].policyUID", text(64)),
         ("deviations[].reason", json!({ "maxLength": 128 })),

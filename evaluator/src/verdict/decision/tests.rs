@@ -12,12 +12,9 @@ const SERVING: ServingSpec<'static> = ServingSpec { generation: 7, mutating: fal
 
 fn verdict(accepted: bool) -> Verdict {
     Verdict {
-        accepted,
-        message: None,
-        code: None,
-        mutated_object: None,
         audit_annotations: Some([("key".to_owned(), "value".to_owned())].into()),
         warnings: Some(vec!["careful".to_owned()]),
+        ..Verdict::plain(accepted)
     }
 }
 

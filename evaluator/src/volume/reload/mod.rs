@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{Digest, GroupEntry, Manifest, PolicyId};
+use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, PolicyId};
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, debug_span};
 
@@ -195,6 +195,6 @@ impl Reload {
     /// The artifacts that the manifest names.
     pub(crate) fn artifacts(&self) -> HashSet<Digest> {
         let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
-        candidates.map(|candidate| candidate.artifact.sha256).collect()
+        candidates.flat_map(Candidate::modules).map(|named| named.module.artifact.sha256).collect()
     }
 }

@@ -106,7 +106,11 @@ impl PolicyState {
             failure.next_retry_time = Timestamp::now().checked_add(pause).ok();
             Instant::now() + pause
         });
-        let refused = Refused { digest: candidate.digest, artifact: candidate.artifact.sha256, failure };
+        let (module, artifact) = match error {
+            LoadError::Member { module, artifact, .. } => (Some(*module), *artifact),
+            _ => (None, candidate.modules()[0].module.artifact.sha256),
+        };
+        let refused = Refused { digest: candidate.digest, module, artifact, failure };
         self.known.refused.insert(key, RefusedCandidate { refused, retry_at });
     }
 

@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use portcullis_contract::{Digest, PolicyId};
+use portcullis_contract::PolicyId;
 
 use super::revision::Revision;
-use crate::content::{DesiredPolicy, Object, Served};
+use crate::content::{Body, DesiredPolicy, Object, Served};
 use crate::input::Snapshot;
+use crate::pins::Pins;
 
 /// One policy for each id that has revisions. One that is being deleted does not count.
 pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Snapshot {
@@ -43,7 +44,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
     let older_groups: BTreeSet<_> = older_groups.chain(&newest.other_group).cloned().collect();
     let last_served = older.iter().find_map(|revision| {
         let body = revision.body.as_ref().ok().filter(|_| revision.marks.served)?;
-        Some(Served { generation: revision.generation, body: body.clone(), pin: revision.marks.pinned_digest })
+        Some(Served { generation: revision.generation, body: body.clone(), pins: pins_of(revision) })
     });
     Some(DesiredPolicy {
         id: newest.id.clone(),
@@ -55,7 +56,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
         object: Some(Object {
             uid: newest.uid.clone(),
             generation: newest.generation,
-            pin: pin(newest, older),
+            pins: pins(newest, older),
             older_groups,
             last_served,
             // Also where the revision cannot be read otherwise: the mark stands beside its content.
@@ -70,18 +71,30 @@ fn order(revision: &Revision) -> (Reverse<i64>, bool, &str) {
     (Reverse(revision.generation), !revision.is_named_well, &revision.name)
 }
 
-/// The digest that the newest generation's module must have: the recorded one. Before one is recorded, the bytes that it goes
+/// The digests that the newest generation's modules must have: the recorded ones. Before one is recorded, the bytes that it goes
 /// back to, or those of the newest generation that served with the same address, so that an edit of settings fetches nothing new
 /// and a fresh pod agrees with the others.
-fn pin(newest: &Revision, older: &[&Revision]) -> Option<Digest> {
-    let module = |revision: &Revision| revision.body.as_ref().ok().map(|body| body.module.clone());
+fn pins(newest: &Revision, older: &[&Revision]) -> Pins {
+    let address = |revision: &Revision, part: &str| {
+        let body = revision.body.as_ref().ok()?;
+        body.parts().into_iter().find(|(name, _)| *name == part).map(|(_, part)| part.module.clone())
+    };
     let restored = newest.marks.rolled_back_to.and_then(|number| older.iter().find(|other| other.generation == number));
-    let same = older.iter().find(|other| other.marks.served && module(other) == module(newest));
-    newest
-        .marks
-        .pinned_digest
-        .or_else(|| restored.filter(|other| module(other) == module(newest))?.marks.pinned_digest)
-        .or_else(|| same?.marks.pinned_digest)
+    let mut pins = pins_of(newest);
+    for (part, _) in newest.body.iter().flat_map(Body::parts) {
+        if pins.get(part).is_some() {
+            continue;
+        }
+        let is_same = |other: &&&Revision| address(other, part) == address(newest, part);
+        let same = older.iter().filter(|other| other.marks.served).find(is_same);
+        let known = restored.filter(|other| is_same(other)).and_then(|other| pins_of(other).get(part));
+        pins.set(part, known.or_else(|| pins_of(same?).get(part)));
+    }
+    pins
+}
+
+fn pins_of(revision: &Revision) -> Pins {
+    Pins::new(revision.marks.pinned_digest, revision.marks.pinned_members.clone())
 }
 
 #[cfg(test)]
@@ -90,7 +103,7 @@ mod tests {
         DELETED_ANNOTATION, PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION,
         WITHDRAWN_ANNOTATION,
     };
-    use portcullis_contract::{Mode, Reason, WebhookKind};
+    use portcullis_contract::{Digest, Mode, Reason, WebhookKind};
     use serde_json::{Value, json};
 
     use super::super::revision::read;
@@ -138,7 +151,7 @@ mod tests {
         assert_eq!(policy.head.map(|head| head.mode), Some(Mode::Monitor));
         assert_eq!(policy.body.expect_err("a problem").reason, Reason::SpecInvalid);
         let served = object.last_served.expect("served");
-        assert_eq!((served.generation, served.pin), (6, Some(digest("6"))));
+        assert_eq!((served.generation, served.pins.module()), (6, Some(digest("6"))));
         assert_eq!(policy.created.map(|time| time.to_string()).as_deref(), Some("2026-01-01T00:00:05Z"));
     }
 
@@ -252,11 +265,11 @@ mod tests {
         let served = plain(1, &[(SERVED_ANNOTATION, "true"), (PINNED_DIGEST_ANNOTATION, &pin("1"))]);
         let unserved = plain(2, &[(PINNED_DIGEST_ANNOTATION, &pin("2"))]);
         let pinned = plain(3, &[(PINNED_DIGEST_ANNOTATION, &pin("3"))]);
-        assert_eq!(only(&[served.clone(), unserved.clone(), pinned]).1.pin, Some(digest("3")));
-        assert_eq!(only(&[served.clone(), unserved.clone(), plain(3, &[])]).1.pin, Some(digest("1")));
+        assert_eq!(only(&[served.clone(), unserved.clone(), pinned]).1.pins.module(), Some(digest("3")));
+        assert_eq!(only(&[served.clone(), unserved.clone(), plain(3, &[])]).1.pins.module(), Some(digest("1")));
         let other = revision(3, &[], |o| o["data"]["spec"]["module"] = json!("https://example.com/b.wasm"));
-        assert_eq!(only(&[served.clone(), unserved.clone(), other]).1.pin, None);
+        assert_eq!(only(&[served.clone(), unserved.clone(), other]).1.pins.module(), None);
         let rollback = plain(3, &[(ROLLED_BACK_TO_ANNOTATION, "2")]);
-        assert_eq!(only(&[served, unserved, rollback]).1.pin, Some(digest("2")));
+        assert_eq!(only(&[served, unserved, rollback]).1.pins.module(), Some(digest("2")));
     }
 }

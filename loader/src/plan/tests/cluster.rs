@@ -12,7 +12,7 @@ pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> 
     desired.object = Some(Object {
         uid: uid.to_owned(),
         generation,
-        pin: None,
+        pins: Pins::default(),
         older_groups: BTreeSet::new(),
         last_served: None,
         enforced: false,
@@ -22,13 +22,13 @@ pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> 
 }
 
 pub(super) fn pinned(mut desired: DesiredPolicy, module: &str) -> DesiredPolicy {
-    desired.object.as_mut().expect("an object").pin = Some(digest(module));
+    desired.object.as_mut().expect("an object").pins = Pins::new(Some(digest(module)), BTreeMap::new());
     desired
 }
 
 pub(super) fn served(mut desired: DesiredPolicy, generation: i64, module: &str, pin: Option<&str>) -> DesiredPolicy {
     let body = wants("a", module, "{\"old\":1}").body.expect("a body");
-    let served = Served { generation, body, pin: pin.map(digest) };
+    let served = Served { generation, body, pins: Pins::new(pin.map(digest), BTreeMap::new()) };
     let object = desired.object.as_mut().expect("an object");
     (object.last_served, object.enforced) = (Some(served), true);
     desired
@@ -103,9 +103,10 @@ fn what_served_elsewhere_is_fetched_when_the_evaluator_refuses_the_newest() {
         generation: 7,
         serving: 0,
         digest: None,
+        members: BTreeMap::new(),
         state: ReplicaState::Failed,
         failure: Some(failure.clone()),
-        refused: vec![Refused { digest: digest(URL), artifact: digest(URL), failure }],
+        refused: vec![Refused { digest: digest(URL), module: None, artifact: digest(URL), failure }],
         since: table.now.wall,
     };
     let state =
@@ -230,7 +231,13 @@ fn w04_in_a_cluster_the_marks_say_what_was_enforced_and_nothing_else() {
     assert!(!enforced(&mut table), "it is being fetched");
     table.settle();
     // This replica has loaded it, and perhaps no other one has.
-    let current = Current { uid: "u".to_owned(), generation: 1, digest: digest(URL), since: table.now.wall };
+    let current = Current {
+        uid: "u".to_owned(),
+        generation: 1,
+        digest: digest(URL),
+        members: BTreeMap::new(),
+        since: table.now.wall,
+    };
     let state = EvaluatorState {
         manifest_number: table.number,
         current: BTreeMap::from([("a".parse().expect("an id"), current)]),

@@ -3,6 +3,7 @@
 mod admission;
 mod cluster;
 mod failures;
+mod members;
 mod order;
 mod publishing;
 mod room;
@@ -51,16 +52,8 @@ fn wants(id: &str, module: &str, settings: &str) -> DesiredPolicy {
     let reference = Reference::parse(module, std::path::Path::new("/policies")).expect("an address");
     let group = ("aaaaaaaaaaaaaaaa".parse().expect("a group"), WebhookKind::Validating);
     let head = Head { group: Some(group), ..Head::strict() };
-    let body = Body {
-        module: module.to_owned(),
-        reference: Some(reference),
-        settings: RawValue::from_string(settings.to_owned()).expect("JSON"),
-        mutating: false,
-        message: None,
-        timeout_eval_seconds: None,
-        host_capabilities: Vec::new(),
-        context_aware_resources: Vec::new(),
-    };
+    let settings = RawValue::from_string(settings.to_owned()).expect("JSON");
+    let body = Body::module(module.to_owned(), Some(reference), settings);
     DesiredPolicy {
         id: id.parse().expect("an id"),
         file: format!("{id}.yaml"),
@@ -204,7 +197,8 @@ impl Table {
     /// The evaluator says that it serves a generation.
     fn loads(&mut self, id: &str, generation: i64, module: Digest) {
         let id: PolicyId = id.parse().expect("an id");
-        let current = Current { uid: uid(&id), generation, digest: module, since: self.now.wall };
+        let current =
+            Current { uid: uid(&id), generation, digest: module, members: BTreeMap::new(), since: self.now.wall };
         let state = EvaluatorState {
             manifest_number: self.number,
             current: BTreeMap::from([(id, current)]),
@@ -223,9 +217,10 @@ impl Table {
             generation,
             serving,
             digest: (serving > 0).then_some(module),
+            members: BTreeMap::new(),
             state: ReplicaState::Previous,
             failure: Some(failure.clone()),
-            refused: vec![Refused { digest: module, artifact, failure }],
+            refused: vec![Refused { digest: module, module: None, artifact, failure }],
             since: self.now.wall,
         };
         let state =

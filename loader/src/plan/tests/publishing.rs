@@ -259,7 +259,7 @@ fn z07_settings_are_in_the_manifest_once_and_known_after_a_restart() {
         table.want(vec![wants(id, "https://example.com/b", "{}")]);
         assert_eq!(table.candidates(id), [1]);
         let entry = &table.manifest.as_ref().expect("a manifest").policies[0];
-        assert_eq!(entry.candidates[0].settings.get(), settings);
+        assert_eq!(entry.candidates[0].modules()[0].module.settings.get(), settings);
         assert_eq!(serde_json::to_string(entry).expect("encodes").matches("some settings").count(), 1);
     }
 }

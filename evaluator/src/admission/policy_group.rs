@@ -1,0 +1,112 @@
+//! Evaluates a policy group: asks its members as its expression needs them (docs/design/policy-abi.md, section 10).
+//!
+//! Members that are needed in any case are asked side by side, as far as there are instances to spare; each has its own time within that of
+//! the group. A member that fails never counts as a denial, which `!` would make an admission of: the group fails, unless the others decide.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use portcullis_expression::{Answers, MemberAnswer, State};
+
+use crate::guest::loaded::{LoadedGroup, LoadedModule};
+use crate::lanes::Share;
+use crate::verdict::decision::Mutation;
+use crate::verdict::draft::{Edit, Judged};
+use crate::verdict::{EvaluationError, FAILED_CAPABILITY, MemberDenial, Verdict, text};
+
+/// What is wrong with a member that changes the object; docs/design/policy-abi.md, section 10, fixes it.
+const MUTATES: &str = "mutation is not allowed inside of policy group";
+
+/// The verdict of the group on a request, without a message of its own.
+///
+/// # Errors
+/// When a member fails and the others do not decide.
+pub(super) async fn evaluate(
+    group: &LoadedGroup,
+    share: &Share,
+    edit: &Edit,
+    request: &Bytes,
+    deadline: Instant,
+) -> Result<Verdict, EvaluationError> {
+    let mut answers = Answers::new();
+    let (mut denials, mut failures) = (Vec::new(), BTreeMap::new());
+    let mut annotations = BTreeMap::new();
+    loop {
+        let needed = match group.expression.evaluate(&answers) {
+            State::Decided(accepted) => {
+                let members = if accepted { Vec::new() } else { denials };
+                let annotations = Some(annotations).filter(|_| !accepted);
+                return Ok(Verdict { members, audit_annotations: annotations, ..Verdict::plain(accepted) });
+            }
+            State::Failed(name) => {
+                let failure: Option<EvaluationError> = failures.remove(name);
+                let EvaluationError { reason, text } = failure.unwrap_or_else(EvaluationError::timed_out);
+                return Err(EvaluationError::new(reason, format!("member `{name}`: {text}")));
+            }
+            State::Needs(needed) => needed,
+        };
+        // The expression calls members only, which was checked when it was loaded.
+        let needed = needed.into_iter().filter_map(|name| Some((name, group.members.get(name)?)));
+        for (name, result) in ask(needed.collect(), share, edit, request, deadline).await {
+            let answer = match result {
+                Err(error) => {
+                    failures.insert(name, error);
+                    MemberAnswer::Failed
+                }
+                Ok(Judged { mut verdict, mutation, .. }) => {
+                    let admits = verdict.accepted && mutation == Mutation::None;
+                    if !admits {
+                        let failed = verdict.audit_annotations.as_mut().and_then(|all| all.remove(FAILED_CAPABILITY));
+                        annotations.extend(
+                            failed.map(|why| (FAILED_CAPABILITY.to_owned(), format!("member `{name}`: {why}"))),
+                        );
+                        let said = if verdict.accepted { Some(MUTATES.to_owned()) } else { verdict.message };
+                        let message = text::denial(&said.unwrap_or_default());
+                        let message =
+                            if message.is_empty() { "the member denies this request".to_owned() } else { message };
+                        denials.push(MemberDenial { name: name.to_owned(), message });
+                    }
+                    MemberAnswer::Admits(admits)
+                }
+            };
+            answers.insert(name, answer);
+        }
+    }
+}
+
+type Asked<'g> = (&'g str, Result<Judged, EvaluationError>);
+
+/// Asks members: side by side, those for which there is no instance to spare one after the other.
+async fn ask<'g>(
+    members: Vec<(&'g str, &LoadedModule)>,
+    share: &Share,
+    edit: &Edit,
+    request: &Bytes,
+    deadline: Instant,
+) -> Vec<Asked<'g>> {
+    let one = |(name, member): (&'g str, &LoadedModule)| {
+        let (member, edit, request) = (member.clone(), edit.clone(), request.clone());
+        async move {
+            let deadline = deadline.min(Instant::now() + member.timeout());
+            let judged = async {
+                let verdict = member.validate(request.clone(), deadline).await?;
+                edit.judge(verdict, request, deadline).await
+            };
+            (name, judged.await)
+        }
+    };
+    let mut left = members.into_iter();
+    let (mut first, mut spare) = (Vec::from_iter(left.next()), Vec::new());
+    while let Some(permit) = if left.len() > 0 { share.spare_instance() } else { None } {
+        spare.push(permit);
+        first.extend(left.next());
+    }
+    let mut asked = join_all(first.into_iter().map(one)).await;
+    drop(spare);
+    for member in left {
+        asked.push(one(member).await);
+    }
+    asked
+}

@@ -1,0 +1,125 @@
+//! Section 3: policy groups with a bad member, and bad expressions.
+
+use portcullis_contract::Reason;
+use portcullis_tests::{Canary, Folder, Pod, Policy, Reply, Review, Source, guest, guest_with};
+use serde_json::{Value, json};
+
+const ID: &str = "cluster/group";
+
+fn folder() -> Folder {
+    let folder = Folder::with_canary();
+    for name in ["always_accept", "trap_unreachable", "endless_loop", "bad_settings", "wrong_signature"] {
+        folder.write(&format!("policies/modules/{name}.wasm"), guest(name));
+    }
+    folder.write("policies/modules/deny.wasm", guest_with("deny_text", b"no"));
+    folder
+}
+
+fn members(modules: &[(&str, &str)]) -> Value {
+    let member = |module: &str| json!({"module": format!("modules/{module}.wasm"), "timeoutEvalSeconds": 1});
+    modules.iter().map(|(name, module)| ((*name).to_owned(), member(module))).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn group(modules: &[(&str, &str)], expression: &str) -> Policy {
+    Policy::cluster("group").group_of(&members(modules), expression)
+}
+
+#[test]
+fn fault_m30_a_member_of_a_policy_group_fails() {
+    let folder = folder();
+    let modules = [("fails", "trap_unreachable"), ("loops", "endless_loop"), ("yes", "always_accept"), ("no", "deny")];
+    for (name, expression) in [
+        ("alone", "fails()"),
+        ("negated", "!fails()"),
+        ("needed", "yes() && fails()"),
+        ("slow", "yes() && loops()"),
+        ("or-yes", "fails() || yes()"),
+        ("and-no", "fails() && no()"),
+        ("ignored", "!fails()"),
+    ] {
+        let policy = group(&modules, expression).renamed(name);
+        folder.put(&if name == "ignored" { policy.ignoring_failure() } else { policy });
+    }
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    let ask = |name: &str| {
+        let id = format!("cluster/{name}");
+        pod.wait_current(&id, 1);
+        pod.ask(&id, &Review::pod()).verdict()
+    };
+    for name in ["alone", "negated", "needed"] {
+        let verdict = ask(name);
+        assert!(
+            !verdict.allowed && verdict.message.contains("EvaluationTrapped: member `fails`: "),
+            "{name}: {verdict:?}"
+        );
+    }
+    let slow = ask("slow");
+    assert!(!slow.allowed && slow.message.contains("EvaluationTimedOut: member `loops`: "), "{slow:?}");
+    assert!(ask("or-yes").allowed, "the other member decides");
+    let denied = ask("and-no");
+    assert_eq!((denied.allowed, denied.message.as_str()), (false, "the group denies"), "the other member decides");
+    let ignored = ask("ignored");
+    assert!(ignored.allowed && ignored.warnings.join("").contains("member `fails`"), "{ignored:?}");
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m31_a_member_of_a_policy_group_cannot_be_loaded() {
+    let folder = folder();
+    let good = [("a", "always_accept"), ("b", "deny")];
+    folder.put(&group(&good, "a() && b()"));
+    let source = Source::https();
+    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(ID, 1);
+    for (generation, (module, reason)) in (2..).zip([
+        ("bad_settings", Reason::SettingsInvalid),
+        ("wrong_signature", Reason::ModuleUnsupported),
+        ("absent", Reason::NotFound),
+    ]) {
+        folder.put(&group(&[("a", "always_accept"), ("b", module)], "a() && b()"));
+        let failure = pod.assert_kept(ID, reason, 1, |verdict| verdict.message == "the group denies");
+        assert!(failure.message.starts_with("member `b`: "), "{module}: {}", failure.message);
+        assert_eq!(failure.generation, generation);
+    }
+    folder.put(&group(&good, "a() || b()"));
+    pod.assert_recovered(ID, 5);
+    assert!(pod.ask(ID, &Review::pod()).verdict().allowed);
+
+    // One module of several is away for a while: nothing of the new generation serves before it is there.
+    source.answer("/late.wasm", [Reply::status(500)]);
+    let mut late = members(&[("a", "deny")]);
+    late["late"] = json!({"module": source.url("/late.wasm")});
+    folder.put(&Policy::cluster("group").group_of(&late, "a() || !late()"));
+    pod.assert_kept(ID, Reason::RegistryServerError, 5, |verdict| verdict.allowed);
+    source.answer("/late.wasm", [Reply::ok(guest("always_accept"))]);
+    pod.assert_recovered(ID, 6);
+    assert!(!pod.ask(ID, &Review::pod()).verdict().allowed);
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_m32_an_expression_that_cannot_be_used() {
+    let folder = folder();
+    let modules = [("a", "always_accept"), ("b", "deny")];
+    folder.put(&group(&modules, "a()"));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current(ID, 1);
+    let deep = format!("{}a(){}", "(a() && ".repeat(200), ")".repeat(200));
+    for (n, expression) in
+        ["a() &&", "a() && missing()", "a() + b()", "a", "1", "request.name == 'a'", deep.as_str()].iter().enumerate()
+    {
+        let bad = group(&modules, expression).renamed(&format!("bad-{n}"));
+        folder.put(&bad);
+        let failure = pod.assert_unserved(&bad.id(), Reason::SpecInvalid);
+        assert!(failure.message.starts_with("spec.expression: "), "{expression}: {}", failure.message);
+    }
+    folder.put(&group(&modules, "a() && missing()"));
+    let failure = pod.assert_kept(ID, Reason::SpecInvalid, 1, |verdict| verdict.allowed);
+    assert!(failure.message.contains("its members are `a`, `b`"), "{}", failure.message);
+    folder.put(&group(&modules, "!b()"));
+    pod.assert_recovered(ID, 3);
+    canary.finish(&pod);
+}
