@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use portcullis_contract::{BrokerCall, BrokerOutcome, Capability};
+use portcullis_contract::{BrokerCall, BrokerOutcome, BrokerRequest, Capability, PolicyId};
 use prometheus::IntGauge;
+use serde_json::json;
 use tokio::time::timeout;
 
 use crate::cache::{Answer, Answers};
@@ -53,7 +54,7 @@ impl Admission {
     /// Answers a call, in its time.
     pub(crate) async fn answer(&self, call: &BrokerCall, payload: Bytes) -> Answer {
         let _running = Running::new(&self.metrics.running);
-        let late = || ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.capability));
+        let late = || ProvideError::failed(format!("'{}' took longer than the policy's time allows", call.request));
         let limit = Duration::from_millis(call.millis).min(LONGEST);
         let answer = timeout(limit, self.provide(call, payload)).await.unwrap_or_else(|_| Err(late()));
         let outcome = match answer.as_ref().map_err(ProvideError::outcome) {
@@ -61,7 +62,7 @@ impl Admission {
             Err(BrokerOutcome::Denied) => "denied",
             Err(_) => "failed",
         };
-        self.metrics.calls.with_label_values(&[call.capability.path(), outcome]).inc();
+        self.metrics.calls.with_label_values(&[call.request.path(), outcome]).inc();
         answer
     }
 
@@ -77,26 +78,44 @@ impl Admission {
         let unknown =
             || ProvideError::failed(format!("the loader does not know generation {} of this policy", call.generation));
         let grants = self.record.grants(&call.policy, call.generation, call.member.as_deref()).ok_or_else(unknown)?;
-        grants.check(&call.policy, call.capability, &self.namespaced)?;
-        let read = if call.capability.is_of_cluster() { Some(self.admit_read(call, &grants, &payload)?) } else { None };
-        if let Some(answer) = self.session.recorded(call.capability, &payload) {
+        let BrokerRequest::Capability(capability) = call.request else { return self.objects(call, &grants).await };
+        grants.check(&call.policy, capability, &self.namespaced)?;
+        let read = match capability.is_of_cluster() {
+            true => Some(self.admit_read(&call.policy, capability, &grants, &payload)?),
+            false => None,
+        };
+        if let Some(answer) = self.session.recorded(call.request, &payload) {
             return answer;
         }
-        let answer = self.ask(call, read, payload.clone()).await;
-        self.session.note(call.capability, &payload, &answer);
+        let answer = self.ask(&call.policy, capability, read, payload.clone()).await;
+        self.session.note(call.request, &payload, &answer);
+        answer
+    }
+
+    /// The objects that rules in Rego judge by. They need no grant of a capability, as the rules cannot call one.
+    async fn objects(&self, call: &BrokerCall, grants: &Grants) -> Answer {
+        let form =
+            grants.form.ok_or_else(|| ProvideError::failed("this policy is not in Rego and lists objects itself"))?;
+        let kinds = grants.kinds(&call.policy)?;
+        // For recordings only.
+        let payload = json!({"form": form, "kinds": kinds}).to_string();
+        if let Some(answer) = self.session.recorded(call.request, payload.as_bytes()) {
+            return answer;
+        }
+        let _share = self.shares.take(&call.policy).await;
+        let answer = Box::pin(self.cluster.document(&call.policy, form, kinds)).await;
+        self.session.note(call.request, payload.as_bytes(), &answer);
         answer
     }
 
     /// Asks the network, or the cache.
-    async fn ask(&self, call: &BrokerCall, read: Option<Read>, payload: Bytes) -> Answer {
-        let _share = self.shares.take(&call.policy).await;
-        match (call.capability, read) {
-            (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(&call.policy, read)).await,
-            (capability, Some(read)) => {
-                self.answers.get(capability, payload, Box::pin(self.cluster.read(&call.policy, read))).await
-            }
+    async fn ask(&self, policy: &PolicyId, capability: Capability, read: Option<Read>, payload: Bytes) -> Answer {
+        let _share = self.shares.take(policy).await;
+        match (capability, read) {
+            (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(policy, read)).await,
+            (_, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(policy, read))).await,
             (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
-            (capability, None) => {
+            (_, None) => {
                 let images = &self.images;
                 self.answers.get(capability, payload.clone(), Box::pin(images.provide(capability, &payload))).await
             }
@@ -104,13 +123,19 @@ impl Admission {
     }
 
     /// Reads what is asked of the API server, and checks the right to it.
-    fn admit_read(&self, call: &BrokerCall, grants: &Grants, payload: &[u8]) -> Result<Read, ProvideError> {
-        let read = Read::parse(call.capability, payload)?;
+    fn admit_read(
+        &self,
+        policy: &PolicyId,
+        capability: Capability,
+        grants: &Grants,
+        payload: &[u8],
+    ) -> Result<Read, ProvideError> {
+        let read = Read::parse(capability, payload)?;
         if let Some(kind) = read.kind() {
-            grants.check_kind(&call.policy, kind)?;
+            grants.check_kind(policy, kind)?;
         }
         // A policy of a namespace must not learn about rights in other namespaces.
-        if let (Some(own), Some(asked)) = (call.policy.namespace(), read.namespace_of_review())
+        if let (Some(own), Some(asked)) = (policy.namespace(), read.namespace_of_review())
             && own != asked
         {
             return Err(ProvideError::OtherNamespace);
@@ -172,15 +197,14 @@ mod tests {
         Admission::new(services, record, metrics)
     }
 
-    async fn ask(admission: &Admission, policy: &str, capability: Capability, payload: &'static str) -> Answer {
-        let call = BrokerCall {
-            number: 1,
-            policy: policy.parse().expect("an id"),
-            generation: 1,
-            member: None,
-            capability,
-            millis: 2000,
-        };
+    async fn ask(
+        admission: &Admission,
+        policy: &str,
+        request: impl Into<BrokerRequest>,
+        payload: &'static str,
+    ) -> Answer {
+        let (policy, request) = (policy.parse().expect("an id"), request.into());
+        let call = BrokerCall { number: 1, policy, generation: 1, member: None, request, millis: 2000 };
         admission.answer(&call, Bytes::from_static(payload.as_bytes())).await
     }
 
@@ -224,6 +248,26 @@ mod tests {
             {"namespace": "team", "resource": "pods", "verb": "get"}}, "disable_cache": true}"#;
         let error = ask(&admission, policy, Capability::CanI, own).await.expect_err("no cluster");
         assert_eq!(error.outcome(), BrokerOutcome::Failed);
+    }
+
+    #[tokio::test]
+    async fn objects_are_for_rules_in_rego_that_may_read_their_kinds() {
+        let objects = BrokerRequest::ContextObjects;
+        let other = admission("cluster/a", &["*"], &["Pod"], &[]);
+        let error = ask(&other, "cluster/a", objects, "").await.expect_err("no Rego").to_string();
+        assert!(error.contains("lists objects itself"), "{error}");
+        let rego = |policy: &str| {
+            let admission = admission(policy, &[], &["Pod"], &["*"]);
+            let mut manifest = manifest(&[(policy, 1, &[], &["Pod"])]);
+            manifest.policies[0].candidates[0].execution_mode = portcullis_contract::ExecutionMode::Opa;
+            admission.record.publish(&manifest);
+            admission
+        };
+        let error = ask(&rego("cluster/a"), "cluster/a", objects, "").await.expect_err("no cluster").to_string();
+        assert!(error.contains("there is no kubeconfig"), "{error}");
+        let policy = "namespaced/team/a";
+        let denied = ask(&rego(policy), policy, objects, "").await.expect_err("denied");
+        assert!(matches!(denied, ProvideError::KindNotGranted(_)), "{denied}");
     }
 
     #[tokio::test]

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A connection that lasted so long worked.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Replies that wait to be written. Calls whose reply has no room wait, and the reader goes on.
+/// Replies that wait to be written, each a frame once its turn comes. Calls whose reply has no room wait, and the reader goes on.
 const QUEUE: usize = 16;
 /// Most calls at the same time. The evaluator has fewer instances.
 const MOST: usize = 4096;
@@ -63,12 +63,12 @@ async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStrea
 async fn answer(stream: UnixStream, admission: &Arc<Admission>) {
     let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
     let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
-    let (replies, mut outgoing) = mpsc::channel::<Bytes>(QUEUE);
+    let (replies, mut outgoing) = mpsc::channel(QUEUE);
     // Dropped with the connection, and with it what runs.
     let mut calls = JoinSet::new();
     let write = async move {
-        while let Some(reply) = outgoing.recv().await {
-            if sink.send(reply).await.is_err() {
+        while let Some((number, answer)) = outgoing.recv().await {
+            if sink.send(reply(number, answer)).await.is_err() {
                 return;
             }
         }
@@ -93,7 +93,7 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>) {
                             false => admission.answer(&call, payload).await,
                         };
                         // The connection may have ended.
-                        let _ = replies.send(reply(call.number, answer)).await;
+                        let _ = replies.send((call.number, answer)).await;
                     });
                 }
             }

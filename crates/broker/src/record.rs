@@ -7,12 +7,15 @@ use arc_swap::ArcSwap;
 use portcullis_contract::{Candidate, Capability, ContextAwareResource, Manifest, NamedModule, PolicyId, is_granted};
 
 use crate::ProvideError;
+use crate::kubernetes::Form;
 
 /// The grants of one generation, or of one member of a policy group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grants {
     capabilities: Vec<String>,
     kinds: Vec<ContextAwareResource>,
+    /// How its rules get the objects of these kinds with their data; none where it calls for them.
+    pub(crate) form: Option<Form>,
 }
 
 type Published = HashMap<PolicyId, HashMap<(i64, Option<String>), Arc<Grants>>>;
@@ -30,6 +33,7 @@ impl Record {
             let grants = Grants {
                 capabilities: named.module.host_capabilities.clone(),
                 kinds: named.module.context_aware_resources.clone(),
+                form: Form::of(named.module.execution_mode),
             };
             ((generation, named.member.map(str::to_owned)), Arc::new(grants))
         };
@@ -77,6 +81,15 @@ impl Grants {
             return Err(ProvideError::NotForNamespaces(capability.path()));
         }
         Ok(())
+    }
+
+    /// The kinds that the policy may read.
+    ///
+    /// # Errors
+    /// When it may read none of those that it names, as it belongs to a namespace.
+    pub(crate) fn kinds(&self, policy: &PolicyId) -> Result<&[ContextAwareResource], ProvideError> {
+        self.kinds.iter().try_for_each(|kind| self.check_kind(policy, kind))?;
+        Ok(&self.kinds)
     }
 
     /// Checks that the policy may read a kind.

@@ -1,5 +1,7 @@
 //! Recorded calls: written to a file as they happen, or answered from one. The form is that of kwctl, so that its recordings work here.
 //!
+//! Objects for rules in Rego are `!ContextObjects`, a kind that only this program records: kwctl records how it lists them.
+//!
 //! ```yaml
 //! - type: Exchange
 //!   request: |
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use portcullis_contract::Capability;
+use portcullis_contract::{BrokerRequest, Capability};
 use portcullis_process::files;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -88,16 +90,16 @@ impl Session {
     }
 
     /// The recorded answer to a call; none where calls are answered as they come.
-    pub(crate) fn recorded(&self, capability: Capability, payload: &[u8]) -> Option<Answer> {
+    pub(crate) fn recorded(&self, asked: BrokerRequest, payload: &[u8]) -> Option<Answer> {
         let Self::Replay(exchanges) = self else { return None };
         let next = exchanges.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        Some(answer(next, capability, payload))
+        Some(answer(next, asked, payload))
     }
 
     /// Notes a call and its answer.
-    pub(crate) fn note(&self, capability: Capability, payload: &[u8], answer: &Answer) {
+    pub(crate) fn note(&self, asked: BrokerRequest, payload: &[u8], answer: &Answer) {
         let Self::Record { path, exchanges } = self else { return };
-        let Ok(request) = request(capability, payload) else { return };
+        let Ok(request) = request(asked, payload) else { return };
         let response = match answer {
             Ok(bytes) => Response::Success { payload: String::from_utf8_lossy(bytes).into_owned() },
             Err(error) => Response::Error { message: error.cause() },
@@ -115,9 +117,9 @@ fn write(path: &Path, exchanges: &[Exchange]) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| error.to_string())
 }
 
-fn answer(next: Option<Exchange>, capability: Capability, payload: &[u8]) -> Answer {
+fn answer(next: Option<Exchange>, asked: BrokerRequest, payload: &[u8]) -> Answer {
     let exchange = next.ok_or_else(|| ProvideError::failed("the list of recorded responses is empty"))?;
-    let (expected, asked) = (parse(&exchange.request)?, request(capability, payload)?);
+    let (expected, asked) = (parse(&exchange.request)?, request(asked, payload)?);
     if expected != asked {
         return Err(ProvideError::failed(format!(
             "the policy asks for {} and the next recorded call is {}",
@@ -147,10 +149,11 @@ fn parse(text: &str) -> Result<Request, ProvideError> {
     Ok((kind.trim().to_owned(), plain(fields)))
 }
 
-fn request(capability: Capability, payload: &[u8]) -> Result<Request, ProvideError> {
+fn request(asked: BrokerRequest, payload: &[u8]) -> Result<Request, ProvideError> {
     let value: Value = serde_json::from_slice(payload).map_err(ProvideError::failed)?;
     let named = |field: &str| Map::from_iter([(field.to_owned(), value.clone())]);
     let fields = || value.as_object().cloned().unwrap_or_default();
+    let BrokerRequest::Capability(capability) = asked else { return Ok(("ContextObjects".to_owned(), fields())) };
     let (kind, fields) = match capability {
         Capability::DnsLookupHost => ("DNSLookupHost".to_owned(), named("host")),
         Capability::OciManifestDigest => ("OciManifestDigest".to_owned(), named("image")),
@@ -225,7 +228,8 @@ mod tests {
     fn a_recording_of_kwctl_is_replayed_in_its_order() {
         let (_folder, path) = file(RECORDED);
         let session = Session::replay(&path).expect("reads");
-        let ask = |capability, payload: &[u8]| session.recorded(capability, payload).expect("it replays");
+        let ask =
+            |capability: Capability, payload: &[u8]| session.recorded(capability.into(), payload).expect("it replays");
         assert_eq!(ask(Capability::GetResource, GET), Ok(Bytes::from_static(b"{\"kind\":\"Namespace\"}")));
         let error = ask(Capability::OciManifestDigest, br#""ghcr.io/a/b:1""#).expect_err("recorded so");
         assert_eq!(error.to_string(), "Callback evaluation failure: not found");
@@ -237,8 +241,10 @@ mod tests {
     fn another_call_than_the_recorded_one_is_named() {
         let (_folder, path) = file(RECORDED);
         let session = Session::replay(&path).expect("reads");
-        let error =
-            session.recorded(Capability::DnsLookupHost, br#""example.com""#).expect("replays").expect_err("other");
+        let error = session
+            .recorded(Capability::DnsLookupHost.into(), br#""example.com""#)
+            .expect("replays")
+            .expect_err("other");
         let text = error.to_string();
         assert!(text.contains("!DNSLookupHost host: example.com") && text.contains("!KubernetesGetResource"), "{text}");
     }
@@ -247,17 +253,21 @@ mod tests {
     fn what_was_recorded_can_be_replayed() {
         let (_folder, path) = file("");
         let session = Session::record(&path).expect("writes");
-        assert!(session.recorded(Capability::GetResource, GET).is_none());
+        assert!(session.recorded(Capability::GetResource.into(), GET).is_none());
         let verify = br#"{"type": "SigstorePubKeyVerify", "image": "a", "pub_keys": ["k"], "annotations": null}"#;
         let right = Ok(Bytes::from_static(b"{\"yes\":\"no: on\"}"));
-        session.note(Capability::GetResource, GET, &right);
-        session.note(Capability::OciVerifyV2, verify, &Err(ProvideError::failed("no signatures found")));
+        session.note(Capability::GetResource.into(), GET, &right);
+        session.note(Capability::OciVerifyV2.into(), verify, &Err(ProvideError::failed("no signatures found")));
+        let (objects, kinds) =
+            (BrokerRequest::ContextObjects, br#"{"form": "opa", "kinds": [{"apiVersion": "v1", "kind": "Pod"}]}"#);
+        session.note(objects, kinds, &Ok(Bytes::from_static(b"{\"pods\":{}}")));
         let replay = Session::replay(&path).expect("reads");
-        assert_eq!(replay.recorded(Capability::GetResource, GET), Some(right));
+        assert_eq!(replay.recorded(Capability::GetResource.into(), GET), Some(right));
         // Version 1 of the same call is recorded alike.
         let first = br#"{"SigstorePubKeyVerify": {"image": "a", "pub_keys": ["k"]}}"#;
-        let answer = replay.recorded(Capability::OciVerifyV1, first).expect("replays");
+        let answer = replay.recorded(Capability::OciVerifyV1.into(), first).expect("replays");
         assert_eq!(answer, Err(ProvideError::failed("no signatures found")));
+        assert_eq!(replay.recorded(objects, kinds), Some(Ok(Bytes::from_static(b"{\"pods\":{}}"))));
     }
 
     #[test]
@@ -269,6 +279,6 @@ mod tests {
         }
         let (_folder, path) = file("- {type: Exchange, request: 'no tag', response: {type: Success, payload: ''}}");
         let session = Session::replay(&path).expect("reads");
-        assert!(session.recorded(Capability::GetResource, GET).expect("replays").is_err());
+        assert!(session.recorded(Capability::GetResource.into(), GET).expect("replays").is_err());
     }
 }

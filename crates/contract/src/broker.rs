@@ -1,7 +1,10 @@
-//! What evaluator and broker say to each other: calls of guests that the evaluator cannot answer itself.
+//! What evaluator and broker say to each other: calls of guests that the evaluator cannot answer itself, and what it needs for guests
+//! that cannot call.
 //!
 //! Both directions carry frames: a length of four bytes (big endian), a header in JSON, a line feed, and a body. The body of a call is
 //! what the guest gave, and that of a reply what it gets.
+
+use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,20 +23,54 @@ pub const BROKER_MAX_FRAME: usize =
 /// Longest error text in a reply, in bytes.
 pub const BROKER_MAX_ERROR: usize = 900;
 
-/// A guest's call.
+/// What the broker is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum BrokerRequest {
+    /// The objects of the policy's `contextAwareResources`, as data of its Rego. The evaluator asks for them; guests have no name for it, and
+    /// the payload is empty: kinds and form are those that the loader published.
+    #[serde(rename = "context/objects")]
+    ContextObjects,
+    /// A guest's call.
+    #[serde(untagged)]
+    Capability(Capability),
+}
+
+impl BrokerRequest {
+    /// What logs and metrics call it.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::ContextObjects => "context/objects",
+            Self::Capability(capability) => capability.path(),
+        }
+    }
+}
+
+impl fmt::Display for BrokerRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.path())
+    }
+}
+
+impl From<Capability> for BrokerRequest {
+    fn from(capability: Capability) -> Self {
+        Self::Capability(capability)
+    }
+}
+
+/// A call of the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerCall {
     /// Tells the calls of one connection apart; the reply has the same.
     pub number: u64,
-    /// The policy that calls.
+    /// The policy that asks, or for which the evaluator does.
     pub policy: PolicyId,
-    /// Its generation that calls.
+    /// Its generation.
     pub generation: i64,
     /// The member of a policy group that calls.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub member: Option<String>,
-    /// What it asks for.
-    pub capability: Capability,
+    /// What is asked for.
+    pub request: BrokerRequest,
     /// How long it can wait, in milliseconds.
     pub millis: u64,
 }
@@ -103,12 +140,25 @@ mod tests {
             policy: "cluster/a".parse().expect("an id"),
             generation: 3,
             member: None,
-            capability: Capability::DnsLookupHost,
+            request: Capability::DnsLookupHost.into(),
             millis: 1500,
         };
         let frame = encode_frame(&call, b"\"a\nb\"").expect("encodes");
         let (read, body) = decode_frame::<BrokerCall>(&frame).expect("decodes");
         assert_eq!((read, &frame[body..]), (call, &b"\"a\nb\""[..]));
+    }
+
+    #[test]
+    fn every_request_has_one_path_and_no_guest_can_name_the_objects() {
+        let capabilities = Capability::ALL.iter().copied().map(BrokerRequest::from);
+        for request in capabilities.chain([BrokerRequest::ContextObjects]) {
+            let json = serde_json::to_string(&request).expect("encodes");
+            assert_eq!(json, format!("\"{request}\""));
+            assert_eq!(serde_json::from_str::<BrokerRequest>(&json).expect("decodes"), request);
+        }
+        let path = BrokerRequest::ContextObjects.path();
+        assert_eq!(Capability::from_path(path), None);
+        assert!(Capability::check_patterns(&[path.to_owned()]).is_err());
     }
 
     #[test]

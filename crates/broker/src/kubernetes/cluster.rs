@@ -1,9 +1,11 @@
 //! The API server, asked for guests.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
@@ -17,9 +19,10 @@ use portcullis_contract::{ContextAwareResource, PolicyId};
 use portcullis_kubernetes::{ApiServer, CallError};
 use serde_json::{Value, json};
 
+use super::data::{self, Form, Listed};
 use super::mask;
 use super::read::{GetQuery, ListQuery, Read, ReviewQuery};
-use super::watches::{Collection, Watches};
+use super::watches::{Collection, Watched, Watches, failed_to_list};
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, Record};
 
@@ -27,6 +30,10 @@ use crate::{Metrics, ProvideError, Record};
 const KINDS: u64 = 1024;
 /// How long the address of a kind is remembered.
 const KNOWN: Duration = Duration::from_secs(300);
+/// Documents of objects for policies in Rego, in bytes, all together.
+const DOCUMENTS: u64 = 32 << 20;
+/// How long a document is kept that nobody asks for.
+const UNUSED: Duration = Duration::from_secs(60);
 /// How long it is remembered that a kind does not exist, or could not be looked up.
 const UNKNOWN: Duration = Duration::from_secs(5);
 
@@ -42,7 +49,11 @@ pub(crate) struct Cluster {
     server: Result<ApiServer, String>,
     places: Cache<ContextAwareResource, Result<Place, ProvideError>>,
     watches: Watches,
+    documents: Cache<Document, Answer>,
 }
+
+/// A document of objects: its form, and its kinds with the versions of their collections.
+type Document = (Form, Vec<(ContextAwareResource, u64)>);
 
 struct PlaceLifetime;
 
@@ -63,6 +74,13 @@ impl Cluster {
             server,
             places: Cache::builder().max_capacity(KINDS).expire_after(PlaceLifetime).build(),
             watches: Watches::new(record, metrics),
+            documents: Cache::builder()
+                .max_capacity(DOCUMENTS)
+                .weigher(|_, answer: &Answer| {
+                    answer.as_ref().map_or(1024, |json| u32::try_from(json.len()).unwrap_or(u32::MAX))
+                })
+                .time_to_idle(UNUSED)
+                .build(),
         }
     }
 
@@ -76,6 +94,32 @@ impl Cluster {
             Read::Get(query) => self.get(query).await,
             Read::Review(query) => self.review(query).await,
         }
+    }
+
+    /// All objects of these kinds, as data of a policy in Rego. They are arranged again only when one of them has changed.
+    ///
+    /// # Errors
+    /// When a kind cannot be listed, or there are too many objects.
+    pub(crate) async fn document(&self, policy: &PolicyId, form: Form, kinds: &[ContextAwareResource]) -> Answer {
+        let mut named = HashSet::new();
+        let kinds = kinds.iter().filter(|kind| named.insert(*kind));
+        let watched = try_join_all(kinds.map(|kind| self.watched(policy, kind))).await?;
+        let versions = watched.iter().map(|&(kind, _, ref watched)| {
+            let (version, bytes) = watched.version().map_err(|why| failed_to_list(kind, &why))?;
+            Ok(((kind.clone(), version), (kind, bytes)))
+        });
+        let (versions, sizes): (Vec<_>, Vec<_>) = versions.collect::<Result<_, ProvideError>>()?;
+        data::check_size(&sizes, sizes.iter().map(|(_, bytes)| bytes).sum())?;
+        let render = async {
+            let listed = watched.iter().map(|&(kind, ref place, ref watched)| {
+                let objects = watched.snapshot().map_err(|why| failed_to_list(kind, &why))?;
+                Ok(Listed { kind, plural: &place.resource.plural, is_namespaced: place.is_namespaced, objects })
+            });
+            let document = data::render(form, &listed.collect::<Result<Vec<_>, ProvideError>>()?)?;
+            data::check_size(&sizes, document.len())?;
+            Ok(document)
+        };
+        self.documents.get_with((form, versions), render).await
     }
 
     /// Ends the watches that are not wanted any longer.
@@ -102,6 +146,20 @@ impl Cluster {
             None => Api::all_with(client.clone(), &resource),
         };
         self.watches.list(policy, Collection { query, api, resource }).await
+    }
+
+    /// The watch of all objects of a kind, once it is complete.
+    async fn watched<'a>(
+        &self,
+        policy: &PolicyId,
+        kind: &'a ContextAwareResource,
+    ) -> Result<(&'a ContextAwareResource, Place, Arc<Watched>), ProvideError> {
+        let client = self.client()?;
+        let place = self.place(kind).await?;
+        let (resource, query) = (place.resource.clone(), ListQuery::whole(kind.clone()));
+        let api = Api::all_with(client.clone(), &resource);
+        let watched = self.watches.complete(policy, Collection { query, api, resource }, data::READ_LESS).await?;
+        Ok((kind, place, watched))
     }
 
     async fn get(&self, query: GetQuery) -> Answer {

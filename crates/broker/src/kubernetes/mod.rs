@@ -1,9 +1,11 @@
 //! `kubernetes/*`: objects of the API server, and what others may do there.
 
 mod cluster;
+mod data;
 mod mask;
 mod read;
 mod watches;
 
 pub(crate) use self::cluster::Cluster;
+pub(crate) use self::data::Form;
 pub(crate) use self::read::Read;

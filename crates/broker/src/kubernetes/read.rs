@@ -34,6 +34,18 @@ pub(crate) struct ListQuery {
     pub masks: Vec<String>,
 }
 
+impl ListQuery {
+    /// All objects of a kind, as they are.
+    pub(crate) fn whole(kind: ContextAwareResource) -> Self {
+        Self { kind, namespace: None, label_selector: None, field_selector: None, masks: Vec::new() }
+    }
+
+    /// Whether it selects all objects of its kind, as they are.
+    pub(crate) fn is_whole(&self) -> bool {
+        *self == Self::whole(self.kind.clone())
+    }
+}
+
 /// Which object is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GetQuery {

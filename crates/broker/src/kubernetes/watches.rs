@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::StreamExt as _;
 use kube::Api;
 use kube::api::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher::{self, Event};
-use portcullis_contract::{BROKER_MAX_REPLY, PolicyId};
+use portcullis_contract::{BROKER_MAX_REPLY, ContextAwareResource, PolicyId};
 use portcullis_kubernetes::Failures;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -41,6 +43,10 @@ const OVERHEAD: u64 = 256;
 const UNUSED: Duration = Duration::from_secs(600);
 /// The same for one that failed before it was complete.
 const FAILED: Duration = Duration::from_secs(5);
+/// What helps against collections that are too large.
+const SELECT_LESS: &str = "select fewer objects by labels, or fewer fields by field_masks";
+/// Counts the changes of all collections, so that each state of one has a number of its own.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// How long it stands that a collection is too large: finding out costs as much as a list.
 const REFUSED: Duration = Duration::from_secs(60);
 
@@ -60,7 +66,7 @@ pub(super) struct Watches {
 }
 
 /// One watch.
-struct Watched {
+pub(super) struct Watched {
     objects: Mutex<Objects>,
     state: watch::Sender<State>,
     used: Mutex<Instant>,
@@ -81,12 +87,19 @@ enum State {
     Refused(String),
 }
 
-/// The objects of a collection, as JSON, by namespace and name.
+/// Namespace and name of an object; the namespace is empty where it has none.
+pub(super) type Key = (String, String);
+
+/// The objects of a collection, as JSON.
 #[derive(Default)]
 struct Objects {
-    current: BTreeMap<(String, String), Bytes>,
+    current: BTreeMap<Key, Arc<RawValue>>,
     /// Those of a list that is not complete.
-    next: Option<BTreeMap<(String, String), Bytes>>,
+    next: Option<BTreeMap<Key, Arc<RawValue>>>,
+    /// Whether `current` are all: not before the first list, nor after the end.
+    is_complete: bool,
+    /// The number of the last change.
+    version: u64,
     bytes: u64,
     /// The last reply, until an object changes.
     rendered: Option<Bytes>,
@@ -102,18 +115,30 @@ impl Watches {
     /// # Errors
     /// When they cannot be listed, or are too many.
     pub(super) async fn list(&self, policy: &PolicyId, collection: Collection) -> Answer {
-        let (kind, api_version) = (collection.query.kind.kind.clone(), collection.query.kind.api_version.clone());
+        let kind = collection.query.kind.clone();
+        let watched = self.complete(policy, collection, SELECT_LESS).await?;
+        watched.render(&kind).map_err(|why| failed_to_list(&kind, &why))
+    }
+
+    /// The watch of a collection, once it knows all objects. The advice is for collections that are too large.
+    ///
+    /// # Errors
+    /// When they cannot be listed, or are too many.
+    pub(super) async fn complete(
+        &self,
+        policy: &PolicyId,
+        collection: Collection,
+        advice: &str,
+    ) -> Result<Arc<Watched>, ProvideError> {
+        let kind = collection.query.kind.clone();
         let watched = self.watched(policy, collection)?;
         let mut states = watched.state.subscribe();
         let settled = states.wait_for(|state| *state != State::Incomplete(None)).await;
         let state = settled.map(|state| state.clone()).unwrap_or(State::Incomplete(Some("the watch ended".to_owned())));
         match state {
-            State::Complete => watched.render(&api_version, &kind),
-            State::Incomplete(why) => {
-                let why = why.unwrap_or_else(|| "it is being read".to_owned());
-                Err(ProvideError::failed(format!("failed to list {api_version}/{kind}: {why}")))
-            }
-            State::Refused(why) => Err(ProvideError::failed(format!("failed to list {api_version}/{kind}: {why}"))),
+            State::Complete => Ok(watched),
+            State::Incomplete(why) => Err(failed_to_list(&kind, why.as_deref().unwrap_or("it is being read"))),
+            State::Refused(why) => Err(failed_to_list(&kind, &format!("{why}; {advice}"))),
         }
     }
 
@@ -130,7 +155,7 @@ impl Watches {
             return Ok(Arc::clone(found));
         }
         // A policy with selectors made of requests begins one after the other: its oldest makes room.
-        let own = running.iter().filter(|(_, watched)| watched.begun_by == *policy);
+        let own = running.iter().filter(|(query, watched)| watched.begun_by == *policy && !query.is_whole());
         if own.clone().count() >= MOST_OF_ONE
             && let Some(oldest) = own.min_by_key(|(_, watched)| watched.last_use()).map(|(query, _)| query.clone())
             && let Some(oldest) = running.remove(&oldest)
@@ -173,6 +198,20 @@ impl Drop for Watches {
         let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
         running.drain().for_each(|(_, watched)| watched.end());
     }
+}
+
+pub(super) fn failed_to_list(kind: &ContextAwareResource, why: &str) -> ProvideError {
+    ProvideError::failed(format!("failed to list {}/{}: {why}", kind.api_version, kind.kind))
+}
+
+/// A list as guests read it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'a> {
+    api_version: &'a str,
+    kind: String,
+    metadata: BTreeMap<(), ()>,
+    items: Vec<&'a RawValue>,
 }
 
 /// Keeps a collection as the API server has it.
@@ -255,9 +294,7 @@ impl Watched {
         let taken = objects.take(event, resource, masks).and_then(|is_complete| {
             let (now, all) = (objects.bytes, self.bytes.load(Ordering::Relaxed));
             if now > LARGEST {
-                return Err(format!(
-                    "its objects take more than {LARGEST} bytes; select fewer by labels, or fewer fields by field_masks"
-                ));
+                return Err(format!("its objects take more than {LARGEST} bytes"));
             }
             if now > before && all + (now - before) > ALL {
                 return Err(format!("the objects that policies read take more than {ALL} bytes in all"));
@@ -276,37 +313,59 @@ impl Watched {
         Ok(())
     }
 
-    fn render(&self, api_version: &str, kind: &str) -> Answer {
+    /// The list that guests get, or why there is none.
+    fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, String> {
         let mut objects = self.objects();
+        let length = objects.length()?;
         if let Some(rendered) = &objects.rendered {
             return Ok(rendered.clone());
         }
-        let length: usize = objects.current.values().map(|json| json.len() + 1).sum();
         if length > BROKER_MAX_REPLY {
-            return Err(ProvideError::failed(format!(
-                "the list of {api_version}/{kind} has {length} bytes, the limit is {BROKER_MAX_REPLY}; select fewer objects by \
-                 labels, or fewer fields by field_masks"
-            )));
+            return Err(format!("the list has {length} bytes, the limit is {BROKER_MAX_REPLY}; {SELECT_LESS}"));
         }
-        let mut reply = BytesMut::with_capacity(length + 256);
-        let head =
-            serde_json::json!({"apiVersion": api_version, "kind": format!("{kind}List"), "metadata": {}}).to_string();
-        reply.put_slice(&head.as_bytes()[..head.len() - 1]);
-        reply.put_slice(b",\"items\":[");
-        for (number, json) in objects.current.values().enumerate() {
-            if number > 0 {
-                reply.put_u8(b',');
-            }
-            reply.put_slice(json);
-        }
-        reply.put_slice(b"]}");
-        let reply = reply.freeze();
+        let list = List {
+            api_version: &kind.api_version,
+            kind: format!("{}List", kind.kind),
+            metadata: BTreeMap::new(),
+            items: objects.current.values().map(|json| &**json).collect(),
+        };
+        let reply = serde_json::to_vec(&list).map(Bytes::from).map_err(|error| error.to_string())?;
         objects.rendered = Some(reply.clone());
         Ok(reply)
+    }
+
+    /// A number that changes with the objects, and how many bytes they have together as JSON.
+    ///
+    /// # Errors
+    /// When the watch has ended.
+    pub(super) fn version(&self) -> Result<(u64, usize), String> {
+        let objects = self.objects();
+        Ok((objects.version, objects.length()?))
+    }
+
+    /// All objects, in the order of their keys.
+    ///
+    /// # Errors
+    /// When the watch has ended.
+    pub(super) fn snapshot(&self) -> Result<Vec<(Key, Arc<RawValue>)>, String> {
+        let objects = self.objects();
+        objects.length()?;
+        Ok(objects.current.iter().map(|(key, json)| (key.clone(), Arc::clone(json))).collect())
     }
 }
 
 impl Objects {
+    /// The bytes of all objects as JSON.
+    ///
+    /// # Errors
+    /// When these are not all objects.
+    fn length(&self) -> Result<usize, String> {
+        match self.is_complete {
+            true => Ok(self.current.values().map(|json| json.get().len() + 1).sum()),
+            false => Err("its watch has ended".to_owned()),
+        }
+    }
+
     /// Takes an event. Whether the collection is complete now.
     fn take(&mut self, event: Event<DynamicObject>, resource: &ApiResource, masks: &[String]) -> Result<bool, String> {
         match event {
@@ -325,6 +384,7 @@ impl Objects {
             Event::InitDone => {
                 let before = std::mem::replace(&mut self.current, self.next.take().unwrap_or_default());
                 self.bytes -= before.iter().map(size).sum::<u64>();
+                self.is_complete = true;
             }
             Event::Apply(object) => {
                 let (key, json) = kept(object, resource, masks)?;
@@ -341,6 +401,7 @@ impl Objects {
             }
         }
         self.rendered = None;
+        self.version = CHANGES.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -350,21 +411,17 @@ impl Objects {
     }
 }
 
-fn size((key, json): (&(String, String), &Bytes)) -> u64 {
-    u64::try_from(key.0.len() + key.1.len() + json.len()).unwrap_or(u64::MAX) + OVERHEAD
+fn size((key, json): (&Key, &Arc<RawValue>)) -> u64 {
+    u64::try_from(key.0.len() + key.1.len() + json.get().len()).unwrap_or(u64::MAX) + OVERHEAD
 }
 
-fn key(object: &DynamicObject) -> (String, String) {
+fn key(object: &DynamicObject) -> Key {
     let metadata = &object.metadata;
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
 /// An object as it is kept. Objects of a list do not say what they are, so that is added.
-fn kept(
-    mut object: DynamicObject,
-    resource: &ApiResource,
-    masks: &[String],
-) -> Result<((String, String), Bytes), String> {
+fn kept(mut object: DynamicObject, resource: &ApiResource, masks: &[String]) -> Result<(Key, Arc<RawValue>), String> {
     let key = key(&object);
     object.types.get_or_insert_with(|| kube::core::TypeMeta {
         api_version: resource.api_version.clone(),
@@ -373,7 +430,7 @@ fn kept(
     let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
     mask::trim(&mut value);
     mask::keep(&mut value, masks);
-    Ok((key, Bytes::from(value.to_string())))
+    Ok((key, to_raw_value(&value).map_err(|error| error.to_string())?.into()))
 }
 
 #[cfg(test)]
@@ -385,6 +442,10 @@ mod tests {
 
     fn resource() -> ApiResource {
         ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"))
+    }
+
+    fn pods() -> ContextAwareResource {
+        ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() }
     }
 
     fn pod(name: &str, text: &str) -> DynamicObject {
@@ -408,7 +469,7 @@ mod tests {
     }
 
     fn names(watched: &Watched) -> Vec<String> {
-        let list = watched.render("v1", "Pod").expect("a list");
+        let list = watched.render(&pods()).expect("a list");
         let list: Value = serde_json::from_slice(&list).expect("JSON");
         assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("PodList"), &json!("v1")));
         let items = list["items"].as_array().expect("items");
@@ -441,6 +502,8 @@ mod tests {
         assert_eq!((watched.objects().bytes, watched.bytes.load(Ordering::Relaxed)), (kept, kept));
         watched.end();
         assert_eq!(watched.bytes.load(Ordering::Relaxed), 0);
+        let ended = Err("its watch has ended".to_owned());
+        assert_eq!((watched.render(&pods()), watched.version().map(drop)), (ended.clone(), ended.map(drop)));
     }
 
     #[test]
@@ -461,7 +524,7 @@ mod tests {
         let text = "x".repeat(1 << 20);
         let refused = (0..100).find_map(|n| take(&watched, Event::InitApply(pod(&n.to_string(), &text))).err());
         let refused = refused.expect("a limit");
-        assert!(refused.contains("67108864 bytes") && refused.contains("field_masks"), "{refused}");
+        assert!(refused.contains("67108864 bytes"), "{refused}");
         assert_eq!(watched.bytes.load(Ordering::Relaxed), 0, "it holds nothing any longer");
     }
 
@@ -474,7 +537,7 @@ mod tests {
             take(&watched, Event::InitApply(pod(&n.to_string(), &text))).expect("room");
         }
         take(&watched, Event::InitDone).expect("room");
-        let error = watched.render("v1", "Pod").expect_err("too long").to_string();
+        let error = watched.render(&pods()).expect_err("too long");
         assert!(error.contains("8388608") && error.contains("field_masks"), "{error}");
     }
 }
