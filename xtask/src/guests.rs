@@ -24,7 +24,7 @@ const WASM_TARGET: &str = "wasm32-unknown-unknown";
 /// The compiler of Rego guests, as `go run` takes it.
 const OPA: &str = "github.com/open-policy-agent/opa@v1.22.2";
 
-const GUESTS: [Guest; 9] = [
+const GUESTS: [Guest; 11] = [
     Guest { name: "default-resources", language: Language::Rust },
     Guest { name: "host-capabilities", language: Language::Rust },
     Guest { name: "no-privileged", language: Language::Rust },
@@ -32,6 +32,8 @@ const GUESTS: [Guest; 9] = [
     Guest { name: "allowed-registries", language: Language::Go },
     Guest { name: "host-paths", language: Language::Rego("kubewarden/host_paths/main") },
     Guest { name: "required-probes", language: Language::Rego("required_probes/violation") },
+    Guest { name: "limits-required", language: Language::Rego("kubewarden/limits_required/main") },
+    Guest { name: "unique-names", language: Language::Rego("unique_names/violation") },
     Guest { name: "rego-builtins", language: Language::Rego("builtins/main") },
     Guest { name: "rego-missing", language: Language::Rego("missing/main") },
 ];

@@ -45,7 +45,9 @@ fn render() -> String {
         "uninstall": { "hook": false },
         // For policies that read objects; no other policy gets anything by it.
         "rbac": {
-            "contextAwareReads": [{ "apiGroups": [""], "resources": ["limitranges"], "verbs": ["get", "list", "watch"] }],
+            "contextAwareReads": [{
+                "apiGroups": [""], "resources": ["limitranges", "namespaces", "podtemplates"], "verbs": ["get", "list", "watch"],
+            }],
             "accessReviews": true,
         },
     });

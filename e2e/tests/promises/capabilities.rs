@@ -1,6 +1,9 @@
 //! Policies that read objects of the cluster and ask what others may do, by a real API server.
 
-use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, eventually};
+use std::thread;
+use std::time::Duration;
+
+use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, eventually, rego};
 use serde_json::{Value, json};
 
 use crate::installation;
@@ -166,4 +169,137 @@ fn fault_b06_the_api_server_is_away() {
     limit_range(&installation, &shop, "second", &shop);
     proxy.open();
     wait_for(&installation, &shop, "what was made meanwhile", &[r#"{"metadata":{"name":"second"}}"#, r#""limits":[{"#]);
+}
+
+/// A policy in Rego that judges ConfigMaps of one namespace by the objects of these kinds.
+fn judges(installation: &Installation<'_>, namespace: &str, name: &str, module: &str, kinds: &[&str]) -> Policy {
+    let kinds: Vec<_> = kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect();
+    installation
+        .cluster_policy(name)
+        .module_of(rego(module))
+        .field("contextAwareResources", kinds)
+        .field("timeoutEvalSeconds", 5)
+        .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
+        .on(&["configmaps"])
+}
+
+/// What comes of a ConfigMap that is not kept.
+fn try_config_map(installation: &Installation<'_>, namespace: &str, name: &str) -> (u16, String) {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps?dryRun=All");
+    let reply = installation.api().create(&path, &object).unwrap();
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits until a ConfigMap of this name is refused with this text, or admitted where there is none.
+fn wait_for_verdict(installation: &Installation<'_>, namespace: &str, name: &str, text: Option<&str>) {
+    let mut last = String::new();
+    eventually(&format!("{name} in {namespace}: {text:?}"), || {
+        let (code, message) = try_config_map(installation, namespace, name);
+        if message != last {
+            eprintln!("{code} {message}");
+        }
+        last = message;
+        match text {
+            Some(text) => last.contains(text),
+            None => code == 201,
+        }
+        .then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn rules_in_rego_judge_by_the_objects_of_the_cluster() {
+    let installation = installation("rego", 1);
+    let [shop, mail] = ["shop", "mail"].map(|name| installation.make_namespace(name));
+    let kinds = ["LimitRange", "Namespace"];
+    let label = json!({"exemptLabel": "exempt"});
+    let policies = [
+        judges(&installation, &shop, "limits-required", "limits-required", &kinds).field("settings", label),
+        judges(&installation, &mail, "unique-names", "unique-names", &kinds),
+    ];
+    installation.apply_ready(&policies);
+    // Mode opa: objects with and without a namespace.
+    let no_range = format!("namespace {shop} has no LimitRange");
+    wait_for_verdict(&installation, &shop, "a", Some(&no_range));
+    assert!(!try_config_map(&installation, &shop, "a").1.contains("is not known"));
+    limit_range(&installation, &shop, "taken", &shop);
+    wait_for_verdict(&installation, &shop, "a", None);
+    // Mode gatekeeper: the same.
+    let taken = format!("LimitRange {shop}/taken has this name");
+    wait_for_verdict(&installation, &mail, "taken", Some(&taken));
+    wait_for_verdict(&installation, &mail, "free", None);
+    wait_for_verdict(&installation, &mail, &shop, Some(&format!("Namespace {shop} has this name")));
+    // What changes is seen.
+    installation.api().delete(&format!("/api/v1/namespaces/{shop}/limitranges/taken"), None).unwrap();
+    wait_for_verdict(&installation, &shop, "a", Some(&no_range));
+    wait_for_verdict(&installation, &mail, "taken", None);
+    let exempt = json!({"metadata": {"labels": {"exempt": "yes"}}});
+    installation.api().patch(&format!("/api/v1/namespaces/{shop}"), &exempt).unwrap();
+    wait_for_verdict(&installation, &shop, "a", None);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
+    let installation = installation("rego-refused", 1);
+    let cases = [
+        ("forbidden", "Service", "failed to list v1/Service: the API server refused with 403"),
+        ("unknown", "Nothing", "Cannot find resource v1/Nothing"),
+        ("large", "PodTemplate", "remove kinds that the rules do not read from contextAwareResources"),
+    ];
+    let cases = cases.map(|(name, kind, text)| (installation.make_namespace(name), name, kind, text));
+    let templates = format!("/api/v1/namespaces/{}/podtemplates", cases[2].0);
+    for number in 0..9 {
+        let container = json!({
+            "name": "main", "image": "example.invalid/none", "env": [{"name": "LARGE", "value": "x".repeat(1 << 20)}],
+        });
+        let object = json!({
+            "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": format!("large-{number}")},
+            "template": {"metadata": {"labels": {"app": "large"}}, "spec": {"containers": [container]}},
+        });
+        assert_eq!(installation.api().create(&templates, &object).unwrap().code, 201);
+    }
+    let policies: Vec<_> = cases
+        .iter()
+        .map(|(namespace, name, kind, _)| judges(&installation, namespace, name, "unique-names", &["LimitRange", kind]))
+        .collect();
+    installation.apply_ready(&policies);
+    for (namespace, _, _, text) in &cases {
+        wait_for_verdict(&installation, namespace, "a", Some(text));
+    }
+    let (code, message) = try_config_map(&installation, &cases[2].0, "a");
+    assert!(code == 500 && message.contains("the limit is 8388608 (v1/PodTemplate 9"), "{code} {message}");
+    // Fewer objects are right at once.
+    installation.api().delete(&format!("{templates}/large-0"), None).unwrap();
+    installation.api().delete(&format!("{templates}/large-1"), None).unwrap();
+    wait_for_verdict(&installation, &cases[2].0, "a", None);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
+    let installation = installation("rego-away", 0);
+    let proxy = Proxy::start(installation.cluster());
+    let setup = PodSetup::default().through(Program::Loader, proxy.address());
+    installation.add_replica_with(setup).wait_ready();
+    let shop = installation.make_namespace("shop");
+    installation.apply_ready(&[judges(&installation, &shop, "rego-away", "limits-required", &["LimitRange", "Namespace"])]);
+    let no_range = format!("namespace {shop} has no LimitRange");
+    // Before the first list nothing is known, and so nothing judged.
+    proxy.close();
+    wait_for_verdict(&installation, &shop, "a", Some("the objects that the policy reads are missing"));
+    proxy.open();
+    wait_for_verdict(&installation, &shop, "a", Some(&no_range));
+    // What is known counts while it is away again.
+    proxy.close();
+    for _ in 0..3 {
+        thread::sleep(Duration::from_secs(1));
+        let (_, message) = try_config_map(&installation, &shop, "a");
+        assert!(message.contains(&no_range), "{message}");
+    }
+    limit_range(&installation, &shop, "made-meanwhile", &shop);
+    proxy.open();
+    wait_for_verdict(&installation, &shop, "a", None);
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerOutcome, BrokerReply, Capability, PolicyId, clean,
+    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerOutcome, BrokerReply, BrokerRequest, PolicyId, clean,
     decode_frame, encode_frame,
 };
 use tokio::net::UnixStream;
@@ -192,18 +192,18 @@ impl BrokerLink {
     ///
     /// # Errors
     /// When the policy may not, or the broker cannot.
-    pub(crate) async fn call(&self, caller: &Caller<'_>, capability: Capability, payload: &[u8]) -> Reply {
-        let result = self.ask(caller, capability, payload).await;
+    pub(crate) async fn call(&self, caller: &Caller<'_>, request: BrokerRequest, payload: &[u8]) -> Reply {
+        let result = self.ask(caller, request, payload).await;
         let outcome = match &result {
             Ok(_) => "done",
             Err(LinkFailure::Denied(_)) => "denied",
             Err(LinkFailure::Failed(_)) => "failed",
         };
-        self.metrics.capability_calls.with_label_values(&[capability.path(), outcome]).inc();
+        self.metrics.capability_calls.with_label_values(&[request.path(), outcome]).inc();
         result
     }
 
-    async fn ask(&self, caller: &Caller<'_>, capability: Capability, payload: &[u8]) -> Reply {
+    async fn ask(&self, caller: &Caller<'_>, request: BrokerRequest, payload: &[u8]) -> Reply {
         let left = caller.deadline.saturating_duration_since(Instant::now());
         let until = Instant::now() + (left - left / LEFT_TO_GUEST);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl BrokerLink {
             policy: caller.policy.clone(),
             generation: caller.generation,
             member: caller.member.map(str::to_owned),
-            capability,
+            request,
             millis: u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX),
         };
         let frame = encode_frame(&call, payload).map_err(|error| LinkFailure::failed(&error.to_string()))?;
@@ -235,7 +235,7 @@ impl BrokerLink {
                 .map_err(|_| LinkFailure::failed("the loader of this pod ended the connection"))?;
             replied.await.unwrap_or_else(|_| Err(LinkFailure::failed("the loader of this pod ended the connection")))
         };
-        let late = |_| Err(LinkFailure::failed(&format!("'{capability}' took longer than the policy's time allows")));
+        let late = |_| Err(LinkFailure::failed(&format!("'{request}' took longer than the policy's time allows")));
         timeout_at(until.into(), exchange).await.unwrap_or_else(late)
     }
 
@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    const LOOKUP: Capability = Capability::DnsLookupHost;
+    const LOOKUP: BrokerRequest = BrokerRequest::Capability(portcullis_contract::Capability::DnsLookupHost);
 
     type Frames = Framed<UnixStream, LengthDelimitedCodec>;
 
@@ -324,7 +324,7 @@ mod tests {
         let (one, other) = (rig.call("one", 5000), rig.call("other", 5000));
         let calls = [next(&mut broker).await, next(&mut broker).await];
         for (call, payload) in calls.iter().rev() {
-            assert!(call.millis < 5000 && call.capability == LOOKUP);
+            assert!(call.millis < 5000 && call.request == LOOKUP);
             reply(&mut broker, call.number, BrokerOutcome::Done, payload).await;
         }
         assert_eq!(one.await.expect("ends").expect("a reply"), "one");

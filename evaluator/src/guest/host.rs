@@ -9,7 +9,7 @@ use wasmtime::Caller;
 
 use super::failed_calls::FailedCalls;
 use super::linear_memory::{OutOfBounds, parts, slice};
-use super::{CallError, Context, Host};
+use super::{CallError, Context, Host, NO_BROKER};
 use crate::capability::certificate;
 use crate::capability::link::{BrokerAnswer, Caller as BrokerCaller, LinkFailure};
 
@@ -102,11 +102,11 @@ async fn provide(
         return certificate::is_trusted(payload).map(Provided::Here).map_err(|text| LinkFailure::failed(&text));
     }
     let Some(broker) = &host.broker else {
-        return Err(LinkFailure::failed("this evaluator has no connection to a loader; start it with --broker-socket"));
+        return Err(LinkFailure::failed(NO_BROKER));
     };
     let caller =
         BrokerCaller { policy: &host.policy, generation: host.generation, member: host.member.as_deref(), deadline };
-    broker.call(&caller, capability, payload).await.map(Provided::Broker)
+    broker.call(&caller, capability.into(), payload).await.map(Provided::Broker)
 }
 
 impl<'a> Call<'a> {

@@ -16,6 +16,7 @@
 //! | a log event while it is decoded | 16 KiB | logged as it is, cut |
 //! | one poll | 1,024 subscriptions | refused |
 //! | arguments and result of a builtin, Rego | 2 MiB of JSON; taken from the instance's memory budget | error |
+//! | objects of the cluster, Rego | 8 MiB of JSON; taken from the same | error |
 //!
 //! A host call does a bounded amount of work, or waits without a thread and no longer than the deadline. Then it returns to the guest, where
 //! the deadline is checked: a guest that calls its host for ever ends with its deadline, like one that loops.
@@ -55,6 +56,9 @@ use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
 /// Largest reply of a guest, in bytes.
 pub(crate) const MAX_REPLY: usize = 8 << 20;
 
+/// What is wrong with an evaluator that no loader can reach.
+pub(crate) const NO_BROKER: &str = "this evaluator has no connection to a loader; start it with --broker-socket";
+
 /// The number of ticks until a guest yields for the first time. The first tick may come at once, so two is the least number that leaves a
 /// short call alone for one whole tick.
 const FIRST_YIELD: u64 = 2;
@@ -75,6 +79,8 @@ pub(crate) struct Host {
     pub(crate) member: Option<String>,
     /// The way to what this program cannot do itself; none without a broker.
     pub(crate) broker: Option<Arc<BrokerLink>>,
+    /// Whether objects of the cluster belong to its data, as its rules are in Rego and cannot ask for them.
+    pub(crate) needs_objects: bool,
 }
 
 /// What a guest replied.
@@ -104,6 +110,7 @@ impl Host {
             generation,
             member: self.member.clone(),
             broker: self.broker.clone(),
+            needs_objects: self.needs_objects,
         }
     }
 

@@ -14,7 +14,7 @@ use portcullis_expression::{Expression, ExpressionError};
 use crate::capability::BrokerLink;
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded, LoadedGroup, LoadedModule};
-use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, Operation, Parts};
+use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, NO_BROKER, Operation, Parts};
 use crate::lanes::{LaneError, Lanes};
 use crate::metrics::PolicyMetrics;
 use crate::review::json;
@@ -41,6 +41,9 @@ pub(crate) enum LoadError {
     /// Its module asks for what this host does not have.
     #[error("{0}")]
     Unsupported(String),
+    /// It judges by objects of the cluster, and nothing provides them.
+    #[error("the policy reads objects of the cluster (contextAwareResources), and {NO_BROKER}")]
+    NoObjects,
     /// It does not start.
     #[error("{0}")]
     Start(String),
@@ -92,6 +95,7 @@ impl LoadError {
             Self::Artifact(error) => error.reason(),
             Self::Link(error) => error.reason(),
             Self::Unsupported(_) => Reason::ModuleUnsupported,
+            Self::NoObjects => Reason::CapabilityUnavailable,
             Self::Start(_) => Reason::InstantiationFailed,
             Self::NoMemory(_) => Reason::MemoryUnavailable,
             Self::StartTimedOut(_) => Reason::StartTimedOut,
@@ -169,7 +173,11 @@ impl Loading {
         let candidate = named.module;
         let settings = candidate.settings.get();
         check_size(settings)?;
-        check_context(candidate)?;
+        // It would fail at each request.
+        let needs_objects = candidate.execution_mode.is_rego() && !candidate.context_aware_resources.is_empty();
+        if needs_objects && self.broker.is_none() {
+            return Err(LoadError::NoObjects);
+        }
         let who = Claimant::new(id);
         let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
@@ -182,6 +190,7 @@ impl Loading {
             generation,
             member: named.member.map(str::to_owned),
             broker: self.broker.clone(),
+            needs_objects,
         });
         self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
         Ok(LoadedModule::new(candidate, timeout, guest, host, module))
@@ -216,16 +225,6 @@ impl Loading {
 fn own_times(group: &CandidateGroup) -> Duration {
     let seconds = group.members.values().filter_map(|member| member.timeout_eval_seconds).map(u64::from);
     Duration::from_secs(seconds.sum())
-}
-
-/// A Rego rule over objects that are not there is undefined, and a denial that depends on it never comes.
-fn check_context(candidate: &CandidateModule) -> Result<(), LoadError> {
-    if candidate.execution_mode.is_rego() && !candidate.context_aware_resources.is_empty() {
-        let text = "this release does not give objects of the cluster to Rego policies yet: remove contextAwareResources if the \
-                    policy works without them";
-        return Err(LoadError::Unsupported(text.to_owned()));
-    }
-    Ok(())
 }
 
 fn check_size(settings: &str) -> Result<(), LoadError> {

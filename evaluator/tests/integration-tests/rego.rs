@@ -142,12 +142,13 @@ async fn a_result_of_another_mode_rejects() {
 }
 
 #[tokio::test]
-async fn a_policy_that_needs_objects_of_the_cluster_does_not_serve_without_them() {
+async fn a_policy_that_needs_objects_of_the_cluster_does_not_serve_where_nothing_provides_them() {
     let mut policy = policy("host-paths", ExecutionMode::Opa);
     let pods = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
     policy.last().context_aware_resources.push(pods);
     let (reason, text) = Rig::start().refusal(policy).await;
-    assert!(reason == Reason::ModuleUnsupported && text.contains("contextAwareResources"), "{text}");
+    assert_eq!(reason, Reason::CapabilityUnavailable);
+    assert!(text.contains("contextAwareResources") && text.contains("start it with --broker-socket"), "{text}");
 }
 
 #[tokio::test]

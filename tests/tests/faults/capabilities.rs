@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually,
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually, rego,
 };
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -257,5 +257,33 @@ fn fault_b04_a_policy_that_fails_when_its_capability_does() {
         Reason::CapabilityUnavailable
     );
     assert!(pod.metric(&series) > 0.0, "{}", pod.metrics(Program::Evaluator));
+    canary.finish(&pod);
+}
+
+#[test]
+fn fault_b07_rules_in_rego_without_a_cluster_do_not_judge() {
+    let folder = Folder::with_canary();
+    let kinds = json!([{"apiVersion": "v1", "kind": "LimitRange"}, {"apiVersion": "v1", "kind": "Namespace"}]);
+    folder.put(&Policy::cluster("rego").bytes(rego("unique-names")).spec("contextAwareResources", kinds));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/rego", 1);
+    let verdict = ask(&pod, "cluster/rego");
+    assert!(!verdict.allowed && verdict.code == 500, "{verdict:?}");
+    assert!(
+        verdict.message.contains("the objects that the policy reads are missing")
+            && verdict.message.contains("kube::Client was not initialized properly"),
+        "{verdict:?}"
+    );
+    let series = format!(
+        r#"portcullis_policy_evaluation_errors_total{{policy="cluster/rego",reason="{}"}}"#,
+        Reason::CapabilityUnavailable
+    );
+    assert!(pod.metric(&series) > 0.0, "{}", pod.metrics(Program::Evaluator));
+    // A loader that does not come back is no reason to judge without objects either.
+    pod.loader().kill();
+    let verdict = ask(&pod, "cluster/rego");
+    assert!(!verdict.allowed && verdict.message.contains("the loader of this pod does not answer"), "{verdict:?}");
+    pod.loader().start_again();
     canary.finish(&pod);
 }

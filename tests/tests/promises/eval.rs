@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portcullis_tests::{Folder, Policy, Review, SmallVolume, StopOnDrop, guest_with, heavy};
+use portcullis_tests::{Folder, Policy, Review, SmallVolume, StopOnDrop, guest_with, heavy, rego};
 use serde_json::{Value, json};
 
 use crate::tool::{command, examples, run, written};
@@ -408,4 +408,38 @@ fn promise_eval_records_what_it_can_replay() {
     fs::write(&session, edited).expect("writes");
     let (code, replayed) = ask("--replay-host-capabilities-interactions");
     assert!(code == Some(1) && replayed.contains("192.0.2.1"), "{replayed}");
+}
+
+#[test]
+fn promise_eval_gives_rules_in_rego_the_objects_of_a_recording() {
+    let folder = Folder::empty();
+    let request = examples().join("requests/pod-ok.json").display().to_string();
+    let session = folder.path("session.yml").display().to_string();
+    let ask = |module: &str, form: &str, objects: &Value| {
+        let kinds = json!([{"apiVersion": "v1", "kind": "LimitRange"}, {"apiVersion": "v1", "kind": "Namespace"}]);
+        let call = json!({
+            "type": "Exchange",
+            "request": format!("!ContextObjects\nform: {form}\nkinds: {kinds}\n"),
+            "response": {"type": "Success", "payload": objects.to_string()},
+        });
+        folder.write("session.yml", json!([call]).to_string());
+        folder.write("policy.wasm", rego(module));
+        let module = folder.path("policy.wasm").display().to_string();
+        eval(&module, &request, &["--allow-context-aware", "--replay-host-capabilities-interactions", &session])
+    };
+    let namespaces = json!({"default": {"metadata": {"name": "default"}}});
+    let objects = json!({"limitranges": {"other": {"a": {}}}, "namespaces": namespaces});
+    let (code, text) = ask("limits-required", "opa", &objects);
+    assert!(code == Some(1) && text.contains("namespace default has no LimitRange"), "{text}");
+    let objects = json!({"limitranges": {"default": {"a": {}}}, "namespaces": namespaces});
+    assert_eq!(ask("limits-required", "opa", &objects).0, Some(0));
+    let range = |namespace: &str| json!({namespace: {"v1": {"LimitRange": {"shop": {}}}}});
+    let inventory = |namespace: &str| json!({"cluster": {"v1": {"Namespace": {}}}, "namespace": range(namespace)});
+    let (code, text) = ask("unique-names", "gatekeeper", &inventory("other"));
+    assert!(code == Some(1) && text.contains("LimitRange other/shop has this name"), "{text}");
+    assert_eq!(ask("unique-names", "gatekeeper", &inventory("default")).0, Some(0));
+    // A call of another policy is no answer, and without objects nothing is judged.
+    let (code, text) = ask("unique-names", "opa", &inventory("default"));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("the next recorded call is !ContextObjects form: opa"), "{text}");
 }

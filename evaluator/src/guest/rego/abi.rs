@@ -71,13 +71,18 @@ where
     function.call_async(context, parameters).await.map_err(|error| CallError::of(&error))
 }
 
-/// Puts a JSON text into the guest's memory as a value, and gives its address.
-pub(super) async fn push(store: &mut impl AsContextMut<Data = Context>, text: &[u8]) -> Result<i32, CallError> {
-    let length = i32::try_from(text.len()).map_err(|_| CallError::Limit("a value is above 2 GiB".to_owned()))?;
+/// Puts a JSON text into the guest's memory as a value, and gives its address. The text is what its parts are, one after the other.
+pub(super) async fn push(store: &mut impl AsContextMut<Data = Context>, parts: &[&[u8]]) -> Result<i32, CallError> {
+    let length = parts.iter().map(|part| part.len()).sum::<usize>();
+    let length = i32::try_from(length).map_err(|_| CallError::Limit("a value is above 2 GiB".to_owned()))?;
     let address = call(store, "opa_malloc", length).await?;
     let memory = memory(store)?;
-    let written = memory.write(store.as_context_mut(), index(address), text);
-    written.map_err(|_| CallError::Trap("opa_malloc: an address leads out of the guest's memory".to_owned()))?;
+    let mut at = index(address);
+    for part in parts {
+        let written = memory.write(store.as_context_mut(), at, part);
+        written.map_err(|_| CallError::Trap("opa_malloc: an address leads out of the guest's memory".to_owned()))?;
+        at += part.len();
+    }
     match call(store, "opa_json_parse", (address, length)).await? {
         0 => Err(CallError::Guest("the module's JSON parser refuses a value".to_owned())),
         value => Ok(value),
@@ -176,7 +181,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     if let Some(line) = (builtin.log_line)(&text) {
         caller.data().host.log.console(line.as_bytes());
     }
-    push(caller, &text).await
+    push(caller, &[&text]).await
 }
 
 /// Defines the imports of module `env`, but for the memory.

@@ -3,20 +3,25 @@
 //! A fresh instance a call, as with every guest: the host makes the memory, the data and the input go into it as JSON, entrypoint 0 is
 //! evaluated, and the result comes back as JSON. Settings are small, so they are parsed again in each instance and not kept in an image of the
 //! memory.
+//!
+//! Rules cannot ask for objects of the cluster, so the host asks the broker for all that the policy may read, before there is an instance. An
+//! evaluation without them fails: rules over objects that are not there would fall silent.
 
 mod abi;
+mod data;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use portcullis_contract::{ExecutionMode, clean};
+use portcullis_contract::{BrokerRequest, ExecutionMode, clean};
 use wasmtime::{Instance, Linker, Memory, MemoryType, Module, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
-use super::{CallError, Context, Host, Operation, Parts, store};
+use super::{CallError, Context, Host, NO_BROKER, Operation, Parts, store};
+use crate::capability::link::{BrokerAnswer, Caller, LinkFailure};
 use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
@@ -53,14 +58,20 @@ impl RegoGuest {
         deadline: Instant,
         account: InstanceMemory,
     ) -> Result<Vec<u8>, CallError> {
+        let objects = match operation {
+            Operation::Validate if host.needs_objects => Some(objects(host, deadline).await?),
+            _ => None,
+        };
         let mut store = store(self.module.engine(), Context::new(host, self.limits, deadline, account));
         self.start(&mut store).await?;
         match (operation, payload.documents()) {
-            (Operation::Validate, Some((request, settings))) => self.evaluate(&mut store, &request, &settings).await,
+            (Operation::Validate, Some((request, settings))) => {
+                self.evaluate(&mut store, &request, &settings, objects).await
+            }
             (Operation::Validate, None) => Err(CallError::Host("a request has no settings".to_owned())),
             // The language has no way to judge settings. That they can be read, and the module be served, is all there is to know.
             (Operation::ValidateSettings, _) => {
-                abi::push(&mut store, &payload.concat()).await?;
+                abi::push(&mut store, &[&payload.concat()]).await?;
                 Ok(br#"{"valid":true}"#.to_vec())
             }
         }
@@ -99,18 +110,40 @@ impl RegoGuest {
         store: &mut Store<Context>,
         request: &Bytes,
         settings: &Bytes,
+        objects: Option<BrokerAnswer>,
     ) -> Result<Vec<u8>, CallError> {
-        let (input, data): (Vec<u8>, &[u8]) = match self.mode {
-            ExecutionMode::Gatekeeper => {
-                ([b"{\"parameters\":", &**settings, b",\"review\":", &**request, b"}"].concat(), b"{}")
-            }
-            _ => ([b"{\"request\":", &**request, b"}"].concat(), settings),
+        let length = objects.as_ref().map_or(0, |objects| objects.bytes.len());
+        store.data_mut().growth.reserve(u64::try_from(length).unwrap_or(u64::MAX)).await?;
+        let json = objects.as_ref().map(|objects| &*objects.bytes);
+        let is_gatekeeper = self.mode == ExecutionMode::Gatekeeper;
+        let before = if is_gatekeeper { data::for_gatekeeper(json) } else { data::for_opa(settings, json)? };
+        let end: &[u8] = if json.is_some() { b"}" } else { b"" };
+        let data = abi::push(store, &[&before, json.unwrap_or_default(), end]).await?;
+        // The guest has them, and so need not the host.
+        drop(objects);
+        let input: &[&[u8]] = match is_gatekeeper {
+            true => &[b"{\"parameters\":", settings, b",\"review\":", request, b"}"],
+            false => &[b"{\"request\":", request, b"}"],
         };
-        let data = abi::push(store, data).await?;
-        let input = abi::push(store, &input).await?;
+        let input = abi::push(store, input).await?;
         let result = abi::evaluate(store, ENTRYPOINT, input, data).await?;
         if result.is_empty() { Err(CallError::NoReply(NO_RESULT.to_owned())) } else { Ok(result) }
     }
+}
+
+/// The objects that the policy may read, as the broker has them.
+async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallError> {
+    let caller = Caller { policy: &host.policy, generation: host.generation, deadline };
+    let answer = match &host.broker {
+        Some(broker) => broker.call(&caller, BrokerRequest::ContextObjects, b"").await,
+        None => Err(LinkFailure::failed(NO_BROKER)),
+    };
+    answer.map_err(|failure| match failure {
+        LinkFailure::Denied(text) => CallError::Denied(text),
+        LinkFailure::Failed(text) => {
+            CallError::Unprovided(format!("the objects that the policy reads are missing: {text}"))
+        }
+    })
 }
 
 /// The memory that the module wants, with room for what the ABI says.

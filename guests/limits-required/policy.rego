@@ -1,0 +1,27 @@
+# Denies objects in namespaces that have no LimitRange, but for namespaces with the label of the settings. For execution mode `opa` with
+# objects of the cluster: they are `data.kubernetes`, by plural, and by namespace where they have one.
+package kubewarden.limits_required
+
+main := {"response": response}
+
+response := {"uid": input.request.uid, "allowed": true} if count(denied) == 0
+
+response := {
+	"uid": input.request.uid,
+	"allowed": false,
+	"status": {"message": concat("; ", sort(denied))},
+} if count(denied) > 0
+
+denied contains sprintf("namespace %s has no LimitRange", [namespace]) if {
+	namespace := input.request.namespace
+	count(object.get(data.kubernetes.limitranges, namespace, {})) == 0
+	not is_exempt(namespace)
+}
+
+# A namespace that the API server has and this policy does not know would be a fault of its host.
+denied contains sprintf("namespace %s is not known", [namespace]) if {
+	namespace := input.request.namespace
+	not data.kubernetes.namespaces[namespace]
+}
+
+is_exempt(namespace) if data.kubernetes.namespaces[namespace].metadata.labels[data.exemptLabel]

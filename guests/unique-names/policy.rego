@@ -1,0 +1,17 @@
+# Denies an object whose name a LimitRange of another namespace has, or a namespace. For execution mode `gatekeeper` with objects of the
+# cluster: they are `data.inventory`.
+package unique_names
+
+name := input.review.object.metadata.name
+
+violation contains {"msg": msg} if {
+	some namespace, versions in data.inventory.namespace
+	namespace != input.review.namespace
+	versions.v1.LimitRange[name]
+	msg := sprintf("LimitRange %s/%s has this name", [namespace, name])
+}
+
+violation contains {"msg": msg} if {
+	data.inventory.cluster.v1.Namespace[name]
+	msg := sprintf("Namespace %s has this name", [name])
+}
