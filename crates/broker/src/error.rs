@@ -1,6 +1,8 @@
 //! Why a capability was not provided.
 
-use portcullis_contract::{BROKER_MAX_ERROR, BrokerOutcome, ContextAwareResource, clean, not_granted};
+use portcullis_contract::{
+    BROKER_MAX_ERROR, BrokerOutcome, CALLBACK_FAILURE, ContextAwareResource, clean, not_granted,
+};
 
 /// Why a capability was not provided. The texts are for guests; those of upstream are kept where it has some.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +26,7 @@ pub enum ProvideError {
     #[error("Policy has not been granted access to namespaces other than its own. The violation has been reported.")]
     OtherNamespace,
     /// Anything else.
-    #[error("Callback evaluation failure: {0}")]
+    #[error("{CALLBACK_FAILURE}{0}")]
     Failed(String),
 }
 

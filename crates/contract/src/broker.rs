@@ -23,6 +23,9 @@ pub const BROKER_MAX_FRAME: usize =
 /// Longest error text in a reply, in bytes.
 pub const BROKER_MAX_ERROR: usize = 900;
 
+/// What the error text of a failed call begins with, as upstream has it.
+pub const CALLBACK_FAILURE: &str = "Callback evaluation failure: ";
+
 /// What the broker is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BrokerRequest {

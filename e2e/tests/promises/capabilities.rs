@@ -270,7 +270,7 @@ fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
         wait_for_verdict(&installation, namespace, "a", Some(text));
     }
     let (code, message) = try_config_map(&installation, &cases[2].0, "a");
-    assert!(code == 500 && message.contains("the limit is 8388608 (v1/PodTemplate 9"), "{code} {message}");
+    assert!(code == 503 && message.contains("the limit is 8388608 (v1/PodTemplate 9"), "{code} {message}");
     // Fewer objects are right at once.
     installation.api().delete(&format!("{templates}/large-0"), None).unwrap();
     installation.api().delete(&format!("{templates}/large-1"), None).unwrap();
@@ -285,11 +285,17 @@ fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
     installation.add_replica_with(setup).wait_ready();
     let shop = installation.make_namespace("shop");
-    installation.apply_ready(&[judges(&installation, &shop, "rego-away", "limits-required", &["LimitRange", "Namespace"])]);
+    installation.apply_ready(&[judges(
+        &installation,
+        &shop,
+        "rego-away",
+        "limits-required",
+        &["LimitRange", "Namespace"],
+    )]);
     let no_range = format!("namespace {shop} has no LimitRange");
     // Before the first list nothing is known, and so nothing judged.
     proxy.close();
-    wait_for_verdict(&installation, &shop, "a", Some("the objects that the policy reads are missing"));
+    wait_for_verdict(&installation, &shop, "a", Some("objects of the cluster are missing"));
     proxy.open();
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
     // What is known counts while it is away again.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerOutcome, BrokerReply, BrokerRequest, PolicyId, clean,
-    decode_frame, encode_frame,
+    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE,
+    PolicyId, clean, decode_frame, encode_frame,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -64,7 +64,7 @@ pub(crate) enum LinkFailure {
 impl LinkFailure {
     /// A failure with this cause.
     pub(crate) fn failed(cause: &str) -> Self {
-        Self::Failed(format!("Callback evaluation failure: {}", clean(cause, BROKER_MAX_ERROR)))
+        Self::Failed(format!("{CALLBACK_FAILURE}{}", clean(cause, BROKER_MAX_ERROR)))
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually, rego,
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually,
+    rego,
 };
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -269,9 +270,9 @@ fn fault_b07_rules_in_rego_without_a_cluster_do_not_judge() {
     let canary = Canary::on(&pod);
     pod.wait_current("cluster/rego", 1);
     let verdict = ask(&pod, "cluster/rego");
-    assert!(!verdict.allowed && verdict.code == 500, "{verdict:?}");
+    assert!(!verdict.allowed && verdict.code == 503, "{verdict:?}");
     assert!(
-        verdict.message.contains("the objects that the policy reads are missing")
+        verdict.message.contains("objects of the cluster are missing")
             && verdict.message.contains("kube::Client was not initialized properly"),
         "{verdict:?}"
     );

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use portcullis_contract::{BrokerRequest, ExecutionMode, clean};
+use portcullis_contract::{BrokerRequest, CALLBACK_FAILURE, ExecutionMode, clean};
 use wasmtime::{Instance, Linker, Memory, MemoryType, Module, Store};
 
 use super::builtins::{self, Builtin};
@@ -141,7 +141,9 @@ async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallErr
     answer.map_err(|failure| match failure {
         LinkFailure::Denied(text) => CallError::Denied(text),
         LinkFailure::Failed(text) => {
-            CallError::Unprovided(format!("the objects that the policy reads are missing: {text}"))
+            // The rules called nothing.
+            let cause = text.strip_prefix(CALLBACK_FAILURE).unwrap_or(&text);
+            CallError::Unprovided(format!("objects of the cluster are missing: {cause}"))
         }
     })
 }
