@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::cache::{Answer, Answers};
 use crate::dns::Names;
-use crate::kubernetes::{Cluster, Read};
+use crate::kubernetes::{Cluster, Form, Read};
 use crate::oci::Images;
 use crate::record::{Grants, Record};
 use crate::share::Shares;
@@ -94,8 +94,8 @@ impl Admission {
 
     /// The objects that rules in Rego judge by. They need no grant of a capability, as the rules cannot call one.
     async fn objects(&self, call: &BrokerCall, grants: &Grants) -> Answer {
-        let form =
-            grants.form.ok_or_else(|| ProvideError::failed("this policy is not in Rego and lists objects itself"))?;
+        let form = Form::of(grants.mode)
+            .ok_or_else(|| ProvideError::failed("this policy is not in Rego and lists objects itself"))?;
         let kinds = grants.kinds(&call.policy)?;
         // For recordings only.
         let payload = json!({"form": form, "kinds": kinds}).to_string();

@@ -4,18 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use portcullis_contract::{Candidate, Capability, ContextAwareResource, Manifest, NamedModule, PolicyId, is_granted};
+use portcullis_contract::{
+    Candidate, Capability, ContextAwareResource, ExecutionMode, Manifest, NamedModule, PolicyId, is_granted,
+};
 
 use crate::ProvideError;
-use crate::kubernetes::Form;
 
 /// The grants of one generation, or of one member of a policy group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grants {
     capabilities: Vec<String>,
     kinds: Vec<ContextAwareResource>,
-    /// How its rules get the objects of these kinds with their data; none where it calls for them.
-    pub(crate) form: Option<Form>,
+    /// How the module is called.
+    pub(crate) mode: ExecutionMode,
 }
 
 type Published = HashMap<PolicyId, HashMap<(i64, Option<String>), Arc<Grants>>>;
@@ -33,7 +34,7 @@ impl Record {
             let grants = Grants {
                 capabilities: named.module.host_capabilities.clone(),
                 kinds: named.module.context_aware_resources.clone(),
-                form: Form::of(named.module.execution_mode),
+                mode: named.module.execution_mode,
             };
             ((generation, named.member.map(str::to_owned)), Arc::new(grants))
         };

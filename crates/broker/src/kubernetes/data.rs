@@ -8,7 +8,7 @@ use portcullis_contract::{BROKER_MAX_REPLY, ContextAwareResource, ExecutionMode}
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::watches::Key;
+use super::objects::Key;
 use crate::ProvideError;
 
 /// What helps against too many objects. Rules in Rego have neither selectors nor field masks.

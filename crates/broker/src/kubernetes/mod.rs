@@ -3,6 +3,7 @@
 mod cluster;
 mod data;
 mod mask;
+mod objects;
 mod read;
 mod watches;
 

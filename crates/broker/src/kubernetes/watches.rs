@@ -3,7 +3,7 @@
 //! A watch begins with the first list and serves all policies that ask the same. A list waits until the watch has all objects: no guest
 //! sees a part of them. A watch that nobody has asked for a while, or that no policy may read any longer, ends.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,13 @@ use kube::Api;
 use kube::api::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher::{self, Event};
-use portcullis_contract::{BROKER_MAX_REPLY, ContextAwareResource, PolicyId};
+use portcullis_contract::{ContextAwareResource, PolicyId};
 use portcullis_kubernetes::Failures;
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::mask;
+use super::objects::{Key, Objects, SELECT_LESS};
 use super::read::ListQuery;
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, Record};
@@ -37,16 +36,10 @@ const ALL: u64 = 192 << 20;
 const MOST: usize = 256;
 /// Most collections that one policy began.
 const MOST_OF_ONE: usize = 32;
-/// What an object takes beside its JSON, in bytes.
-const OVERHEAD: u64 = 256;
 /// How long a watch goes on without a question.
 const UNUSED: Duration = Duration::from_secs(600);
 /// The same for one that failed before it was complete.
 const FAILED: Duration = Duration::from_secs(5);
-/// What helps against collections that are too large.
-const SELECT_LESS: &str = "select fewer objects by labels, or fewer fields by field_masks";
-/// Counts the changes of all collections, so that each state of one has a number of its own.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// How long it stands that a collection is too large: finding out costs as much as a list.
 const REFUSED: Duration = Duration::from_secs(60);
 
@@ -85,24 +78,6 @@ enum State {
     Complete,
     /// It is too large, or there is no room.
     Refused(String),
-}
-
-/// Namespace and name of an object; the namespace is empty where it has none.
-pub(super) type Key = (String, String);
-
-/// The objects of a collection, as JSON.
-#[derive(Default)]
-struct Objects {
-    current: BTreeMap<Key, Arc<RawValue>>,
-    /// Those of a list that is not complete.
-    next: Option<BTreeMap<Key, Arc<RawValue>>>,
-    /// Whether `current` are all: not before the first list, nor after the end.
-    is_complete: bool,
-    /// The number of the last change.
-    version: u64,
-    bytes: u64,
-    /// The last reply, until an object changes.
-    rendered: Option<Bytes>,
 }
 
 impl Watches {
@@ -202,16 +177,6 @@ impl Drop for Watches {
 
 pub(super) fn failed_to_list(kind: &ContextAwareResource, why: &str) -> ProvideError {
     ProvideError::failed(format!("failed to list {}/{}: {why}", kind.api_version, kind.kind))
-}
-
-/// A list as guests read it.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct List<'a> {
-    api_version: &'a str,
-    kind: String,
-    metadata: BTreeMap<(), ()>,
-    items: Vec<&'a RawValue>,
 }
 
 /// Keeps a collection as the API server has it.
@@ -315,23 +280,7 @@ impl Watched {
 
     /// The list that guests get, or why there is none.
     fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, String> {
-        let mut objects = self.objects();
-        let length = objects.length()?;
-        if let Some(rendered) = &objects.rendered {
-            return Ok(rendered.clone());
-        }
-        if length > BROKER_MAX_REPLY {
-            return Err(format!("the list has {length} bytes, the limit is {BROKER_MAX_REPLY}; {SELECT_LESS}"));
-        }
-        let list = List {
-            api_version: &kind.api_version,
-            kind: format!("{}List", kind.kind),
-            metadata: BTreeMap::new(),
-            items: objects.current.values().map(|json| &**json).collect(),
-        };
-        let reply = serde_json::to_vec(&list).map(Bytes::from).map_err(|error| error.to_string())?;
-        objects.rendered = Some(reply.clone());
-        Ok(reply)
+        self.objects().render(kind)
     }
 
     /// A number that changes with the objects, and how many bytes they have together as JSON.
@@ -339,7 +288,7 @@ impl Watched {
     /// # Errors
     /// When the watch has ended.
     pub(super) fn version(&self) -> Result<(u64, usize), String> {
-        let objects = self.objects();
+        let mut objects = self.objects();
         Ok((objects.version, objects.length()?))
     }
 
@@ -348,89 +297,10 @@ impl Watched {
     /// # Errors
     /// When the watch has ended.
     pub(super) fn snapshot(&self) -> Result<Vec<(Key, Arc<RawValue>)>, String> {
-        let objects = self.objects();
+        let mut objects = self.objects();
         objects.length()?;
         Ok(objects.current.iter().map(|(key, json)| (key.clone(), Arc::clone(json))).collect())
     }
-}
-
-impl Objects {
-    /// The bytes of all objects as JSON.
-    ///
-    /// # Errors
-    /// When these are not all objects.
-    fn length(&self) -> Result<usize, String> {
-        match self.is_complete {
-            true => Ok(self.current.values().map(|json| json.get().len() + 1).sum()),
-            false => Err("its watch has ended".to_owned()),
-        }
-    }
-
-    /// Takes an event. Whether the collection is complete now.
-    fn take(&mut self, event: Event<DynamicObject>, resource: &ApiResource, masks: &[String]) -> Result<bool, String> {
-        match event {
-            // What is known stays known until the new list is complete; both count.
-            Event::Init => {
-                let dropped = self.next.replace(BTreeMap::new());
-                self.bytes -= dropped.iter().flatten().map(size).sum::<u64>();
-                return Ok(false);
-            }
-            Event::InitApply(object) => {
-                let (key, json) = kept(object, resource, masks)?;
-                self.bytes += size((&key, &json));
-                self.next.get_or_insert_default().insert(key, json);
-                return Ok(false);
-            }
-            Event::InitDone => {
-                let before = std::mem::replace(&mut self.current, self.next.take().unwrap_or_default());
-                self.bytes -= before.iter().map(size).sum::<u64>();
-                self.is_complete = true;
-            }
-            Event::Apply(object) => {
-                let (key, json) = kept(object, resource, masks)?;
-                self.bytes += size((&key, &json));
-                if let Some(before) = self.current.insert(key.clone(), json) {
-                    self.bytes -= size((&key, &before));
-                }
-            }
-            Event::Delete(object) => {
-                let key = key(&object);
-                if let Some(before) = self.current.remove(&key) {
-                    self.bytes -= size((&key, &before));
-                }
-            }
-        }
-        self.rendered = None;
-        self.version = CHANGES.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
-    }
-
-    /// Forgets everything; gives how many bytes that were.
-    fn clear(&mut self) -> u64 {
-        std::mem::take(self).bytes
-    }
-}
-
-fn size((key, json): (&Key, &Arc<RawValue>)) -> u64 {
-    u64::try_from(key.0.len() + key.1.len() + json.get().len()).unwrap_or(u64::MAX) + OVERHEAD
-}
-
-fn key(object: &DynamicObject) -> Key {
-    let metadata = &object.metadata;
-    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
-}
-
-/// An object as it is kept. Objects of a list do not say what they are, so that is added.
-fn kept(mut object: DynamicObject, resource: &ApiResource, masks: &[String]) -> Result<(Key, Arc<RawValue>), String> {
-    let key = key(&object);
-    object.types.get_or_insert_with(|| kube::core::TypeMeta {
-        api_version: resource.api_version.clone(),
-        kind: resource.kind.clone(),
-    });
-    let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
-    mask::trim(&mut value);
-    mask::keep(&mut value, masks);
-    Ok((key, to_raw_value(&value).map_err(|error| error.to_string())?.into()))
 }
 
 #[cfg(test)]
@@ -438,6 +308,7 @@ mod tests {
     use kube::core::GroupVersionKind;
     use serde_json::{Value, json};
 
+    use super::super::objects::size;
     use super::*;
 
     fn resource() -> ApiResource {

@@ -133,7 +133,7 @@ impl RegoGuest {
 
 /// The objects that the policy may read, as the broker has them.
 async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallError> {
-    let caller = Caller { policy: &host.policy, generation: host.generation, deadline };
+    let caller = Caller { policy: &host.policy, generation: host.generation, member: host.member.as_deref(), deadline };
     let answer = match &host.broker {
         Some(broker) => broker.call(&caller, BrokerRequest::ContextObjects, b"").await,
         None => Err(LinkFailure::failed(NO_BROKER)),

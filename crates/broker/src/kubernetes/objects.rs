@@ -1,0 +1,157 @@
+//! The objects of a collection, as they are kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use kube::api::DynamicObject;
+use kube::discovery::ApiResource;
+use kube::runtime::watcher::Event;
+use portcullis_contract::{BROKER_MAX_REPLY, ContextAwareResource};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::mask;
+
+/// What helps against collections that are too large.
+pub(super) const SELECT_LESS: &str = "select fewer objects by labels, or fewer fields by field_masks";
+/// What an object takes beside its JSON, in bytes.
+const OVERHEAD: u64 = 256;
+/// Counts the changes of all collections, so that each state of one has a number of its own.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// Namespace and name of an object; the namespace is empty where it has none.
+pub(super) type Key = (String, String);
+
+/// The objects of a collection, as JSON.
+#[derive(Default)]
+pub(super) struct Objects {
+    pub(super) current: BTreeMap<Key, Arc<RawValue>>,
+    /// Those of a list that is not complete.
+    next: Option<BTreeMap<Key, Arc<RawValue>>>,
+    /// Whether `current` are all: not before the first list, nor after the end.
+    is_complete: bool,
+    /// The number of the last change.
+    pub(super) version: u64,
+    pub(super) bytes: u64,
+    /// The length of all objects, once it was asked for, until one changes.
+    length: Option<usize>,
+    /// The same for the last reply.
+    rendered: Option<Bytes>,
+}
+
+/// A list as guests read it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'a> {
+    api_version: &'a str,
+    kind: String,
+    metadata: BTreeMap<(), ()>,
+    items: Vec<&'a RawValue>,
+}
+
+impl Objects {
+    /// The list that guests get, or why there is none.
+    pub(super) fn render(&mut self, kind: &ContextAwareResource) -> Result<Bytes, String> {
+        let length = self.length()?;
+        if let Some(rendered) = &self.rendered {
+            return Ok(rendered.clone());
+        }
+        if length > BROKER_MAX_REPLY {
+            return Err(format!("the list has {length} bytes, the limit is {BROKER_MAX_REPLY}; {SELECT_LESS}"));
+        }
+        let list = List {
+            api_version: &kind.api_version,
+            kind: format!("{}List", kind.kind),
+            metadata: BTreeMap::new(),
+            items: self.current.values().map(|json| &**json).collect(),
+        };
+        let reply = serde_json::to_vec(&list).map(Bytes::from).map_err(|error| error.to_string())?;
+        self.rendered = Some(reply.clone());
+        Ok(reply)
+    }
+
+    /// The bytes of all objects as JSON.
+    ///
+    /// # Errors
+    /// When these are not all objects.
+    pub(super) fn length(&mut self) -> Result<usize, String> {
+        if !self.is_complete {
+            return Err("its watch has ended".to_owned());
+        }
+        let sum = || self.current.values().map(|json| json.get().len() + 1).sum();
+        Ok(*self.length.get_or_insert_with(sum))
+    }
+
+    /// Takes an event. Whether the collection is complete now.
+    pub(super) fn take(
+        &mut self,
+        event: Event<DynamicObject>,
+        resource: &ApiResource,
+        masks: &[String],
+    ) -> Result<bool, String> {
+        match event {
+            // What is known stays known until the new list is complete; both count.
+            Event::Init => {
+                let dropped = self.next.replace(BTreeMap::new());
+                self.bytes -= dropped.iter().flatten().map(size).sum::<u64>();
+                return Ok(false);
+            }
+            Event::InitApply(object) => {
+                let (key, json) = kept(object, resource, masks)?;
+                self.bytes += size((&key, &json));
+                self.next.get_or_insert_default().insert(key, json);
+                return Ok(false);
+            }
+            Event::InitDone => {
+                let before = std::mem::replace(&mut self.current, self.next.take().unwrap_or_default());
+                self.bytes -= before.iter().map(size).sum::<u64>();
+                self.is_complete = true;
+            }
+            Event::Apply(object) => {
+                let (key, json) = kept(object, resource, masks)?;
+                self.bytes += size((&key, &json));
+                if let Some(before) = self.current.insert(key.clone(), json) {
+                    self.bytes -= size((&key, &before));
+                }
+            }
+            Event::Delete(object) => {
+                let key = key(&object);
+                if let Some(before) = self.current.remove(&key) {
+                    self.bytes -= size((&key, &before));
+                }
+            }
+        }
+        (self.length, self.rendered) = (None, None);
+        self.version = CHANGES.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Forgets everything; gives how many bytes that were.
+    pub(super) fn clear(&mut self) -> u64 {
+        std::mem::take(self).bytes
+    }
+}
+
+pub(super) fn size((key, json): (&Key, &Arc<RawValue>)) -> u64 {
+    u64::try_from(key.0.len() + key.1.len() + json.get().len()).unwrap_or(u64::MAX) + OVERHEAD
+}
+
+fn key(object: &DynamicObject) -> Key {
+    let metadata = &object.metadata;
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+/// An object as it is kept. Objects of a list do not say what they are, so that is added.
+fn kept(mut object: DynamicObject, resource: &ApiResource, masks: &[String]) -> Result<(Key, Arc<RawValue>), String> {
+    let key = key(&object);
+    object.types.get_or_insert_with(|| kube::core::TypeMeta {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    });
+    let mut value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    mask::trim(&mut value);
+    mask::keep(&mut value, masks);
+    Ok((key, to_raw_value(&value).map_err(|error| error.to_string())?.into()))
+}
