@@ -104,10 +104,8 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     notes.extend(chosen.notes(&review));
     Ok(match judged {
         Judged::Unserved(failure) => Verdict::unserved(&chosen.id, &failure, notes),
-        Judged::Answered { body, alone, has_metadata, .. } => {
-            if !has_metadata {
-                notes.push("the module has no metadata; it is taken for a waPC guest".to_owned());
-            }
+        Judged::Answered { body, alone, mismatches, .. } => {
+            notes.extend(chosen.differences(mismatches));
             Verdict::of(&chosen.id, &body, alone.as_deref(), notes)?
         }
     })

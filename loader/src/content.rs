@@ -118,6 +118,10 @@ pub(crate) struct Body {
     /// How the verdicts of the members are combined.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
+    /// The resources of the rules, each as [`crate::compile::resource`] writes it, for comparison with the module's metadata. Empty for
+    /// policies that no webhook calls, and for members of a group.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub resources: Vec<String>,
 }
 
 /// Stands for settings that were left out. Settings themselves are never `null`.
@@ -179,6 +183,7 @@ impl Body {
             context_aware_resources: Vec::new(),
             members: BTreeMap::new(),
             expression: None,
+            resources: Vec::new(),
         }
     }
 
@@ -284,6 +289,7 @@ impl Body {
             context_aware_resources: self.context_aware_resources.clone(),
             members: self.members.iter().map(|(name, member)| (name.clone(), member.without_settings())).collect(),
             expression: self.expression.clone(),
+            resources: self.resources.clone(),
         }
     }
 

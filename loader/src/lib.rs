@@ -21,6 +21,7 @@ mod health;
 mod input;
 mod jobs;
 mod metrics;
+mod mismatch;
 mod pins;
 mod plan;
 mod problem;
@@ -59,6 +60,7 @@ use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
 use crate::metrics::Metrics;
+use crate::mismatch::Provided;
 use crate::source::Sources;
 use crate::store::Volume;
 use crate::volume_error::VolumeError;
@@ -148,9 +150,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         tokio::spawn(siblings::serve(listener, keys, Arc::clone(&volume), limit, shutdown.clone()));
     }
     let record = Arc::new(Record::default());
+    let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
         let services = services(args, &settings, cluster).await?;
+        provided.broker = true;
+        provided.cluster = services.cluster.is_ok() || args.broker.replay_capabilities.is_some();
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
         tokio::spawn(portcullis_broker::run(socket, services, Arc::clone(&record), metrics, shutdown.clone()));
     }
@@ -165,6 +170,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         beat,
         shutdown: shutdown.clone(),
         record,
+        provided: Arc::new(provided),
     };
     supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&runner)));
     shutdown.begun().await;

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{JobContext, JobRunner, blocking, mistake};
+use crate::mismatch::Provided;
 use crate::plan::{self, AttemptError, Job, Now, Outcome, Plan, PlanSettings};
 use crate::progress_log::ProgressLog;
 
@@ -42,6 +43,8 @@ pub(crate) struct Outside {
     pub(crate) shutdown: Shutdown,
     /// What the broker may do for policies.
     pub(crate) record: Arc<Record>,
+    /// What the installation provides to policies.
+    pub(crate) provided: Arc<Provided>,
 }
 
 /// One run of the loop.
@@ -115,12 +118,13 @@ enum Event {
 /// Runs until the shutdown. It begins with what the volume says, so that it may be called again after a panic.
 pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     let volume = Arc::clone(&runner.volume);
-    let (settings, record) = (outside.settings, Arc::clone(&outside.record));
+    let (settings, provided) = (outside.settings, Arc::clone(&outside.provided));
+    let record = Arc::clone(&outside.record);
     let restored = blocking(move || {
         let manifest = volume.manifest();
         volume.number_from(manifest.as_ref());
         manifest.iter().for_each(|manifest| record.publish(manifest));
-        Plan::restore(settings, manifest.as_ref(), |candidate| volume.has_artifact_of(candidate), Now::get())
+        Plan::restore(settings, provided, manifest.as_ref(), |candidate| volume.artifact_of(candidate), Now::get())
     });
     let Ok(plan) = restored.await else { return };
     let (events, mut incoming) = mpsc::unbounded_channel();

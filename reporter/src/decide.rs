@@ -10,9 +10,9 @@ mod history;
 
 use self::aggregate::{Aggregate, Case};
 use crate::facts::{Facts, Replica, Webhook, to_second};
-use crate::message;
 use crate::replica::{Assessment, examine};
 use crate::resolution::{self, Resolution};
+use crate::{message, mismatch};
 
 /// Most entries of `replicas`.
 pub const MAX_REPLICAS: usize = 16;
@@ -53,7 +53,7 @@ pub fn decide(
     let of_older = |generation, digest| resolution::resolved(generation, digest, facts, replicas, previous);
     let served = served_everywhere(&aggregate, enforced.status, resolved.as_ref(), previous, of_older);
     let last_served = served.or_else(|| previous.and_then(|previous| previous.last_served.clone()));
-    let mut conditions = Vec::with_capacity(6);
+    let mut conditions = Vec::with_capacity(7);
     conditions.push(accepted(&aggregate, previous, now));
     for (r#type, finding) in [
         (ConditionType::Ready, ready(&aggregate)),
@@ -64,6 +64,7 @@ pub fn decide(
     ] {
         conditions.push(condition(r#type, finding, facts.generation, previous, now));
     }
+    conditions.push(metadata_matched(&aggregate, replicas, previous, now));
     let (entries, omitted) = entries(&assessments);
     PolicyStatus {
         observed_generation: facts.generation,
@@ -210,6 +211,25 @@ fn accepted(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Tim
     match previous.and_then(|previous| previous.condition(ConditionType::Accepted)) {
         Some(last) => last.clone(),
         None => made(finding(Truth::Unknown, "Progressing", "no replica has looked at the policy yet")),
+    }
+}
+
+/// Whether the module's metadata agrees with the policy. Like the last judgement of the spec, the last comparison stands while no
+/// replica has made another.
+fn metadata_matched(
+    aggregate: &Aggregate<'_>,
+    replicas: &[Replica<'_>],
+    previous: Option<&PolicyStatus>,
+    now: Timestamp,
+) -> Condition {
+    let r#type = ConditionType::MetadataMatched;
+    let is_current = aggregate.assessments.iter().any(|assessment| assessment.state == ReplicaState::Current);
+    let made = |finding| condition(r#type, finding, aggregate.facts.generation, previous, now);
+    match mismatch::found(aggregate.facts, replicas, is_current) {
+        Some((status, reason, message)) => made(finding(status, reason, message)),
+        None => previous.and_then(|previous| previous.condition(r#type)).cloned().unwrap_or_else(|| {
+            made(finding(Truth::Unknown, "Progressing", "no replica has compared it with the policy yet"))
+        }),
     }
 }
 

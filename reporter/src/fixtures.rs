@@ -23,6 +23,7 @@ pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
         activity: None,
         failure: None,
         last_good: None,
+        mismatches: Vec::new(),
         created: Timestamp::UNIX_EPOCH,
     }
 }

@@ -30,6 +30,7 @@ pub mod line;
 mod local;
 mod message;
 pub mod metrics;
+mod mismatch;
 pub mod output;
 mod replica;
 pub mod report;

@@ -1,7 +1,7 @@
 //! One line for each change, for output that is not a terminal. Pure.
 
 use jiff::Timestamp;
-use portcullis_api::{ConditionType, ObservedPolicy};
+use portcullis_api::{ConditionType, ObservedPolicy, Truth};
 use portcullis_contract::{PolicyId, Reason};
 
 use crate::facts::to_second;
@@ -34,6 +34,19 @@ pub fn line(change: &Change, now: Timestamp) -> Option<String> {
     Some(format!("{now} policy {id}: {word} generation {generation}{}{module}: {words}", was.unwrap_or_default()))
 }
 
+/// `2026-01-01T00:00:00Z policy cluster/a: warning: CapabilityNotGranted: …`, when the metadata of the module begins to differ from the
+/// policy, or differs otherwise than before.
+pub fn warning(change: &Change, now: Timestamp) -> Option<String> {
+    let difference = |object: &ObservedPolicy| {
+        let condition = object.status.condition(ConditionType::MetadataMatched)?;
+        let differs = condition.status != Truth::True && condition.reason != "Progressing";
+        differs.then(|| format!("{}: {}", condition.reason, condition.message))
+    };
+    let found = change.after.as_ref().and_then(difference)?;
+    let is_new = change.before.as_ref().and_then(difference).as_ref() != Some(&found);
+    is_new.then(|| format!("{} policy {}: warning: {found}", to_second(now), change.id))
+}
+
 /// The message of `Ready`; only the reason if a guest made it: it may quote the settings, and these lines often end up in a
 /// log.
 fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> String {
@@ -48,7 +61,7 @@ fn words(id: &PolicyId, object: &ObservedPolicy, degraded: Option<&str>) -> Stri
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Condition, PolicyStatus, Resolved, Truth};
+    use portcullis_api::{Condition, PolicyStatus, Resolved};
     use portcullis_contract::Digest;
 
     use super::*;
@@ -95,6 +108,36 @@ mod tests {
         );
         assert_eq!(told(Some(active.clone()), Some(active.clone())), None);
         assert_eq!(told(Some(active), None).as_deref(), Some("1970-01-01T00:00:00Z policy cluster/a: gone"));
+    }
+
+    #[test]
+    fn a_difference_of_the_metadata_is_told_once() {
+        let with = |truth, reason: &str| {
+            let mut object = object(1, "Active", "AsExpected");
+            object.status.conditions.push(Condition {
+                r#type: ConditionType::MetadataMatched,
+                status: truth,
+                reason: reason.into(),
+                message: "in words".into(),
+                observed_generation: 1,
+                last_transition_time: Timestamp::UNIX_EPOCH,
+            });
+            Some(object)
+        };
+        let told = |before, after| warning(&Change { id: id(), before, after }, Timestamp::UNIX_EPOCH);
+        let differs = || with(Truth::False, "RulesDiffer");
+        let words = "1970-01-01T00:00:00Z policy cluster/a: warning: RulesDiffer: in words";
+        assert_eq!(told(None, differs()).as_deref(), Some(words));
+        assert_eq!(told(with(Truth::False, "RawPolicy"), differs()).as_deref(), Some(words));
+        assert!(told(None, with(Truth::Unknown, "NoMetadata")).is_some());
+        for (before, after) in [
+            (differs(), differs()),
+            (differs(), with(Truth::True, "AsExpected")),
+            (None, with(Truth::Unknown, "Progressing")),
+            (differs(), None),
+        ] {
+            assert_eq!(told(before, after), None);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::failing;
 use crate::folder::StatusFolder;
 use crate::frame;
 use crate::join::{Evaluator, Pod};
-use crate::line::line;
+use crate::line::{line, warning};
 use crate::metrics::Metrics;
 use crate::output::Output;
 use crate::statuses::{Change, Statuses};
@@ -84,7 +84,7 @@ impl Local {
     fn report_changes(&mut self, changes: &[Change], now: Timestamp) {
         for change in changes {
             if !self.output.is_live() {
-                line(change, now).into_iter().for_each(|line| self.output.say(&line));
+                line(change, now).into_iter().chain(warning(change, now)).for_each(|line| self.output.say(&line));
             }
             if let Some(after) = &change.after {
                 let before = change.before.as_ref().filter(|before| before.metadata.uid == after.metadata.uid);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, Policy};
-use portcullis_contract::{Mode, PolicyId, RuleWithOperations};
+use portcullis_contract::{Mismatch, MismatchReason, Mode, PolicyId, RuleWithOperations};
 use serde_json::{Value, json};
 
 use super::request::{Asked, Review};
@@ -18,6 +18,8 @@ pub(super) struct Chosen {
     pub(super) manifest: String,
     pub(super) mode: Mode,
     suspended: bool,
+    /// The module was named in the place of a manifest.
+    is_alone: bool,
     rules: Vec<RuleWithOperations>,
 }
 
@@ -60,7 +62,7 @@ impl Chosen {
             "metadata": {"name": crate::registry::policy_name(module)},
             "spec": {"module": module, "rules": [rule], "mutating": true},
         });
-        Self::of(document, Path::new("/"), given)
+        Ok(Self { is_alone: true, ..Self::of(document, Path::new("/"), given)? })
     }
 
     /// The policy `wanted` of a manifest in `folder`, or its only one.
@@ -130,8 +132,17 @@ impl Chosen {
             manifest: document.to_string(),
             mode: policy.spec.mode,
             suspended: policy.spec.suspend,
+            is_alone: false,
             rules: policy.spec.rules,
         })
+    }
+
+    /// The differences between module and manifest that a user can do something about. Where there is no manifest, its rules and its
+    /// `mutating` are not the user's.
+    pub(super) fn differences(&self, found: Vec<Mismatch>) -> impl Iterator<Item = String> {
+        let invented = [MismatchReason::MutatingDiffers, MismatchReason::RulesDiffer, MismatchReason::RawPolicy];
+        let is_alone = self.is_alone;
+        found.into_iter().filter(move |one| !is_alone || !invented.contains(&one.reason)).map(|one| one.message)
     }
 
     /// What a user should know about the verdict: where the real API server would not have asked.
@@ -257,6 +268,11 @@ spec:
         assert_eq!(document["spec"]["settings"], json!({"a": 1}));
         let review = Review::from(br#"{"apiVersion":"v1","kind":"Pod"}"#).expect("a request");
         assert_eq!(chosen.notes(&review), Vec::<String>::new());
+        let found = [MismatchReason::MutatingDiffers, MismatchReason::CapabilityNotGranted];
+        let found = || found.map(|reason| Mismatch::new(reason, reason.as_str())).to_vec();
+        assert_eq!(chosen.differences(found()).collect::<Vec<_>>(), ["CapabilityNotGranted"]);
+        let named = self::chosen(Some("b")).expect("a policy");
+        assert_eq!(named.differences(found()).count(), 2);
         let with = |given: Value| Chosen::from(TWO.as_bytes(), Path::new("/"), Some("b"), settings(given));
         let document: Value = serde_json::from_str(&with(json!({"b": 2})).expect("a policy").manifest).expect("JSON");
         assert_eq!(document["spec"]["settings"], json!({"b": 2}));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mode};
+use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Mode};
 use tempfile::TempDir;
 
 use super::cache::{self, Cache, Given};
@@ -55,7 +55,7 @@ pub(super) enum Judged {
     /// The policy cannot be loaded.
     Unserved(Failure),
     /// The evaluator's answer, and what the policy says whatever its mode, where that may be another.
-    Answered { module: Digest, has_metadata: bool, body: Vec<u8>, alone: Option<Vec<u8>> },
+    Answered { module: Digest, mismatches: Vec<Mismatch>, body: Vec<u8>, alone: Option<Vec<u8>> },
 }
 
 impl Session {
@@ -126,43 +126,39 @@ impl Session {
 
     /// Waits until the policy is loaded, then asks it.
     pub(super) async fn judge(&self, chosen: &Chosen, review: &Review) -> anyhow::Result<Judged> {
-        let module = match self.loaded(chosen).await? {
-            Ok(module) => module,
+        let (module, mismatches) = match self.loaded(chosen).await? {
+            Ok(loaded) => loaded,
             Err(failure) => return Ok(Judged::Unserved(failure)),
         };
-        let has_metadata = self.module(&module).is_none_or(|module| crate::registry::has_metadata(&module));
         if review.is_raw {
             let body = self.ask("validate_raw", chosen, review).await?;
-            return Ok(Judged::Answered { module, has_metadata, body, alone: None });
+            return Ok(Judged::Answered { module, mismatches, body, alone: None });
         }
         let body = self.ask("validate", chosen, review).await?;
         let alone = match chosen.mode {
             Mode::Protect => None,
             Mode::Warn | Mode::Monitor => Some(self.ask("audit", chosen, review).await?),
         };
-        Ok(Judged::Answered { module, has_metadata, body, alone })
+        Ok(Judged::Answered { module, mismatches, body, alone })
     }
 
-    /// Waits until the policy serves and gives its module, or the failure when it never will.
-    async fn loaded(&self, chosen: &Chosen) -> anyhow::Result<Result<Digest, Failure>> {
+    /// Waits until the policy serves and gives its module and what its metadata differs in, or the failure when it never will.
+    async fn loaded(&self, chosen: &Chosen) -> anyhow::Result<Result<(Digest, Vec<Mismatch>), Failure>> {
         let started = Instant::now();
         while started.elapsed() < self.limit {
             let loader: LoaderState = self.http.state(self.loader_state).await.context("the loader is gone")?;
             let evaluator: EvaluatorState =
                 self.http.state(self.evaluator_state).await.context("the evaluator is gone")?;
+            let own = loader.policies.iter().find(|policy| policy.id == chosen.id);
+            let mismatches = own.map(|policy| policy.mismatches.clone()).unwrap_or_default();
             match policy_state(&chosen.id, loader, evaluator) {
-                PolicyState::Serves(module) => return Ok(Ok(module)),
+                PolicyState::Serves(module) => return Ok(Ok((module, mismatches))),
                 PolicyState::Failed(failure) => return Ok(Err(failure)),
                 PolicyState::Refused(why) => bail!(why),
                 PolicyState::Pending => tokio::time::sleep(ASK).await,
             }
         }
         bail!("the policy {} was not loaded within {} s", chosen.id, self.limit.as_secs())
-    }
-
-    /// The bytes of a module that the loader has fetched.
-    fn module(&self, digest: &Digest) -> Option<Vec<u8>> {
-        fs::read(self.folder.path().join(format!("volume/modules/{}.wasm", digest.hex()))).ok()
     }
 
     async fn ask(&self, path: &str, chosen: &Chosen, review: &Review) -> anyhow::Result<Vec<u8>> {

@@ -84,6 +84,7 @@ mod tests {
             activity: None,
             failure,
             last_good: None,
+            mismatches: Vec::new(),
             created: Timestamp::UNIX_EPOCH,
         };
         LoaderState { complete: true, policies: vec![policy], ..LoaderState::default() }

@@ -13,13 +13,6 @@ const MOST: usize = 10_000;
 /// Longest text of a module's that is shown, in bytes.
 const LONGEST: usize = 500;
 
-/// Whether a module says what it is. One that cannot be read says nothing.
-pub(crate) fn has_metadata(module: &[u8]) -> bool {
-    Parser::new(0)
-        .parse_all(module)
-        .any(|payload| matches!(payload, Ok(Payload::CustomSection(section)) if section.name() == SECTION))
-}
-
 /// What the metadata of a module declares: the host capabilities that it calls, and the kinds of objects that it reads.
 ///
 /// # Errors

@@ -24,7 +24,7 @@ use serde_json::json;
 use url::Url;
 
 use self::inspect::Inspected;
-pub(crate) use self::inspect::{declared, has_metadata};
+pub(crate) use self::inspect::declared;
 use self::output::Artifact;
 pub(crate) use self::policy::policy_name;
 pub(crate) use self::transfer::{load, save};

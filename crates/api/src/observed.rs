@@ -119,6 +119,7 @@ impl ConditionType {
             Self::Degraded => "Degraded",
             Self::Reconciling => "Reconciling",
             Self::Stalled => "Stalled",
+            Self::MetadataMatched => "MetadataMatched",
             Self::WebhookConfigured => "WebhookConfigured",
         }
     }

@@ -21,13 +21,14 @@ pub const EVENT_REASONS: &[(EventType, &str)] = &[
 
 impl ConditionType {
     /// Every type, in the order in which they are written.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Accepted,
         Self::Ready,
         Self::Enforced,
         Self::Degraded,
         Self::Reconciling,
         Self::Stalled,
+        Self::MetadataMatched,
         Self::WebhookConfigured,
     ];
 
@@ -67,6 +68,18 @@ impl ConditionType {
             Self::Degraded => &["AsExpected", "SeveralReasons"],
             Self::Reconciling => &["Loading", "RollingOut", "Retrying", "Idle"],
             Self::Stalled => &["AsExpected", "Retrying", "SeveralReasons"],
+            Self::MetadataMatched => &[
+                "AsExpected",
+                "Progressing",
+                "SeveralReasons",
+                "CapabilityUnavailable",
+                "CapabilityNotGranted",
+                "KindNotGranted",
+                "MutatingDiffers",
+                "RulesDiffer",
+                "RawPolicy",
+                "NoMetadata",
+            ],
             Self::WebhookConfigured => &[
                 "Registered",
                 "WaitingForReplicas",
@@ -93,7 +106,13 @@ mod tests {
     #[test]
     fn all_types_are_there_once() {
         let names: std::collections::BTreeSet<&str> = ConditionType::ALL.iter().map(|one| one.as_str()).collect();
-        assert_eq!(names.len(), 7);
+        assert_eq!(names.len(), 8);
         assert!(ConditionType::ALL.iter().all(|one| !one.reasons().is_empty()));
+    }
+
+    #[test]
+    fn every_difference_of_the_metadata_is_a_reason() {
+        let reasons = ConditionType::MetadataMatched.reasons();
+        assert!(portcullis_contract::MismatchReason::ALL.iter().all(|one| reasons.contains(&one.as_str())));
     }
 }

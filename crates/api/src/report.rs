@@ -57,6 +57,9 @@ pub struct ReplicaReportSpec {
     /// The policies of which more than 5 % of all evaluations have failed for five minutes; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failing: Vec<ReportFailing>,
+    /// The policies whose module's metadata differs from what they grant; 500 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub mismatches: Vec<ReportMismatch>,
     /// The ids of the keys of webhook paths that this pod accepts, or `none` before it has a key. An id does not reveal its key.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub path_keys: Vec<String>,
@@ -69,6 +72,10 @@ impl ReplicaReportSpec {
     pub const MAX_DEVIATIONS: usize = 500;
     /// The largest number of entries of `failing`.
     pub const MAX_FAILING: usize = 500;
+    /// The largest number of entries of `mismatches`.
+    pub const MAX_MISMATCHES: usize = 500;
+    /// The longest message of an entry of `mismatches`, in bytes.
+    pub const MAX_MISMATCH_MESSAGE: usize = 600;
     /// The largest number of entries of `path_keys`.
     pub const MAX_PATH_KEYS: usize = 8;
 }
@@ -118,6 +125,21 @@ pub struct ReportFailing {
     pub reason: String,
     /// Since when too many evaluations fail.
     pub since: Timestamp,
+}
+
+/// A policy whose module's metadata differs from what it grants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportMismatch {
+    /// The uid of the policy.
+    #[serde(rename = "policyUID")]
+    pub policy_uid: String,
+    /// The generation that was compared.
+    pub generation: i64,
+    /// The kind of the difference in one word; `SeveralReasons` if there is more than one.
+    pub reason: String,
+    /// What differs and what to do, for people to read; at most 600 bytes.
+    pub message: String,
 }
 
 /// A policy that does not simply serve its newest generation.

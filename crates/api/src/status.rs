@@ -135,6 +135,8 @@ pub enum ConditionType {
     Reconciling,
     /// Retrying does not help; something has to be changed.
     Stalled,
+    /// What the module's metadata asks for is what the policy grants, as far as that can be compared before a request.
+    MetadataMatched,
     /// The webhook of the policy's match group is registered as it should be, and every API server was seen to call it.
     WebhookConfigured,
 }

@@ -17,6 +17,7 @@ mod hex;
 mod id;
 mod manifest;
 mod marker;
+mod mismatch;
 mod mode;
 mod path_key;
 mod reason;
@@ -40,6 +41,7 @@ pub use manifest::{
     NamedModule, PolicyEntry,
 };
 pub use marker::{MARKER_PATH, marker_message};
+pub use mismatch::{Mismatch, MismatchReason};
 pub use mode::{FailurePolicy, Mode};
 pub use path_key::{ADMIT_PATH, PathKey, PathKeyError, PathKeys};
 pub use reason::{Class, Reason, Stage};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, Failure, FailurePolicy, Mode, PolicyId, Reason};
+use crate::{Digest, Failure, FailurePolicy, Mismatch, Mode, PolicyId, Reason};
 
 /// Which program speaks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -206,6 +206,10 @@ pub struct LoaderPolicy {
     /// The last generation that an evaluator loaded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_good: Option<i64>,
+    /// What differs between the metadata of the newest generation's module and what the policy grants; at most one entry of each kind.
+    /// Empty while the module is not compiled.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub mismatches: Vec<Mismatch>,
     /// When the policy was first seen in this volume.
     pub created: Timestamp,
 }

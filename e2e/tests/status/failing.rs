@@ -32,3 +32,23 @@ fn failing_evaluations_are_one_event_whoever_leads_and_change_no_condition() {
     eventually_within(SOON, "another leader", || stage.holder().filter(|new| *new != holder));
     never(Duration::from_secs(5), "a second event", || Some(failing()).filter(|events| events.len() != 1));
 }
+
+#[test]
+#[ignore = "starts a cluster"]
+fn kubectl_describe_tells_what_a_module_declares_and_its_policy_does_not_grant_until_it_does() {
+    let (stage, replicas) = Stage::with(cluster(), "differs", 2);
+    let (policy, object) = stage.policy("asks");
+    let words = "the module declares oci/v1/verify, and the policy does not grant it";
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Differs(words)));
+    stage.word(&policy, "Active");
+    let is = |wanted: &'static str| {
+        let found = || Some(stage.word(&policy, "Active")).filter(|found| told(found, "MetadataMatched") == wanted);
+        eventually_within(SOON, wanted, found)
+    };
+    is("False/CapabilityNotGranted");
+    let shown = stage.describe(&policy);
+    assert!(shown.contains(words) && shown.contains("MetadataMatched"), "{shown}");
+    replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
+    is("True/AsExpected");
+    assert!(!stage.describe(&policy).contains(words));
+}

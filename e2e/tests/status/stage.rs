@@ -112,6 +112,15 @@ impl Stage {
         last
     }
 
+    /// What `kubectl describe` shows of a policy.
+    pub(crate) fn describe(&self, policy: &Policy) -> String {
+        let reference = policy.reference();
+        let namespace = self.namespace.as_str();
+        let told = self.installation.cluster().kubectl(["describe", "--namespace", namespace, reference.as_str()]);
+        told.expect("a description");
+        told.stdout
+    }
+
     /// The events of a policy, by reason, with how often.
     pub(crate) fn events(&self, object: &Value) -> Vec<(String, i64)> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);

@@ -16,6 +16,8 @@ pub(crate) enum Says {
     Current,
     /// Serves the newest generation, and too many evaluations fail for this reason.
     Failing(&'static str),
+    /// Serves the newest generation, whose module declares what the policy does not grant. The text says what.
+    Differs(&'static str),
     /// The loader failed, and this older generation answers; 0 for none. Reason, message, whether it is tried again.
     Failed(i64, &'static str, String, bool),
 }
@@ -75,7 +77,7 @@ fn loader(word: &Word) -> Value {
         let mut policy = json!({
             "id": id, "uid": uid, "generation": generation, "mode": "protect", "failurePolicy": "Fail", "suspend": false,
             "module": "https://example.invalid/m.wasm", "created": "2026-01-01T00:00:00Z",
-            "phase": if matches!(says, Says::Current | Says::Failing(_)) { "Published" } else { "Fetching" },
+            "phase": if matches!(says, Says::Current | Says::Failing(_) | Says::Differs(_)) { "Published" } else { "Fetching" },
         });
         if let Says::Failed(_, reason, message, retries) = says {
             policy["phase"] = json!("Failed");
@@ -87,6 +89,9 @@ fn loader(word: &Word) -> Value {
                 policy["failure"]["nextRetryTime"] = json!("2099-01-01T00:00:00Z");
             }
         }
+        if let Says::Differs(message) = says {
+            policy["mismatches"] = json!([{ "reason": "CapabilityNotGranted", "message": message }]);
+        }
         policy
     };
     json!({
@@ -97,7 +102,7 @@ fn loader(word: &Word) -> Value {
 
 fn evaluator(word: &Word) -> Value {
     let serving = |(_, generation, says): &(String, i64, Says)| match says {
-        Says::Current | Says::Failing(_) => *generation,
+        Says::Current | Says::Failing(_) | Says::Differs(_) => *generation,
         Says::Failed(serving, ..) => *serving,
     };
     let current: serde_json::Map<String, Value> = word

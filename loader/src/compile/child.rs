@@ -113,5 +113,6 @@ fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
         sha256: Digest::of(&artifact),
         size: artifact.len() as u64,
         execution_mode: inspected.execution_mode,
+        declared: Some(inspected.declared),
     })
 }

@@ -3,13 +3,15 @@
 use portcullis_contract::{ExecutionMode, Reason};
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
-use super::{CompileFailure, metadata};
+use super::{CompileFailure, Declared, metadata};
 
 /// A module that may be compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
     /// The guest ABI.
     pub execution_mode: ExecutionMode,
+    /// What its metadata declares.
+    pub declared: Declared,
 }
 
 /// Judges a module.
@@ -34,8 +36,9 @@ pub fn inspect(module: &[u8]) -> Result<Inspected, CompileFailure> {
             None => invalid(format!("the module is not valid: {error}")),
         });
     }
-    let execution_mode = metadata::execution_mode(metadata_section(module))?;
-    Ok(Inspected { execution_mode })
+    let section = metadata_section(module);
+    let execution_mode = metadata::execution_mode(section)?;
+    Ok(Inspected { execution_mode, declared: metadata::declared(section) })
 }
 
 fn validate(module: &[u8], features: WasmFeatures) -> Result<(), wasmparser::BinaryReaderError> {

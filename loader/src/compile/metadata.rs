@@ -1,7 +1,7 @@
-//! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as it decides about loading.
+//! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as it decides about loading or is compared with the policy.
 
-use portcullis_contract::{ExecutionMode, KUBEWARDEN_LEVEL, Reason};
-use serde::Deserialize;
+use portcullis_contract::{ContextAwareResource, ExecutionMode, KUBEWARDEN_LEVEL, Reason, clean};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::CompileFailure;
@@ -20,6 +20,104 @@ struct Metadata {
     execution_mode: Option<Value>,
     #[serde(default)]
     minimum_kubewarden_version: Option<Value>,
+    #[serde(default)]
+    rules: Value,
+    #[serde(default)]
+    mutating: Value,
+    #[serde(default)]
+    policy_type: Value,
+    #[serde(default)]
+    host_capabilities: Value,
+    #[serde(default)]
+    context_aware_resources: Value,
+}
+
+/// What a module's metadata declares about its use. It is bounded whoever wrote it: the compile child, which met hostile bytes, or
+/// the record on the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, from = "Unbounded")]
+pub struct Declared {
+    /// Whether the module has the section at all.
+    pub has_section: bool,
+    /// Whether it may change requests; absent where it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mutating: Option<bool>,
+    /// Whether it takes raw requests, not admission requests.
+    pub raw: bool,
+    /// The resources of its rules, each as [`resource`] writes it. Empty where it names none, or too many to compare.
+    pub resources: Vec<String>,
+    /// The host capabilities that it calls, as paths or patterns.
+    pub host_capabilities: Vec<String>,
+    /// The kinds that it reads.
+    pub context_aware_resources: Vec<ContextAwareResource>,
+}
+
+/// Most entries of each list of [`Declared`].
+const MAX_ENTRIES: usize = 32;
+/// Longest text in it, in bytes.
+const MAX_TEXT: usize = 128;
+
+/// [`Declared`] as it was read.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Unbounded {
+    has_section: bool,
+    mutating: Option<bool>,
+    raw: bool,
+    resources: Vec<String>,
+    host_capabilities: Vec<String>,
+    context_aware_resources: Vec<ContextAwareResource>,
+}
+
+impl From<Unbounded> for Declared {
+    fn from(read: Unbounded) -> Self {
+        let text = |text: &String| clean(text, MAX_TEXT);
+        // A part of the rules would make the others look uncovered.
+        let fits = read.resources.len() <= MAX_ENTRIES && read.resources.iter().all(|one| one.len() <= MAX_TEXT);
+        Self {
+            has_section: read.has_section,
+            mutating: read.mutating,
+            raw: read.raw,
+            resources: if fits { read.resources.iter().map(text).collect() } else { Vec::new() },
+            host_capabilities: read.host_capabilities.iter().take(MAX_ENTRIES).map(text).collect(),
+            context_aware_resources: read
+                .context_aware_resources
+                .iter()
+                .take(MAX_ENTRIES)
+                .map(|kind| ContextAwareResource { api_version: text(&kind.api_version), kind: text(&kind.kind) })
+                .collect(),
+        }
+    }
+}
+
+/// A rule of the metadata, as far as it is compared.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Rule {
+    api_groups: Vec<String>,
+    resources: Vec<String>,
+}
+
+/// An API group and a resource in one text, for instance `apps/deployments`, `/pods` or `/pods/exec`.
+pub(crate) fn resource(group: &str, resource: &str) -> String {
+    format!("{group}/{resource}")
+}
+
+/// What the section declares. Loading does not depend on it, so a field of another form counts as absent.
+pub(super) fn declared(section: Option<&[u8]>) -> Declared {
+    let Some(metadata) = section.and_then(|section| decode(section).ok()) else { return Declared::default() };
+    let rules: Vec<Rule> = serde_json::from_value(metadata.rules).unwrap_or_default();
+    let pairs = rules.iter().flat_map(|rule| {
+        rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(|name| resource(group, name)))
+    });
+    Declared::from(Unbounded {
+        has_section: true,
+        mutating: metadata.mutating.as_bool(),
+        raw: metadata.policy_type.as_str() == Some("raw"),
+        resources: pairs.take(MAX_ENTRIES + 1).collect(),
+        host_capabilities: serde_json::from_value(metadata.host_capabilities).unwrap_or_default(),
+        context_aware_resources: serde_json::from_value(metadata.context_aware_resources).unwrap_or_default(),
+    })
 }
 
 /// Checks the section's content and gives the guest ABI. The order and the texts are those of docs/design/policy-abi.md, section 3.
@@ -125,6 +223,42 @@ mod tests {
         let text = "Policy required Kubewarden version 1.37.0 but is running on 1.36.0";
         assert_eq!(with("1.37.4-rc2"), Err((Reason::ModuleUnsupported, text.to_owned())));
         assert_eq!(with("soon").map_err(|e| e.0), Err(Reason::ModuleInvalid));
+    }
+
+    #[test]
+    fn what_is_declared_is_read_field_by_field() {
+        let all = br#"{"protocolVersion":"v1","mutating":true,"policyType":"raw","hostCapabilities":["oci/v1/verify"],
+            "contextAwareResources":[{"apiVersion":"v1","kind":"Namespace"}],
+            "rules":[{"apiGroups":["","apps"],"apiVersions":["v1"],"resources":["pods"],"operations":["CREATE"]}]}"#;
+        let found = declared(Some(all));
+        assert_eq!((found.has_section, found.mutating, found.raw), (true, Some(true), true));
+        assert_eq!(found.resources, ["/pods", "apps/pods"]);
+        assert_eq!((found.host_capabilities.len(), found.context_aware_resources.len()), (1, 1));
+        let odd = br#"{"mutating":"yes","rules":7,"hostCapabilities":{"a":1},"contextAwareResources":["Pod"]}"#;
+        assert_eq!(declared(Some(odd)), Declared { has_section: true, ..Declared::default() });
+        assert_eq!(declared(None), Declared::default());
+    }
+
+    #[test]
+    fn what_a_hostile_module_declares_is_bounded_also_where_the_compile_child_says_it() {
+        let many = |text: &str| vec![format!("{text}\u{1b}[31m{}", "x".repeat(1 << 10)); 200];
+        let rule = serde_json::json!({"apiGroups": many("g"), "resources": many("r")});
+        let kinds: Vec<Value> =
+            many("k").iter().map(|kind| serde_json::json!({"apiVersion": kind, "kind": kind})).collect();
+        let hostile = serde_json::json!({
+            "rules": [rule], "hostCapabilities": many("c"), "contextAwareResources": kinds, "resources": many("r"), "hasSection": true,
+        });
+        let bytes = serde_json::to_vec(&hostile).expect("JSON");
+        let from_child: Declared = serde_json::from_slice(&bytes).expect("decodes");
+        for found in [declared(Some(&bytes)), from_child] {
+            assert!(found.has_section && found.resources.is_empty(), "{found:?}");
+            assert_eq!(
+                (found.host_capabilities.len(), found.context_aware_resources.len()),
+                (MAX_ENTRIES, MAX_ENTRIES)
+            );
+            let text = serde_json::to_string(&found).expect("JSON");
+            assert!(text.len() < 16 << 10 && !text.contains("u001b"), "{} bytes", text.len());
+        }
     }
 
     #[test]

@@ -11,9 +11,13 @@ use serde_json::Value;
 
 use super::group::group;
 use super::settings::settings;
+use crate::compile::resource;
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::problem::Problem;
 use crate::source::Reference;
+
+/// Most resources of a policy that are compared with its module's metadata.
+const MAX_RESOURCES: usize = 64;
 
 /// What a document is.
 #[derive(Debug, Clone)]
@@ -155,10 +159,16 @@ pub(super) fn judge(
                 group(members.unwrap_or_default(), expression, reference).map_err(|problem| problem.below("spec."))?
             }
         };
+        let rules = &spec.rules;
+        let pairs = rules.iter().flat_map(|rule| {
+            rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(|name| resource(group, name)))
+        });
+        let resources = pairs.take(MAX_RESOURCES).collect();
         Ok(Body {
             mutating: spec.mutating,
             message: spec.message,
             timeout_eval_seconds: spec.timeout_eval_seconds,
+            resources,
             ..body
         })
     })();

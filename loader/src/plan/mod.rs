@@ -37,6 +37,7 @@ use self::want::Wanted;
 use crate::claims::Claims;
 use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
+use crate::mismatch::Provided;
 use crate::pins::Pins;
 use crate::retry::Retry;
 use crate::source::Reference;
@@ -72,6 +73,8 @@ pub(crate) struct Turn {
 /// Everything the loader knows.
 pub(crate) struct Plan {
     settings: PlanSettings,
+    /// What the installation provides to policies.
+    provided: Arc<Provided>,
     policies: BTreeMap<PolicyId, Policy>,
     modules: HashMap<Reference, Attempts<Digest>>,
     admissions: Admissions,
@@ -109,15 +112,17 @@ struct Compilation {
 }
 
 impl Plan {
-    /// A plan that continues from an earlier manifest. `is_there` says whether a candidate's artifact is still on the volume.
+    /// A plan that continues from an earlier manifest. `artifact_of` gives a module's artifact, if it is still on the volume.
     pub(crate) fn restore(
         settings: PlanSettings,
+        provided: Arc<Provided>,
         manifest: Option<&Manifest>,
-        is_there: impl Fn(&NamedModule<'_>) -> bool,
+        artifact_of: impl Fn(&NamedModule<'_>) -> Option<ArtifactRecord>,
         now: Now,
     ) -> Self {
         let mut plan = Self {
             settings,
+            provided,
             policies: BTreeMap::new(),
             modules: HashMap::new(),
             admissions: Admissions::default(),
@@ -135,15 +140,13 @@ impl Plan {
         let Some(manifest) = manifest else { return plan };
         plan.groups = Groups::restore(&manifest.groups);
         for entry in &manifest.policies {
-            let modules = entry.candidates.iter().flat_map(Candidate::modules);
-            for NamedModule { digest, module, .. } in modules.filter(|named| is_there(named)) {
-                let record =
-                    ArtifactRecord { artifact: module.artifact.clone(), execution_mode: module.execution_mode };
+            for named in entry.candidates.iter().flat_map(Candidate::modules) {
+                let Some(record) = artifact_of(&named) else { continue };
                 let mut compilation =
                     Compilation { attempts: Attempts::done(record), published_in: Some(0), ..Compilation::default() };
                 // It counts at once, and its bytes are looked at meanwhile.
                 compilation.attempts.repeat();
-                plan.artifacts.insert(digest, compilation);
+                plan.artifacts.insert(named.digest, compilation);
             }
             let policy = Policy::restore(entry, now);
             plan.admissions.restore(&policy);

@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 
 use portcullis_contract::{
-    Activity, Digest, Failure, InputProblem, LoaderPolicy, LoaderState, Phase, PolicyId, Program, Reason, SourceHealth,
+    Activity, Digest, Failure, InputProblem, LoaderPolicy, LoaderState, Mismatch, Phase, PolicyId, Program, Reason,
+    SourceHealth,
 };
 
 use super::Plan;
 use super::policy::Policy;
 use crate::content::Body;
+use crate::mismatch::mismatches;
 use crate::source::{Reference, shown};
+
+/// The most differences between metadata and policy that are told of one policy.
+const MAX_MISMATCHES: usize = 8;
 
 impl Plan {
     /// The state; its version is not set.
@@ -70,8 +75,26 @@ impl Plan {
             activity,
             failure,
             last_good: policy.last_good.as_ref().map(|good| good.number),
+            mismatches: self.mismatches(id, policy),
             created: policy.created,
         }
+    }
+
+    /// What the metadata of the newest generation's modules asks for and the policy does not grant, and the other way round.
+    fn mismatches(&self, id: &PolicyId, policy: &Policy) -> Vec<Mismatch> {
+        let Ok(body) = &policy.body else { return Vec::new() };
+        let of_part = |(name, part): (&str, &Body)| {
+            let digest = policy.pins.get(name)?;
+            let artifact = self.candidate_artifact(part, &digest)?;
+            if name.is_empty() {
+                return Some(mismatches(id, part, artifact, &self.provided));
+            }
+            // The rules are those of the group.
+            let part = Body { resources: body.resources.clone(), ..part.without_settings() };
+            let found = mismatches(id, &part, artifact, &self.provided).into_iter();
+            Some(found.map(|mismatch| mismatch.of_member(name)).collect())
+        };
+        body.parts().into_iter().filter_map(of_part).flatten().take(MAX_MISMATCHES).collect()
     }
 
     /// How far the newest generation is: as far as the one of its modules that is furthest behind.

@@ -9,6 +9,7 @@ use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
 use super::{Reservation, Temporary, Volume};
+use crate::compile::Declared;
 use crate::volume_error::VolumeError;
 
 /// Largest record that is read, in bytes.
@@ -21,6 +22,8 @@ pub(crate) struct ArtifactRecord {
     pub artifact: Artifact,
     /// The guest ABI.
     pub execution_mode: ExecutionMode,
+    /// What the module's metadata declares; not known of one that an earlier release compiled.
+    pub declared: Option<Declared>,
 }
 
 /// A compiled module: what a compile child reports of the file that it wrote, and the content of the record beside an artifact.
@@ -33,6 +36,9 @@ pub(crate) struct Compiled {
     pub size: u64,
     /// The guest ABI, from the module's metadata.
     pub execution_mode: ExecutionMode,
+    /// What the module's metadata declares; absent in the records of earlier releases.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub declared: Option<Declared>,
 }
 
 impl Volume {
@@ -47,20 +53,27 @@ impl Volume {
 
     /// The artifact of a module, if it is on the volume and its bytes are those of its record.
     pub(crate) fn artifact(&self, digest: &Digest) -> Option<ArtifactRecord> {
-        let record = files::read_regular(&self.artifact_path(&self.artifact_name(digest, "json")), MAX_RECORD).ok()?;
-        let Compiled { sha256, size, execution_mode } = serde_json::from_slice(&record).ok()?;
+        let Compiled { sha256, size, execution_mode, declared } = self.compiled(digest)?;
         let file = self.artifact_name(digest, "cwasm");
         let found = hash(files::open_regular(&self.artifact_path(&file)).ok()?, size)?;
         let artifact = Artifact { file, sha256, size };
-        (found == sha256).then_some(ArtifactRecord { artifact, execution_mode })
+        (found == sha256).then_some(ArtifactRecord { artifact, execution_mode, declared })
     }
 
-    /// Whether a module of an earlier manifest still has its file, for this engine. Its bytes are not looked at.
-    pub(crate) fn has_artifact_of(&self, named: &NamedModule<'_>) -> bool {
-        let artifact = &named.module.artifact;
-        artifact.file == self.artifact_name(&named.digest, "cwasm")
-            && std::fs::symlink_metadata(self.artifact_path(&artifact.file))
-                .is_ok_and(|metadata| metadata.is_file() && metadata.len() == artifact.size)
+    fn compiled(&self, digest: &Digest) -> Option<Compiled> {
+        let record = files::read_regular(&self.artifact_path(&self.artifact_name(digest, "json")), MAX_RECORD).ok()?;
+        serde_json::from_slice(&record).ok()
+    }
+
+    /// The artifact of a module of an earlier manifest, if its file is still there, for this engine. Its bytes are not looked at.
+    pub(crate) fn artifact_of(&self, named: &NamedModule<'_>) -> Option<ArtifactRecord> {
+        let artifact = named.module.artifact.clone();
+        let metadata = std::fs::symlink_metadata(self.artifact_path(&artifact.file)).ok()?;
+        let is_it = artifact.file == self.artifact_name(&named.digest, "cwasm")
+            && metadata.is_file()
+            && metadata.len() == artifact.size;
+        let declared = || self.compiled(&named.digest)?.declared;
+        is_it.then(|| ArtifactRecord { artifact, execution_mode: named.module.execution_mode, declared: declared() })
     }
 
     /// Publishes an artifact that a compile child has written and synced.
@@ -75,7 +88,8 @@ impl Volume {
         reservation: Reservation,
     ) -> Result<ArtifactRecord, VolumeError> {
         failpoint::hit("loader.after_artifact_write");
-        let Compiled { sha256, size, execution_mode } = *compiled;
+        let Compiled { sha256, size, execution_mode, .. } = *compiled;
+        let declared = compiled.declared.clone();
         let file = self.artifact_name(digest, "cwasm");
         let record = serde_json::to_vec(compiled).expect("has text keys only");
         // The record first: a loader that dies in between leaves a record whose file does not match, which does not count.
@@ -83,7 +97,7 @@ impl Volume {
         temporary.publish(&self.artifact_path(&file))?;
         reservation.settle(format!("artifacts/{file}"), *digest, size);
         failpoint::hit("loader.after_artifact_rename");
-        Ok(ArtifactRecord { artifact: Artifact { file, sha256, size }, execution_mode })
+        Ok(ArtifactRecord { artifact: Artifact { file, sha256, size }, execution_mode, declared })
     }
 }
 
@@ -117,7 +131,12 @@ mod tests {
         let volume = Volume::open(folder, "0123456789abcdef").expect("opens").expect("is free");
         let temporary = volume.temporary();
         temporary.open().expect("opens").write_all(b"code").expect("writes");
-        let compiled = Compiled { sha256: Digest::of(b"code"), size: 4, execution_mode: ExecutionMode::KubewardenWapc };
+        let compiled = Compiled {
+            sha256: Digest::of(b"code"),
+            size: 4,
+            execution_mode: ExecutionMode::KubewardenWapc,
+            declared: Some(Declared { has_section: true, ..Declared::default() }),
+        };
         let reservation = volume.room().reserve(Arc::default());
         let record =
             volume.publish_artifact(temporary, &Digest::of(DIGEST), &compiled, reservation).expect("publishes");
@@ -130,6 +149,13 @@ mod tests {
         let (volume, record) = published(folder.path());
         assert_eq!(volume.artifact(&Digest::of(DIGEST)), Some(record));
         assert_eq!(fs::read_dir(folder.path().join("tmp")).expect("lists").count(), 0);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_release_is_read() {
+        let text = format!(r#"{{"sha256":"{}","size":4,"executionMode":"wasi"}}"#, Digest::of(b"code"));
+        let compiled: Compiled = serde_json::from_str(&text).expect("decodes");
+        assert_eq!((compiled.execution_mode, compiled.declared), (ExecutionMode::Wasi, None));
     }
 
     #[test]

@@ -11,13 +11,14 @@ use serde_json::{Map, Value, json};
 use super::object::{PolicyObject, kind};
 
 /// The types of conditions that are ours; `WebhookConfigured` is the controller's, and there may be others.
-const CONDITIONS: [ConditionType; 6] = [
+const CONDITIONS: [ConditionType; 7] = [
     ConditionType::Accepted,
     ConditionType::Ready,
     ConditionType::Enforced,
     ConditionType::Degraded,
     ConditionType::Reconciling,
     ConditionType::Stalled,
+    ConditionType::MetadataMatched,
 ];
 
 /// Our fields beside `conditions`.

@@ -320,6 +320,10 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
         spec.failing.iter().map(|failing| (failing.policy_uid.clone(), failing.clone())).collect()
     };
     keys.extend(different(&failing(last), &failing(next)).iter().map(|uid| PolicyKey::of(uid)));
+    let mismatches = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
+        spec.mismatches.iter().map(|mismatch| (mismatch.policy_uid.clone(), mismatch.clone())).collect()
+    };
+    keys.extend(different(&mismatches(last), &mismatches(next)).iter().map(|uid| PolicyKey::of(uid)));
     Some(keys)
 }
 

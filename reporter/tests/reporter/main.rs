@@ -40,6 +40,7 @@ fn loader(generation: i64) -> LoaderState {
         activity: None,
         failure: None,
         last_good: None,
+        mismatches: Vec::new(),
         created: Timestamp::UNIX_EPOCH,
     };
     LoaderState { complete: true, policies: vec![policy], ..LoaderState::default() }

@@ -118,7 +118,23 @@ fn promise_a_module_without_metadata_is_wapc_and_eval_says_so() {
     let pod = examples().join("requests/pod-ok.json").display().to_string();
     let (code, text) = eval(&folder.path("bare.wasm").display().to_string(), &pod, &[]);
     assert!(code == Some(1) && text.contains("message: no name, no metadata"), "{text}");
-    assert!(text.contains("note:    the module has no metadata; it is taken for a waPC guest"), "{text}");
+    assert!(text.contains("note:    the module has no metadata section: it is taken for a waPC guest"), "{text}");
+}
+
+#[test]
+fn promise_eval_says_where_module_and_manifest_differ() {
+    let folder = Folder::empty();
+    let asks = Policy::cluster("asks").example("host-capabilities").settings(json!({"calls": []}));
+    folder.put(&asks.clone().spec("hostCapabilities", json!(["oci/*"])).mutating());
+    let pod = examples().join("requests/pod-ok.json").display().to_string();
+    let manifest = folder.path("policies/cluster-asks.yaml").display().to_string();
+    let (_, text) = eval(&manifest, &pod, &[]);
+    assert!(text.contains("note:    the module declares net/*, crypto/*, kubernetes/*, and the policy"), "{text}");
+    assert!(text.contains("note:    spec.mutating is true"), "{text}");
+    // What is not in a manifest is nobody's mistake.
+    let module = folder.path("policies/modules/host-capabilities.wasm").display().to_string();
+    let (_, text) = eval(&module, &pod, &["--host-capability", "*", "--settings-json", r#"{"calls": []}"#]);
+    assert!(!text.contains("spec.mutating") && !text.contains("declares"), "{text}");
 }
 
 #[test]

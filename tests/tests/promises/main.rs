@@ -9,6 +9,7 @@ mod examples;
 mod failing;
 mod groups;
 mod identities;
+mod metadata;
 mod metrics;
 mod migrate;
 mod policies_yml;

@@ -175,6 +175,10 @@ pub(crate) fn report() -> Vec<Limit> {
         ("failing", list(ReplicaReportSpec::MAX_FAILING)),
         ("failing[].policyUID", text(64)),
         ("failing[].reason", json!({ "maxLength": 128 })),
+        ("mismatches", list(ReplicaReportSpec::MAX_MISMATCHES)),
+        ("mismatches[].policyUID", text(64)),
+        ("mismatches[].reason", json!({ "maxLength": 128 })),
+        ("mismatches[].message", json!({ "maxLength": ReplicaReportSpec::MAX_MISMATCH_MESSAGE })),
         ("pathKeys", list(ReplicaReportSpec::MAX_PATH_KEYS)),
         ("pathKeys[]", json!({ "maxLength": 64 })),
     ]

@@ -11,8 +11,8 @@ mod room;
 use std::time::Duration;
 
 use portcullis_contract::{
-    Artifact, Current, Deviation, ExecutionMode, Failure, LoaderPolicy, Phase, Program, Refused, ReplicaState,
-    WebhookKind,
+    Artifact, Candidate, Current, Deviation, ExecutionMode, Failure, LoaderPolicy, Phase, Program, Refused,
+    ReplicaState, WebhookKind,
 };
 use serde_json::value::RawValue;
 
@@ -45,6 +45,7 @@ fn record(module: &str) -> ArtifactRecord {
     ArtifactRecord {
         artifact: Artifact { file: format!("{module}.cwasm"), sha256: digest(&format!("code of {module}")), size: 1 },
         execution_mode: ExecutionMode::KubewardenWapc,
+        declared: None,
     }
 }
 
@@ -80,7 +81,11 @@ impl Table {
 
     fn restored(manifest: Option<Manifest>) -> Self {
         let now = Now::get();
-        let plan = Plan::restore(SETTINGS, manifest.as_ref(), |_| true, now);
+        let artifact_of = |candidate: &Candidate| {
+            let (artifact, execution_mode) = (candidate.artifact.clone(), candidate.execution_mode);
+            Some(ArtifactRecord { artifact, execution_mode, declared: None })
+        };
+        let plan = Plan::restore(SETTINGS, Arc::default(), manifest.as_ref(), artifact_of, now);
         let number = manifest.as_ref().map_or(0, |manifest| manifest.number);
         Self { plan, now, number, manifest }
     }
