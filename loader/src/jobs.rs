@@ -245,11 +245,13 @@ impl JobRunner {
     }
 
     async fn prepare(&self, digest: Digest, anew: bool, context: &Arc<JobContext>) -> Result<Prepared, AttemptError> {
-        if !anew && let Some(record) = self.read(context, move |volume| volume.artifact(&digest)).await? {
+        let kept = if anew { None } else { self.read(context, move |volume| volume.artifact(&digest)).await? };
+        if let Some(record) = kept.clone().filter(|record| record.declared.is_some()) {
             return Ok(Prepared::Ready(record));
         }
+        // What an earlier release compiled is good, and compiled again for its metadata where that costs no download.
         if !self.has_module(&digest, context).await? {
-            return Ok(Prepared::NoModule);
+            return Ok(kept.map_or(Prepared::NoModule, Prepared::Ready));
         }
         let _turn = self.children.turn(context).await;
         context.runs.store(true, Ordering::Relaxed);
@@ -259,7 +261,7 @@ impl JobRunner {
             let volume = Arc::clone(&self.volume);
             blocking(move || volume.remove_module(&digest)).await?;
         }
-        result.map(Prepared::Ready)
+        result.or_else(|error| kept.ok_or(error)).map(Prepared::Ready)
     }
 
     async fn compile(&self, digest: Digest, context: &JobContext) -> Result<ArtifactRecord, AttemptError> {

@@ -30,6 +30,7 @@ fn promise_what_a_module_declares_and_its_policy_does_not_grant_is_told_before_a
     let pod = Pod::on(&folder).start();
     let canary = Canary::on(&pod);
 
+    pod.wait_condition(&some.id(), "Ready", "True", "Active");
     pod.wait_condition(&some.id(), "MetadataMatched", "False", "CapabilityNotGranted");
     let (ready, message) = told(&pod, &some);
     assert_eq!(ready, "Active", "it answers all the same");
