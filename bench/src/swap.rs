@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use portcullis_contract::{MANIFEST_FILE, Manifest};
+use portcullis_contract::{CandidateContent, MANIFEST_FILE, Manifest};
 use portcullis_process::files;
 use serde::Serialize;
 
@@ -180,7 +180,10 @@ fn next(manifest: &mut Manifest, change: &str, generation: i64) -> anyhow::Resul
     let (policy, other) = (find(&format!("cluster/{change}"))?, find("cluster/other")?);
     manifest.policies[policy].generation = generation;
     if change == "settings" {
-        manifest.policies[policy].candidates[0].settings = serde_json::value::to_raw_value(&settings(generation))?;
+        let CandidateContent::Module(module) = &mut manifest.policies[policy].candidates[0].content else {
+            anyhow::bail!("the policy is a group");
+        };
+        module.settings = serde_json::value::to_raw_value(&settings(generation))?;
     } else {
         let spare = manifest.policies[other].candidates[0].clone();
         let used = std::mem::replace(&mut manifest.policies[policy].candidates[0], spare);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use portcullis_api::Resolved;
 use portcullis_contract::{
     Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource, Digest,
     FailurePolicy, GroupId, Mode, PolicyId, WebhookKind,
@@ -118,7 +119,7 @@ pub(crate) struct Body {
     /// How the verdicts of the members are combined.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
-    /// The resources of the rules, each as [`crate::compile::resource`] writes it, for comparison with the module's metadata. Empty for
+    /// The resources of the rules, each as [`crate::declared::resource`] writes it, for comparison with the module's metadata. Empty for
     /// policies that no webhook calls, and for members of a group.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub resources: Vec<String>,
@@ -200,6 +201,21 @@ impl Body {
         self.parts().into_iter().filter_map(|(name, part)| Some((name.to_owned(), part.reference.clone()?))).collect()
     }
 
+    /// What has a module, with the modules that are known.
+    pub(crate) fn pinned_parts(&self, pins: &Pins) -> Vec<(&Self, Digest)> {
+        self.parts().into_iter().filter_map(|(name, part)| Some((part, pins.get(name)?))).collect()
+    }
+
+    /// The digest of a generation with this content, once each of its modules is known: of its module, or of the members of a group with
+    /// their modules.
+    pub(crate) fn digest(&self, pins: &Pins) -> Option<Digest> {
+        if self.members.is_empty() {
+            return pins.module();
+        }
+        let members = self.members.keys().map(|name| Some((name.clone(), pins.get(name)?)));
+        Some(Resolved::group(0, members.collect::<Option<_>>()?).digest)
+    }
+
     /// The parts that name this address.
     pub(crate) fn parts_at<'b>(&'b self, reference: &'b Reference) -> impl Iterator<Item = (&'b str, &'b Self)> {
         self.parts().into_iter().filter(move |(_, part)| part.reference.as_ref() == Some(reference))
@@ -239,7 +255,7 @@ impl Body {
         };
         Some(Candidate {
             generation,
-            digest: pins.digest(self)?,
+            digest: self.digest(pins)?,
             mutating: self.mutating,
             message: self.message.clone(),
             timeout_eval_seconds: self.timeout_eval_seconds,

@@ -17,6 +17,7 @@ mod args;
 mod claims;
 pub mod compile;
 mod content;
+mod declared;
 mod health;
 mod input;
 mod jobs;

@@ -4,8 +4,8 @@
 
 use portcullis_contract::{Capability, ContextAwareResource, Mismatch, MismatchReason, PolicyId, is_granted};
 
-use crate::compile::Declared;
 use crate::content::Body;
+use crate::declared::Declared;
 use crate::store::ArtifactRecord;
 
 /// What the installation provides to policies.

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_api::Resolved;
 use portcullis_contract::Digest;
 use serde::Serialize;
-
-use crate::content::Body;
 
 /// The name under which a policy that is no group has its module. No member can have it.
 const OWN: &str = "";
@@ -54,20 +51,5 @@ impl Pins {
     /// Leaves what `keep` says.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&str, &Digest) -> bool) {
         self.0.retain(|part, digest| keep(part, digest));
-    }
-
-    /// The parts of a body whose module is known.
-    pub(crate) fn parts<'b>(&self, body: &'b Body) -> Vec<(&'b Body, Digest)> {
-        body.parts().into_iter().filter_map(|(name, part)| Some((part, self.get(name)?))).collect()
-    }
-
-    /// The digest of the body's generation, once each of its modules is known: of its module, or of the members of a group with their
-    /// modules.
-    pub(crate) fn digest(&self, body: &Body) -> Option<Digest> {
-        if body.members.is_empty() {
-            return self.module();
-        }
-        let members = body.members.keys().map(|name| Some((name.clone(), self.get(name)?)));
-        Some(Resolved::group(0, members.collect::<Option<_>>()?).digest)
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn found(
     let Some(found) = entries.find(|one| one.policy_uid == facts.uid && one.generation == facts.generation) else {
         return is_current.then_some((Truth::True, "AsExpected", String::new()));
     };
-    // A report is another pod's word: a reason that is none of ours, perhaps of a newer release, is told in its words only.
+    // A report is another pod's word: a reason that is none of ours, perhaps of a newer release, shows in its words only.
     let reasons = ConditionType::MetadataMatched.reasons();
     let reason = reasons.iter().find(|reason| **reason == found.reason).copied().unwrap_or("SeveralReasons");
     let is_known = reason != MismatchReason::NoMetadata.as_str();
@@ -72,7 +72,15 @@ mod tests {
         let report = ReplicaReportSpec { pod_uid: "pod-uid".into(), mismatches, ..ReplicaReportSpec::default() };
         let heard = LastReport { report: &report, is_stale: false };
         let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: Some(heard) };
-        let facts = Facts { uid: "uid", generation, suspend: false, digest: None, rollback_to: None, refusal: None };
+        let facts = Facts {
+            uid: "uid",
+            generation,
+            suspend: false,
+            digest: None,
+            members: None,
+            rollback_to: None,
+            refusal: None,
+        };
         let told = |replica| {
             let (status, reason, message) = found(&facts, &[replica], is_current)?;
             Some(format!("{}/{reason} {message}", status.as_str()))

@@ -52,8 +52,8 @@ impl Resolution {
     }
 }
 
-/// A generation with this digest, and with the members that make it where it is of a policy group. Whoever tells of the members, their names and
-/// modules must have that digest.
+/// A generation with this digest, and with the members that make it where it is of a policy group. A report of members counts only if their
+/// names and modules have that digest.
 pub(crate) fn resolved(
     generation: i64,
     digest: Digest,

@@ -259,7 +259,9 @@ mod tests {
         let rego = |policy: &str| {
             let admission = admission(policy, &[], &["Pod"], &["*"]);
             let mut manifest = manifest(&[(policy, 1, &[], &["Pod"])]);
-            manifest.policies[0].candidates[0].execution_mode = portcullis_contract::ExecutionMode::Opa;
+            let content = &mut manifest.policies[0].candidates[0].content;
+            let portcullis_contract::CandidateContent::Module(module) = content else { panic!("it is no group") };
+            module.execution_mode = portcullis_contract::ExecutionMode::Opa;
             admission.record.publish(&manifest);
             admission
         };

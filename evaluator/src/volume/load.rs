@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portcullis_contract::{
-    Candidate, CandidateContent, CandidateGroup, CandidateModule, Digest, ExecutionMode, NamedModule, PolicyId, Reason,
-    clean,
+    Candidate, CandidateContent, CandidateGroup, Digest, ExecutionMode, NamedModule, PolicyId, Reason, clean,
 };
 use portcullis_expression::{Expression, ExpressionError};
 

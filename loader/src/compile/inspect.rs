@@ -3,7 +3,8 @@
 use portcullis_contract::{ExecutionMode, Reason};
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
-use super::{CompileFailure, Declared, metadata};
+use super::{CompileFailure, metadata};
+use crate::declared::Declared;
 
 /// A module that may be compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]

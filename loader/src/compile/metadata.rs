@@ -1,10 +1,11 @@
 //! The metadata section of a module (docs/design/policy-abi.md, section 2), as far as it decides about loading or is compared with the policy.
 
-use portcullis_contract::{ContextAwareResource, ExecutionMode, KUBEWARDEN_LEVEL, Reason, clean};
-use serde::{Deserialize, Serialize};
+use portcullis_contract::{ExecutionMode, KUBEWARDEN_LEVEL, Reason};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::CompileFailure;
+use crate::declared::{Declared, MAX_ENTRIES, Unbounded, resource};
 
 /// Name of the custom section.
 pub(super) const SECTION: &str = "io.kubewarden.metadata";
@@ -32,75 +33,12 @@ struct Metadata {
     context_aware_resources: Value,
 }
 
-/// What a module's metadata declares about its use. It is bounded whoever wrote it: the compile child, which met hostile bytes, or
-/// the record on the volume.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, from = "Unbounded")]
-pub struct Declared {
-    /// Whether the module has the section at all.
-    pub has_section: bool,
-    /// Whether it may change requests; absent where it does not say.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mutating: Option<bool>,
-    /// Whether it takes raw requests, not admission requests.
-    pub raw: bool,
-    /// The resources of its rules, each as [`resource`] writes it. Empty where it names none, or too many to compare.
-    pub resources: Vec<String>,
-    /// The host capabilities that it calls, as paths or patterns.
-    pub host_capabilities: Vec<String>,
-    /// The kinds that it reads.
-    pub context_aware_resources: Vec<ContextAwareResource>,
-}
-
-/// Most entries of each list of [`Declared`].
-const MAX_ENTRIES: usize = 32;
-/// Longest text in it, in bytes.
-const MAX_TEXT: usize = 128;
-
-/// [`Declared`] as it was read.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Unbounded {
-    has_section: bool,
-    mutating: Option<bool>,
-    raw: bool,
-    resources: Vec<String>,
-    host_capabilities: Vec<String>,
-    context_aware_resources: Vec<ContextAwareResource>,
-}
-
-impl From<Unbounded> for Declared {
-    fn from(read: Unbounded) -> Self {
-        let text = |text: &String| clean(text, MAX_TEXT);
-        // A part of the rules would make the others look uncovered.
-        let fits = read.resources.len() <= MAX_ENTRIES && read.resources.iter().all(|one| one.len() <= MAX_TEXT);
-        Self {
-            has_section: read.has_section,
-            mutating: read.mutating,
-            raw: read.raw,
-            resources: if fits { read.resources.iter().map(text).collect() } else { Vec::new() },
-            host_capabilities: read.host_capabilities.iter().take(MAX_ENTRIES).map(text).collect(),
-            context_aware_resources: read
-                .context_aware_resources
-                .iter()
-                .take(MAX_ENTRIES)
-                .map(|kind| ContextAwareResource { api_version: text(&kind.api_version), kind: text(&kind.kind) })
-                .collect(),
-        }
-    }
-}
-
 /// A rule of the metadata, as far as it is compared.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Rule {
     api_groups: Vec<String>,
     resources: Vec<String>,
-}
-
-/// An API group and a resource in one text, for instance `apps/deployments`, `/pods` or `/pods/exec`.
-pub(crate) fn resource(group: &str, resource: &str) -> String {
-    format!("{group}/{resource}")
 }
 
 /// What the section declares. Loading does not depend on it, so a field of another form counts as absent.

@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize};
 
 pub use self::child::{ChildArgs, compile_stdin};
 pub use self::inspect::{Inspected, inspect};
-pub use self::metadata::Declared;
-pub(crate) use self::metadata::resource;
 pub use self::parent::{CompileLimits, Compilers};
 
 /// The hidden subcommand of the child.

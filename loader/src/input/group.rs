@@ -7,7 +7,7 @@ use portcullis_contract::{Capability, Reason};
 use portcullis_expression::Expression;
 use serde_json::Value;
 
-use super::manifest::decode;
+use super::decode::decode;
 use super::settings::settings;
 use crate::content::{Body, no_settings};
 use crate::problem::Problem;

@@ -6,13 +6,13 @@ use portcullis_api::{API_VERSION, Kind, Policy};
 use portcullis_contract::{Digest, FailurePolicy, Mode, PolicyId, Reason, group_id};
 use portcullis_registry::signature::Requirement;
 use portcullis_yaml::{Document, MAX_DEPTH};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::decode::decode;
 use super::group::group;
 use super::settings::settings;
-use crate::compile::resource;
 use crate::content::{Body, DesiredPolicy, Head, hash};
+use crate::declared::resource;
 use crate::problem::Problem;
 use crate::source::Reference;
 
@@ -184,15 +184,6 @@ fn address(module: &str) -> Result<Reference, Problem> {
         )),
         reference => Ok(reference),
     }
-}
-
-/// Decodes, with the path of the field that does not fit.
-pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner().to_string();
-        if path == "." { inner } else { format!("{path}: {inner}") }
-    })
 }
 
 /// What acts at once, read from a manifest that does not decode as a whole; a policy that was switched off must not be

@@ -2,6 +2,7 @@
 //!
 //! A folder makes them, or a watch of revisions in Kubernetes.
 
+mod decode;
 mod directory;
 mod group;
 mod kubernetes;

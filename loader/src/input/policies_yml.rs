@@ -8,8 +8,9 @@ use portcullis_yaml::Document;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::decode::decode;
 use super::group::group;
-use super::manifest::{Entry, decode};
+use super::manifest::Entry;
 use super::settings::settings;
 use crate::content::{Body, DesiredPolicy, Head, hash};
 use crate::problem::Problem;

@@ -9,7 +9,8 @@ use std::time::Instant;
 use portcullis_contract::{Digest, Failure, Reason};
 
 use super::attempts::{AttemptError, Attempts, Now};
-use super::policy::{Generation, Policy};
+use super::generation::Generation;
+use super::policy::Policy;
 use super::{Job, Plan};
 use crate::claims::Claims;
 use crate::content::Body;

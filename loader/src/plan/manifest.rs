@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::attempts::{AttemptError, Attempts, Now};
 use super::budget::{self, Choice, Demand};
-use super::policy::{Generation, Policy};
+use super::generation::Generation;
+use super::policy::Policy;
 use super::{Plan, Reference};
 use crate::claims::Need;
 use crate::content::Body;

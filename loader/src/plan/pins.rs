@@ -3,7 +3,8 @@
 use portcullis_contract::Digest;
 
 use super::attempts::{AttemptError, Now};
-use super::policy::{Generation, Policy};
+use super::generation::Generation;
+use super::policy::Policy;
 use super::{Job, Plan};
 use crate::content::Body;
 use crate::source::Reference;

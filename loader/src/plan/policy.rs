@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::attempts::Now;
+use super::generation::{Generation, LastServed};
 use super::groups::Membership;
 use crate::claims::Need;
 use crate::content::{Body, DesiredPolicy, Head, Object, uid};
@@ -66,24 +67,6 @@ pub(super) struct Policy {
     /// Why an earlier loader could not publish the newest generation. It counts until this one has tried, so that a restart makes no
     /// failure seem to be over.
     pub(super) failed_before: Option<Failure>,
-}
-
-/// A generation that can be served.
-#[derive(Debug, Clone)]
-pub(super) struct Generation {
-    pub(super) number: i64,
-    pub(super) digest: Digest,
-    pub(super) pins: Pins,
-    pub(super) body: Body,
-}
-
-/// An older generation that served everywhere, and its modules as far as they are known.
-#[derive(Debug, Clone)]
-pub(super) struct LastServed {
-    pub(super) number: i64,
-    pub(super) body: Body,
-    pins: Pins,
-    ready: Option<Generation>,
 }
 
 /// What the manifest remembers of the newest generation, for the loader's own restart.
@@ -230,7 +213,7 @@ impl Policy {
             policy.references = record.references;
             policy.references.extend(record.reference.map(|reference| (String::new(), reference)));
             policy.pins = Pins::new(record.digest, record.members);
-            let digest = record.body.as_ref().and_then(|body| policy.pins.digest(body));
+            let digest = record.body.as_ref().and_then(|body| body.digest(&policy.pins));
             let candidate = digest.and_then(|digest| candidate(entry.generation, digest));
             let body = record.body.and_then(|body| body.with_settings_of(candidate));
             policy.body = body.ok_or_else(|| record.problem.unwrap_or(unknown));
@@ -299,12 +282,12 @@ impl Policy {
     /// The newest generation, once it can be served.
     pub(super) fn target(&self) -> Option<(&Body, Digest)> {
         let body = self.body.as_ref().ok()?;
-        Some((body, self.pins.digest(body)?))
+        Some((body, body.digest(&self.pins)?))
     }
 
     /// The modules of the newest generation, as far as they are known.
     pub(super) fn target_parts(&self) -> Vec<(&Body, Digest)> {
-        self.body.as_ref().map(|body| self.pins.parts(body)).unwrap_or_default()
+        self.body.as_ref().map(|body| body.pinned_parts(&self.pins)).unwrap_or_default()
     }
 
     /// The names of the newest generation's parts that name an address, with their modules as far as they are known.
@@ -482,45 +465,8 @@ impl Policy {
     }
 }
 
-impl LastServed {
-    fn new(number: i64, body: Body, pins: Pins) -> Self {
-        let digest = pins.digest(&body);
-        let ready = digest.map(|digest| Generation { number, digest, pins: pins.clone(), body: body.clone() });
-        Self { number, body, pins, ready }
-    }
-
-    /// The addresses of modules that are not known.
-    pub(super) fn unresolved(&self) -> Vec<&Reference> {
-        let parts = self.body.parts().into_iter().filter(|(name, _)| self.pins.get(name).is_none());
-        parts.filter_map(|(_, part)| part.reference.as_ref()).collect()
-    }
-
-    /// The address gave these bytes.
-    pub(super) fn resolve(&mut self, reference: &Reference, digest: Digest) {
-        let parts = self.body.parts_at(reference).map(|(name, _)| name).filter(|name| self.pins.get(name).is_none());
-        let parts: Vec<String> = parts.map(str::to_owned).collect();
-        if !parts.is_empty() {
-            let mut pins = self.pins.clone();
-            parts.iter().for_each(|part| pins.set(part, Some(digest)));
-            *self = Self::new(self.number, self.body.clone(), pins);
-        }
-    }
-
-    /// The generation, once its module is known.
-    fn ready(&self) -> Option<&Generation> {
-        self.ready.as_ref()
-    }
-}
-
 fn references_of(body: &Result<Body, Problem>) -> Option<BTreeMap<String, Reference>> {
     body.as_ref().ok().map(Body::references)
-}
-
-impl Generation {
-    /// What has a module, with the modules.
-    pub(super) fn parts(&self) -> Vec<(&Body, Digest)> {
-        self.pins.parts(&self.body)
-    }
 }
 
 fn candidate_of(candidates: &[Candidate], number: i64, digest: Digest) -> Option<&Candidate> {

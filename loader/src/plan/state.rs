@@ -13,7 +13,7 @@ use crate::content::Body;
 use crate::mismatch::mismatches;
 use crate::source::{Reference, shown};
 
-/// The most differences between metadata and policy that are told of one policy.
+/// The most differences between metadata and policy that are listed for one policy.
 const MAX_MISMATCHES: usize = 8;
 
 impl Plan {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::Digest;
 
-use super::policy::{Generation, LastServed, Policy};
+use super::generation::{Generation, LastServed};
+use super::policy::Policy;
 use super::{Attempts, Plan, admission};
 use crate::claims::{Claims, Need};
 use crate::content::Body;

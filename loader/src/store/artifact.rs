@@ -9,7 +9,7 @@ use portcullis_process::{failpoint, files};
 use serde::{Deserialize, Serialize};
 
 use super::{Reservation, Temporary, Volume};
-use crate::compile::Declared;
+use crate::declared::Declared;
 use crate::volume_error::VolumeError;
 
 /// Largest record that is read, in bytes.

@@ -1,5 +1,8 @@
 //! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
+mod mismatch;
+mod resolution;
+
 use portcullis_api::{HistoryEntry, PolicyKey, ReplicaCounts, ReplicaReportSpec, ReportDeviation};
 use portcullis_contract::Digest;
 
@@ -379,31 +382,6 @@ fn a_transition_has_a_time_and_the_same_status_keeps_it() {
 }
 
 #[test]
-fn a_difference_of_the_metadata_leaves_the_policy_ready_and_goes_when_it_is_granted() {
-    let told = |status: &PolicyStatus| {
-        let condition = status.condition(ConditionType::MetadataMatched).expect("it is there");
-        (condition.status, condition.reason.clone(), condition.last_transition_time == later())
-    };
-    let mut differs = report("pod-a", Current);
-    differs.mismatches = vec![portcullis_api::ReportMismatch {
-        policy_uid: UID.into(),
-        generation: 7,
-        reason: "CapabilityNotGranted".into(),
-        message: "in words".into(),
-    }];
-    let heard = LastReport { report: &differs, is_stale: false };
-    let replica = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: Some(heard) };
-    let first = decide(&facts(), &[replica], Webhook::Confirmed, None, now());
-    assert_eq!(told(&first), (Truth::False, "CapabilityNotGranted".to_owned(), false));
-    assert!(first.is_true(ConditionType::Ready));
-    let next = Facts { generation: 8, ..facts() };
-    let loading = decided_with(&next, &[Loading], Webhook::Confirmed, Some(&first), later());
-    assert_eq!(told(&loading), told(&first), "the last comparison stands");
-    let granted = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&first), later());
-    assert_eq!(told(&granted), (Truth::True, "AsExpected".to_owned(), true));
-}
-
-#[test]
 fn a_failing_pod_that_disappears_takes_its_failure_along() {
     let before = decided(&[Current, Failed(Reason::NotFound)]);
     let after = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&before), later());
@@ -498,33 +476,4 @@ fn a_draining_pod_is_shown_and_not_counted() {
     ];
     let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
     assert_eq!((status.summary.as_str(), status.word(), status.replicas.len()), ("1/1", "Active", 2));
-}
-
-#[test]
-fn z16_replicas_with_other_bytes_than_most_do_not_serve_the_generation() {
-    let unpinned = Facts { digest: None, ..facts() };
-    let with = |pod, digest| {
-        let mut report = report(pod, Current);
-        report.digests.insert(PolicyKey::of(UID), digest);
-        report
-    };
-    let (a, b, c) = (Digest::of(b"a"), Digest::of(b"b"), Digest::of(b"c"));
-    let reports = [with("pod-a", b), with("pod-b", a), with("pod-c", a), with("pod-d", c)];
-    let heard = |report| Some(LastReport { report, is_stale: false });
-    let replica = |n: usize| {
-        let pod = ["pod-a", "pod-b", "pod-c", "pod-d"][n];
-        Replica { pod, pod_uid: pod, expected: true, report: heard(&reports[n]) }
-    };
-    let decided = |which: &[usize]| {
-        let replicas: Vec<_> = which.iter().map(|n| replica(*n)).collect();
-        decide(&unpinned, &replicas, Webhook::Confirmed, None, now())
-    };
-    let most = decided(&[0, 1, 2]);
-    assert_eq!(most.resolved.as_ref().map(|resolved| resolved.digest), Some(a));
-    assert_eq!(row(&most).split(' ').nth(2), Some("True/ResolvedDifferently"));
-    assert_eq!((most.replica_counts.current, most.replica_counts.previous), (2, 1));
-    let split = decided(&[0, 1, 3]);
-    assert_eq!(split.resolved, None, "nothing is pinned");
-    assert_eq!(row(&split).split(' ').nth(2), Some("True/ResolvedDifferently"));
-    assert_eq!((split.replica_counts.current, split.replica_counts.previous), (0, 3));
 }

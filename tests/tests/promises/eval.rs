@@ -131,7 +131,7 @@ fn promise_eval_says_where_module_and_manifest_differ() {
     let (_, text) = eval(&manifest, &pod, &[]);
     assert!(text.contains("note:    the module declares net/*, crypto/*, kubernetes/*, and the policy"), "{text}");
     assert!(text.contains("note:    spec.mutating is true"), "{text}");
-    // What is not in a manifest is nobody's mistake.
+    // A module alone has no manifest that could differ.
     let module = folder.path("policies/modules/host-capabilities.wasm").display().to_string();
     let (_, text) = eval(&module, &pod, &["--host-capability", "*", "--settings-json", r#"{"calls": []}"#]);
     assert!(!text.contains("spec.mutating") && !text.contains("declares"), "{text}");

@@ -11,8 +11,8 @@ mod room;
 use std::time::Duration;
 
 use portcullis_contract::{
-    Artifact, Candidate, Current, Deviation, ExecutionMode, Failure, LoaderPolicy, Phase, Program, Refused,
-    ReplicaState, WebhookKind,
+    Artifact, Current, Deviation, ExecutionMode, Failure, LoaderPolicy, Phase, Program, Refused, ReplicaState,
+    WebhookKind,
 };
 use serde_json::value::RawValue;
 
@@ -81,8 +81,8 @@ impl Table {
 
     fn restored(manifest: Option<Manifest>) -> Self {
         let now = Now::get();
-        let artifact_of = |candidate: &Candidate| {
-            let (artifact, execution_mode) = (candidate.artifact.clone(), candidate.execution_mode);
+        let artifact_of = |named: &NamedModule<'_>| {
+            let (artifact, execution_mode) = (named.module.artifact.clone(), named.module.execution_mode);
             Some(ArtifactRecord { artifact, execution_mode, declared: None })
         };
         let plan = Plan::restore(SETTINGS, Arc::default(), manifest.as_ref(), artifact_of, now);

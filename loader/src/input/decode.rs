@@ -1,0 +1,13 @@
+//! Decoding of what users write, with the place of a mistake.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Decodes, with the path of the field that does not fit.
+pub(crate) fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner().to_string();
+        if path == "." { inner } else { format!("{path}: {inner}") }
+    })
+}

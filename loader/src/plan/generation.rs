@@ -1,0 +1,62 @@
+//! Generations that can be served, beside the newest one.
+
+use portcullis_contract::Digest;
+
+use crate::content::Body;
+use crate::pins::Pins;
+use crate::source::Reference;
+
+/// A generation that can be served.
+#[derive(Debug, Clone)]
+pub(super) struct Generation {
+    pub(super) number: i64,
+    pub(super) digest: Digest,
+    pub(super) pins: Pins,
+    pub(super) body: Body,
+}
+
+/// An older generation that served everywhere, and its modules as far as they are known.
+#[derive(Debug, Clone)]
+pub(super) struct LastServed {
+    pub(super) number: i64,
+    pub(super) body: Body,
+    pub(super) pins: Pins,
+    ready: Option<Generation>,
+}
+
+impl Generation {
+    /// What has a module, with the modules.
+    pub(super) fn parts(&self) -> Vec<(&Body, Digest)> {
+        self.body.pinned_parts(&self.pins)
+    }
+}
+
+impl LastServed {
+    pub(super) fn new(number: i64, body: Body, pins: Pins) -> Self {
+        let digest = body.digest(&pins);
+        let ready = digest.map(|digest| Generation { number, digest, pins: pins.clone(), body: body.clone() });
+        Self { number, body, pins, ready }
+    }
+
+    /// The addresses of modules that are not known.
+    pub(super) fn unresolved(&self) -> Vec<&Reference> {
+        let parts = self.body.parts().into_iter().filter(|(name, _)| self.pins.get(name).is_none());
+        parts.filter_map(|(_, part)| part.reference.as_ref()).collect()
+    }
+
+    /// The address gave these bytes.
+    pub(super) fn resolve(&mut self, reference: &Reference, digest: Digest) {
+        let parts = self.body.parts_at(reference).map(|(name, _)| name).filter(|name| self.pins.get(name).is_none());
+        let parts: Vec<String> = parts.map(str::to_owned).collect();
+        if !parts.is_empty() {
+            let mut pins = self.pins.clone();
+            parts.iter().for_each(|part| pins.set(part, Some(digest)));
+            *self = Self::new(self.number, self.body.clone(), pins);
+        }
+    }
+
+    /// The generation, once its module is known.
+    pub(super) fn ready(&self) -> Option<&Generation> {
+        self.ready.as_ref()
+    }
+}

@@ -1,0 +1,28 @@
+//! What the metadata of a module asks for and its policy does not grant.
+
+use super::*;
+
+#[test]
+fn a_difference_of_the_metadata_leaves_the_policy_ready_and_goes_when_it_is_granted() {
+    let told = |status: &PolicyStatus| {
+        let condition = status.condition(ConditionType::MetadataMatched).expect("it is there");
+        (condition.status, condition.reason.clone(), condition.last_transition_time == later())
+    };
+    let mut differs = report("pod-a", Current);
+    differs.mismatches = vec![portcullis_api::ReportMismatch {
+        policy_uid: UID.into(),
+        generation: 7,
+        reason: "CapabilityNotGranted".into(),
+        message: "in words".into(),
+    }];
+    let heard = LastReport { report: &differs, is_stale: false };
+    let replica = Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: Some(heard) };
+    let first = decide(&facts(), &[replica], Webhook::Confirmed, None, now());
+    assert_eq!(told(&first), (Truth::False, "CapabilityNotGranted".to_owned(), false));
+    assert!(first.is_true(ConditionType::Ready));
+    let next = Facts { generation: 8, ..facts() };
+    let loading = decided_with(&next, &[Loading], Webhook::Confirmed, Some(&first), later());
+    assert_eq!(told(&loading), told(&first), "the last comparison stands");
+    let granted = decided_with(&facts(), &[Current], Webhook::Confirmed, Some(&first), later());
+    assert_eq!(told(&granted), (Truth::True, "AsExpected".to_owned(), true));
+}
