@@ -133,7 +133,8 @@ const MATRIX: &[(&str, &str, &str, bool)] = &[
     ("get", "secrets", "home", false),
     ("list", "secrets", "-", false),
     ("get", "pods", "home", false),
-    ("list", "namespaces", "-", false),
+    // Namespaces, limit ranges and pod templates are for policies here: `rbac.contextAwareReads`.
+    ("list", "nodes", "-", false),
     ("create", "pods", "home", false),
     ("create", "serviceaccounts/token", "home", false),
     ("list", "validatingwebhookconfigurations.admissionregistration.k8s.io", "-", false),

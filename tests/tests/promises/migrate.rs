@@ -35,12 +35,12 @@ fn promise_a_migrated_policy_judges_as_it_did() {
 
     let output = run(["migrate", "kubewarden", &theirs]);
     let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "a group is left out: {}", written(&output));
+    assert_eq!(output.status.code(), Some(1), "a group without rules is left out: {}", written(&output));
     for line in [
         "ClusterAdmissionPolicy/owners: spec.settings kept\n",
         "ClusterAdmissionPolicy/owners: spec.backgroundAudit dropped: ",
         "PolicyServer/default: spec.replicas is now server.replicas\n",
-        "ClusterAdmissionPolicyGroup/both: left out: groups are not supported yet",
+        "ClusterAdmissionPolicyGroup/both: left out: the policy would be refused: ",
     ] {
         assert!(told.contains(line), "no {line:?} in {told}");
     }
