@@ -104,6 +104,13 @@ impl Verdict {
         if let Some(code) = self.code {
             line("code:", &code.to_string());
         }
+        // The members of a policy group that denied, and the text that a custom message replaces.
+        for cause in
+            self.response.iter().flat_map(|response| response["status"]["details"]["causes"].as_array()).flatten()
+        {
+            let message = cause["message"].as_str().unwrap_or_default();
+            line("cause:", &cause["field"].as_str().map_or(message.to_owned(), |field| format!("{field}: {message}")));
+        }
         for warning in &self.warnings {
             line("warning:", warning);
         }
@@ -150,6 +157,19 @@ mod tests {
         let body = json!({"response": response}).to_string();
         let alone = alone.map(|alone| json!({"response": alone}).to_string());
         Verdict::of(&id, body.as_bytes(), alone.as_ref().map(String::as_bytes), Vec::new()).expect("decodes")
+    }
+
+    #[test]
+    fn causes_name_the_members_of_a_policy_group() {
+        let body = json!({"response": {"uid": "u", "allowed": false, "status": {"message": "no", "details": {"causes": [
+            {"message": "missing labels: owner", "field": "spec.policies.owned"}, {"message": "its own words"},
+        ]}}}});
+        let id = "cluster/a".parse().expect("an id");
+        let verdict = Verdict::of(&id, body.to_string().as_bytes(), None, Vec::new()).expect("a verdict");
+        assert_eq!(
+            verdict.text(),
+            "cluster/a: rejected\n  message: no\n  cause:   spec.policies.owned: missing labels: owner\n  cause:   its own words\n"
+        );
     }
 
     #[test]
