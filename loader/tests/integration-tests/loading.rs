@@ -160,7 +160,8 @@ fn a_policies_yml_is_followed() {
     folder.write(
         "policies.yml",
         "clusterwide-a:\n  module: modules/a.wasm\n  policyMode: monitor\n  allowedToMutate: true\n  settings: {x: 1}\n\
-         group:\n  policies: {m: {module: modules/a.wasm}}\n  expression: m()\n  message: no\nbad/id: {module: a.wasm}\n",
+         group:\n  policies: {m: {module: modules/a.wasm}}\n  expression: m()\n  message: no\n\
+         bad-group:\n  policies: {m: {module: modules/a.wasm}}\n  expression: n()\n  message: no\nbad/id: {module: a.wasm}\n",
     );
     let file = folder.path().join("policies.yml");
     let loader = folder.start(&["--policies", file.to_str().expect("text")]);
@@ -168,7 +169,8 @@ fn a_policies_yml_is_followed() {
     assert_eq!(entry.mode, portcullis_contract::Mode::Monitor);
     assert!(entry.candidates[0].mutating);
     assert!(loader.manifest().expect("a manifest").groups.is_empty());
-    assert_eq!(loader.fails("group").failure.map(|failure| failure.reason), Some(Reason::SpecInvalid));
+    assert_eq!(loader.serves("group", 1).candidates[0].members().len(), 1);
+    assert_eq!(loader.fails("bad-group").failure.map(|failure| failure.reason), Some(Reason::SpecInvalid));
     assert_eq!(loader.loader_state().problems.len(), 1);
     folder.write("policies.yml", "clusterwide-a:\n  module: modules/a.wasm\n");
     assert_eq!(loader.serves("clusterwide-a", 2).mode, portcullis_contract::Mode::Protect);
