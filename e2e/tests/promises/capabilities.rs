@@ -245,9 +245,9 @@ fn rules_in_rego_judge_by_the_objects_of_the_cluster() {
 fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
     let installation = installation("rego-refused", 1);
     let cases = [
-        ("forbidden", "Service", "failed to list v1/Service: the API server refused with 403"),
-        ("unknown", "Nothing", "Cannot find resource v1/Nothing"),
-        ("large", "PodTemplate", "remove kinds that the rules do not read from contextAwareResources"),
+        ("rego-forbidden", "Service", "failed to list v1/Service: the API server refused with 403"),
+        ("rego-unknown", "Nothing", "Cannot find resource v1/Nothing"),
+        ("rego-large", "PodTemplate", "remove kinds that the rules do not read from contextAwareResources"),
     ];
     let cases = cases.map(|(name, kind, text)| (installation.make_namespace(name), name, kind, text));
     let templates = format!("/api/v1/namespaces/{}/podtemplates", cases[2].0);
