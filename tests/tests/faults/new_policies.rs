@@ -24,7 +24,7 @@ fn broken() -> Vec<(Policy, Reason)> {
         (Policy::cluster("new-unsupported").guest("unknown_import"), Reason::ModuleUnsupported),
         (Policy::cluster("new-settings").guest("bad_settings"), Reason::SettingsInvalid),
         (Policy::cluster("new-trap").guest("trap_in_init"), Reason::InstantiationFailed),
-        (group("new-members", "one()"), Reason::SpecInvalid),
+        (group("new-members", "one() && none()"), Reason::SpecInvalid),
         (group("new-expression", "one( &&"), Reason::SpecInvalid),
     ]
 }
