@@ -9,7 +9,7 @@ mod slots;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Manifest, Reason, Stage};
 
@@ -51,7 +51,13 @@ pub(crate) struct JobRunner {
     keep: Mutex<Keep>,
     /// Known sizes of artifacts that did not fit, so that they are not compiled again in vain.
     too_large: Mutex<HashMap<Digest, u64>>,
+    /// Modules that came so lately that the plan may not know them, and when. A pruning that was planned before must leave them: they
+    /// would be fetched again.
+    just_fetched: Mutex<HashMap<Digest, Instant>>,
 }
+
+/// How long a fetched module may be unknown to the plan, at most.
+const UNKNOWN: Duration = Duration::from_secs(10);
 
 /// What a running job and the loop share: progress in one direction, claims in the other.
 #[derive(Debug, Default)]
@@ -142,6 +148,7 @@ impl JobRunner {
             children: Slots::new(limits.jobs),
             readers: Slots::new(limits.jobs),
             keep: Mutex::default(),
+            just_fetched: Mutex::default(),
             too_large: Mutex::default(),
         }
     }
@@ -150,6 +157,7 @@ impl JobRunner {
     pub(crate) fn keep(&self, keep: Keep) {
         self.volume.room().own(keep.owners.clone());
         self.too_large().retain(|digest, _| keep.digests.contains(digest));
+        self.just_fetched().retain(|digest, at| !keep.digests.contains(digest) && at.elapsed() < UNKNOWN);
         *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = keep;
     }
 
@@ -240,8 +248,13 @@ impl JobRunner {
         self.metrics.fetched_bytes.inc_by(bytes);
         let reservation = reservation.ok_or_else(|| mistake(Reason::InternalError, "keeping a module"))?;
         let volume = Arc::clone(&self.volume);
+        self.just_fetched().insert(digest, Instant::now());
         blocking(move || volume.keep_module(temporary, &digest, reservation)).await??;
         Ok(digest)
+    }
+
+    fn just_fetched(&self) -> MutexGuard<'_, HashMap<Digest, Instant>> {
+        self.just_fetched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn prepare(&self, digest: Digest, anew: bool, context: &Arc<JobContext>) -> Result<Prepared, AttemptError> {
@@ -332,7 +345,10 @@ impl JobRunner {
     }
 
     /// Removes from the volume what need not stay, and gives how many files that were.
-    pub(crate) async fn prune(&self, keep: Keep) -> usize {
+    pub(crate) async fn prune(&self, mut keep: Keep) -> usize {
+        let mut just_fetched = self.just_fetched().clone();
+        just_fetched.retain(|_, at| at.elapsed() < UNKNOWN);
+        keep.digests.extend(just_fetched.into_keys());
         let volume = Arc::clone(&self.volume);
         match blocking(move || volume.prune(&keep)).await {
             Ok(Ok(removed)) => {
