@@ -11,6 +11,7 @@ mod lifecycle;
 mod load;
 mod metrics;
 mod modes;
+mod policy_groups;
 mod requests;
 mod switching_off;
 
