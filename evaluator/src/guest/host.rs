@@ -9,9 +9,9 @@ use wasmtime::Caller;
 
 use super::failed_calls::FailedCalls;
 use super::linear_memory::{OutOfBounds, parts, slice};
-use super::{CallError, Context, Host, NO_BROKER};
+use super::{CallError, Context, Host};
 use crate::capability::certificate;
-use crate::capability::link::{BrokerAnswer, Caller as BrokerCaller, LinkFailure};
+use crate::capability::link::{BrokerAnswer, LinkFailure};
 
 /// Longest name that an error quotes, in bytes.
 const MAX_NAME: usize = 256;
@@ -101,12 +101,7 @@ async fn provide(
     if !capability.needs_broker() {
         return certificate::is_trusted(payload).map(Provided::Here).map_err(|text| LinkFailure::failed(&text));
     }
-    let Some(broker) = &host.broker else {
-        return Err(LinkFailure::failed(NO_BROKER));
-    };
-    let caller =
-        BrokerCaller { policy: &host.policy, generation: host.generation, member: host.member.as_deref(), deadline };
-    broker.call(&caller, capability.into(), payload).await.map(Provided::Broker)
+    host.ask_broker(capability.into(), payload, deadline).await.map(Provided::Broker)
 }
 
 impl<'a> Call<'a> {

@@ -46,10 +46,11 @@ pub(crate) use parts::Parts;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis_contract::PolicyId;
+use portcullis_contract::{BrokerRequest, PolicyId};
 use wasmtime::{Engine, Instance, Store, Trap, UpdateDeadline};
 
 use crate::capability::BrokerLink;
+use crate::capability::link::{BrokerAnswer, Caller, LinkFailure};
 use crate::fair::claimant::Claimant;
 use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
 
@@ -112,6 +113,18 @@ impl Host {
             broker: self.broker.clone(),
             needs_objects: self.needs_objects,
         }
+    }
+
+    /// Asks the broker for this policy.
+    pub(crate) async fn ask_broker(
+        &self,
+        request: BrokerRequest,
+        payload: &[u8],
+        deadline: Instant,
+    ) -> Result<BrokerAnswer, LinkFailure> {
+        let Some(broker) = &self.broker else { return Err(LinkFailure::failed(NO_BROKER)) };
+        let (policy, member) = (&self.policy, self.member.as_deref());
+        broker.call(&Caller { policy, generation: self.generation, member, deadline }, request, payload).await
     }
 
     /// An account for an instance that must have ended at `deadline`.

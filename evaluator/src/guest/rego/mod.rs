@@ -20,8 +20,8 @@ use wasmtime::{Instance, Linker, Memory, MemoryType, Module, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
-use super::{CallError, Context, Host, NO_BROKER, Operation, Parts, store};
-use crate::capability::link::{BrokerAnswer, Caller, LinkFailure};
+use super::{CallError, Context, Host, Operation, Parts, store};
+use crate::capability::link::{BrokerAnswer, LinkFailure};
 use crate::memory::InstanceMemory;
 
 pub(super) use self::abi::{add_to_linker, check};
@@ -133,12 +133,7 @@ impl RegoGuest {
 
 /// The objects that the policy may read, as the broker has them.
 async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallError> {
-    let caller = Caller { policy: &host.policy, generation: host.generation, member: host.member.as_deref(), deadline };
-    let answer = match &host.broker {
-        Some(broker) => broker.call(&caller, BrokerRequest::ContextObjects, b"").await,
-        None => Err(LinkFailure::failed(NO_BROKER)),
-    };
-    answer.map_err(|failure| match failure {
+    host.ask_broker(BrokerRequest::ContextObjects, b"", deadline).await.map_err(|failure| match failure {
         LinkFailure::Denied(text) => CallError::Denied(text),
         LinkFailure::Failed(text) => {
             // The rules called nothing.
