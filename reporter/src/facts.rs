@@ -58,6 +58,14 @@ pub struct LastReport<'a> {
     pub is_stale: bool,
 }
 
+impl<'a> Replica<'a> {
+    /// Its last report, if that counts: it is of this pod and not stale.
+    pub(crate) fn heard(&self) -> Option<&'a ReplicaReportSpec> {
+        let last = self.report.filter(|last| !last.is_stale && last.report.pod_uid == self.pod_uid)?;
+        Some(last.report)
+    }
+}
+
 /// A time as Kubernetes writes it: whole seconds.
 pub(crate) fn to_second(time: Timestamp) -> Timestamp {
     time.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Trunc)).unwrap_or(time)

@@ -11,10 +11,7 @@ pub(crate) const REASON: &str = "EvaluationFailing";
 
 /// The report of the replica on which too many evaluations of this policy have failed for the longest time.
 pub(crate) fn worst<'a>(uid: &str, replicas: &[Replica<'a>]) -> Option<&'a ReportFailing> {
-    let reports = replicas.iter().filter_map(|replica| {
-        let heard = replica.report.filter(|heard| replica.expected && !heard.is_stale)?;
-        Some(heard.report).filter(|report| report.pod_uid == replica.pod_uid)
-    });
+    let reports = replicas.iter().filter(|replica| replica.expected).filter_map(Replica::heard);
     let said = reports.flat_map(|report| &report.failing).filter(|failing| failing.policy_uid == uid);
     said.min_by_key(|failing| failing.since)
 }

@@ -35,15 +35,11 @@ pub(crate) fn found(
     replicas: &[Replica<'_>],
     is_current: bool,
 ) -> Option<(Truth, &'static str, String)> {
-    let reports = replicas.iter().filter_map(|replica| {
-        let heard = replica.report.filter(|heard| !heard.is_stale)?;
-        Some(heard.report).filter(|report| report.pod_uid == replica.pod_uid)
-    });
-    let mut entries = reports.flat_map(|report| &report.mismatches);
+    let mut entries = replicas.iter().filter_map(Replica::heard).flat_map(|report| &report.mismatches);
     let Some(found) = entries.find(|one| one.policy_uid == facts.uid && one.generation == facts.generation) else {
         return is_current.then_some((Truth::True, "AsExpected", String::new()));
     };
-    // A report is another pod's word: a reason that is none of ours, perhaps of a newer release, shows in its words only.
+    // Another pod wrote the report. If its reason is not one of ours, perhaps because that pod runs a newer release, only its message is shown.
     let reasons = ConditionType::MetadataMatched.reasons();
     let reason = reasons.iter().find(|reason| **reason == found.reason).copied().unwrap_or("SeveralReasons");
     let is_known = reason != MismatchReason::NoMetadata.as_str();

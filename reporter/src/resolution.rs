@@ -72,9 +72,9 @@ pub(crate) fn resolved(
 
 /// The bytes that a replica serves as the newest generation, as far as its report counts.
 fn reported_digest(facts: &Facts<'_>, key: &PolicyKey, replica: &Replica<'_>) -> Option<Digest> {
-    let last = replica.report.filter(|last| !last.is_stale && last.report.pod_uid == replica.pod_uid)?;
-    last.report.current.get(key).filter(|serving| **serving == facts.generation)?;
-    last.report.digests.get(key).copied()
+    let report = replica.heard()?;
+    report.current.get(key).filter(|serving| **serving == facts.generation)?;
+    report.digests.get(key).copied()
 }
 
 #[cfg(test)]

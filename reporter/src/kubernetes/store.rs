@@ -312,19 +312,17 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
     keys.extend(different(&last.current, &next.current));
     keys.extend(different(&last.digests, &next.digests));
     keys.extend(different(&last.members, &next.members));
-    let by_uid = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
-        spec.deviations.iter().map(|deviation| (deviation.policy_uid.clone(), deviation.clone())).collect()
-    };
-    keys.extend(different(&by_uid(last), &by_uid(next)).iter().map(|uid| PolicyKey::of(uid)));
-    let failing = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
-        spec.failing.iter().map(|failing| (failing.policy_uid.clone(), failing.clone())).collect()
-    };
-    keys.extend(different(&failing(last), &failing(next)).iter().map(|uid| PolicyKey::of(uid)));
-    let mismatches = |spec: &ReplicaReportSpec| -> BTreeMap<String, _> {
-        spec.mismatches.iter().map(|mismatch| (mismatch.policy_uid.clone(), mismatch.clone())).collect()
-    };
-    keys.extend(different(&mismatches(last), &mismatches(next)).iter().map(|uid| PolicyKey::of(uid)));
+    keys.extend(different_entries(&last.deviations, &next.deviations, |deviation| &deviation.policy_uid));
+    keys.extend(different_entries(&last.failing, &next.failing, |failing| &failing.policy_uid));
+    keys.extend(different_entries(&last.mismatches, &next.mismatches, |mismatch| &mismatch.policy_uid));
     Some(keys)
+}
+
+/// The policies, by the uid of each entry, in which two lists differ.
+fn different_entries<T: PartialEq>(last: &[T], next: &[T], uid: fn(&T) -> &String) -> BTreeSet<PolicyKey> {
+    let last: BTreeMap<&String, &T> = last.iter().map(|entry| (uid(entry), entry)).collect();
+    let next: BTreeMap<&String, &T> = next.iter().map(|entry| (uid(entry), entry)).collect();
+    different(&last, &next).into_iter().map(|uid| PolicyKey::of(uid)).collect()
 }
 
 fn different<K: Ord + Clone, V: PartialEq>(last: &BTreeMap<K, V>, next: &BTreeMap<K, V>) -> BTreeSet<K> {
