@@ -37,10 +37,10 @@ pub(super) fn policy(object: &Value, kind: &str, fields: &mut Fields<'_>) -> Res
         if fate == Fate::Kept && !value.is_null() {
             spec.insert(name.clone(), value.clone());
         }
-        for member in spec.get_mut("policies").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
-            member.as_object_mut().into_iter().for_each(|member| member.retain(|_, value| !value.is_null()));
-        }
         fields.note(format!("spec.{}", portcullis_contract::clean(name, 100)), fate);
+    }
+    for member in spec.get_mut("policies").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        member.as_object_mut().into_iter().for_each(|member| member.retain(|_, value| !value.is_null()));
     }
     let mut metadata = object["metadata"].as_object().cloned().unwrap_or_default();
     metadata.retain(|name, _| ["name", "namespace", "labels", "annotations"].contains(&name.as_str()));

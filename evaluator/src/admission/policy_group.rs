@@ -80,26 +80,25 @@ type Asked<'g> = (&'g str, Result<Judged, EvaluationError>);
 
 /// Asks members: side by side, those for which there is no instance to spare one after the other.
 async fn ask<'g>(
-    members: Vec<(&'g str, &LoadedModule)>,
+    members: Vec<(&'g str, &'g LoadedModule)>,
     share: &Share,
     edit: &Edit,
     request: &Bytes,
     deadline: Instant,
 ) -> Vec<Asked<'g>> {
-    let one = |(name, member): (&'g str, &LoadedModule)| {
-        let (member, edit, request) = (member.clone(), edit.clone(), request.clone());
-        async move {
-            let deadline = deadline.min(Instant::now() + member.timeout());
-            let judged = async {
-                let verdict = member.validate(request.clone(), deadline).await?;
-                edit.judge(verdict, request, deadline).await
-            };
-            (name, judged.await)
-        }
+    let one = |(name, member): (&'g str, &'g LoadedModule)| async move {
+        let deadline = deadline.min(Instant::now() + member.timeout());
+        let judged = match member.validate(request.clone(), deadline).await {
+            Ok(verdict) => edit.clone().judge(verdict, request.clone(), deadline).await,
+            Err(error) => Err(error),
+        };
+        (name, judged)
     };
     let mut left = members.into_iter();
     let (mut first, mut spare) = (Vec::from_iter(left.next()), Vec::new());
-    while let Some(permit) = if left.len() > 0 { share.spare_instance() } else { None } {
+    while left.len() > 0
+        && let Some(permit) = share.spare_instance()
+    {
         spare.push(permit);
         first.extend(left.next());
     }
