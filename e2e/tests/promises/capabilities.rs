@@ -191,7 +191,7 @@ fn try_config_map(installation: &Installation<'_>, namespace: &str, name: &str) 
     (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until a ConfigMap of this name is refused with this text, or admitted where there is none.
+/// Waits until a ConfigMap with this name is refused with `text`, or admitted if `text` is `None`.
 fn wait_for_verdict(installation: &Installation<'_>, namespace: &str, name: &str, text: Option<&str>) {
     let mut last = String::new();
     eventually(&format!("{name} in {namespace}: {text:?}"), || {

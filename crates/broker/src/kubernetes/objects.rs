@@ -52,7 +52,7 @@ struct List<'a> {
 }
 
 impl Objects {
-    /// The list that guests get, or why there is none.
+    /// The list for guests, or why there is none.
     pub(super) fn render(&mut self, kind: &ContextAwareResource) -> Result<Bytes, String> {
         let length = self.length()?;
         if let Some(rendered) = &self.rendered {

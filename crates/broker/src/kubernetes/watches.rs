@@ -278,7 +278,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The list that guests get, or why there is none.
+    /// The list for guests, or why there is none.
     fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, String> {
         self.objects().render(kind)
     }

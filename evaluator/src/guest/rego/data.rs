@@ -29,7 +29,7 @@ pub(super) fn for_opa<'a>(settings: &'a [u8], objects: Option<&[u8]>) -> Result<
     Ok(text.into())
 }
 
-/// Nothing but the objects: the settings are part of the input.
+/// Only the objects, since the settings are part of the input.
 pub(super) fn for_gatekeeper(objects: Option<&[u8]>) -> Cow<'static, [u8]> {
     Cow::Borrowed(if objects.is_some() { b"{\"inventory\":" } else { b"{}" })
 }
