@@ -226,11 +226,11 @@ fn fault_e18_one_module_with_different_settings() {
     }
     let pod = Pod::on(&folder).start();
     let canary = Canary::on(&pod);
-    let artifacts: Vec<_> = labels.iter().map(|label| pod.volume().artifact(&format!("cluster/{label}"))).collect();
-    assert!(artifacts.windows(2).all(|pair| pair[0] == pair[1]), "one module is one artifact");
     for label in labels {
         pod.wait_current(&format!("cluster/{label}"), 1);
     }
+    let artifacts: Vec<_> = labels.iter().map(|label| pod.volume().artifact(&format!("cluster/{label}"))).collect();
+    assert!(artifacts.windows(2).all(|pair| pair[0] == pair[1]), "one module is one artifact");
     thread::scope(|scope| {
         let caller = |label: &'static str| {
             let (client, id) = (pod.new_client(), format!("cluster/{label}"));
