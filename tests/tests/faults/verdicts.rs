@@ -114,10 +114,10 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
 fn fault_z06_a_large_mutation_is_its_members_own_business() {
     let _alone = heavy();
     let folder = Folder::with_canary();
-    let fills = making("a-fills", &with_list(MILLION)).ignoring_failure();
-    let empties = making("b-empties", &with_list(0)).ignoring_failure();
+    let fills = making("a-fills", &with_list(MILLION)).ignoring_failure().timeout(20);
+    let empties = making("b-empties", &with_list(0)).ignoring_failure().timeout(20);
     // Its object is above what is ever sent as a patch.
-    let floods = making("c-floods", &with_list(3 * MILLION)).ignoring_failure();
+    let floods = making("c-floods", &with_list(3 * MILLION)).ignoring_failure().timeout(20);
     let members = [&fills, &empties, &floods];
     members.iter().for_each(|member| folder.put(member));
     let pod = Pod::on(&folder).start();
