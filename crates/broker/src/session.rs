@@ -172,7 +172,7 @@ fn request(asked: BrokerRequest, payload: &[u8]) -> Result<Request, ProvideError
         Capability::ListAll => ("KubernetesListResourceAll".to_owned(), fields()),
         Capability::GetResource => ("KubernetesGetResource".to_owned(), fields()),
         Capability::CanI => ("KubernetesCanI".to_owned(), Map::from_iter([("request".to_owned(), value.clone())])),
-        Capability::CertificateTrusted | Capability::Log => {
+        Capability::CertificateTrusted | Capability::CacheSet | Capability::CacheGet | Capability::Log => {
             return Err(ProvideError::failed("the evaluator answers this itself"));
         }
     };

@@ -49,6 +49,10 @@ capabilities! {
     GetResource = "kubernetes/get_resource";
     /// Whether somebody may do something, by the rules of the API server.
     CanI = "kubernetes/can_i";
+    /// Remembers a value for later requests.
+    CacheSet = "cache/set";
+    /// A value that was remembered.
+    CacheGet = "cache/get";
     /// A line for the log. It needs no grant.
     Log = "tracing/log";
 }
@@ -73,7 +77,7 @@ impl Capability {
 
     /// Whether it leaves the pod: only the broker can provide it.
     pub fn needs_broker(self) -> bool {
-        !matches!(self, Self::Log | Self::CertificateTrusted)
+        !matches!(self, Self::Log | Self::CertificateTrusted | Self::CacheSet | Self::CacheGet)
     }
 
     /// Whether the API server answers it.

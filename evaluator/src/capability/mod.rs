@@ -1,13 +1,14 @@
 //! Host capabilities: what a guest may ask its host for (docs/design/policy-abi.md, section 8).
 //!
 //! ```text
-//!  guest ──► guest/host.rs ──► grant? ──► certificate.rs, or the log: answered here
+//!  guest ──► guest/host.rs ──► grant? ──► certificate.rs, cache.rs, or the log: answered here
 //!                                     └─► link.rs ──► Unix socket ──► broker in the loader: network, registries, API server
 //! ```
 //!
 //! This program has no way out of the pod, so it listens: the broker connects to it and waits for calls. A guest that waits for the
 //! broker holds no thread, and waits no longer than its deadline.
 
+pub(crate) mod cache;
 pub(crate) mod certificate;
 pub(crate) mod link;
 mod peer;

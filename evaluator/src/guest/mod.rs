@@ -50,6 +50,7 @@ use portcullis_contract::{BrokerRequest, PolicyId};
 use wasmtime::{Engine, Instance, Store, Trap, UpdateDeadline};
 
 use crate::capability::BrokerLink;
+use crate::capability::cache::PolicyCache;
 use crate::capability::link::{BrokerAnswer, Caller, LinkFailure};
 use crate::fair::claimant::Claimant;
 use crate::memory::{GuestMemory, InstanceMemory, MemoryHold};
@@ -82,6 +83,8 @@ pub(crate) struct Host {
     pub(crate) broker: Option<Arc<BrokerLink>>,
     /// Whether objects of the cluster belong to its data, as its rules are in Rego and cannot ask for them.
     pub(crate) needs_objects: bool,
+    /// What it remembers from one request to the next.
+    pub(crate) cache: Arc<PolicyCache>,
 }
 
 /// What a guest replied.
@@ -112,6 +115,7 @@ impl Host {
             member: self.member.clone(),
             broker: self.broker.clone(),
             needs_objects: self.needs_objects,
+            cache: Arc::clone(&self.cache),
         }
     }
 

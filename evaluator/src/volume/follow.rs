@@ -136,6 +136,7 @@ impl Follow {
             lanes: Arc::clone(&self.lanes),
             policy_timeout: self.policy_timeout,
             broker: self.broker.clone(),
+            caches: Arc::default(),
         };
         let watch = Watch::start(self.volume.clone(), self.poll_interval, self.metrics.watch_polling.clone())?;
         Ok((watch, loading))

@@ -11,6 +11,7 @@ use portcullis_contract::{
 use portcullis_expression::{Expression, ExpressionError};
 
 use crate::capability::BrokerLink;
+use crate::capability::cache::{Caches, PolicyCache};
 use crate::fair::claimant::Claimant;
 use crate::guest::loaded::{Content, Loaded, LoadedGroup, LoadedModule};
 use crate::guest::{CallError, Guest, GuestLog, Guests, Host, LinkError, NO_BROKER, Operation, Parts};
@@ -118,6 +119,8 @@ pub(crate) struct Loading {
     pub(crate) policy_timeout: Duration,
     /// The way to the broker; none without one.
     pub(crate) broker: Option<Arc<BrokerLink>>,
+    /// What all policies remember.
+    pub(crate) caches: Arc<Caches>,
 }
 
 impl Loading {
@@ -190,6 +193,7 @@ impl Loading {
             member: named.member.map(str::to_owned),
             broker: self.broker.clone(),
             needs_objects,
+            cache: Arc::new(PolicyCache::new(&self.caches, id)),
         });
         self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
         Ok(LoadedModule::new(candidate, timeout, guest, host, module))

@@ -49,6 +49,29 @@ fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
 }
 
 #[test]
+fn promise_a_policy_remembers_values_and_nobody_else_sees_them() {
+    let folder = Folder::empty();
+    let get = raw("cache/get", &json!({"key": "seen"}));
+    let calls = json!([get, raw("cache/set", &json!({"key": "seen", "value": [7, 8], "ttl": 600}))]);
+    folder.put(&asks(Policy::cluster("asks"), &["cache/*"], &calls));
+    folder.put(&asks(Policy::cluster("other"), &["cache/*"], &json!([get])));
+    folder.put(&asks(Policy::cluster("refused"), &[], &json!([get])));
+    let pod = Pod::on(&folder).start();
+    for id in [ASKS, "cluster/other", "cluster/refused"] {
+        pod.wait_current(id, 1);
+    }
+    let first = |id: &str| lines(&ask(&pod, id)).remove(0);
+    assert!(first(ASKS).contains("Value not found"));
+    assert!(first(ASKS).contains("Value found") && first(ASKS).contains("[7,8]"), "{}", first(ASKS));
+    assert!(first("cluster/other").contains("Value not found"));
+    assert!(first("cluster/refused").contains("has not been granted"));
+    // The next generation remembers nothing of this one.
+    folder.put(&asks(Policy::cluster("asks"), &["cache/get"], &json!([get])));
+    pod.wait_current(ASKS, 2);
+    assert!(first(ASKS).contains("Value not found"));
+}
+
+#[test]
 fn promise_policies_ask_registries_name_servers_and_for_trust_in_certificates() {
     let (registry, names) = (Registry::tls(), NameServer::new([192, 0, 2, 7]));
     names.answer_one_of(1);
