@@ -119,6 +119,9 @@ pub(crate) struct Body {
     /// How the verdicts of the members are combined.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expression: Option<String>,
+    /// Whether this is a member of a policy group that its expression never calls.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub uncalled: bool,
     /// The resources of the rules, each as [`crate::declared::resource`] writes it, for comparison with the module's metadata. Empty for
     /// policies that no webhook calls, and for members of a group.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -184,6 +187,7 @@ impl Body {
             context_aware_resources: Vec::new(),
             members: BTreeMap::new(),
             expression: None,
+            uncalled: false,
             resources: Vec::new(),
         }
     }
@@ -305,6 +309,7 @@ impl Body {
             context_aware_resources: self.context_aware_resources.clone(),
             members: self.members.iter().map(|(name, member)| (name.clone(), member.without_settings())).collect(),
             expression: self.expression.clone(),
+            uncalled: self.uncalled,
             resources: self.resources.clone(),
         }
     }

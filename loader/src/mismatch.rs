@@ -24,6 +24,16 @@ const MAX_NAMES: usize = 4;
 
 /// The differences between module and policy, at most one of each kind.
 pub(crate) fn mismatches(id: &PolicyId, body: &Body, artifact: &ArtifactRecord, provided: &Provided) -> Vec<Mismatch> {
+    let uncalled = body.uncalled.then(|| {
+        let text =
+            "spec.expression never calls it, so it is never asked: call it there, or remove it from spec.policies";
+        Mismatch::new(MismatchReason::MemberNotCalled, text)
+    });
+    uncalled.into_iter().chain(with_metadata(id, body, artifact, provided)).collect()
+}
+
+/// The differences between the module's metadata and the policy.
+fn with_metadata(id: &PolicyId, body: &Body, artifact: &ArtifactRecord, provided: &Provided) -> Vec<Mismatch> {
     let Some(declared) = &artifact.declared else {
         let text = "an earlier release compiled the module and did not keep its metadata; it is compared when the module is compiled again";
         return vec![Mismatch::new(MismatchReason::NoMetadata, text)];
@@ -216,7 +226,7 @@ mod tests {
     #[test]
     fn each_difference_has_its_kind() {
         use MismatchReason::{
-            CapabilityNotGranted, KindNotGranted, MutatingDiffers, NoMetadata, RawPolicy, RulesDiffer,
+            CapabilityNotGranted, KindNotGranted, MemberNotCalled, MutatingDiffers, NoMetadata, RawPolicy, RulesDiffer,
         };
         let oci = || Declared { host_capabilities: texts(&["oci/v1/verify", "oci/v2/verify"]), ..declared() };
         let reads = || Declared { context_aware_resources: vec![kind("Pod")], ..declared() };
@@ -239,6 +249,7 @@ mod tests {
             (body(), Declared { raw: true, ..declared() }, &[RawPolicy]),
             (Body { resources: Vec::new(), ..body() }, Declared { raw: true, ..declared() }, &[]),
             (body(), Declared::default(), &[NoMetadata]),
+            (Body { uncalled: true, ..body() }, Declared::default(), &[MemberNotCalled, NoMetadata]),
         ];
         for (body, declared, expected) in table {
             assert_eq!(reasons(&body, declared.clone()), expected, "{declared:?}");

@@ -77,6 +77,7 @@ impl ConditionType {
                 "KindNotGranted",
                 "MutatingDiffers",
                 "RulesDiffer",
+                "MemberNotCalled",
                 "RawPolicy",
                 "NoMetadata",
             ],

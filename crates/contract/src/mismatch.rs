@@ -1,4 +1,4 @@
-//! Differences between what a module's metadata says and what its policy grants.
+//! Differences between what a module's metadata says and what its policy grants, and members of a policy group that nobody calls.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,8 @@ reasons! {
     MutatingDiffers,
     /// The policy is asked about resources that no rule of the metadata names.
     RulesDiffer,
+    /// The expression of a policy group never calls one of its members.
+    MemberNotCalled,
     /// The module is made for raw requests, and the policy is asked about admission requests.
     RawPolicy,
     /// The module has no metadata that could be compared.

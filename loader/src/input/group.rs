@@ -34,8 +34,10 @@ pub(super) fn group(
         let text = format!("policies: it has {} members; want 1 to {MAX_MEMBERS}", parts.len());
         return Err(Problem::new(Reason::SpecInvalid, text));
     }
-    Expression::parse(&expression, parts.keys().map(String::as_str))
+    let parsed = Expression::parse(&expression, parts.keys().map(String::as_str))
         .map_err(|error| Problem::new(Reason::SpecInvalid, format!("expression: {error}")))?;
+    let called = parsed.calls();
+    parts.iter_mut().for_each(|(name, part)| part.uncalled = !called.contains(name.as_str()));
     Ok(Body { members: parts, expression: Some(expression), ..Body::module(String::new(), None, no_settings()) })
 }
 
@@ -73,12 +75,15 @@ mod tests {
             "b": {"module": "b.wasm"},
             "a": {"module": "a.wasm", "settings": {"z": 1, "a": 2}, "timeoutEvalSeconds": 3, "hostCapabilities": ["net/*"]},
         });
-        let body = read(members, "a() || b()").expect("good");
+        let body = read(members.clone(), "a() || b()").expect("good");
+        assert!(body.members.values().all(|member| !member.uncalled));
         let names: Vec<_> = body.parts().into_iter().map(|(name, part)| (name, part.module.as_str())).collect();
         assert_eq!(names, [("a", "a.wasm"), ("b", "b.wasm")]);
         let a = &body.members["a"];
         assert_eq!((a.settings.get(), a.timeout_eval_seconds), (r#"{"z":1,"a":2}"#, Some(3)));
         assert_eq!(a.host_capabilities, ["net/*"]);
+        let body = read(members, "a() || !a()").expect("good");
+        assert_eq!(body.members.values().map(|member| member.uncalled).collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]
