@@ -68,6 +68,8 @@ pub struct Metrics {
     pub certificate_errors: IntCounter,
     /// 1 where Landlock is fully in force.
     pub landlock: IntGauge,
+    /// 1 where the kernel tells which pages of guests' memory were written.
+    pub written_pages_found: IntGauge,
     /// 1 where the seccomp filter is in force.
     pub seccomp: IntGauge,
     /// Panics in request handlers.
@@ -248,6 +250,10 @@ impl Metrics {
                 "Seconds left of the serving certificate",
             )?,
             certificate_errors: counter("portcullis_certificate_errors_total", "Certificates that could not be taken")?,
+            written_pages_found: gauge(
+                "portcullis_written_pages_found",
+                "1 where the kernel tells which pages of memory a policy wrote (PAGEMAP_SCAN), which saves CPU time",
+            )?,
             landlock: gauge("portcullis_landlock_enforced", "1 where Landlock is fully in force")?,
             seccomp: gauge("portcullis_seccomp_enforced", "1 where the seccomp filter is in force")?,
             panics: counter("portcullis_panics_total", "Panics in request handlers")?,

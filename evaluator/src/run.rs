@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::Router;
 use portcullis_contract::EvaluatorState;
-use portcullis_engine::{RunLimits, RunningEngine};
+use portcullis_engine::{RunLimits, RunningEngine, finds_written_pages};
 use portcullis_process::{
     Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
 };
@@ -85,11 +85,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cores = args.cores.map_or(cores, usize::from);
     let memory = planned_memory(args, &metrics);
     prepare_private_dir(&args.private_dir)?;
+    tell_how_memory_is_cleared(&metrics);
     confine(args, &metrics);
 
     let limits = RunLimits {
         memory_bytes: usize::try_from(args.memory_limit).context("--memory-limit")?,
         instances: args.instances,
+        kept_bytes: memory.kept(),
         ..RunLimits::default()
     };
     let hang = || {
@@ -240,6 +242,17 @@ fn planned_memory(args: &Args, metrics: &Metrics) -> MemoryPlan {
     let limit = shared.saturating_add(floor.saturating_mul(u64::from(args.instances)));
     metrics.guest_memory_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
     plan
+}
+
+/// Logs it, and opens what it needs while this can still be opened.
+fn tell_how_memory_is_cleared(metrics: &Metrics) {
+    let finds_written_pages = finds_written_pages();
+    metrics.written_pages_found.set(finds_written_pages.into());
+    if !finds_written_pages {
+        tracing::warn!(
+            "the kernel does not tell which pages of memory were written (PAGEMAP_SCAN, since Linux 6.7): evaluations take more CPU time"
+        );
+    }
 }
 
 fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -13,7 +13,7 @@ mod run;
 #[cfg(feature = "compile")]
 pub use compile::{CompileError, Compiler};
 #[cfg(feature = "run")]
-pub use run::{EngineError, RunLimits, RunningEngine, Ticks};
+pub use run::{EngineError, LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine, Ticks, finds_written_pages};
 use wasmtime::{Config, WasmFeatures};
 
 /// The engine and its version, for states and reports.

@@ -1,8 +1,12 @@
 //! Divides the memory that the program may use. Pure.
 
-/// What an instance's slot may keep resident when no instance is in it: the beginning of its memory and tables, which the next
-/// one finds cleared (the engine's `keep_resident` settings). No floor is below that.
-const KEPT: u64 = 288 << 10;
+use portcullis_engine::{LEAST_KEPT, MOST_KEPT};
+
+/// What an instance's tables may keep resident when no instance is in its slot.
+const TABLES_KEPT: u64 = 32 << 10;
+/// What a slot keeps resident at least, in which the next instance finds cleared memory (the engine's `keep_resident` settings). No floor is
+/// below that.
+const KEPT: u64 = LEAST_KEPT as u64 + TABLES_KEPT;
 /// What its stack may keep resident: WebAssembly may use 512 KiB of it at most, and host functions add little.
 const STACK: u64 = 576 << 10;
 /// A page of WebAssembly.
@@ -53,6 +57,13 @@ impl MemoryPlan {
         Self { floor, shared: guests.saturating_sub(instances * (floor + STACK)), bodies }
     }
 
+    /// What of an instance's memory may stay resident for the next one, in bytes. It is no more than any instance may use without asking,
+    /// so a warm slot takes nothing from the shared part.
+    pub(crate) fn kept(&self) -> usize {
+        let most = usize::try_from(self.floor - TABLES_KEPT).unwrap_or(usize::MAX);
+        most.clamp(LEAST_KEPT, MOST_KEPT)
+    }
+
     /// No limits but those of each instance, for tests.
     pub fn unlimited() -> Self {
         Self { floor: 1 << 40, shared: 0, bodies: 1 << 40 }
@@ -71,6 +82,13 @@ mod tests {
     fn the_parts_as_shipped() {
         let plan = MemoryPlan::new(1024 * MIB, WANTED);
         assert_eq!(plan, MemoryPlan { floor: 31 * PAGE, shared: 320 * MIB, bodies: 128 * MIB });
+    }
+
+    #[test]
+    fn a_free_slot_keeps_what_an_instance_may_use_without_asking() {
+        let kept = |floor| MemoryPlan { floor, shared: 0, bodies: 0 }.kept() as u64;
+        assert_eq!(kept(31 * PAGE), 31 * PAGE - TABLES_KEPT);
+        assert_eq!((kept(KEPT), kept(64 * MIB)), (LEAST_KEPT as u64, MOST_KEPT as u64));
     }
 
     #[test]

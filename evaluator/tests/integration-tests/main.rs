@@ -5,6 +5,7 @@
 #![expect(unreachable_pub, reason = "the rig is shared by the modules of one program")]
 
 mod calls;
+mod clean_memory;
 mod examples;
 mod following;
 mod hosting;

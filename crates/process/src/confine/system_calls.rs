@@ -136,6 +136,10 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
+/// Asks `/proc/self/pagemap`, which is opened before, for pages that were written: `_IOWR('f', 16, struct pm_scan_arg)` of the kernel's
+/// `linux/fs.h`. It tells about the memory of this process only, and can change nothing but the tracking of writes.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+
 /// Binds the calling thread, and those it starts from now on, to the list.
 ///
 /// # Errors
@@ -180,8 +184,9 @@ fn only_allowed() -> Result<BpfProgram, Box<dyn Error>> {
     let names =
         [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA].map(|name| u64::try_from(name).unwrap_or(u64::MAX));
     rules.insert(libc::SYS_prctl, any_of(0, &names)?);
-    // Non-blocking, closed on exec, how much there is to read, and whether it is a terminal.
-    rules.insert(libc::SYS_ioctl, any_of(1, &[libc::FIONBIO, libc::FIOCLEX, libc::FIONREAD, libc::TCGETS])?);
+    // Non-blocking, closed on exec, how much there is to read, whether it is a terminal, and which pages of its own memory were written.
+    let questions = [libc::FIONBIO, libc::FIOCLEX, libc::FIONREAD, libc::TCGETS, PAGEMAP_SCAN];
+    rules.insert(libc::SYS_ioctl, any_of(1, &questions)?);
     program(rules, SeccompAction::Errno(u32::try_from(libc::EPERM)?), SeccompAction::Allow)
 }
 

@@ -123,6 +123,7 @@ fn arguments_decide_where_they_must() {
         }
     }
     assert_eq!(answer(libc::SYS_ioctl, [1, libc::FIONBIO, 0, 0, 0, 0]), Answer::Allowed);
+    assert_eq!(answer(libc::SYS_ioctl, [9, PAGEMAP_SCAN, 0, 0, 0, 0]), Answer::Allowed);
     assert_eq!(answer(libc::SYS_ioctl, [0, libc::TIOCSTI, 0, 0, 0, 0]), Answer::Refused(EPERM));
     assert_eq!(answer(libc::SYS_prctl, with(libc::PR_SET_NAME, 0)), Answer::Allowed);
     assert_eq!(answer(libc::SYS_prctl, with(libc::PR_SET_DUMPABLE, 1)), Answer::Refused(EPERM));
