@@ -18,6 +18,7 @@ mod start;
 mod swap;
 mod usage;
 mod variant;
+mod workload;
 
 use std::process::ExitCode;
 

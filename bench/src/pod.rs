@@ -21,7 +21,7 @@ pub(crate) struct Folder {
 impl Folder {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
-        for name in ["policies", "volume", "private", "tls"] {
+        for name in ["policies", "volume", "private", "tls", "broker"] {
             std::fs::create_dir(root.path().join(name))?;
         }
         let folder = Self { root };
@@ -41,13 +41,25 @@ impl Folder {
         settings: &serde_json::Value,
         mutating: bool,
     ) -> anyhow::Result<()> {
-        std::fs::write(self.path("policies").join(format!("{name}.wasm")), module)?;
+        let file = self.module(name, module)?;
+        self.manifest(name, serde_json::json!({"module": file, "settings": settings, "mutating": mutating}))
+    }
+
+    /// A module in the folder, by the name of its file.
+    pub(crate) fn module(&self, name: &str, module: &[u8]) -> anyhow::Result<String> {
+        let file = format!("{name}.wasm");
+        std::fs::write(self.path("policies").join(&file), module)?;
+        Ok(file)
+    }
+
+    /// A cluster policy `name` for pods, with the rest of its spec.
+    pub(crate) fn manifest(&self, name: &str, mut spec: serde_json::Value) -> anyhow::Result<()> {
+        spec["rules"] = serde_json::json!([
+            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+        ]);
         let manifest = serde_json::json!({
             "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
-            "spec": {
-                "module": format!("{name}.wasm"), "settings": settings, "mutating": mutating,
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-            },
+            "spec": spec,
         });
         std::fs::write(self.path("policies").join(format!("{name}.json")), manifest.to_string())?;
         Ok(())
@@ -55,10 +67,7 @@ impl Folder {
 
     /// Lets a real loader fill `volume` until all `policies` have an artifact; returns the manifest.
     pub(crate) fn fill(&self, volume: &Path, policies: usize, longest: Duration) -> anyhow::Result<Manifest> {
-        let mut command = program("portcullis-loader")?;
-        command.arg("--dir").arg(self.path("policies")).arg("--volume").arg(volume);
-        command.args(["--probe-address", "127.0.0.1:0", "--state-address", "127.0.0.1:0", "--compile-time", "5m"]);
-        let _loader = Program::start(command)?;
+        let _loader = self.loader(volume)?;
         let start = Instant::now();
         while start.elapsed() < longest {
             if let Some(manifest) = manifest(volume) {
@@ -74,12 +83,21 @@ impl Folder {
         bail!("the loader did not fill the volume within {}", humantime::format_duration(longest))
     }
 
+    /// Starts a loader, which is the broker of the evaluator.
+    pub(crate) fn loader(&self, volume: &Path) -> anyhow::Result<Program> {
+        let mut command = program("portcullis-loader")?;
+        command.arg("--dir").arg(self.path("policies")).arg("--volume").arg(volume);
+        command.arg("--broker-socket").arg(self.path("broker/broker.sock"));
+        command.args(["--probe-address", "127.0.0.1:0", "--state-address", "127.0.0.1:0", "--compile-time", "5m"]);
+        Program::start(command)
+    }
+
     /// Starts an evaluator and waits until it is ready.
     pub(crate) fn evaluator(&self, volume: &Path, private: &Path) -> anyhow::Result<Evaluator> {
         let mut command = program("portcullis-evaluator")?;
         command.arg("--volume").arg(volume).arg("--private-dir").arg(private).arg("--tls-dir").arg(self.path("tls"));
         command.args(["--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0", "--state-address", "127.0.0.1:0"]);
-        command.args(["--policy-paths", "on"]);
+        command.args(["--policy-paths", "on"]).arg("--broker-socket").arg(self.path("broker/broker.sock"));
         let start = Instant::now();
         let program = Program::start(command)?;
         let admission = program.address("admission")?;
@@ -127,7 +145,12 @@ pub(crate) struct Evaluator {
 impl Evaluator {
     /// The address of one of its policies.
     pub(crate) fn target(&self, policy: &str) -> Target {
-        Target { tls: true, authority: self.admission.clone(), path: format!("/validate/{policy}") }
+        self.at(format!("/validate/{policy}"))
+    }
+
+    /// The address of a path.
+    pub(crate) fn at(&self, path: String) -> Target {
+        Target { tls: true, authority: self.admission.clone(), path }
     }
 
     /// Processor time used until now.
@@ -148,7 +171,7 @@ impl Evaluator {
 }
 
 /// A running program; ended when dropped.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
