@@ -29,7 +29,8 @@ pub use registry::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveAr
         portcullis describe no-privileged --dir examples     # why?\n  \
         portcullis get -A                                    # how are those of the cluster?\n  \
         portcullis rollback no-privileged                    # serve again what worked\n  \
-        portcullis eval policy.yaml pod.yaml                 # what would it say?"
+        portcullis eval policy.yaml pod.yaml                 # what would it say?\n  \
+        portcullis check policies/                           # would they load?"
 )]
 pub struct Args {
     /// What to do.
@@ -80,6 +81,14 @@ pub enum Command {
     ///
     /// Exit status: 0 admitted, 1 rejected, 2 could not judge.
     Eval(EvalArgs),
+    /// Check policies before anybody applies them, offline or in a pipeline.
+    ///
+    /// Reads the Policy and ClusterPolicy manifests of files and folders, and has the real loader and evaluator load them, without a cluster:
+    /// the schema, the module (that it is there, signed as wanted, and compiles), its settings, the expression of a policy group, the syntax
+    /// of match conditions. What a module declares and its policy does not grant is a warning.
+    ///
+    /// Exit status: 0 all would load, 1 one would not, 2 it could not be found out, for instance as a registry is away.
+    Check(CheckArgs),
     /// Translate manifests of Kubewarden, and say what became of each field.
     ///
     /// Policies come as YAML on standard output, ready to apply, and what became of each field on standard error. With --values it is the
@@ -360,6 +369,57 @@ impl LimitArgs {
         let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
         given.flat_map(|(flag, value)| [flag.into(), value.into()]).collect()
     }
+}
+
+/// The arguments of `portcullis check`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    portcullis check policies/\n  \
+    kubectl kustomize overlays/prod | portcullis check -\n  \
+    portcullis check policies/ -o sarif > portcullis.sarif")]
+pub struct CheckArgs {
+    /// Files, folders with YAML and JSON files, which are searched with all folders in them, or `-` for standard input. In folders, files
+    /// that do not name the API group are left alone.
+    #[arg(value_name = "FILE|DIR|-", required = true)]
+    pub paths: Vec<PathBuf>,
+
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: CheckForm,
+
+    /// Let warnings fail the check, with exit status 1.
+    #[arg(long)]
+    pub strict: bool,
+
+    /// A further folder that `file:` modules may lie in. May be given several times.
+    #[arg(long = "module-root", value_name = "PATH")]
+    pub module_roots: Vec<PathBuf>,
+
+    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
+    /// this machine itself. May be given several times.
+    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
+    pub allow_private: Vec<Allowed>,
+
+    /// What loading a module may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    /// How the loader asks registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// The form of a check's report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CheckForm {
+    /// For people: a line for each finding, `FILE:LINE: POLICY: …`.
+    Text,
+    /// One JSON object.
+    Json,
+    /// SARIF 2.1.0, which code hosts show beside the lines.
+    Sarif,
+    /// JUnit's XML, with a test case for each policy.
+    Junit,
 }
 
 /// The arguments of `portcullis migrate`.

@@ -7,10 +7,10 @@
 //! ```
 
 mod cache;
-mod manifest;
+pub(crate) mod manifest;
 mod request;
-mod session;
-mod state;
+pub(crate) mod session;
+pub(crate) mod state;
 mod verdict;
 
 use std::path::{Path, PathBuf};
@@ -89,9 +89,9 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
             let mut loader = args.access.for_loader(&args.allow_private);
             loader.extend(args.limits.for_loader());
             loader.extend(args.host.for_loader());
-            let session = Session::start(&chosen, &roots, loader, args.limits.compile_time).await?;
+            let session = Session::start(&[&chosen.manifest], &roots, loader, args.limits.compile_time).await?;
             let judged = session.judge(&chosen, &review).await;
-            session.stop(judged.as_ref().ok()).await;
+            session.stop(judged.as_ref().ok().and_then(Judged::module)).await;
             judged
         };
         tokio::select! {

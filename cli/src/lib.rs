@@ -1,12 +1,13 @@
 //! The command-line tool: runs the pod without a cluster, judges a request offline, and shows status.
 //!
-//! It has no policy engine and no compiler: `run` and `eval` start the real programs as child processes. `get`, `describe` and
+//! It has no policy engine and no compiler: `run`, `eval` and `check` start the real programs as child processes. `get`, `describe` and
 //! `history` read what the reporter has written: the status of policies in a cluster, or of a folder, there while the pod runs
 //! and after. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
 #![forbid(unsafe_code)]
 
 pub mod args;
 pub mod certificate;
+mod check;
 pub mod child;
 pub mod cluster;
 mod complete;
@@ -45,7 +46,7 @@ use cluster::Cluster;
 use rollback::RollbackError;
 use source::Choice;
 
-/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval` has its own.
+/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check` and `migrate` have their own.
 pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
@@ -56,6 +57,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Diff(args) => asynchronous(diff(&args)),
         Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),
+        Command::Check(args) => check::check(&args),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::Pull(args) => asynchronous(async { print(registry::pull(&args).await?.as_bytes()) }),
         Command::Push(args) => asynchronous(async { print(registry::push(&args).await?.as_bytes()) }),

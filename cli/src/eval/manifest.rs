@@ -11,11 +11,11 @@ use super::request::{Asked, Review};
 
 /// The chosen policy.
 #[derive(Debug)]
-pub(super) struct Chosen {
-    pub(super) id: PolicyId,
+pub(crate) struct Chosen {
+    pub(crate) id: PolicyId,
     /// The manifest to load, as JSON: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
     /// word when it cannot judge, which distinguishes that from a denial.
-    pub(super) manifest: String,
+    pub(crate) manifest: String,
     pub(super) mode: Mode,
     suspended: bool,
     /// The module was named in the place of a manifest.
@@ -25,7 +25,7 @@ pub(super) struct Chosen {
 
 /// What is given beside the policy.
 #[derive(Default)]
-pub(super) struct Given {
+pub(crate) struct Given {
     /// Settings in the place of the manifest's.
     pub settings: Option<Value>,
     /// Grants of host capabilities, beside the manifest's.
@@ -89,7 +89,11 @@ impl Chosen {
         Self::of(document, folder, given)
     }
 
-    fn of(mut document: Value, folder: &Path, given: Given) -> anyhow::Result<Self> {
+    /// The policy of one document of a manifest in `folder`.
+    ///
+    /// # Errors
+    /// When the document breaks a rule of the schema.
+    pub(crate) fn of(mut document: Value, folder: &Path, given: Given) -> anyhow::Result<Self> {
         let policy: Policy = serde_json::from_value(document.clone())?;
         let id = policy.check()?;
         let spec = document.get_mut("spec").and_then(Value::as_object_mut);

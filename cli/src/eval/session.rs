@@ -1,7 +1,7 @@
-//! Loader and evaluator for one question, on a folder of their own.
+//! Loader and evaluator for one question, or for the check of some policies, on a folder of their own.
 //!
 //! The volume is new each time and has nothing but compiled modules of earlier questions, so that whatever the programs say
-//! of a policy they say of the one that is asked for.
+//! of a policy they say of the one that they were given.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Mode};
+use anyhow::{Context as _, bail, ensure};
+use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Mode, PolicyId};
 use tempfile::TempDir;
 
 use super::cache::{self, Cache, Given};
 use super::manifest::Chosen;
 use super::request::Review;
-use super::state::{PolicyState, policy_state};
+use super::state::{Settled, settled};
 use crate::child::{Recipe, Running};
 use crate::http::Http;
 use crate::program::{Program, find};
@@ -36,14 +36,14 @@ const NOT_OURS: &[&str] =
     &["PORTCULLIS_POLICIES", "PORTCULLIS_TLS_DIR", "PORTCULLIS_CLIENT_CA", "PORTCULLIS_START_GATE"];
 
 /// The running programs.
-pub(super) struct Session {
+pub(crate) struct Session {
     loader: Running,
     evaluator: Running,
     http: Http,
     admission: SocketAddr,
     loader_state: SocketAddr,
     evaluator_state: SocketAddr,
-    /// Until the policy is loaded or has failed.
+    /// Longest time until a policy, or the next one of several, is loaded or has failed.
     limit: Duration,
     cache: Option<(Cache, Given)>,
     // Last, so that the folder outlives the programs.
@@ -59,10 +59,10 @@ pub(super) enum Judged {
 }
 
 impl Session {
-    /// Starts the programs on a folder with the chosen policy.
+    /// Starts the programs on a folder with these manifests of one policy each.
     /// `more` are further arguments of the loader, `compiling` the longest compilation.
-    pub(super) async fn start(
-        chosen: &Chosen,
+    pub(crate) async fn start(
+        manifests: &[&str],
         roots: &[PathBuf],
         more: Vec<OsString>,
         compiling: Option<Duration>,
@@ -71,7 +71,9 @@ impl Session {
         let folder = tempfile::tempdir().context("failed to make a folder")?;
         let policies = folder.path().join("policies");
         fs::create_dir(&policies)?;
-        fs::write(policies.join("policy.json"), &chosen.manifest)?;
+        for (number, manifest) in manifests.iter().enumerate() {
+            fs::write(policies.join(file(number)), manifest)?;
+        }
         let volume = folder.path().join("volume");
         fs::create_dir_all(artifacts(&folder))?;
         let cache = Cache::open().map(|cache| {
@@ -126,9 +128,12 @@ impl Session {
 
     /// Waits until the policy is loaded, then asks it.
     pub(super) async fn judge(&self, chosen: &Chosen, review: &Review) -> anyhow::Result<Judged> {
-        let (module, mismatches) = match self.loaded(chosen).await? {
-            Ok(loaded) => loaded,
-            Err(failure) => return Ok(Judged::Unserved(failure)),
+        let mut loaded = None;
+        self.settle(&[&chosen.id], |_, settled| loaded = Some(settled)).await?;
+        let (module, mismatches) = match loaded.context("the policy has no state")? {
+            Settled::Serves { module, mismatches } => (module, mismatches),
+            Settled::Failed(failure) => return Ok(Judged::Unserved(failure)),
+            Settled::Refused(why) => bail!(why),
         };
         if review.is_raw {
             let body = self.ask("validate_raw", chosen, review).await?;
@@ -142,23 +147,34 @@ impl Session {
         Ok(Judged::Answered { module, mismatches, body, alone })
     }
 
-    /// Waits until the policy serves and gives its module and what its metadata differs in, or the failure when it never will.
-    async fn loaded(&self, chosen: &Chosen) -> anyhow::Result<Result<(Digest, Vec<Mismatch>), Failure>> {
-        let started = Instant::now();
-        while started.elapsed() < self.limit {
+    /// Waits until each of the policies serves or will not, in the order of their manifests, and tells each as soon as it is known.
+    ///
+    /// # Errors
+    /// When a program has ended, and when nothing happens for too long.
+    pub(crate) async fn settle(&self, ids: &[&PolicyId], mut tell: impl FnMut(usize, Settled)) -> anyhow::Result<()> {
+        let mut pending: Vec<usize> = (0..ids.len()).collect();
+        let mut since = Instant::now();
+        while let Some(first) = pending.first() {
+            let limit = self.limit.as_secs();
+            ensure!(since.elapsed() < self.limit, "the policy {} was not loaded within {limit} s", ids[*first]);
             let loader: LoaderState = self.http.state(self.loader_state).await.context("the loader is gone")?;
             let evaluator: EvaluatorState =
                 self.http.state(self.evaluator_state).await.context("the evaluator is gone")?;
-            let own = loader.policies.iter().find(|policy| policy.id == chosen.id);
-            let mismatches = own.map(|policy| policy.mismatches.clone()).unwrap_or_default();
-            match policy_state(&chosen.id, loader, evaluator) {
-                PolicyState::Serves(module) => return Ok(Ok((module, mismatches))),
-                PolicyState::Failed(failure) => return Ok(Err(failure)),
-                PolicyState::Refused(why) => bail!(why),
-                PolicyState::Pending => tokio::time::sleep(ASK).await,
+            let before = pending.len();
+            pending.retain(|number| match settled(ids[*number], &file(*number), &loader, &evaluator) {
+                None => true,
+                Some(settled) => {
+                    tell(*number, settled);
+                    false
+                }
+            });
+            if pending.len() < before {
+                since = Instant::now();
+            } else {
+                tokio::time::sleep(ASK).await;
             }
         }
-        bail!("the policy {} was not loaded within {} s", chosen.id, self.limit.as_secs())
+        Ok(())
     }
 
     async fn ask(&self, path: &str, chosen: &Chosen, review: &Review) -> anyhow::Result<Vec<u8>> {
@@ -169,18 +185,29 @@ impl Session {
         Ok(body)
     }
 
-    /// Ends the programs, and keeps what they compiled.
-    pub(super) async fn stop(self, judged: Option<&Judged>) {
+    /// Ends the programs, and keeps what they compiled. `used` is the module that was asked, if any was.
+    pub(crate) async fn stop(self, used: Option<&Digest>) {
         let patience = Duration::from_secs(5);
         tokio::join!(self.evaluator.stop(patience), self.loader.stop(patience));
         if let Some((cache, given)) = &self.cache {
-            let used = judged.and_then(|judged| match judged {
-                Judged::Answered { module, .. } => Some(module),
-                Judged::Unserved(_) => None,
-            });
             cache.keep(&artifacts(&self.folder), given, used);
         }
     }
+}
+
+impl Judged {
+    /// The module that was asked.
+    pub(super) fn module(&self) -> Option<&Digest> {
+        match self {
+            Self::Answered { module, .. } => Some(module),
+            Self::Unserved(_) => None,
+        }
+    }
+}
+
+/// The file of a manifest in the folder of the programs.
+fn file(number: usize) -> String {
+    format!("policy-{number}.json")
 }
 
 fn recipe(program: Program, path: PathBuf, arguments: Vec<OsString>, ports: &'static [&'static str]) -> Recipe {

@@ -1,56 +1,56 @@
-//! Whether the policy that is asked for would answer, by the states of loader and evaluator. Pure.
+//! Whether a policy would answer, by the states of loader and evaluator. Pure.
 
-use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Phase, PolicyId};
+use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Phase, PolicyId};
 
-/// The state of the policy in loader and evaluator.
+/// What became of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PolicyState {
-    /// Neither served nor failed yet.
-    Pending,
-    /// The evaluator serves it, with this module, and the loader wants no other.
-    Serves(Digest),
+pub(crate) enum Settled {
+    /// The evaluator serves it, and the loader wants no other module.
+    Serves {
+        /// The module, or what stands for those of a policy group.
+        module: Digest,
+        /// What differs between the module's metadata and the policy.
+        mismatches: Vec<Mismatch>,
+    },
     /// It will not be served.
     Failed(Failure),
     /// The loader does not accept it as a policy; the message.
     Refused(String),
 }
 
-/// The state of the policy `id`. The loader's state is the earlier of the two, so that both mean the same manifest where they
-/// agree.
-pub(super) fn policy_state(id: &PolicyId, loader: LoaderState, evaluator: EvaluatorState) -> PolicyState {
-    if let Some(failure) = loader.volume_failure.or(evaluator.manifest_failure) {
-        return PolicyState::Failed(failure);
+/// What became of the policy `id`, which is in `file`; nothing while it is neither served nor failed. The loader's state is the earlier of
+/// the two, so that both mean the same manifest where they agree.
+pub(super) fn settled(id: &PolicyId, file: &str, loader: &LoaderState, evaluator: &EvaluatorState) -> Option<Settled> {
+    if let Some(failure) = loader.volume_failure.as_ref().or(evaluator.manifest_failure.as_ref()) {
+        return Some(Settled::Failed(failure.clone()));
     }
     // Until the loader has read its folder, what it says is not about what is in there now.
     if !loader.complete {
-        return PolicyState::Pending;
+        return None;
     }
-    if let Some(problem) = loader.problems.first() {
-        return PolicyState::Refused(format!("the loader cannot take the policy: {}", problem.message));
+    if let Some(problem) = loader.problems.iter().find(|problem| problem.file == file) {
+        return Some(Settled::Refused(format!("the loader cannot take the policy: {}", problem.message)));
     }
-    let Some(policy) = loader.policies.into_iter().find(|policy| policy.id == *id) else {
-        return PolicyState::Refused(format!("the loader does not see the policy {id}"));
+    let Some(policy) = loader.policies.iter().find(|policy| policy.id == *id) else {
+        return Some(Settled::Refused(format!("the loader does not see the policy {id}")));
     };
-    if let Some(failure) = policy.failure {
-        return PolicyState::Failed(failure);
+    if let Some(failure) = &policy.failure {
+        return Some(Settled::Failed(failure.clone()));
     }
-    let Some(module) = policy.digest.filter(|_| policy.phase == Phase::Published) else { return PolicyState::Pending };
+    let module = policy.digest.filter(|_| policy.phase == Phase::Published)?;
     let serves = evaluator.current.get(id).is_some_and(|current| {
         (current.generation, &current.uid, current.digest) == (policy.generation, &policy.uid, module)
     });
     if serves {
-        return PolicyState::Serves(module);
+        return Some(Settled::Serves { module, mismatches: policy.mismatches.clone() });
     }
     let is_it = |generation: i64, uid: &str| generation == policy.generation && uid == policy.uid;
-    let deviation =
-        evaluator.deviations.into_iter().find(|other| other.id == *id && is_it(other.generation, &other.uid));
-    let refused = deviation.into_iter().flat_map(|deviation| deviation.refused);
+    let deviation = evaluator.deviations.iter().find(|other| other.id == *id && is_it(other.generation, &other.uid));
+    let refused = deviation.into_iter().flat_map(|deviation| &deviation.refused);
     // An artifact that the evaluator could not use is made again.
     let refused = refused.filter(|refused| refused.digest == module && refused.failure.generation == policy.generation);
-    match refused.map(|refused| refused.failure).find(|failure| !failure.class().is_retryable()) {
-        Some(failure) => PolicyState::Failed(failure),
-        None => PolicyState::Pending,
-    }
+    let failure = refused.map(|refused| &refused.failure).find(|failure| !failure.class().is_retryable())?;
+    Some(Settled::Failed(failure.clone()))
 }
 
 #[cfg(test)]
@@ -66,6 +66,10 @@ mod tests {
 
     fn id() -> PolicyId {
         "cluster/a".parse().expect("an id")
+    }
+
+    fn state(loader: LoaderState, evaluator: EvaluatorState) -> Option<Settled> {
+        settled(&id(), "a", &loader, &evaluator)
     }
 
     fn loader(generation: i64, phase: Phase, failure: Option<Failure>) -> LoaderState {
@@ -127,13 +131,16 @@ mod tests {
     #[test]
     fn it_serves_when_both_mean_the_same_module() {
         let published = || loader(2, Phase::Published, None);
-        let of = |evaluator| policy_state(&id(), published(), evaluator);
-        assert_eq!(of(serving(2, b"new")), PolicyState::Serves(Digest::of(b"new")));
-        assert_eq!(of(serving(1, b"old")), PolicyState::Pending);
-        assert_eq!(of(serving(2, b"old")), PolicyState::Pending);
-        assert_eq!(of(EvaluatorState::default()), PolicyState::Pending);
+        let of = |evaluator| state(published(), evaluator);
+        assert_eq!(
+            of(serving(2, b"new")),
+            Some(Settled::Serves { module: Digest::of(b"new"), mismatches: Vec::new() })
+        );
+        assert_eq!(of(serving(1, b"old")), None);
+        assert_eq!(of(serving(2, b"old")), None);
+        assert_eq!(of(EvaluatorState::default()), None);
         let compiles = loader(2, Phase::Compiling, None);
-        assert_eq!(policy_state(&id(), compiles, serving(2, b"new")), PolicyState::Pending);
+        assert_eq!(state(compiles, serving(2, b"new")), None);
     }
 
     #[test]
@@ -143,24 +150,24 @@ mod tests {
             [loader(1, Phase::Published, None), loader(1, Phase::Failed, Some(failure)), LoaderState::default()]
         {
             let before = LoaderState { complete: false, ..before };
-            assert_eq!(policy_state(&id(), before, serving(1, b"new")), PolicyState::Pending);
+            assert_eq!(state(before, serving(1, b"new")), None);
         }
         let empty = LoaderState { complete: true, ..LoaderState::default() };
-        assert!(matches!(policy_state(&id(), empty, EvaluatorState::default()), PolicyState::Refused(_)));
+        assert!(matches!(state(empty, EvaluatorState::default()), Some(Settled::Refused(_))));
         let problem = InputProblem { file: "a".into(), message: "no".into(), since: Timestamp::UNIX_EPOCH };
         let broken = LoaderState { complete: true, problems: vec![problem], ..LoaderState::default() };
-        assert!(matches!(policy_state(&id(), broken, EvaluatorState::default()), PolicyState::Refused(_)));
+        assert!(matches!(state(broken, EvaluatorState::default()), Some(Settled::Refused(_))));
     }
 
     #[test]
     fn failures_are_of_this_generation_and_module() {
-        let of = |evaluator| policy_state(&id(), loader(2, Phase::Published, None), evaluator);
-        assert!(matches!(of(refusing(2, b"new", Reason::SettingsInvalid)), PolicyState::Failed(_)));
-        assert_eq!(of(refusing(2, b"old", Reason::SettingsInvalid)), PolicyState::Pending);
-        assert_eq!(of(refusing(1, b"new", Reason::SettingsInvalid)), PolicyState::Pending);
-        assert_eq!(of(refusing(2, b"new", Reason::ArtifactCorrupt)), PolicyState::Pending, "it is made again");
+        let of = |evaluator| state(loader(2, Phase::Published, None), evaluator);
+        assert!(matches!(of(refusing(2, b"new", Reason::SettingsInvalid)), Some(Settled::Failed(_))));
+        assert_eq!(of(refusing(2, b"old", Reason::SettingsInvalid)), None);
+        assert_eq!(of(refusing(1, b"new", Reason::SettingsInvalid)), None);
+        assert_eq!(of(refusing(2, b"new", Reason::ArtifactCorrupt)), None, "it is made again");
         let failure = Failure::new(2, Reason::ModuleInvalid, "no");
         let failed = loader(2, Phase::Failed, Some(failure.clone()));
-        assert_eq!(policy_state(&id(), failed, EvaluatorState::default()), PolicyState::Failed(failure));
+        assert_eq!(state(failed, EvaluatorState::default()), Some(Settled::Failed(failure)));
     }
 }

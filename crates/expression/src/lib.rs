@@ -98,6 +98,23 @@ impl Expression {
     }
 }
 
+/// Whether a text is CEL at all, for expressions that an API server evaluates. What an API server knows and this parser does not (optional
+/// fields such as `a.?b` and `a[?b]`) passes, as does what is longer or nested deeper than people write.
+///
+/// # Errors
+/// When it is not CEL, with the place.
+pub fn syntax(text: &str) -> Result<(), ExpressionError> {
+    if text.len() > 16 * MAX_LENGTH || text.contains(".?") || text.contains("[?") || text.contains("{?") {
+        return Ok(());
+    }
+    let depth = 2 * MAX_DEPTH;
+    let brackets = text.bytes().filter(|byte| b"([{".contains(byte)).count();
+    if brackets >= usize::from(depth) {
+        return Ok(());
+    }
+    parse::tree(text, depth).map(|_| ())
+}
+
 fn list(names: &[String]) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")

@@ -13,13 +13,18 @@ pub(crate) fn parse(text: &str) -> Result<Node, ExpressionError> {
     if text.len() > MAX_LENGTH {
         return Err(ExpressionError::TooLong(text.len()));
     }
-    let parsed = PrattParser::new().max_recursion_depth(MAX_DEPTH).parse(text);
+    node(tree(text, MAX_DEPTH)?)
+}
+
+/// The tree of any CEL that is not nested deeper than `depth`.
+pub(crate) fn tree(text: &str, depth: u16) -> Result<Expr, ExpressionError> {
+    let parsed = PrattParser::new().max_recursion_depth(depth).parse(text);
     let parsed = parsed.map_err(|errors| {
         let first = errors.errors.first();
         let told = first.map(|error| format!("line {}, column {}: {}", error.pos.0, error.pos.1, error.msg));
         ExpressionError::Syntax(clean(&told.unwrap_or_default(), MAX_QUOTE))
     })?;
-    node(parsed.expr)
+    Ok(parsed.expr)
 }
 
 fn node(expr: Expr) -> Result<Node, ExpressionError> {
@@ -69,7 +74,7 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Expression, ExpressionError, MAX_LENGTH};
+    use crate::{Expression, ExpressionError, MAX_LENGTH, syntax};
 
     const MEMBERS: [&str; 3] = ["a", "b", "c_1"];
 
@@ -111,6 +116,26 @@ mod tests {
             ("a()[0]", "operator"),
         ] {
             assert!(error(text).contains(words), "{text}: {}", error(text));
+        }
+    }
+
+    #[test]
+    fn expressions_for_an_api_server_are_only_parsed() {
+        for good in [
+            "!(request.kind.kind in ['Pod', 'Job'])",
+            "request.userInfo.groups.exists(g, g == 'system:nodes') || oldObject == null",
+            "object.spec.containers.all(c, !has(c.securityContext) || c.securityContext.privileged == false)",
+            "authorizer.group('').resource('pods').check('get').allowed()",
+            "object.metadata.?labels['a'].orValue('') == ''",
+            r#"object.metadata.name.matches(r'^\d+$') ? size(object.spec) > 1 + 2 * 3 : {'a': [1.5, -1]}['a'][0] < 2.0"#,
+        ] {
+            assert_eq!(syntax(good), Ok(()), "{good}");
+        }
+        for bad in ["", "object.name ==", "a b", "f(1", "a || || b", "'open"] {
+            assert!(matches!(syntax(bad), Err(ExpressionError::Syntax(_))), "{bad}");
+        }
+        for deep in ["(", "[", "{1:", "f(", "!", "-"] {
+            let _ = syntax(&deep.repeat(MAX_LENGTH));
         }
     }
 

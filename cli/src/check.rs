@@ -1,0 +1,88 @@
+//! `portcullis check`: whether policies would load, said by the real loader and evaluator before anybody applies them.
+//!
+//! ```text
+//!  FILE|DIR… ─► collect: one policy a document ─► the session of eval: loader, evaluator ─► report: text, JSON, SARIF, JUnit
+//! ```
+
+mod collect;
+mod report;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use portcullis_process::Shutdown;
+
+use crate::args::CheckArgs;
+use crate::eval::session::Session;
+use crate::eval::state::Settled;
+use collect::{Collected, collect};
+use report::{Finding, Level, Report};
+
+/// Checks and prints. Exit status: 0 all would load, 1 one would not, 2 could not check.
+pub(crate) fn check(args: &CheckArgs) -> ExitCode {
+    let printed = checked(args).and_then(|report| {
+        crate::print(report.in_form(args.output).as_bytes())?;
+        Ok(report.status(args.strict))
+    });
+    match printed {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn checked(args: &CheckArgs) -> anyhow::Result<Report> {
+    args.access.check()?;
+    let mut collected = collect(&args.paths)?;
+    if collected.ready.is_empty() {
+        return Ok(collected.report);
+    }
+    // One thread, as children that end with their parent end with the thread that started them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
+        tokio::select! {
+            loaded = load(args, &mut collected) => loaded,
+            // Programs and folder go with the session.
+            () = shutdown.begun() => Err(anyhow::anyhow!("interrupted by a signal")),
+        }
+    })?;
+    Ok(collected.report)
+}
+
+/// Loads what was collected, and adds what came of it to the report.
+async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()> {
+    let Collected { ready, report, folders } = collected;
+    let roots: Vec<PathBuf> = folders.iter().chain(&args.module_roots).cloned().collect();
+    let mut loader = args.access.for_loader(&args.allow_private);
+    loader.extend(args.limits.for_loader());
+    // Who checks is not who operates: what the installation allows is told there, at the policy.
+    loader.extend(["--namespaced-capability".into(), "*".into()]);
+    let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
+    let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
+    let session = Session::start(&manifests, &roots, loader, args.limits.compile_time).await?;
+    let (mut done, shows) = (0, std::io::stderr().is_terminal());
+    let settled = session.settle(&ids, |number, settled| {
+        let (place, chosen) = &ready[number];
+        let findings = match settled {
+            Settled::Serves { mismatches, .. } => mismatches
+                .into_iter()
+                .map(|one| Finding::new(Level::Warning, one.reason.as_str(), one.message))
+                .collect(),
+            Settled::Failed(failure) => vec![Finding::of_failure(&failure)],
+            Settled::Refused(why) => vec![Finding::invalid(why)],
+        };
+        report.add(*place, findings);
+        done += 1;
+        if shows {
+            eprintln!("{done} of {}: {}", ids.len(), chosen.id);
+        }
+    });
+    let settled = settled.await;
+    session.stop(None).await;
+    settled
+}

@@ -1,0 +1,240 @@
+//! From files and folders to policies.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use portcullis_api::API_VERSION;
+use portcullis_contract::PolicyId;
+use portcullis_expression::syntax;
+use serde_json::Value;
+
+use super::report::{Finding, Report};
+use crate::eval::manifest::{Chosen, Given};
+
+/// Largest file that is read, in bytes.
+const LARGEST: u64 = 16 << 20;
+/// Most files that are read.
+const MOST_FILES: usize = 10_000;
+/// Deepest folder.
+const DEEPEST: usize = 32;
+
+/// What was found.
+pub(super) struct Collected {
+    /// Policies that can be given to the programs, with their places in the report.
+    pub(super) ready: Vec<(usize, Chosen)>,
+    /// All policies, with what is wrong with them so far.
+    pub(super) report: Report,
+    /// The folders of the files.
+    pub(super) folders: BTreeSet<PathBuf>,
+}
+
+/// Reads the policies of these files and folders, and of the folders in them.
+///
+/// # Errors
+/// When a file or folder cannot be read, and when there is no policy at all.
+pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
+    let mut files = Vec::new();
+    for path in paths {
+        add(path, path.as_os_str() != "-" && path.is_dir(), 0, &mut files)
+            .with_context(|| format!("failed to read {}", path.display()))?;
+    }
+    let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
+    let mut owners = HashMap::new();
+    for (file, is_named) in files {
+        let text = crate::read(&file, LARGEST)?;
+        let text = String::from_utf8_lossy(&text);
+        // A folder may hold other things, templates for instance, that are not YAML.
+        if is_named || text.contains(API_VERSION) {
+            collected.file(&file, &text, &mut owners)?;
+        }
+    }
+    ensure!(!collected.report.is_empty(), "no Policy or ClusterPolicy of {API_VERSION} was found");
+    Ok(collected)
+}
+
+/// Adds a file, or what a folder has; `true` for files that were named.
+fn add(path: &Path, is_folder: bool, depth: usize, files: &mut Vec<(PathBuf, bool)>) -> anyhow::Result<()> {
+    if !is_folder {
+        ensure!(files.len() < MOST_FILES, "there are more than {MOST_FILES} files");
+        files.push((path.to_owned(), depth == 0));
+        return Ok(());
+    }
+    ensure!(depth < DEEPEST, "{} is nested too deep", path.display());
+    let mut entries = fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        let extension = path.extension().unwrap_or_default();
+        let is_manifest = ["yaml", "yml", "json"].iter().any(|known| extension == *known);
+        // A link to a folder may lead back here; one to a file is read.
+        if !is_hidden && (kind.is_dir() || (is_manifest && path.is_file())) {
+            add(&path, kind.is_dir(), depth + 1, files)?;
+        }
+    }
+    Ok(())
+}
+
+impl Collected {
+    fn file(&mut self, file: &Path, text: &str, owners: &mut HashMap<PolicyId, String>) -> anyhow::Result<()> {
+        let name = file.display().to_string();
+        let is_json = file.extension().is_some_and(|extension| extension == "json");
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let read = if is_json { portcullis_yaml::json_documents(text) } else { portcullis_yaml::documents(text) };
+        let documents = match read {
+            Ok(documents) => documents,
+            Err(error) => {
+                self.report.policy(&name, 1, None, vec![Finding::invalid(error.to_string())]);
+                return Ok(());
+            }
+        };
+        let folder = std::path::absolute(file)?.parent().map(Path::to_owned).unwrap_or_default();
+        for document in documents {
+            let line = document.line;
+            // As `kubectl get` prints several.
+            let items = match document.value {
+                Value::Object(mut list) if list.get("kind").is_some_and(|kind| kind == "List") => {
+                    match list.remove("items") {
+                        Some(Value::Array(items)) => items,
+                        _ => Vec::new(),
+                    }
+                }
+                value => vec![value],
+            };
+            for item in items.into_iter().filter(is_policy) {
+                self.document(&name, line, item, &folder, owners);
+            }
+            if let Some(path) = document.too_deep {
+                let text = format!("it is nested too deep below {}", path.join("."));
+                self.report.policy(&name, line, None, vec![Finding::invalid(text)]);
+            }
+        }
+        self.folders.insert(folder);
+        Ok(())
+    }
+
+    fn document(
+        &mut self,
+        file: &str,
+        line: usize,
+        document: Value,
+        folder: &Path,
+        owners: &mut HashMap<PolicyId, String>,
+    ) {
+        let name = document["metadata"]["name"].as_str().map(str::to_owned);
+        let conditions = match_conditions(&document);
+        let chosen = match Chosen::of(document, folder, Given::default()) {
+            Ok(chosen) => chosen,
+            Err(error) => {
+                self.report.policy(file, line, name, vec![Finding::invalid(format!("{error:#}"))]);
+                return;
+            }
+        };
+        let mut findings = conditions;
+        let place = format!("{file}:{line}");
+        let is_double = match owners.get(&chosen.id) {
+            Some(other) => {
+                findings.push(Finding::invalid(format!("{other} has a policy of the same name")));
+                true
+            }
+            None => owners.insert(chosen.id.clone(), place).is_some(),
+        };
+        let place = self.report.policy(file, line, Some(chosen.id.to_string()), findings);
+        if !is_double {
+            self.ready.push((place, chosen));
+        }
+    }
+}
+
+fn is_policy(document: &Value) -> bool {
+    document["apiVersion"].as_str().is_some_and(|version| version.split('/').next() == API_VERSION.split('/').next())
+        && matches!(document["kind"].as_str(), Some("Policy" | "ClusterPolicy"))
+}
+
+/// Match conditions that are not CEL. Whether their types fit is known to the API server only.
+fn match_conditions(document: &Value) -> Vec<Finding> {
+    let conditions = document["spec"]["matchConditions"].as_array().into_iter().flatten().enumerate();
+    let problem = |(number, condition): (usize, &Value)| {
+        let error = syntax(condition["expression"].as_str()?).err()?;
+        Some(Finding::invalid(format!("spec.matchConditions[{number}].expression: {error}")))
+    };
+    conditions.filter_map(problem).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(name: &str) -> Value {
+        json!({
+            "apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": name},
+            "spec": {"module": "a.wasm", "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+            ]},
+        })
+    }
+
+    fn told(files: &[(&str, &str)]) -> (Vec<String>, usize) {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("makes");
+            fs::write(path, text).expect("writes");
+        }
+        let collected = collect(&[folder.path().to_owned()]).expect("policies");
+        let text = collected.report.in_form(crate::args::CheckForm::Text);
+        let shorter = text.replace(&format!("{}/", folder.path().display()), "");
+        (shorter.lines().map(str::to_owned).collect(), collected.ready.len())
+    }
+
+    #[test]
+    fn policies_are_found_in_folders_and_lists_and_nothing_else_is_read() {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy("b"), {"kind": "Pod"}]}).to_string();
+        let (_, ready) = told(&[
+            ("a.yaml", &policy("a").to_string()),
+            ("deeper/still/list.json", &list),
+            ("template.yaml", "{{ if .Values.x }}: ]"),
+            (".hidden/c.yaml", &policy("c").to_string()),
+            ("notes.txt", &policy("d").to_string()),
+        ]);
+        assert_eq!(ready, 2);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_file_and_line() {
+        let mut odd = policy("odd");
+        odd["spec"]["matchConditions"] = json!([{"name": "x", "expression": "object.metadata.name =="}]);
+        let twice = format!("# two\n{}\n---\n{}", policy("a"), policy("a"));
+        let mut wrong = policy("wrong");
+        wrong["spec"]["modul"] = json!("x");
+        let (lines, ready) = told(&[
+            ("a.yaml", &twice),
+            ("odd.yaml", &odd.to_string()),
+            ("wrong.yaml", &wrong.to_string()),
+            ("broken.yaml", &format!("apiVersion: {API_VERSION}\nkind: [")),
+        ]);
+        let text = lines.join("\n");
+        assert_eq!(ready, 2, "{text}");
+        for words in [
+            "a.yaml:3: cluster/a: error SpecInvalid: a.yaml:2 has a policy of the same name",
+            "broken.yaml:1: error SpecInvalid: ",
+            "odd.yaml:1: cluster/odd: error SpecInvalid: spec.matchConditions[0].expression: it is not a CEL expression",
+            "wrong.yaml:1: wrong: error SpecInvalid: ",
+        ] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_to_check_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("pod.yaml"), "kind: Pod").expect("writes");
+        let told = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        assert!(told(folder.path().to_owned()).contains("no Policy or ClusterPolicy"));
+        assert!(told(folder.path().join("absent.yaml")).contains("absent.yaml"));
+    }
+}

@@ -1,0 +1,331 @@
+//! What was found, for people and for pipelines. Pure.
+
+use std::fmt::Write as _;
+
+use portcullis_contract::{Class, Failure, Reason};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::args::CheckForm;
+
+/// All policies, in the order of the files.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    policies: Vec<Checked>,
+}
+
+/// One policy.
+#[derive(Debug, Serialize)]
+struct Checked {
+    file: String,
+    /// The line that its document begins on, from 1.
+    line: usize,
+    /// Its id, or its name where it has no id; absent where the document cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+    outcome: Outcome,
+    findings: Vec<Finding>,
+}
+
+/// What came of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Outcome {
+    /// It would load.
+    Passed,
+    /// It is not known: a source did not answer.
+    Unknown,
+    /// It would not load.
+    Failed,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Level {
+    /// The policy loads, and may not do what its author means.
+    Warning,
+    /// It could not be found out whether the policy loads.
+    Unknown,
+    /// The policy does not load.
+    Error,
+}
+
+/// One thing that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    level: Level,
+    /// One word, as in a policy's status.
+    reason: String,
+    /// What, and what to do.
+    message: String,
+}
+
+impl Finding {
+    pub(super) fn new(level: Level, reason: &str, message: String) -> Self {
+        Self { level, reason: reason.to_owned(), message }
+    }
+
+    /// A manifest that no API server would take.
+    pub(super) fn invalid(message: String) -> Self {
+        Self::new(Level::Error, Reason::SpecInvalid.as_str(), message)
+    }
+
+    /// A policy that does not load.
+    pub(super) fn of_failure(failure: &Failure) -> Self {
+        let level = if failure.class() == Class::Retry { Level::Unknown } else { Level::Error };
+        Self::new(level, failure.reason.as_str(), failure.message.clone())
+    }
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Unknown => "unknown",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Report {
+    /// Whether no policy was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.policies.is_empty()
+    }
+
+    /// Adds a policy and gives its place.
+    pub(super) fn policy(&mut self, file: &str, line: usize, policy: Option<String>, findings: Vec<Finding>) -> usize {
+        self.policies.push(Checked {
+            file: file.to_owned(),
+            line,
+            policy,
+            outcome: Outcome::Passed,
+            findings: Vec::new(),
+        });
+        let place = self.policies.len() - 1;
+        self.add(place, findings);
+        place
+    }
+
+    /// Adds findings of the policy at a place.
+    pub(super) fn add(&mut self, place: usize, findings: Vec<Finding>) {
+        let Some(policy) = self.policies.get_mut(place) else { return };
+        let worst = findings.iter().map(|finding| match finding.level {
+            Level::Warning => Outcome::Passed,
+            Level::Unknown => Outcome::Unknown,
+            Level::Error => Outcome::Failed,
+        });
+        policy.outcome = worst.max().unwrap_or(Outcome::Passed).max(policy.outcome);
+        policy.findings.extend(findings);
+    }
+
+    /// The exit status: 1 where a policy would not load, 2 where that is not known of one; else 0, with `strict` only without
+    /// warnings.
+    pub(super) fn status(&self, strict: bool) -> u8 {
+        let has_warnings =
+            self.policies.iter().flat_map(|policy| &policy.findings).any(|one| one.level == Level::Warning);
+        match self.policies.iter().map(|policy| policy.outcome).max() {
+            Some(Outcome::Failed) => 1,
+            Some(Outcome::Unknown) => 2,
+            _ => u8::from(strict && has_warnings),
+        }
+    }
+
+    /// The report in a form, which ends with a line feed.
+    pub(super) fn in_form(&self, form: CheckForm) -> String {
+        match form {
+            CheckForm::Text => self.text(),
+            CheckForm::Json => format!("{:#}\n", self.json()),
+            CheckForm::Sarif => format!("{:#}\n", self.sarif()),
+            CheckForm::Junit => self.junit(),
+        }
+    }
+
+    fn count(&self, outcome: Outcome) -> usize {
+        self.policies.iter().filter(|policy| policy.outcome == outcome).count()
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for Checked { file, line, policy, outcome, findings } in &self.policies {
+            let place = format!("{file}:{line}: {}", policy.as_ref().map(|id| format!("{id}: ")).unwrap_or_default());
+            if findings.is_empty() && *outcome == Outcome::Passed {
+                let _ = writeln!(text, "{place}ok");
+            }
+            for Finding { level, reason, message } in findings {
+                let _ = writeln!(text, "{place}{} {reason}: {message}", level.as_str());
+            }
+        }
+        let counts = [Outcome::Passed, Outcome::Failed, Outcome::Unknown].map(|outcome| self.count(outcome));
+        let [passed, failed, unknown] = counts;
+        let _ = writeln!(text, "\n{passed} passed, {failed} failed, {unknown} not known");
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "policies": self.policies,
+            "passed": self.count(Outcome::Passed),
+            "failed": self.count(Outcome::Failed),
+            "unknown": self.count(Outcome::Unknown),
+        })
+    }
+
+    /// SARIF 2.1.0 (OASIS), which code hosts show beside the lines.
+    fn sarif(&self) -> Value {
+        let results: Vec<_> = self
+            .policies
+            .iter()
+            .flat_map(|policy| policy.findings.iter().map(move |finding| (policy, finding)))
+            .map(|(policy, finding)| {
+                let level = if finding.level == Level::Warning { "warning" } else { "error" };
+                let subject = policy.policy.as_ref().map(|id| format!("{id}: ")).unwrap_or_default();
+                json!({
+                    "ruleId": finding.reason, "level": level,
+                    "message": {"text": format!("{subject}{}", finding.message)},
+                    "locations": [{"physicalLocation": {
+                        "artifactLocation": {"uri": uri(&policy.file)}, "region": {"startLine": policy.line},
+                    }}],
+                })
+            })
+            .collect();
+        let mut rules: Vec<_> =
+            self.policies.iter().flat_map(|policy| &policy.findings).map(|one| &one.reason).collect();
+        rules.sort();
+        rules.dedup();
+        let rules: Vec<_> = rules.into_iter().map(|reason| json!({"id": reason})).collect();
+        json!({
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+            "runs": [{
+                "tool": {"driver": {"name": "portcullis", "version": portcullis_process::VERSION, "rules": rules}},
+                "results": results,
+            }],
+        })
+    }
+
+    /// JUnit's XML, with a test case for each policy.
+    fn junit(&self) -> String {
+        let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        let (all, failed, unknown) = (self.policies.len(), self.count(Outcome::Failed), self.count(Outcome::Unknown));
+        let _ = writeln!(
+            text,
+            "<testsuite name=\"portcullis check\" tests=\"{all}\" failures=\"{failed}\" errors=\"{unknown}\">"
+        );
+        for policy in &self.policies {
+            let name = policy.policy.clone().unwrap_or_else(|| format!("line {}", policy.line));
+            let _ = writeln!(text, "  <testcase classname=\"{}\" name=\"{}\">", xml(&policy.file), xml(&name));
+            for Finding { level, reason, message } in &policy.findings {
+                let (reason, message) = (xml(reason), xml(message));
+                let _ = match level {
+                    Level::Error => writeln!(text, "    <failure type=\"{reason}\" message=\"{message}\"/>"),
+                    Level::Unknown => writeln!(text, "    <error type=\"{reason}\" message=\"{message}\"/>"),
+                    Level::Warning => writeln!(text, "    <system-out>warning {reason}: {message}</system-out>"),
+                };
+            }
+            text.push_str("  </testcase>\n");
+        }
+        text.push_str("</testsuite>\n");
+        text
+    }
+}
+
+/// A path as a relative reference (RFC 3986), in which only some characters may stand.
+fn uri(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    path.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// A text in XML. Characters that XML cannot have become spaces.
+fn xml(text: &str) -> String {
+    let mut escaped = String::new();
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&apos;"),
+            '\u{fffe}' | '\u{ffff}' => escaped.push(' '),
+            _ if letter.is_control() => escaped.push(' '),
+            _ => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(levels: &[Level]) -> Report {
+        let mut report = Report::default();
+        report.policy("a b.yaml", 3, Some("cluster/good".to_owned()), Vec::new());
+        for level in levels {
+            let finding = Finding::new(*level, "Reason", "5 < 6 & \"x\"\u{1}".to_owned());
+            report.policy("dir/b.yaml", 7, Some("cluster/other".to_owned()), vec![finding]);
+        }
+        report
+    }
+
+    #[test]
+    fn the_worst_outcome_decides_the_exit_status() {
+        for (levels, status, strict) in [
+            (&[][..], 0, 0),
+            (&[Level::Warning], 0, 1),
+            (&[Level::Warning, Level::Unknown], 2, 2),
+            (&[Level::Unknown, Level::Error], 1, 1),
+        ] {
+            let report = report(levels);
+            assert_eq!((report.status(false), report.status(true)), (status, strict), "{levels:?}");
+        }
+    }
+
+    #[test]
+    fn later_findings_count_too() {
+        let mut report = report(&[Level::Warning]);
+        report.add(1, vec![Finding::invalid("no".to_owned())]);
+        report.add(1, vec![Finding::new(Level::Warning, "Reason", String::new())]);
+        assert_eq!((report.status(false), report.policies[1].findings.len()), (1, 3));
+    }
+
+    #[test]
+    fn failures_that_may_pass_are_not_known() {
+        let level = |reason| Finding::of_failure(&Failure::new(1, reason, "x")).level;
+        assert_eq!(
+            (level(Reason::SettingsInvalid), level(Reason::RegistryUnreachable)),
+            (Level::Error, Level::Unknown)
+        );
+    }
+
+    #[test]
+    fn each_form_names_file_line_policy_and_reason() {
+        let report = report(&[Level::Error, Level::Warning]);
+        let text = report.in_form(CheckForm::Text);
+        assert!(
+            text.starts_with("a b.yaml:3: cluster/good: ok\ndir/b.yaml:7: cluster/other: error Reason: 5 < 6"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n\n2 passed, 1 failed, 0 not known\n"), "{text}");
+        let json: Value = serde_json::from_str(&report.in_form(CheckForm::Json)).expect("JSON");
+        assert_eq!((&json["failed"], &json["policies"][1]["outcome"]), (&json!(1), &json!("failed")));
+        let sarif: Value = serde_json::from_str(&report.in_form(CheckForm::Sarif)).expect("JSON");
+        let result = &sarif["runs"][0]["results"][0];
+        assert_eq!((&result["level"], &result["ruleId"]), (&json!("error"), &json!("Reason")));
+        let place = &result["locations"][0]["physicalLocation"];
+        assert_eq!(
+            (&place["artifactLocation"]["uri"], &place["region"]["startLine"]),
+            (&json!("dir/b.yaml"), &json!(7))
+        );
+        let junit = report.in_form(CheckForm::Junit);
+        assert!(junit.contains("tests=\"3\" failures=\"1\" errors=\"0\""), "{junit}");
+        assert!(junit.contains("message=\"5 &lt; 6 &amp; &quot;x&quot; \"/>"), "{junit}");
+    }
+
+    #[test]
+    fn paths_are_references() {
+        assert_eq!(uri("a b/ü.yaml"), "a%20b/%C3%BC.yaml");
+    }
+}

@@ -1,0 +1,76 @@
+//! `portcullis check`: what the pod would say of policies, before anybody applies them.
+
+use portcullis_tests::{Folder, Policy};
+use serde_json::{Value, json};
+
+use crate::tool::{examples, run, written};
+
+/// Exit status and report.
+fn check(folder: &Folder, more: &[&str]) -> (Option<i32>, String) {
+    let path = folder.path("").display().to_string();
+    let output = run([&["check", &path], more].concat());
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).replace(&path, "") + &String::from_utf8_lossy(&output.stderr),
+    )
+}
+
+#[test]
+fn promise_the_examples_pass_the_check() {
+    let output = run(["check", &examples().display().to_string(), "--strict"]);
+    assert_eq!(output.status.code(), Some(0), "{}", written(&output));
+    assert!(written(&output).contains("no-privileged.yaml:2: cluster/no-privileged: ok"), "{}", written(&output));
+}
+
+#[test]
+fn promise_what_a_pod_would_refuse_is_told_before_anybody_applies_it() {
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("good").example("required-labels").settings(json!({"labels": ["team"]})));
+    folder.put(&Policy::cluster("settings").example("required-labels").settings(json!({"labels": []})));
+    folder.put(&Policy::cluster("absent").module("absent.wasm"));
+    folder.put(&Policy::cluster("garbage").module("garbage.wasm"));
+    folder.write("policies/garbage.wasm", "no module");
+    folder.write("policies/other.yaml", "kind: ConfigMap\n");
+    let (status, text) = check(&folder, &[]);
+    assert_eq!(status, Some(1), "{text}");
+    for words in [
+        "cluster/good: ok",
+        "cluster/settings: error SettingsInvalid: ",
+        "cluster/garbage: error ModuleInvalid: ",
+        "cluster/absent: error NotFound: ",
+        "1 passed, 3 failed, 0 not known",
+    ] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    let (status, text) = check(&folder, &["-o", "json"]);
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((status, &report["failed"]), (Some(1), &json!(3)), "{text}");
+    let (_, text) = check(&folder, &["-o", "sarif"]);
+    let sarif: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(sarif["runs"][0]["results"].as_array().map(Vec::len), Some(3), "{text}");
+    let (_, text) = check(&folder, &["-o", "junit"]);
+    assert!(text.contains("tests=\"4\" failures=\"3\" errors=\"0\""), "{text}");
+}
+
+/// A pipeline must not take a registry that is away for a mistake of the policy's author.
+#[test]
+fn promise_a_registry_that_is_away_is_no_mistake_of_the_policy() {
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("away").module("registry://127.0.0.1:9/policy:v1"));
+    let (status, text) = check(&folder, &[]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(text.contains("cluster/away: unknown RegistryUnreachable: "), "{text}");
+    assert!(text.contains("0 passed, 0 failed, 1 not known"), "{text}");
+}
+
+#[test]
+fn promise_warnings_fail_a_check_only_where_they_should() {
+    let folder = Folder::empty();
+    let module = examples().join("modules/host-capabilities.wasm").canonicalize().expect("is there");
+    folder.put(&Policy::cluster("asks").module(&module.display().to_string()).settings(json!({"calls": []})));
+    let root = module.parent().expect("a folder").display().to_string();
+    let (status, text) = check(&folder, &["--module-root", &root]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("cluster/asks: warning CapabilityNotGranted: the module declares "), "{text}");
+    assert_eq!(check(&folder, &["--module-root", &root, "--strict"]).0, Some(1));
+}
