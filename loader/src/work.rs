@@ -145,6 +145,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     };
     outside.desired.mark_changed();
     outside.evaluator.mark_changed();
+    let mut contexts = outside.record.contexts();
     while !outside.shutdown.has_begun() {
         outside.beat.now();
         let wake = work.turn();
@@ -175,6 +176,8 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
                     work.evaluator(state);
                 }
             }
+            // The record outlives the loop.
+            _ = contexts.changed() => work.publish_state(),
             () = tokio::time::sleep(wake) => {}
         }
         work.look().await;
@@ -315,7 +318,7 @@ impl Work {
 
     /// Publishes the state, and logs what began and what ended.
     fn publish_state(&mut self) {
-        let state = self.plan.state(&self.outside.program);
+        let state = self.plan.state(&self.outside.program, &self.outside.record.contexts().borrow());
         let metrics = &self.runner.metrics;
         let published = state.policies.iter().filter(|policy| policy.phase == Phase::Published).count();
         let mut failing = BTreeMap::new();

@@ -53,7 +53,7 @@ pub fn decide(
     let of_older = |generation, digest| resolution::resolved(generation, digest, facts, replicas, previous);
     let served = served_everywhere(&aggregate, enforced.status, resolved.as_ref(), previous, of_older);
     let last_served = served.or_else(|| previous.and_then(|previous| previous.last_served.clone()));
-    let mut conditions = Vec::with_capacity(7);
+    let mut conditions = Vec::with_capacity(8);
     conditions.push(accepted(&aggregate, previous, now));
     for (r#type, finding) in [
         (ConditionType::Ready, ready(&aggregate)),
@@ -65,6 +65,7 @@ pub fn decide(
         conditions.push(condition(r#type, finding, facts.generation, previous, now));
     }
     conditions.push(metadata_matched(&aggregate, replicas, previous, now));
+    conditions.push(context_synced(&aggregate, previous, now));
     let (entries, omitted) = entries(&assessments);
     PolicyStatus {
         observed_generation: facts.generation,
@@ -141,6 +142,7 @@ fn enforced(aggregate: &Aggregate<'_>) -> Finding {
         Case::Degraded => finding(Truth::Unknown, "ReplicaFailed", sentence),
         Case::ServingPrevious | Case::Progressing => older(),
         Case::Suspended => finding(Truth::False, "Suspended", sentence),
+        Case::ContextNotSynced => finding(Truth::False, "ContextNotSynced", sentence),
         // The match rules of the older generation are called, and every replica answers them.
         Case::WebhookPending if matches!(aggregate.webhook, Webhook::Older(_)) => {
             finding(Truth::True, "ServingPrevious", sentence)
@@ -164,6 +166,9 @@ fn reconciling(aggregate: &Aggregate<'_>) -> Finding {
         let reason = if counts.current > 0 { "RollingOut" } else { "Loading" };
         return finding(Truth::True, reason, message::loading(aggregate.facts, counts, &aggregate.assessments));
     }
+    if aggregate.case == Case::ContextNotSynced && aggregate.context_needs_a_change().is_none() {
+        return finding(Truth::True, "Loading", aggregate.sentence());
+    }
     if aggregate.bad.is_empty() || aggregate.is_stuck() {
         return finding(Truth::False, "Idle", "");
     }
@@ -174,6 +179,9 @@ fn stalled(aggregate: &Aggregate<'_>) -> Finding {
     if aggregate.is_stuck() {
         let words = message::failures_in_words(&aggregate.bad, aggregate.counts.expected);
         return finding(Truth::True, message::joint_reason(&aggregate.bad), words);
+    }
+    if let Some((reason, words)) = aggregate.context_needs_a_change() {
+        return finding(Truth::True, reason.as_str(), words);
     }
     finding(Truth::False, if aggregate.bad.is_empty() { "AsExpected" } else { "Retrying" }, "")
 }
@@ -233,6 +241,23 @@ fn metadata_matched(
     }
 }
 
+/// Whether the objects that the policy reads are known and those of now. Old objects show here and nowhere else: the policy goes on
+/// with them. What was found last stands while no replica serves the newest generation.
+fn context_synced(aggregate: &Aggregate<'_>, previous: Option<&PolicyStatus>, now: Timestamp) -> Condition {
+    let r#type = ConditionType::ContextSynced;
+    let made = |finding| condition(r#type, finding, aggregate.facts.generation, previous, now);
+    if let Some((reason, words)) = aggregate.context() {
+        return made(finding(Truth::False, reason.as_str(), words));
+    }
+    if aggregate.counts.current > 0 {
+        return made(finding(Truth::True, "AsExpected", ""));
+    }
+    previous
+        .and_then(|previous| previous.condition(r#type))
+        .cloned()
+        .unwrap_or_else(|| made(finding(Truth::Unknown, "Progressing", "no replica has loaded the policy yet")))
+}
+
 fn condition(
     r#type: ConditionType,
     finding: Finding,
@@ -259,7 +284,7 @@ fn condition(
 /// The list for `kubectl describe`: failing first, then by name, and how many the cap left out.
 fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
     let mut sorted: Vec<&Assessment<'_>> = assessments.iter().collect();
-    sorted.sort_by_key(|assessment| (!assessment.is_bad(), assessment.pod));
+    sorted.sort_by_key(|assessment| (!assessment.is_bad(), assessment.context.is_none(), assessment.pod));
     let omitted = sorted.len().saturating_sub(MAX_REPLICAS);
     sorted.truncate(MAX_REPLICAS);
     (sorted.into_iter().map(entry).collect(), u32::try_from(omitted).unwrap_or(u32::MAX))
@@ -267,13 +292,18 @@ fn entries(assessments: &[Assessment<'_>]) -> (Vec<ReplicaStatus>, u32) {
 
 fn entry(assessment: &Assessment<'_>) -> ReplicaStatus {
     let problem = assessment.problem.as_ref();
-    let message = problem.map(|problem| problem.message.as_str()).or(assessment.note.as_deref());
+    let context =
+        assessment.context.as_ref().filter(|_| problem.is_none() && assessment.state == ReplicaState::Current);
+    let message = problem.map(|problem| problem.message.as_str());
+    let message = message.or(context.map(|context| context.message.as_str())).or(assessment.note.as_deref());
     ReplicaStatus {
         pod: assessment.pod.to_owned(),
         pod_uid: assessment.pod_uid.to_owned(),
         state: assessment.state,
         generation: assessment.serving,
-        reason: problem.map(|problem| problem.reason.clone()),
+        reason: problem
+            .map(|problem| problem.reason.clone())
+            .or(context.map(|context| context.reason.as_str().to_owned())),
         retryable: problem.map(|problem| problem.class.is_retryable()),
         next_retry_time: problem.and_then(|problem| problem.next_retry).map(to_second),
         since: assessment.since.map(to_second),

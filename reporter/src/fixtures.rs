@@ -24,6 +24,7 @@ pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
         failure: None,
         last_good: None,
         mismatches: Vec::new(),
+        context: Vec::new(),
         created: Timestamp::UNIX_EPOCH,
     }
 }

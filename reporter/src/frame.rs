@@ -145,7 +145,8 @@ fn notes(
     for (id, object) in objects {
         let degraded = object.status.condition(ConditionType::Degraded).filter(|c| c.status == Truth::True);
         // An evaluator that does not answer is a problem of the pod, and shown once.
-        if degraded.is_some_and(|degraded| degraded.reason != Reason::EvaluatorUnreachable.as_str()) {
+        let lacks_context = object.status.word() == "ContextNotSynced";
+        if lacks_context || degraded.is_some_and(|degraded| degraded.reason != Reason::EvaluatorUnreachable.as_str()) {
             let ready = object.status.condition(ConditionType::Ready);
             let words = ready.map_or("", |condition| condition.message.as_str());
             let look = Look::of(object.status.word());

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod context;
 pub mod decide;
 pub mod event;
 pub mod facts;

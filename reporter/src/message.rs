@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use portcullis_api::ReplicaCounts;
-use portcullis_contract::Class;
+use portcullis_contract::{Class, ContextReason};
 
 use crate::facts::{Facts, to_second};
 use crate::replica::{Assessment, Problem};
@@ -66,6 +66,20 @@ pub(crate) fn loading(facts: &Facts<'_>, counts: ReplicaCounts, assessments: &[&
     }
     let working = counts.pending + counts.previous;
     format!("{}; {working} still loading it", share(generation, counts))
+}
+
+/// The worst reason on these replicas, and a sentence; nothing where nothing is wrong. `expected` is how many replicas there are in all.
+pub(crate) fn lacking<'a>(
+    assessments: impl Iterator<Item = &'a Assessment<'a>>,
+    expected: u32,
+) -> Option<(ContextReason, String)> {
+    let troubled: Vec<_> = assessments.filter_map(|one| Some((one.pod, one.context.as_ref()?))).collect();
+    let (pod, worst) = troubled.iter().min_by_key(|(_, context)| context.reason)?;
+    let message = match expected {
+        1 => worst.message.clone(),
+        _ => format!("on {} of {expected} replicas, for instance {pod}: {}", troubled.len(), worst.message),
+    };
+    Some((worst.reason, message))
 }
 
 /// Says that requests pass without the policy, and until when.
@@ -147,6 +161,7 @@ mod tests {
             problem: Some(problem),
             note: None,
             since: None,
+            context: None,
             passed_over: false,
         }
     }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use portcullis_api::{PolicyKey, ReportDeviation};
 use portcullis_contract::{Class, Failure, Reason, ReplicaState, clean};
 
+use crate::context::{self, Context};
 use crate::facts::{Facts, LastReport, Replica};
 use crate::resolution::Resolution;
 
@@ -21,6 +22,8 @@ pub(crate) struct Assessment<'a> {
     /// What goes on, if nothing failed.
     pub(crate) note: Option<String>,
     pub(crate) since: Option<Timestamp>,
+    /// What is wrong with the objects that the newest generation reads.
+    pub(crate) context: Option<Context>,
     /// Whether requests pass here without the policy, as it was never enforced and nothing of it is loaded.
     pub(crate) passed_over: bool,
 }
@@ -73,6 +76,12 @@ impl Assessment<'_> {
         }
     }
 
+    /// Whether this replica serves the newest generation and has not read all objects that it judges by.
+    pub(crate) fn lacks_context(&self) -> bool {
+        let is_missing = self.context.as_ref().is_some_and(|context| context.reason.is_missing());
+        self.state == ReplicaState::Current && is_missing
+    }
+
     /// Whether this replica works on the newest generation.
     pub(crate) fn is_working(&self) -> bool {
         match self.state {
@@ -110,6 +119,7 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
         problem,
         note: None,
         since: None,
+        context: context::of(facts, replica),
         passed_over: false,
     };
     let stale = |text: &str| assessment(ReplicaState::Unknown, 0, Some(Problem::of(Reason::ReportStale, text)));

@@ -89,6 +89,7 @@ mod tests {
             failure,
             last_good: None,
             mismatches: Vec::new(),
+            context: Vec::new(),
             created: Timestamp::UNIX_EPOCH,
         };
         LoaderState { complete: true, policies: vec![policy], ..LoaderState::default() }

@@ -54,7 +54,8 @@ pub struct PolicyView {
 /// The status of a policy, with what decisions need of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusView {
-    /// The newest generation, if every expected replica knows it and serves it or an older one; otherwise 0.
+    /// The newest generation, if every expected replica knows it and serves it or an older one, and has the objects that it reads;
+    /// otherwise 0.
     pub everywhere: i64,
     /// The `observedGeneration` that the reporters wrote; 0 before they have written one.
     pub observed: i64,
@@ -124,8 +125,10 @@ impl StatusView {
         let all_serve = counts.expected > 0 && counts.current + counts.previous == counts.expected;
         // A replica that serves an older generation without a failure may not know the newest one yet, nor its match group.
         let all_know = status.replicas.iter().all(|one| one.state != ReplicaState::Previous || one.reason.is_some());
+        // A policy that lacks objects would reject what is fine.
+        let has_context = status.word() != "ContextNotSynced";
         Self {
-            everywhere: if all_serve && all_know { status.observed_generation } else { 0 },
+            everywhere: if all_serve && all_know && has_context { status.observed_generation } else { 0 },
             observed: status.observed_generation,
             resolved: status.resolved,
             last_served: status.last_served,
@@ -220,6 +223,21 @@ mod tests {
         assert_eq!(status([3, 2, 0], json!([])), 0);
         assert_eq!(status([2, 1, 1], json!([replica("Previous", Some("NotFound"))])), 7);
         assert_eq!(status([2, 1, 1], json!([replica("Previous", None)])), 0, "may not know the new match group");
+    }
+
+    #[test]
+    fn a_policy_that_lacks_objects_is_nowhere() {
+        let status = |reason: &str| {
+            let status = json!({
+                "observedGeneration": 7, "replicaCounts": {"expected": 1, "current": 1},
+                "conditions": [{
+                    "type": "Ready", "status": "False", "reason": reason, "message": "", "observedGeneration": 7,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            });
+            StatusView::of(serde_json::from_value(status).expect("a status")).everywhere
+        };
+        assert_eq!((status("ContextNotSynced"), status("WebhookPending")), (0, 7));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub use event::{EventType, PolicyEvent};
 pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use part::{GroupMember, LabelOperator, LabelRequirement, LabelSelector, RawSettings};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};
-pub use report::{PolicyKey, ReplicaReportSpec, ReportDeviation, ReportFailing, ReportMismatch, Versions};
+pub use report::{
+    PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportFailing, ReportMismatch, Versions,
+};
 pub use revision::{PolicyReference, RevisionData, RevisionMarks};
 pub use status::{Condition, ConditionType, HistoryEntry, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};

@@ -120,6 +120,7 @@ impl ConditionType {
             Self::Reconciling => "Reconciling",
             Self::Stalled => "Stalled",
             Self::MetadataMatched => "MetadataMatched",
+            Self::ContextSynced => "ContextSynced",
             Self::WebhookConfigured => "WebhookConfigured",
         }
     }

@@ -21,7 +21,7 @@ pub const EVENT_REASONS: &[(EventType, &str)] = &[
 
 impl ConditionType {
     /// Every type, in the order in which they are written.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Accepted,
         Self::Ready,
         Self::Enforced,
@@ -29,6 +29,7 @@ impl ConditionType {
         Self::Reconciling,
         Self::Stalled,
         Self::MetadataMatched,
+        Self::ContextSynced,
         Self::WebhookConfigured,
     ];
 
@@ -51,6 +52,7 @@ impl ConditionType {
                 "Degraded",
                 "Error",
                 "NoReplicas",
+                "ContextNotSynced",
                 "WebhookPending",
                 "Suspended",
             ],
@@ -62,12 +64,20 @@ impl ConditionType {
                 "NotLoaded",
                 "NotYetEnforced",
                 "NoReplicas",
+                "ContextNotSynced",
                 "WebhookPending",
                 "Suspended",
             ],
             Self::Degraded => &["AsExpected", "SeveralReasons"],
             Self::Reconciling => &["Loading", "RollingOut", "Retrying", "Idle"],
-            Self::Stalled => &["AsExpected", "Retrying", "SeveralReasons"],
+            Self::Stalled => &[
+                "AsExpected",
+                "Retrying",
+                "SeveralReasons",
+                "ContextForbidden",
+                "ContextKindUnknown",
+                "ContextTooLarge",
+            ],
             Self::MetadataMatched => &[
                 "AsExpected",
                 "Progressing",
@@ -80,6 +90,15 @@ impl ConditionType {
                 "MemberNotCalled",
                 "RawPolicy",
                 "NoMetadata",
+            ],
+            Self::ContextSynced => &[
+                "AsExpected",
+                "Progressing",
+                "ContextForbidden",
+                "ContextKindUnknown",
+                "ContextTooLarge",
+                "ContextNotSynced",
+                "ContextStale",
             ],
             Self::WebhookConfigured => &[
                 "Registered",
@@ -107,8 +126,14 @@ mod tests {
     #[test]
     fn all_types_are_there_once() {
         let names: std::collections::BTreeSet<&str> = ConditionType::ALL.iter().map(|one| one.as_str()).collect();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 9);
         assert!(ConditionType::ALL.iter().all(|one| !one.reasons().is_empty()));
+    }
+
+    #[test]
+    fn every_problem_of_objects_is_a_reason() {
+        let reasons = ConditionType::ContextSynced.reasons();
+        assert!(portcullis_contract::ContextReason::ALL.iter().all(|one| reasons.contains(&one.as_str())));
     }
 
     #[test]

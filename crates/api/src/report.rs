@@ -60,6 +60,9 @@ pub struct ReplicaReportSpec {
     /// The policies whose module's metadata differs from what they grant; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mismatches: Vec<ReportMismatch>,
+    /// The policies that read objects of the cluster which this pod does not have, or not as they are now; 500 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub context: Vec<ReportContext>,
     /// The ids of the keys of webhook paths that this pod accepts, or `none` before it has a key. An id does not reveal its key.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub path_keys: Vec<String>,
@@ -76,6 +79,10 @@ impl ReplicaReportSpec {
     pub const MAX_MISMATCHES: usize = 500;
     /// The longest message of an entry of `mismatches`, in bytes.
     pub const MAX_MISMATCH_MESSAGE: usize = 600;
+    /// The largest number of entries of `context`.
+    pub const MAX_CONTEXT: usize = 500;
+    /// The longest message of an entry of `context`, in bytes.
+    pub const MAX_CONTEXT_MESSAGE: usize = 600;
     /// The largest number of entries of `path_keys`.
     pub const MAX_PATH_KEYS: usize = 8;
 }
@@ -139,6 +146,21 @@ pub struct ReportMismatch {
     /// The kind of the difference in one word; `SeveralReasons` if there is more than one.
     pub reason: String,
     /// What differs and what to do, for people to read; at most 600 bytes.
+    pub message: String,
+}
+
+/// A policy that reads objects of the cluster which this pod does not have, or not as they are now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportContext {
+    /// The uid of the policy.
+    #[serde(rename = "policyUID")]
+    pub policy_uid: String,
+    /// The generation that reads them.
+    pub generation: i64,
+    /// Why they are missing or old, in one word; the worst if there is more than one reason.
+    pub reason: String,
+    /// The kinds, the causes and what to do, for people to read; at most 600 bytes.
     pub message: String,
 }
 

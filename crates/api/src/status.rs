@@ -137,6 +137,8 @@ pub enum ConditionType {
     Stalled,
     /// What the module's metadata asks for is what the policy grants, as far as that can be compared before a request.
     MetadataMatched,
+    /// The objects of the cluster that the policy reads are all known, and are those of now.
+    ContextSynced,
     /// The webhook of the policy's match group is registered as it should be, and every API server was seen to call it.
     WebhookConfigured,
 }
@@ -183,7 +185,7 @@ pub struct ReplicaStatus {
     pub state: ReplicaState,
     /// The generation that this replica serves; 0 if none.
     pub generation: i64,
-    /// Why `state` is not `Current`, in one word.
+    /// Why `state` is not `Current`, or what else is wrong there, in one word.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// Whether the replica tries again by itself.
@@ -195,7 +197,7 @@ pub struct ReplicaStatus {
     /// Since when the replica is in this state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub since: Option<Timestamp>,
-    /// Why `state` is not `Current`, for people to read; at most 256 bytes.
+    /// The same for people to read; at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
 }

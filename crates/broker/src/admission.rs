@@ -15,13 +15,15 @@ use crate::kubernetes::{Cluster, Form, Read};
 use crate::oci::Images;
 use crate::record::{Grants, Record};
 use crate::share::Shares;
-use crate::{Metrics, ProvideError, Services, Session};
+use crate::{Contexts, Metrics, ProvideError, Services, Session};
 
 /// Longest time for a call, whatever the evaluator says.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// How often what no policy needs any longer is looked for.
 const SWEEP: Duration = Duration::from_secs(30);
+/// How often it is looked whether the objects that policies read are here. A watch tells nobody that it works or has failed.
+const KEEP: Duration = Duration::from_millis(250);
 
 /// Everything that a call may need.
 pub(crate) struct Admission {
@@ -71,6 +73,22 @@ impl Admission {
         loop {
             tokio::time::sleep(SWEEP).await;
             self.cluster.sweep();
+        }
+    }
+
+    /// Keeps the objects that policies read, and says how that goes. Never returns.
+    pub(crate) async fn keep(&self) {
+        let mut changes = self.record.changes();
+        let mut needs = self.record.needs();
+        loop {
+            let contexts = match self.session {
+                Session::Replay(_) => Contexts(needs.iter().map(|need| (need.clone(), None)).collect()),
+                Session::Live | Session::Record { .. } => Box::pin(self.cluster.keep(&needs)).await,
+            };
+            self.record.tell(contexts);
+            if timeout(KEEP, changes.changed()).await.is_ok() {
+                needs = self.record.needs();
+            }
         }
     }
 

@@ -15,6 +15,7 @@
 mod admission;
 mod cache;
 mod connection;
+mod context;
 mod dns;
 mod error;
 mod kubernetes;
@@ -33,6 +34,7 @@ use portcullis_process::Shutdown;
 use portcullis_registry::oci::Registry;
 
 use crate::admission::Admission;
+pub use crate::context::{ContextNeed, Contexts};
 pub use crate::error::ProvideError;
 pub use crate::metrics::Metrics;
 pub use crate::record::Record;
@@ -68,6 +70,7 @@ pub async fn run(socket: Socket, services: Services, record: Arc<Record>, metric
     tokio::select! {
         () = connection::answer_for_ever(socket, Arc::clone(&admission)) => {}
         () = admission.sweep() => {}
+        () = admission.keep() => {}
         () = shutdown.begun() => {}
     }
 }

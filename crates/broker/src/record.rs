@@ -1,6 +1,6 @@
 //! What policies may do, as the loader published it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -8,7 +8,9 @@ use portcullis_contract::{
     Candidate, Capability, ContextAwareResource, ExecutionMode, Manifest, NamedModule, PolicyId, is_granted,
 };
 
-use crate::ProvideError;
+use tokio::sync::watch;
+
+use crate::{ContextNeed, Contexts, ProvideError};
 
 /// The grants of one generation, or of one member of a policy group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +27,9 @@ type Published = HashMap<PolicyId, HashMap<(i64, Option<String>), Arc<Grants>>>;
 #[derive(Default)]
 pub struct Record {
     current: ArcSwap<[Arc<Published>; 2]>,
+    /// Counts what was published.
+    changes: watch::Sender<u64>,
+    contexts: watch::Sender<Arc<Contexts>>,
 }
 
 impl Record {
@@ -48,6 +53,39 @@ impl Record {
         let newest = Arc::new(newest.collect());
         let before = Arc::clone(&self.current.load()[0]);
         self.current.store(Arc::new([newest, before]));
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// What is wrong with the objects that policies read, as it changes.
+    pub fn contexts(&self) -> watch::Receiver<Arc<Contexts>> {
+        self.contexts.subscribe()
+    }
+
+    /// Says what is wrong with the objects that policies read.
+    pub(crate) fn tell(&self, contexts: Contexts) {
+        self.contexts.send_if_modified(|before| {
+            let differs = **before != contexts;
+            if differs {
+                *before = Arc::new(contexts);
+            }
+            differs
+        });
+    }
+
+    /// What was published, as it changes.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The objects that the generations of the newest manifest read.
+    pub(crate) fn needs(&self) -> HashSet<ContextNeed> {
+        let current = self.current.load();
+        let each = current[0]
+            .iter()
+            .flat_map(|(policy, generations)| generations.values().map(move |grants| (policy, grants)));
+        let needs =
+            each.flat_map(|(policy, grants)| ContextNeed::of(policy, grants.mode, &grants.capabilities, &grants.kinds));
+        needs.collect()
     }
 
     /// The grants of a generation of a policy, or of a member of it.

@@ -10,6 +10,7 @@
 
 mod broker;
 mod capability;
+mod context;
 mod digest;
 mod failure;
 mod group;
@@ -31,6 +32,7 @@ pub use broker::{
     BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE, FrameError, decode_frame, encode_frame,
 };
 pub use capability::{Capability, UnknownCapability, is_granted, not_granted};
+pub use context::{ContextProblem, ContextReason};
 pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;
 pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, Failure, FailurePolicy, Mismatch, Mode, PolicyId, Reason};
+use crate::{ContextProblem, Digest, Failure, FailurePolicy, Mismatch, Mode, PolicyId, Reason};
 
 /// Which program speaks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -210,6 +210,10 @@ pub struct LoaderPolicy {
     /// Empty while the module is not compiled.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mismatches: Vec<Mismatch>,
+    /// What is wrong with the objects that the newest generation reads, the worst first; at most 8 entries. Empty while all of them are
+    /// here and watched, and for policies that read none.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub context: Vec<ContextProblem>,
     /// When the policy was first seen in this volume.
     pub created: Timestamp,
 }

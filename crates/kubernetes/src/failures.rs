@@ -43,13 +43,20 @@ impl LogOnce {
 pub struct Failures {
     doing: &'static str,
     count: Box<dyn Fn(&CallError) + Send + Sync>,
+    over: Box<dyn Fn() + Send + Sync>,
     log: LogOnce,
 }
 
 impl Failures {
     /// No failure yet. `doing` names the call, for instance `write status`; `count` is called with each failure.
     pub fn new(doing: &'static str, count: impl Fn(&CallError) + Send + Sync + 'static) -> Self {
-        Self { doing, count: Box::new(count), log: LogOnce::after(PATIENCE) }
+        Self { doing, count: Box::new(count), over: Box::new(|| ()), log: LogOnce::after(PATIENCE) }
+    }
+
+    /// The same, and `over` is called with each success.
+    #[must_use]
+    pub fn and_over(self, over: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { over: Box::new(over), ..self }
     }
 
     /// A call failed, and will be tried again.
@@ -65,6 +72,7 @@ impl Failures {
 
     /// A call succeeded.
     pub fn over(&mut self) {
+        (self.over)();
         if self.log.works() {
             tracing::info!("able to {} again", self.doing);
         }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, eventually, rego};
+use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, Rule, condition, eventually, rego};
 use serde_json::{Value, json};
 
 use crate::installation;
@@ -15,16 +15,17 @@ fn raw(capability: &str, payload: &Value) -> Value {
     json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
 }
 
-/// A policy that makes these calls and denies, in one namespace; it may read limit ranges and services.
+fn kinds(kinds: &[&str]) -> Value {
+    kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect()
+}
+
+/// A policy that makes these calls and denies, in one namespace; it may read limit ranges.
 fn asks(installation: &Installation<'_>, namespace: &str, name: &str, calls: &Value) -> Policy {
-    let kinds = json!([
-        {"apiVersion": "v1", "kind": KIND}, {"apiVersion": "v1", "kind": "Service"}, {"apiVersion": "v1", "kind": "Nothing"},
-    ]);
     installation
         .cluster_policy(name)
         .example("host-capabilities")
         .field("hostCapabilities", json!(["kubernetes/*"]))
-        .field("contextAwareResources", kinds)
+        .field("contextAwareResources", kinds(&[KIND]))
         .field("timeoutEvalSeconds", 5)
         .field("settings", json!({ "calls": calls }))
         .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
@@ -47,6 +48,19 @@ fn wait_for(installation: &Installation<'_>, namespace: &str, what: &str, texts:
         }
         last = answer;
         texts.iter().all(|text| last.contains(text)).then_some(())
+    });
+}
+
+/// Waits until the condition `ContextSynced` says this.
+fn wait_for_context(installation: &Installation<'_>, policy: &Policy, status: &str, reason: &str, words: &str) {
+    let what = format!("ContextSynced={status}, {reason}, {words}");
+    installation.wait_for_object(policy, &what, |object| {
+        condition(object, "ContextSynced").is_some_and(|found| {
+            found["status"] == status
+                && found["reason"] == reason
+                && found["observedGeneration"] == object["metadata"]["generation"]
+                && found["message"].as_str().is_some_and(|message| message.contains(words))
+        })
     });
 }
 
@@ -133,7 +147,13 @@ fn fault_b05_reads_that_the_api_server_refuses() {
         raw("kubernetes/list_resources_all", &query)
     };
     let calls = json!([list("Service"), list("Nothing"), list("Secret"), list(KIND)]);
-    installation.apply_ready(&[asks(&installation, &shop, "refused", &calls)]);
+    let policy = asks(&installation, &shop, "refused", &calls);
+    installation.apply_ready(std::slice::from_ref(&policy));
+    // It was enforced, and goes on to be asked with kinds that cannot be read.
+    let more = policy.field("contextAwareResources", kinds(&[KIND, "Service", "Nothing"]));
+    installation.apply(&more).expect("the policy");
+    wait_for_context(&installation, &more, "False", "ContextForbidden", "resources: [services]");
+    installation.wait_for(&more, "Ready", "False");
     wait_for(
         &installation,
         &shop,
@@ -173,11 +193,10 @@ fn fault_b06_the_api_server_is_away() {
 
 /// A policy in Rego that judges ConfigMaps of one namespace by the objects of these kinds.
 fn judges(installation: &Installation<'_>, namespace: &str, name: &str, module: &str, kinds: &[&str]) -> Policy {
-    let kinds: Vec<_> = kinds.iter().map(|kind| json!({"apiVersion": "v1", "kind": kind})).collect();
     installation
         .cluster_policy(name)
         .module_of(rego(module))
-        .field("contextAwareResources", kinds)
+        .field("contextAwareResources", self::kinds(kinds))
         .field("timeoutEvalSeconds", 5)
         .field("namespaceSelector", json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}}))
         .on(&["configmaps"])
@@ -263,9 +282,13 @@ fn fault_b07_objects_for_rego_that_the_api_server_refuses_or_are_too_many() {
     }
     let policies: Vec<_> = cases
         .iter()
-        .map(|(namespace, name, kind, _)| judges(&installation, namespace, name, "unique-names", &["LimitRange", kind]))
+        .map(|(namespace, name, _, _)| judges(&installation, namespace, name, "unique-names", &["LimitRange"]))
         .collect();
     installation.apply_ready(&policies);
+    for (policy, (_, _, kind, _)) in policies.into_iter().zip(&cases) {
+        let more = policy.field("contextAwareResources", kinds(&["LimitRange", kind]));
+        installation.apply(&more).expect("the policy");
+    }
     for (namespace, _, _, text) in &cases {
         wait_for_verdict(&installation, namespace, "a", Some(text));
     }
@@ -283,19 +306,17 @@ fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
     let installation = installation("rego-away", 0);
     let proxy = Proxy::start(installation.cluster());
     let setup = PodSetup::default().through(Program::Loader, proxy.address());
-    installation.add_replica_with(setup).wait_ready();
+    let pod = installation.add_replica_with(setup);
+    pod.wait_ready();
     let shop = installation.make_namespace("shop");
-    installation.apply_ready(&[judges(
-        &installation,
-        &shop,
-        "rego-away",
-        "limits-required",
-        &["LimitRange", "Namespace"],
-    )]);
+    let policy = judges(&installation, &shop, "rego-away", "limits-required", &["LimitRange", "Namespace"]);
+    installation.apply_ready(std::slice::from_ref(&policy));
     let no_range = format!("namespace {shop} has no LimitRange");
     // Before the first list nothing is known, and so nothing judged.
     proxy.close();
+    pod.kill(Program::Loader);
     wait_for_verdict(&installation, &shop, "a", Some("objects of the cluster are missing"));
+    wait_for_context(&installation, &policy, "False", "ContextNotSynced", "v1/LimitRange");
     proxy.open();
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
     // What is known counts while it is away again.
@@ -307,5 +328,113 @@ fn fault_b08_the_api_server_is_away_when_rego_needs_objects() {
     }
     limit_range(&installation, &shop, "made-meanwhile", &shop);
     proxy.open();
+    wait_for_verdict(&installation, &shop, "a", None);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
+    let installation = installation("context", 0);
+    let proxy = Proxy::start(installation.cluster());
+    let setup = PodSetup::default().through(Program::Loader, proxy.address());
+    installation.add_replica_with(setup).wait_ready();
+    let [shop, mail, post] = ["shop", "mail", "post"].map(|name| installation.make_namespace(name));
+    let list = raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Namespace"}));
+    let policies = [
+        judges(&installation, &shop, "context-rego", "unique-names", &["Namespace"]),
+        asks(&installation, &mail, "context-calls", &json!([list]))
+            .field("contextAwareResources", kinds(&["Namespace"])),
+    ];
+    // An API server that does not give the list: they are loaded, and nobody asks them.
+    proxy.rule(Rule::on("GET", "/api/v1/namespaces").answer(503, "not now"));
+    for policy in &policies {
+        installation.apply(policy).expect("the policy");
+        wait_for_context(&installation, policy, "False", "ContextNotSynced", "the API server refused with 503");
+        let object = installation.wait_for(policy, "WebhookConfigured", "False");
+        assert_eq!(condition(&object, "WebhookConfigured").unwrap()["reason"], "WaitingForReplicas");
+        let ready = condition(&object, "Ready").unwrap();
+        assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("ContextNotSynced")));
+        assert_eq!(object["status"]["summary"], "1/1", "it is loaded");
+    }
+    for namespace in [&shop, &mail] {
+        assert_eq!(
+            try_config_map(&installation, namespace, "a").0,
+            201,
+            "a policy without its objects rejects nothing"
+        );
+    }
+    proxy.clear();
+    for policy in &policies {
+        let object = installation.wait_for(policy, "Ready", "True");
+        assert_eq!(condition(&object, "ContextSynced").unwrap()["status"], "True");
+    }
+    wait_for_verdict(&installation, &shop, &mail, Some(&format!("Namespace {mail} has this name")));
+    assert_eq!(proxy.watches("/api/v1/namespaces"), 2, "all objects for rules in Rego, a probe for guests that call");
+
+    // A kind that the API server refuses: the status names it and the rule, and the grant is enough.
+    let policy = judges(&installation, &post, "context-forbidden", "unique-names", &["Endpoints"]);
+    installation.apply(&policy).expect("the policy");
+    let rule = r#"v1/Endpoints: grant {apiGroups: [""], resources: [endpoints], verbs: [get, list, watch]}"#;
+    wait_for_context(&installation, &policy, "False", "ContextForbidden", rule);
+    let object = installation.wait_for(&policy, "Stalled", "True");
+    assert_eq!(condition(&object, "Ready").unwrap()["reason"], "ContextNotSynced");
+    let name = format!("{}-reads-endpoints", installation.namespace());
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+        "rules": [{"apiGroups": [""], "resources": ["endpoints"], "verbs": ["get", "list", "watch"]}],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{
+            "kind": "ServiceAccount", "name": "portcullis-policy-server", "namespace": installation.namespace(),
+        }],
+    });
+    for object in [role, binding] {
+        installation.cluster().apply(&object.to_string()).expect("the right");
+    }
+    let object = installation.wait_for(&policy, "Ready", "True");
+    assert_eq!(
+        (&object["metadata"]["generation"], &object["status"]["lastServed"]["generation"]),
+        (&json!(1), &json!(1))
+    );
+
+    // Nobody needs it any longer, nor did in the manifest before.
+    assert_eq!(proxy.watches("/api/v1/endpoints"), 1);
+    installation.api().delete(&policy.path(), None).unwrap();
+    eventually("the end of the policy", || installation.object(&policy).is_none().then_some(()));
+    for (is_suspended, reason) in [(true, "Suspended"), (false, "Active")] {
+        let other = policies[0].clone().field("suspend", is_suspended);
+        installation.apply(&other).expect("the policy");
+        installation.wait_for_object(&other, reason, |object| {
+            condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
+        });
+    }
+    eventually("the end of the watch", || (proxy.watches("/api/v1/endpoints") == 0).then_some(()));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_b10_objects_are_old_while_the_api_server_is_away() {
+    let installation = installation("context-stale", 0);
+    let proxy = Proxy::start(installation.cluster());
+    let setup = PodSetup::default().through(Program::Loader, proxy.address());
+    let pod = installation.add_replica_with(setup);
+    pod.wait_ready();
+    let shop = installation.make_namespace("shop");
+    let policy = judges(&installation, &shop, "context-stale", "limits-required", &["LimitRange", "Namespace"]);
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let no_range = format!("namespace {shop} has no LimitRange");
+    wait_for_verdict(&installation, &shop, "a", Some(&no_range));
+    proxy.close();
+    wait_for_context(&installation, &policy, "False", "ContextStale", "v1/LimitRange: known as of 20");
+    let object = installation.wait_for(&policy, "Ready", "True");
+    let replica = &object["status"]["replicas"][0];
+    assert_eq!((&replica["state"], &replica["reason"]), (&json!("Current"), &json!("ContextStale")));
+    let (_, message) = try_config_map(&installation, &shop, "a");
+    assert!(message.contains(&no_range), "what is known counts: {message}");
+    proxy.open();
+    wait_for_context(&installation, &policy, "True", "AsExpected", "");
+    limit_range(&installation, &shop, "made-meanwhile", &shop);
     wait_for_verdict(&installation, &shop, "a", None);
 }

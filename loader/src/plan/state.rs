@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_broker::{ContextNeed, Contexts};
 use portcullis_contract::{
-    Activity, Digest, Failure, InputProblem, LoaderPolicy, LoaderState, Mismatch, Phase, PolicyId, Program, Reason,
-    SourceHealth,
+    Activity, ContextProblem, ContextReason, Digest, Failure, InputProblem, LoaderPolicy, LoaderState, Mismatch, Phase,
+    PolicyId, Program, Reason, SourceHealth,
 };
 
 use super::Plan;
@@ -15,13 +16,15 @@ use crate::source::{Reference, shown};
 
 /// The most differences between metadata and policy that are listed for one policy.
 const MAX_MISMATCHES: usize = 8;
+/// The same for problems of the objects that it reads.
+const MAX_CONTEXT: usize = 8;
 
 impl Plan {
     /// The state; its version is not set.
-    pub(crate) fn state(&self, program: &Program) -> LoaderState {
+    pub(crate) fn state(&self, program: &Program, contexts: &Contexts) -> LoaderState {
         let own = self.publication.failure();
         let policies: Vec<LoaderPolicy> =
-            self.policies.iter().map(|(id, policy)| self.policy_state(id, policy, own.as_ref())).collect();
+            self.policies.iter().map(|(id, policy)| self.policy_state(id, policy, own.as_ref(), contexts)).collect();
         let volume_failure = own.or_else(|| {
             let mut failures = policies.iter().filter_map(|policy| policy.failure.as_ref());
             // What has no room is its own policy's matter; a full volume that takes no manifest either says so above.
@@ -50,7 +53,13 @@ impl Plan {
         }
     }
 
-    fn policy_state(&self, id: &PolicyId, policy: &Policy, volume: Option<&Failure>) -> LoaderPolicy {
+    fn policy_state(
+        &self,
+        id: &PolicyId,
+        policy: &Policy,
+        volume: Option<&Failure>,
+        contexts: &Contexts,
+    ) -> LoaderPolicy {
         let mut failure = self.failure(policy);
         let (mut phase, activity) = self.phase(policy);
         let is_published = policy.published == policy.target().map(|(_, digest)| (policy.generation, digest));
@@ -76,6 +85,7 @@ impl Plan {
             failure,
             last_good: policy.last_good.as_ref().map(|good| good.number),
             mismatches: self.mismatches(id, policy),
+            context: self.context(id, policy, contexts),
             created: policy.created,
         }
     }
@@ -95,6 +105,24 @@ impl Plan {
             Some(found.map(|mismatch| mismatch.of_member(name)).collect())
         };
         body.parts().into_iter().filter_map(of_part).flatten().take(MAX_MISMATCHES).collect()
+    }
+
+    /// What is wrong with the objects that the newest generation reads. How a module reads them is known once it is compiled.
+    fn context(&self, id: &PolicyId, policy: &Policy, contexts: &Contexts) -> Vec<ContextProblem> {
+        let Ok(body) = &policy.body else { return Vec::new() };
+        let of_part = |(name, part): (&str, &Body)| {
+            let artifact = self.candidate_artifact(part, &policy.pins.get(name)?)?;
+            let (capabilities, kinds) = (&part.host_capabilities, &part.context_aware_resources);
+            Some(ContextNeed::of(id, artifact.execution_mode, capabilities, kinds))
+        };
+        let needs: Vec<_> = body.parts().into_iter().filter_map(of_part).flatten().collect();
+        if !needs.is_empty() && !self.provided.broker {
+            let text = "the loader has no broker (--broker-socket), which reads objects of the cluster for policies";
+            return vec![ContextProblem::new(ContextReason::ContextNotSynced, text)];
+        }
+        let mut problems = contexts.problems(&needs);
+        problems.truncate(MAX_CONTEXT);
+        problems
     }
 
     /// How far the newest generation is: as far as the one of its modules that is furthest behind.

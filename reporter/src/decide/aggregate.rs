@@ -1,7 +1,7 @@
 //! What the replicas do for a policy together. Pure.
 
 use portcullis_api::ReplicaCounts;
-use portcullis_contract::{Class, ReplicaState};
+use portcullis_contract::{Class, ContextReason, ReplicaState};
 
 use crate::facts::{Facts, Webhook};
 use crate::message;
@@ -16,6 +16,7 @@ pub(super) enum Case {
     ServingPrevious,
     Progressing,
     Suspended,
+    ContextNotSynced,
     WebhookPending,
     Active,
 }
@@ -59,6 +60,8 @@ impl<'a> Aggregate<'a> {
             Case::Progressing
         } else if facts.suspend {
             Case::Suspended
+        } else if assessments.iter().any(|assessment| assessment.lacks_context()) {
+            Case::ContextNotSynced
         } else if webhook != Webhook::Confirmed {
             Case::WebhookPending
         } else {
@@ -75,9 +78,20 @@ impl<'a> Aggregate<'a> {
             Case::ServingPrevious => "ServingPrevious",
             Case::Progressing => "Progressing",
             Case::Suspended => "Suspended",
+            Case::ContextNotSynced => "ContextNotSynced",
             Case::WebhookPending => "WebhookPending",
             Case::Active => "Active",
         }
+    }
+
+    /// What is wrong with the objects that the newest generation reads, on the replicas that count.
+    pub(super) fn context(&self) -> Option<(ContextReason, String)> {
+        message::lacking(self.assessments.iter().copied(), self.counts.expected)
+    }
+
+    /// Why every replica serves the newest generation and it is not Ready, if waiting does not help.
+    pub(super) fn context_needs_a_change(&self) -> Option<(ContextReason, String)> {
+        self.context().filter(|(reason, _)| self.case == Case::ContextNotSynced && reason.needs_a_change())
     }
 
     /// What the replicas do, in a sentence.
@@ -99,6 +113,10 @@ impl<'a> Aggregate<'a> {
             }
             Case::Progressing => message::loading(facts, *counts, &self.assessments),
             Case::Suspended => format!("generation {generation} is loaded and not asked: the policy is suspended"),
+            Case::ContextNotSynced => {
+                let words = self.context().map(|(_, words)| words).unwrap_or_default();
+                format!("generation {generation} is loaded and lacks objects that it reads: {words}")
+            }
             Case::WebhookPending => match self.webhook {
                 Webhook::Older(words) => {
                     format!("generation {generation} is loaded and its match rules are not confirmed yet: {words}")

@@ -1,5 +1,6 @@
 //! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
+mod context;
 mod mismatch;
 mod resolution;
 
@@ -331,6 +332,12 @@ fn the_whole_status_of_one_failing_replica() {
                 "Progressing",
                 "no replica has compared it with the policy yet",
             ),
+            condition(
+                ConditionType::ContextSynced,
+                Truth::Unknown,
+                "Progressing",
+                "no replica has loaded the policy yet",
+            ),
         ],
         resolved: Some(Resolved::module(7, Digest::of(b"seven"))),
         last_served: None,
@@ -376,7 +383,8 @@ fn a_transition_has_a_time_and_the_same_status_keeps_it() {
             ("Degraded", true),
             ("Reconciling", false),
             ("Stalled", true),
-            ("MetadataMatched", false)
+            ("MetadataMatched", false),
+            ("ContextSynced", false),
         ]
     );
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::object::{PolicyObject, kind};
 
 /// The types of conditions that are ours; `WebhookConfigured` is the controller's, and there may be others.
-const CONDITIONS: [ConditionType; 7] = [
+const CONDITIONS: [ConditionType; 8] = [
     ConditionType::Accepted,
     ConditionType::Ready,
     ConditionType::Enforced,
@@ -19,6 +19,7 @@ const CONDITIONS: [ConditionType; 7] = [
     ConditionType::Reconciling,
     ConditionType::Stalled,
     ConditionType::MetadataMatched,
+    ConditionType::ContextSynced,
 ];
 
 /// Our fields beside `conditions`.

@@ -315,6 +315,7 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
     keys.extend(different_entries(&last.deviations, &next.deviations, |deviation| &deviation.policy_uid));
     keys.extend(different_entries(&last.failing, &next.failing, |failing| &failing.policy_uid));
     keys.extend(different_entries(&last.mismatches, &next.mismatches, |mismatch| &mismatch.policy_uid));
+    keys.extend(different_entries(&last.context, &next.context, |context| &context.policy_uid));
     Some(keys)
 }
 

@@ -41,6 +41,7 @@ fn loader(generation: i64) -> LoaderState {
         failure: None,
         last_good: None,
         mismatches: Vec::new(),
+        context: Vec::new(),
         created: Timestamp::UNIX_EPOCH,
     };
     LoaderState { complete: true, policies: vec![policy], ..LoaderState::default() }

@@ -17,7 +17,7 @@ const ROWS: &str = "L01-L27 \
     R01-R32 \
     X01-X10 \
     Z01-Z20 \
-    B01-B08";
+    B01-B10";
 
 const UNTESTED: &str = "tests/faults/untested.txt";
 

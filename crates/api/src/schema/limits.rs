@@ -179,6 +179,10 @@ pub(crate) fn report() -> Vec<Limit> {
         ("mismatches[].policyUID", text(64)),
         ("mismatches[].reason", json!({ "maxLength": 128 })),
         ("mismatches[].message", json!({ "maxLength": ReplicaReportSpec::MAX_MISMATCH_MESSAGE })),
+        ("context", list(ReplicaReportSpec::MAX_CONTEXT)),
+        ("context[].policyUID", text(64)),
+        ("context[].reason", json!({ "maxLength": 128 })),
+        ("context[].message", json!({ "maxLength": ReplicaReportSpec::MAX_CONTEXT_MESSAGE })),
         ("pathKeys", list(ReplicaReportSpec::MAX_PATH_KEYS)),
         ("pathKeys[]", json!({ "maxLength": 64 })),
     ]

@@ -5,26 +5,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 use kube::api::{DynamicObject, PostParams};
 use kube::core::GroupVersionKind;
-use kube::discovery::{ApiResource, Scope, pinned_kind};
+use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client};
 use moka::Expiry;
 use moka::future::Cache;
-use portcullis_contract::{ContextAwareResource, PolicyId};
+use portcullis_contract::{ContextAwareResource, ContextProblem, ContextReason, PolicyId};
 use portcullis_kubernetes::{ApiServer, CallError};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
+use super::collection::{Collection, Place};
 use super::data::{self, Form, Listed};
+use super::freshness::reason_of;
 use super::mask;
+use super::objects::SELECT_LESS;
 use super::read::{GetQuery, ListQuery, Read, ReviewQuery};
-use super::watches::{Collection, Watched, Watches, failed_to_list};
+use super::watches::{Watched, Watches, failed_to_list};
 use crate::cache::Answer;
-use crate::{Metrics, ProvideError, Record};
+use crate::{ContextNeed, Contexts, Metrics, ProvideError, Record};
 
 /// Most kinds whose address is remembered.
 const KINDS: u64 = 1024;
@@ -34,20 +38,15 @@ const KNOWN: Duration = Duration::from_secs(300);
 const DOCUMENTS: u64 = 32 << 20;
 /// How long a document is kept that nobody asks for.
 const UNUSED: Duration = Duration::from_secs(60);
+/// How long the API server may take to say which kinds it has, before the policy waits for it in its status.
+const DISCOVERY: Duration = Duration::from_secs(10);
 /// How long it is remembered that a kind does not exist, or could not be looked up.
 const UNKNOWN: Duration = Duration::from_secs(5);
-
-/// Where the objects of a kind are.
-#[derive(Debug, Clone)]
-struct Place {
-    resource: ApiResource,
-    is_namespaced: bool,
-}
 
 /// The API server, and what is remembered of it.
 pub(crate) struct Cluster {
     server: Result<ApiServer, String>,
-    places: Cache<ContextAwareResource, Result<Place, ProvideError>>,
+    places: Cache<ContextAwareResource, Result<Place, NoPlace>>,
     watches: Watches,
     documents: Cache<Document, Answer>,
 }
@@ -55,13 +54,39 @@ pub(crate) struct Cluster {
 /// A document of objects: its form, and its kinds with the versions of their collections.
 type Document = (Form, Vec<(ContextAwareResource, u64)>);
 
+/// Why it is not known where the objects of a kind are.
+#[derive(Debug, Clone)]
+struct NoPlace {
+    reason: ContextReason,
+    error: ProvideError,
+}
+
+impl NoPlace {
+    fn problem(&self, kind: &ContextAwareResource) -> ContextProblem {
+        let advice = match self.reason {
+            ContextReason::ContextKindUnknown => {
+                "; install its CustomResourceDefinition, or correct contextAwareResources"
+            }
+            _ => "",
+        };
+        let (name, cause) = (format!("{}/{}", kind.api_version, kind.kind), self.error.cause());
+        ContextProblem::new(self.reason, format!("{name}: {cause}{advice}"))
+    }
+}
+
+impl From<NoPlace> for ProvideError {
+    fn from(no_place: NoPlace) -> Self {
+        no_place.error
+    }
+}
+
 struct PlaceLifetime;
 
-impl Expiry<ContextAwareResource, Result<Place, ProvideError>> for PlaceLifetime {
+impl Expiry<ContextAwareResource, Result<Place, NoPlace>> for PlaceLifetime {
     fn expire_after_create(
         &self,
         _: &ContextAwareResource,
-        place: &Result<Place, ProvideError>,
+        place: &Result<Place, NoPlace>,
         _: Instant,
     ) -> Option<Duration> {
         Some(if place.is_ok() { KNOWN } else { UNKNOWN })
@@ -104,14 +129,15 @@ impl Cluster {
         let mut named = HashSet::new();
         let kinds = kinds.iter().filter(|kind| named.insert(*kind));
         let watched = try_join_all(kinds.map(|kind| self.watched(policy, kind))).await?;
-        let versions = watched.iter().map(|&(kind, _, ref watched)| {
+        let versions = watched.iter().map(|&(kind, ref watched)| {
             let (version, bytes) = watched.version().map_err(|why| failed_to_list(kind, &why))?;
             Ok(((kind.clone(), version), (kind, bytes)))
         });
         let (versions, sizes): (Vec<_>, Vec<_>) = versions.collect::<Result<_, ProvideError>>()?;
         data::check_size(&sizes, sizes.iter().map(|(_, bytes)| bytes).sum())?;
         let render = async {
-            let listed = watched.iter().map(|&(kind, ref place, ref watched)| {
+            let listed = watched.iter().map(|&(kind, ref watched)| {
+                let place = &watched.place;
                 let objects = watched.snapshot().map_err(|why| failed_to_list(kind, &why))?;
                 Ok(Listed { kind, plural: &place.resource.plural, is_namespaced: place.is_namespaced, objects })
             });
@@ -133,19 +159,50 @@ impl Cluster {
     }
 
     async fn list(&self, policy: &PolicyId, query: ListQuery) -> Answer {
-        let client = self.client()?;
-        let Place { resource, is_namespaced } = self.place(&query.kind).await?;
-        let api = match &query.namespace {
-            Some(_) if !is_namespaced => {
-                return Err(ProvideError::failed(format!(
-                    "resource {}/{} is cluster wide. Cannot search for it inside of a namespace",
-                    query.kind.api_version, query.kind.kind
-                )));
-            }
-            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-            None => Api::all_with(client.clone(), &resource),
+        let kind = query.kind.clone();
+        let watched = match self.watches.find(&query) {
+            // As long as there is a watch, its objects count, even while nobody can say where they are.
+            Some(found) => found,
+            None => self.watches.begin(Some(policy), self.collection(query).await?)?,
         };
-        self.watches.list(policy, Collection { query, api, resource }).await
+        Watches::wait(watched, &kind, SELECT_LESS).await?.list(&kind)
+    }
+
+    /// Where the objects that a query selects are.
+    async fn collection(&self, query: ListQuery) -> Result<Collection, ProvideError> {
+        let client = self.client()?;
+        let place = self.place(&query.kind).await?;
+        if query.namespace.is_some() && !place.is_namespaced {
+            return Err(ProvideError::failed(format!(
+                "resource {}/{} is cluster wide. Cannot search for it inside of a namespace",
+                query.kind.api_version, query.kind.kind
+            )));
+        }
+        Ok(Collection { query, client: client.clone(), place })
+    }
+
+    /// Begins the watches of what policies need, keeps them, and says what is wrong with each.
+    pub(crate) async fn keep(&self, needs: &HashSet<ContextNeed>) -> Contexts {
+        let kept = needs.iter().map(async |need| (need.clone(), self.problem(need).await));
+        Contexts(join_all(kept).await.into_iter().collect())
+    }
+
+    async fn problem(&self, need: &ContextNeed) -> Option<ContextProblem> {
+        let kind = &need.kind;
+        let query = if need.whole { ListQuery::whole(kind.clone()) } else { ListQuery::probe(kind.clone()) };
+        let watched = match self.watches.find(&query) {
+            Some(found) => Ok(found),
+            None => self.begin(query).await,
+        };
+        watched.map_or_else(|no_watch| Some(no_watch.problem(kind)), |watched| watched.problem(kind))
+    }
+
+    async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, NoPlace> {
+        let not_synced = |error| NoPlace { reason: ContextReason::ContextNotSynced, error };
+        let late = || not_synced(ProvideError::failed("the API server does not say which kinds it has"));
+        timeout(DISCOVERY, self.place(&query.kind)).await.unwrap_or_else(|_| Err(late()))?;
+        let collection = self.collection(query).await.map_err(not_synced)?;
+        self.watches.begin(None, collection).map_err(not_synced)
     }
 
     /// The watch of all objects of a kind, once it is complete.
@@ -153,13 +210,13 @@ impl Cluster {
         &self,
         policy: &PolicyId,
         kind: &'a ContextAwareResource,
-    ) -> Result<(&'a ContextAwareResource, Place, Arc<Watched>), ProvideError> {
-        let client = self.client()?;
-        let place = self.place(kind).await?;
-        let (resource, query) = (place.resource.clone(), ListQuery::whole(kind.clone()));
-        let api = Api::all_with(client.clone(), &resource);
-        let watched = self.watches.complete(policy, Collection { query, api, resource }, data::READ_LESS).await?;
-        Ok((kind, place, watched))
+    ) -> Result<(&'a ContextAwareResource, Arc<Watched>), ProvideError> {
+        let query = ListQuery::whole(kind.clone());
+        let watched = match self.watches.find(&query) {
+            Some(found) => found,
+            None => self.watches.begin(Some(policy), self.collection(query).await?)?,
+        };
+        Ok((kind, Watches::wait(watched, kind, data::READ_LESS).await?))
     }
 
     async fn get(&self, query: GetQuery) -> Answer {
@@ -216,22 +273,25 @@ impl Cluster {
     }
 
     /// Where the objects of a kind are, by discovery.
-    async fn place(&self, kind: &ContextAwareResource) -> Result<Place, ProvideError> {
-        let client = self.client()?;
+    async fn place(&self, kind: &ContextAwareResource) -> Result<Place, NoPlace> {
+        let not_synced = |error| NoPlace { reason: ContextReason::ContextNotSynced, error };
+        let client = self.client().map_err(not_synced)?;
         let find = async {
             let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
             let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind.kind)).await;
-            match found {
+            let found = match found {
                 Ok((resource, capabilities)) => {
                     Ok(Place { resource, is_namespaced: capabilities.scope == Scope::Namespaced })
                 }
-                Err(kube::Error::Api(status)) if status.code != 404 => Err(failed(kube::Error::Api(status))),
+                Err(kube::Error::Api(status)) if status.code != 404 => Err(CallError::from(kube::Error::Api(status))),
                 Err(kube::Error::Api(_) | kube::Error::Discovery(_)) => {
                     let text = format!("Cannot find resource {}/{}", kind.api_version, kind.kind);
-                    Err(ProvideError::failed(text))
+                    let (reason, error) = (ContextReason::ContextKindUnknown, ProvideError::failed(text));
+                    return Err(NoPlace { reason, error });
                 }
-                Err(error) => Err(failed(error)),
-            }
+                Err(error) => Err(CallError::from(error)),
+            };
+            found.map_err(|error| NoPlace { reason: reason_of(&error), error: ProvideError::failed(error) })
         };
         self.places.get_with(kind.clone(), find).await
     }

@@ -1,7 +1,9 @@
 //! `kubernetes/*`: objects of the API server, and what others may do there.
 
 mod cluster;
+mod collection;
 mod data;
+mod freshness;
 mod mask;
 mod objects;
 mod read;

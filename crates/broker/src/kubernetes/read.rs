@@ -32,17 +32,30 @@ pub(crate) struct ListQuery {
     pub field_selector: Option<String>,
     /// The fields that are kept; empty keeps all.
     pub masks: Vec<String>,
+    /// Whether only the metadata is watched.
+    pub metadata_only: bool,
 }
 
 impl ListQuery {
     /// All objects of a kind, as they are.
     pub(crate) fn whole(kind: ContextAwareResource) -> Self {
-        Self { kind, namespace: None, label_selector: None, field_selector: None, masks: Vec::new() }
+        let (masks, metadata_only) = (Vec::new(), false);
+        Self { kind, namespace: None, label_selector: None, field_selector: None, masks, metadata_only }
+    }
+
+    /// The metadata of all objects of a kind, to see whether they can be watched.
+    pub(crate) fn probe(kind: ContextAwareResource) -> Self {
+        Self { metadata_only: true, ..Self::whole(kind) }
     }
 
     /// Whether it selects all objects of its kind, as they are.
     pub(crate) fn is_whole(&self) -> bool {
         *self == Self::whole(self.kind.clone())
+    }
+
+    /// Whether nobody reads what it selects.
+    pub(crate) fn is_probe(&self) -> bool {
+        *self == Self::probe(self.kind.clone())
     }
 }
 
@@ -151,7 +164,7 @@ impl Read {
             _ => None,
         };
         let (label_selector, field_selector) = (not_empty(fields.label_selector), not_empty(fields.field_selector));
-        Ok(Self::List(ListQuery { kind, namespace, label_selector, field_selector, masks }))
+        Ok(Self::List(ListQuery { kind, namespace, label_selector, field_selector, masks, metadata_only: false }))
     }
 
     /// The kind that it reads.

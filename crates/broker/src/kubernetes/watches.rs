@@ -1,33 +1,32 @@
 //! Collections that are watched, so that a list costs no call of the API server.
 //!
-//! A watch begins with the first list and serves all policies that ask the same. A list waits until the watch has all objects: no guest
-//! sees a part of them. A watch that nobody has asked for a while, or that no policy may read any longer, ends.
+//! A watch begins with the first list, or before it for what a policy is known to read, and serves all policies that ask the same. A list
+//! waits until the watch has all objects: no guest sees a part of them. A watch that nobody has asked for a while, or that no policy may
+//! read any longer, ends.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use kube::Api;
+use jiff::Timestamp;
 use kube::api::DynamicObject;
 use kube::discovery::ApiResource;
-use kube::runtime::watcher::{self, Event};
-use portcullis_contract::{ContextAwareResource, PolicyId};
-use portcullis_kubernetes::Failures;
+use kube::runtime::watcher::Event;
+use portcullis_contract::{ContextAwareResource, ContextProblem, PolicyId};
+use portcullis_kubernetes::{CallError, Failures};
 use serde_json::value::RawValue;
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::objects::{Key, Objects, SELECT_LESS};
+use super::collection::{Collection, Place};
+use super::freshness::{Failed, State, Trouble, problem, reason_of};
+use super::objects::{Key, Objects};
 use super::read::ListQuery;
 use crate::cache::Answer;
 use crate::{Metrics, ProvideError, Record};
 
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
 /// Largest collection, in bytes, as it is kept.
 const LARGEST: u64 = 64 << 20;
 /// All collections together, in bytes.
@@ -43,13 +42,6 @@ const FAILED: Duration = Duration::from_secs(5);
 /// How long it stands that a collection is too large: finding out costs as much as a list.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// A collection that a guest asks for.
-pub(super) struct Collection {
-    pub(super) query: ListQuery,
-    pub(super) api: Api<DynamicObject>,
-    pub(super) resource: ApiResource,
-}
-
 /// All watches.
 pub(super) struct Watches {
     running: Mutex<HashMap<ListQuery, Arc<Watched>>>,
@@ -60,24 +52,18 @@ pub(super) struct Watches {
 
 /// One watch.
 pub(super) struct Watched {
+    pub(super) place: Place,
     objects: Mutex<Objects>,
-    state: watch::Sender<State>,
+    state: tokio::sync::watch::Sender<State>,
+    /// Since when the watch fails, if it does.
+    trouble: Mutex<Option<Trouble>>,
     used: Mutex<Instant>,
     task: Mutex<Option<AbortHandle>>,
     bytes: Arc<AtomicU64>,
-    /// The policy that asked first.
-    begun_by: PolicyId,
-}
-
-/// What is known of a collection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
-    /// Not all objects have come yet. The text says why, if something failed.
-    Incomplete(Option<String>),
-    /// All objects are here.
-    Complete,
-    /// It is too large, or there is no room.
-    Refused(String),
+    /// The policy that asked first; none for what is watched before anyone asks.
+    begun_by: Option<PolicyId>,
+    /// Whether it only shows that the objects can be watched, and keeps none.
+    is_probe: bool,
 }
 
 impl Watches {
@@ -85,42 +71,46 @@ impl Watches {
         Self { running: Mutex::default(), record, metrics, bytes: Arc::default() }
     }
 
-    /// The objects of a collection, once all are known.
+    /// A watch, once it knows all objects. The advice is for collections that are too large.
     ///
     /// # Errors
     /// When they cannot be listed, or are too many.
-    pub(super) async fn list(&self, policy: &PolicyId, collection: Collection) -> Answer {
-        let kind = collection.query.kind.clone();
-        let watched = self.complete(policy, collection, SELECT_LESS).await?;
-        watched.render(&kind).map_err(|why| failed_to_list(&kind, &why))
-    }
-
-    /// The watch of a collection, once it knows all objects. The advice is for collections that are too large.
-    ///
-    /// # Errors
-    /// When they cannot be listed, or are too many.
-    pub(super) async fn complete(
-        &self,
-        policy: &PolicyId,
-        collection: Collection,
+    pub(super) async fn wait(
+        watched: Arc<Watched>,
+        kind: &ContextAwareResource,
         advice: &str,
     ) -> Result<Arc<Watched>, ProvideError> {
-        let kind = collection.query.kind.clone();
-        let watched = self.watched(policy, collection)?;
         let mut states = watched.state.subscribe();
         let settled = states.wait_for(|state| *state != State::Incomplete(None)).await;
-        let state = settled.map(|state| state.clone()).unwrap_or(State::Incomplete(Some("the watch ended".to_owned())));
+        let state = settled.map(|state| state.clone()).unwrap_or(State::Incomplete(Some(Failed::ended())));
         match state {
             State::Complete => Ok(watched),
-            State::Incomplete(why) => Err(failed_to_list(&kind, why.as_deref().unwrap_or("it is being read"))),
-            State::Refused(why) => Err(failed_to_list(&kind, &format!("{why}; {advice}"))),
+            State::Incomplete(failed) => {
+                Err(failed_to_list(kind, failed.as_ref().map_or("it is being read", |failed| &failed.why)))
+            }
+            State::Refused(why) => Err(failed_to_list(kind, &format!("{why}; {advice}"))),
         }
     }
 
-    fn watched(&self, policy: &PolicyId, collection: Collection) -> Result<Arc<Watched>, ProvideError> {
-        if let Some(found) = self.running().get(&collection.query).filter(|found| !found.has_expired()) {
-            found.note_use();
-            return Ok(Arc::clone(found));
+    /// The watch of these objects that goes on, if there is one. It counts as used.
+    pub(super) fn find(&self, query: &ListQuery) -> Option<Arc<Watched>> {
+        let running = self.running();
+        let found = running.get(query).filter(|found| !found.has_expired())?;
+        found.note_use();
+        Some(Arc::clone(found))
+    }
+
+    /// The watch of these objects, which begins if there is none.
+    ///
+    /// # Errors
+    /// When there are too many watches.
+    pub(super) fn begin(
+        &self,
+        policy: Option<&PolicyId>,
+        collection: Collection,
+    ) -> Result<Arc<Watched>, ProvideError> {
+        if let Some(found) = self.find(&collection.query) {
+            return Ok(found);
         }
         // Not for each list: it looks at the grants of all policies.
         self.sweep();
@@ -130,7 +120,8 @@ impl Watches {
             return Ok(Arc::clone(found));
         }
         // A policy with selectors made of requests begins one after the other: its oldest makes room.
-        let own = running.iter().filter(|(query, watched)| watched.begun_by == *policy && !query.is_whole());
+        let is_own = |watched: &Watched| policy.is_some() && watched.begun_by.as_ref() == policy;
+        let own = running.iter().filter(|(query, watched)| is_own(watched) && !query.is_whole());
         if own.clone().count() >= MOST_OF_ONE
             && let Some(oldest) = own.min_by_key(|(_, watched)| watched.last_use()).map(|(query, _)| query.clone())
             && let Some(oldest) = running.remove(&oldest)
@@ -141,12 +132,15 @@ impl Watches {
             return Err(ProvideError::failed(format!("{MOST} collections are watched already, which is the limit")));
         }
         let watched = Arc::new(Watched {
+            place: collection.place.clone(),
             objects: Mutex::default(),
-            state: watch::Sender::new(State::Incomplete(None)),
+            state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
+            trouble: Mutex::default(),
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::clone(&self.bytes),
-            begun_by: policy.clone(),
+            begun_by: policy.cloned(),
+            is_probe: collection.query.is_probe(),
         });
         let query = collection.query.clone();
         let task = tokio::spawn(follow(Arc::clone(&watched), collection));
@@ -181,14 +175,14 @@ pub(super) fn failed_to_list(kind: &ContextAwareResource, why: &str) -> ProvideE
 
 /// Keeps a collection as the API server has it.
 async fn follow(watched: Arc<Watched>, collection: Collection) {
-    let ListQuery { label_selector, field_selector, masks, .. } = collection.query;
-    let config = watcher::Config { label_selector, field_selector, ..watcher::Config::default() }.page_size(PAGE);
-    let failing = Arc::clone(&watched);
-    let failures = Failures::new("watch objects for policies", move |error| failing.failed(&error.to_string()));
-    let mut events = pin!(portcullis_kubernetes::watch(collection.api, config, failures));
+    let (masks, resource) = (collection.query.masks.clone(), collection.place.resource.clone());
+    let (failing, working) = (Arc::clone(&watched), Arc::clone(&watched));
+    let failures = Failures::new("watch objects for policies", move |error| failing.call_failed(error));
+    let failures = failures.and_over(move || working.works());
+    let mut events = collection.events(failures);
     while let Some(event) = events.next().await {
-        if let Err(why) = watched.take(event, &collection.resource, &masks) {
-            tracing::warn!(kind = collection.resource.kind, why, "objects for policies are not watched");
+        if let Err(why) = watched.take(event, &resource, &masks) {
+            tracing::warn!(kind = resource.kind, why, "objects for policies are not watched");
             watched.state.send_replace(State::Refused(why));
             return;
         }
@@ -231,21 +225,41 @@ impl Watched {
             task.abort();
         }
         // A list that still waits for it waits in vain.
-        self.failed("its watch has ended");
+        self.failed(Failed::ended());
         let mut objects = self.objects();
         let bytes = objects.clear();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn failed(&self, why: &str) {
+    fn failed(&self, failed: Failed) {
         self.state.send_if_modified(|state| match state {
             State::Incomplete(before) => {
-                *before = Some(why.to_owned());
+                *before = Some(failed);
                 true
             }
             // What is known stays known.
             State::Complete | State::Refused(_) => false,
         });
+    }
+
+    fn call_failed(&self, error: &CallError) {
+        let why = error.to_string();
+        self.failed(Failed { reason: reason_of(error), why: why.clone() });
+        self.trouble().get_or_insert_with(|| Trouble { since: Instant::now(), time: Timestamp::now(), why });
+    }
+
+    fn works(&self) {
+        *self.trouble() = None;
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is wrong with the objects, for those who read all of them.
+    pub(super) fn problem(&self, kind: &ContextAwareResource) -> Option<ContextProblem> {
+        let state = self.state.borrow().clone();
+        problem(kind, &self.place.resource, &state, self.trouble().as_ref(), Instant::now())
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -254,6 +268,9 @@ impl Watched {
 
     /// Takes an event. An error ends the watch.
     fn take(&self, event: Event<DynamicObject>, resource: &ApiResource, masks: &[String]) -> Result<(), String> {
+        if self.is_probe && !matches!(event, Event::Init | Event::InitDone) {
+            return Ok(());
+        }
         let mut objects = self.objects();
         let before = objects.bytes;
         let taken = objects.take(event, resource, masks).and_then(|is_complete| {
@@ -278,7 +295,14 @@ impl Watched {
         Ok(())
     }
 
-    /// The list for guests, or why there is none.
+    /// The list for guests.
+    ///
+    /// # Errors
+    /// When it is too large, or the watch has ended.
+    pub(super) fn list(&self, kind: &ContextAwareResource) -> Answer {
+        self.render(kind).map_err(|why| failed_to_list(kind, &why))
+    }
+
     fn render(&self, kind: &ContextAwareResource) -> Result<Bytes, String> {
         self.objects().render(kind)
     }
@@ -306,6 +330,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use kube::core::GroupVersionKind;
+    use portcullis_contract::ContextReason;
     use serde_json::{Value, json};
 
     use super::super::objects::size;
@@ -326,12 +351,15 @@ mod tests {
 
     fn watched() -> Watched {
         Watched {
+            place: Place { resource: resource(), is_namespaced: true },
             objects: Mutex::default(),
-            state: watch::Sender::new(State::Incomplete(None)),
+            state: tokio::sync::watch::Sender::new(State::Incomplete(None)),
+            trouble: Mutex::default(),
             used: Mutex::new(Instant::now()),
             task: Mutex::default(),
             bytes: Arc::default(),
-            begun_by: "cluster/a".parse().expect("an id"),
+            begun_by: None,
+            is_probe: false,
         }
     }
 
@@ -378,14 +406,33 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_says_that_objects_can_be_watched_and_keeps_none() {
+        let probe = Watched { is_probe: true, ..watched() };
+        for event in [Event::Init, Event::InitApply(pod("a", "x")), Event::InitDone, Event::Apply(pod("b", "x"))] {
+            take(&probe, event).expect("room");
+        }
+        assert_eq!(*probe.state.borrow(), State::Complete);
+        assert_eq!((probe.objects().bytes, probe.bytes.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
     fn what_failed_is_known_to_those_who_wait() {
         let watched = watched();
-        watched.failed("forbidden");
-        assert_eq!(*watched.state.borrow(), State::Incomplete(Some("forbidden".to_owned())));
+        let refused = |code| CallError::Refused { code, retry_after: None, message: "no".to_owned() };
+        watched.call_failed(&refused(403));
+        let failed = Failed { reason: ContextReason::ContextForbidden, why: refused(403).to_string() };
+        assert_eq!(*watched.state.borrow(), State::Incomplete(Some(failed)));
         take(&watched, Event::Init).expect("room");
         take(&watched, Event::InitDone).expect("room");
-        watched.failed("gone for a moment");
+        watched.works();
+        watched.call_failed(&refused(500));
+        watched.call_failed(&refused(503));
         assert_eq!(*watched.state.borrow(), State::Complete, "what is known stays known");
+        let trouble = watched.trouble().clone().expect("it fails");
+        assert_eq!(trouble.why, refused(500).to_string(), "since the first failure");
+        assert_eq!(watched.problem(&pods()), None, "not for so long that it matters");
+        watched.works();
+        assert_eq!(*watched.trouble(), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn l21_l23_a_module_on_the_volume_is_refused_for_the_reason_of_the_policy_that_a
         let state = table.state("b");
         assert_eq!((state.phase, state.failure.expect("fails").reason), (Phase::Failed, reason));
         assert_eq!(table.candidates("a"), [1], "the other policy goes on");
-        let told = table.plan.state(&Program::default()).sources;
+        let told = table.plan.state(&Program::default(), &Contexts::default()).sources;
         assert_eq!(told[0].failure.as_ref().map(|failure| failure.reason), Some(reason));
         // Another rule, and it is asked again at once; what may pass is asked again by itself.
         table.take(Event::OutsideChanged);

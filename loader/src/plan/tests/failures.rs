@@ -183,7 +183,7 @@ fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
     assert!(table.plan.turn(table.now).publish.is_some());
     table.take(Event::Published(Err(error(Reason::VolumeReadOnly))));
     assert!(table.plan.turn(table.now).publish.is_none(), "not at once");
-    let state = table.plan.state(&Program::default());
+    let state = table.plan.state(&Program::default(), &Contexts::default());
     assert_eq!(state.volume_failure.map(|failure| failure.reason), Some(Reason::VolumeReadOnly));
     let policy = table.state("a");
     assert_eq!(
@@ -192,7 +192,7 @@ fn v01_v02_a_volume_that_fails_is_told_and_tried_again() {
     );
     table.pass(Duration::from_secs(1));
     assert_eq!(table.candidates("a"), [2]);
-    assert!(table.plan.state(&Program::default()).volume_failure.is_none());
+    assert!(table.plan.state(&Program::default(), &Contexts::default()).volume_failure.is_none());
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn hosts_tell_how_they_do() {
     table.jobs();
     table.fetched(URL, Err(Reason::TLSFailed));
     table.fetched("https://other.org/b", Ok("b"));
-    let sources = table.plan.state(&Program::default()).sources;
+    let sources = table.plan.state(&Program::default(), &Contexts::default()).sources;
     assert_eq!(sources.iter().map(|source| source.host.as_str()).collect::<Vec<_>>(), ["example.com", "other.org"]);
     assert_eq!(sources[0].policy.as_ref().map(PolicyId::as_str), Some("a"));
     assert!(sources[1].failure.is_none());

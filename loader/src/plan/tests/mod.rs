@@ -10,6 +10,7 @@ mod room;
 
 use std::time::Duration;
 
+use portcullis_broker::Contexts;
 use portcullis_contract::{
     Artifact, Current, Deviation, ExecutionMode, Failure, LoaderPolicy, Phase, Program, Refused, ReplicaState,
     WebhookKind,
@@ -195,7 +196,7 @@ impl Table {
     }
 
     fn state(&self, id: &str) -> LoaderPolicy {
-        let state = self.plan.state(&Program::default());
+        let state = self.plan.state(&Program::default(), &Contexts::default());
         state.policies.into_iter().find(|policy| policy.id.as_str() == id).expect("the policy")
     }
 

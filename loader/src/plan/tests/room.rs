@@ -53,7 +53,7 @@ fn z07_the_namespace_that_floods_gives_way_and_the_others_go_on() {
     let manifest = table.manifest.clone().expect("a manifest");
     let left = manifest.policies.iter().find(|entry| entry.id.as_str() == "namespaced/greedy/8").expect("is named");
     assert_eq!(left.failures.iter().map(|failure| failure.generation).collect::<Vec<_>>(), [1]);
-    assert_eq!(table.plan.state(&Program::default()).volume_failure, None);
+    assert_eq!(table.plan.state(&Program::default(), &Contexts::default()).volume_failure, None);
 
     // An edit arrives meanwhile, and nothing is published for nothing.
     let edited = vec![large("cluster/guard", "x"), small("namespaced/team/a", "2")];

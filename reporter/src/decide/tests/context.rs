@@ -1,0 +1,83 @@
+//! Objects of the cluster that a policy reads and that are missing or old.
+
+use portcullis_api::ReportContext;
+
+use super::*;
+
+/// The status when each of some replicas that serve the newest generation has this reason, in words.
+fn told(reasons: &[Option<&str>], facts: &Facts<'_>, previous: Option<&PolicyStatus>) -> PolicyStatus {
+    let reports = reasons.iter().zip(PODS).map(|(reason, pod)| {
+        let entry = reason.map(|reason| ReportContext {
+            policy_uid: UID.into(),
+            generation: 7,
+            reason: reason.into(),
+            message: "in words".into(),
+        });
+        ReplicaReportSpec { context: entry.into_iter().collect(), ..report(pod, Current) }
+    });
+    let reports: Vec<_> = reports.collect();
+    let replicas = reports.iter().zip(PODS).map(|(report, pod)| {
+        let heard = LastReport { report, is_stale: false };
+        Replica { pod, pod_uid: pod, expected: true, report: Some(heard) }
+    });
+    decide(facts, &replicas.collect::<Vec<_>>(), Webhook::Confirmed, previous, now())
+}
+
+fn words(status: &PolicyStatus, r#type: ConditionType) -> String {
+    let condition = status.condition(r#type).expect("it is there");
+    format!("{}/{} {}", condition.status.as_str(), condition.reason, condition.message)
+}
+
+#[test]
+fn a_policy_that_lacks_objects_is_not_ready_and_counts_as_served_nowhere() {
+    use ConditionType::{ContextSynced, Degraded, Enforced, Ready, Reconciling, Stalled};
+    let reading = told(&[Some("ContextNotSynced")], &facts(), None);
+    let sentence = "generation 7 is loaded and lacks objects that it reads: in words";
+    assert_eq!(words(&reading, ContextSynced), "False/ContextNotSynced in words");
+    for r#type in [Ready, Enforced] {
+        assert_eq!(words(&reading, r#type), format!("False/ContextNotSynced {sentence}"));
+    }
+    assert_eq!(words(&reading, Degraded), "False/AsExpected ");
+    assert_eq!(words(&reading, Reconciling), format!("True/Loading {sentence}"));
+    assert_eq!(words(&reading, Stalled), "False/AsExpected ");
+    assert_eq!((reading.summary.as_str(), reading.last_served.is_none()), ("1/1", true));
+
+    let forbidden = told(&[None, Some("ContextForbidden"), Some("ContextNotSynced")], &facts(), None);
+    let on_two = "on 2 of 3 replicas, for instance pod-b: in words";
+    assert_eq!(words(&forbidden, ContextSynced), format!("False/ContextForbidden {on_two}"));
+    assert_eq!(forbidden.word(), "ContextNotSynced");
+    assert_eq!(words(&forbidden, Reconciling), "False/Idle ");
+    assert_eq!(words(&forbidden, Stalled), format!("True/ContextForbidden {on_two}"));
+    let first = &forbidden.replicas[0];
+    assert_eq!((first.pod.as_str(), first.reason.as_deref()), ("pod-b", Some("ContextForbidden")));
+    assert_eq!((first.state, first.message.as_deref()), (ReplicaState::Current, Some("in words")));
+
+    let granted = told(&[None; 3], &facts(), Some(&forbidden));
+    assert_eq!((words(&granted, ContextSynced).as_str(), granted.word()), ("True/AsExpected ", "Active"));
+    let suspended = told(&[Some("ContextForbidden")], &Facts { suspend: true, ..facts() }, None);
+    assert_eq!(suspended.word(), "Suspended", "nobody asks it");
+}
+
+#[test]
+fn old_objects_are_told_and_the_policy_stays_ready() {
+    let stale = told(&[None, Some("ContextStale"), None], &facts(), None);
+    assert_eq!(
+        words(&stale, ConditionType::ContextSynced),
+        "False/ContextStale on 1 of 3 replicas, for instance pod-b: in words"
+    );
+    assert_eq!(stale.word(), "Active");
+    let first = &stale.replicas[0];
+    assert_eq!((first.pod.as_str(), first.reason.as_deref()), ("pod-b", Some("ContextStale")));
+}
+
+#[test]
+fn failures_count_more_and_a_newer_releases_reason_counts_as_missing() {
+    let novelty = told(&[Some("Novelty")], &facts(), None);
+    assert_eq!(words(&novelty, ConditionType::ContextSynced), "False/ContextNotSynced in words");
+    let next = Facts { generation: 8, ..facts() };
+    let other = told(&[Some("ContextForbidden")], &next, None);
+    assert_eq!(words(&other, ConditionType::ContextSynced), "Unknown/Progressing no replica has loaded the policy yet");
+    let failing = decided_with(&facts(), &[Failed(Reason::NotFound)], Webhook::Confirmed, Some(&novelty), later());
+    assert_eq!(failing.word(), "Error");
+    assert_eq!(words(&failing, ConditionType::ContextSynced), "False/ContextNotSynced in words", "what was told last");
+}
