@@ -18,6 +18,8 @@ pub struct Request {
     pub method: String,
     /// The path, with its query.
     pub path: String,
+    /// Its header `Accept`; empty where it has none.
+    pub accept: String,
     /// Its body, as far as it is text.
     pub body: String,
     /// When it came.
@@ -57,11 +59,12 @@ impl Shared {
     }
 
     /// Records a request and returns its number.
-    pub(super) fn came(&self, method: &str, path: &str, body: &[u8]) -> usize {
+    pub(super) fn came(&self, method: &str, path: &str, accept: &str, body: &[u8]) -> usize {
         let mut requests = lock(&self.requests);
         requests.push(Request {
             method: method.to_owned(),
             path: path.to_owned(),
+            accept: accept.to_owned(),
             body: String::from_utf8_lossy(body).into_owned(),
             at: Instant::now(),
             status: None,

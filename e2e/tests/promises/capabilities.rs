@@ -184,6 +184,10 @@ fn fault_b06_the_api_server_is_away() {
     installation.apply_ready(&[asks(&installation, &shop, "away", &calls)]);
     let listed = r#""items":[{"metadata":{"name":"first"}}]"#;
     wait_for(&installation, &shop, "both answers", &[listed, r#""limits":[{"#]);
+    // All that the policy lists is metadata, so nothing else is asked for.
+    let lists = proxy.requests_of("GET", "/api/v1/limitranges?");
+    assert!(lists.len() >= 4, "lists and watches, those of the policy and those before its first call: {lists:?}");
+    assert!(lists.iter().all(|list| list.accept.contains("as=PartialObjectMetadata")), "{lists:?}");
     proxy.close();
     wait_for(&installation, &shop, "the list from memory, and the cause", &[listed, "failed to reach the API server"]);
     limit_range(&installation, &shop, "second", &shop);

@@ -16,6 +16,12 @@ pub(crate) fn trim(object: &mut Value) {
     }
 }
 
+/// Whether the metadata of an object has all that the masks name.
+pub(crate) fn is_of_metadata(masks: &[String]) -> bool {
+    let is_known = |mask: &String| matches!(mask.split('.').next(), Some("metadata" | "apiVersion" | "kind"));
+    !masks.is_empty() && masks.iter().all(is_known)
+}
+
 /// Masks as a tree: a field that is kept has none below it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Kept(BTreeMap<String, Kept>);
@@ -86,6 +92,14 @@ mod tests {
         assert_eq!(kept(&["metadata.name", "metadata"]), kept(&["metadata"]));
         assert_eq!(kept(&["nothing.of.this"]), json!({}));
         assert_eq!(kept(&[])["kind"], "Pod");
+    }
+
+    #[test]
+    fn metadata_is_enough_where_no_mask_names_anything_else() {
+        let is_enough = |masks: &[&str]| is_of_metadata(&masks.iter().map(|&mask| mask.to_owned()).collect::<Vec<_>>());
+        assert!(is_enough(&["metadata.name"]) && is_enough(&["apiVersion", "kind", "metadata", "metadata.labels.app"]));
+        assert!(!is_enough(&[]), "everything");
+        assert!(!is_enough(&["metadata.name", "spec"]) && !is_enough(&["metadatas"]) && !is_enough(&[""]));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use portcullis_contract::{Capability, ContextAwareResource};
 use serde::Deserialize;
 
+use super::mask;
 use crate::ProvideError;
 
 /// Longest name, selector or mask, in bytes.
@@ -164,7 +165,8 @@ impl Read {
             _ => None,
         };
         let (label_selector, field_selector) = (not_empty(fields.label_selector), not_empty(fields.field_selector));
-        Ok(Self::List(ListQuery { kind, namespace, label_selector, field_selector, masks, metadata_only: false }))
+        let metadata_only = mask::is_of_metadata(&masks);
+        Ok(Self::List(ListQuery { kind, namespace, label_selector, field_selector, masks, metadata_only }))
     }
 
     /// The kind that it reads.
@@ -217,6 +219,8 @@ mod tests {
             list(r#"{"api_version": "v1", "kind": "Pod", "label_selector": "", "field_masks": ["a", "b"]}"#)
         );
         assert_eq!(pods.masks, ["a", "b"]);
+        assert!(!pods.metadata_only);
+        assert!(list(r#"{"api_version": "v1", "kind": "Pod", "field_masks": ["metadata.name"]}"#).metadata_only);
         assert_eq!(pods.namespace, None);
     }
 
