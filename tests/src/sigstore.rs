@@ -252,6 +252,11 @@ impl Leaf {
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
     }
 
+    /// Its key.
+    pub fn key(&self) -> &KeyPair {
+        &self.key
+    }
+
     /// A signature of its key.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         self.key.sign(message).expect("signs")

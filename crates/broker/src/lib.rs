@@ -14,6 +14,7 @@
 
 mod admission;
 mod cache;
+mod certificate;
 mod connection;
 mod context;
 mod dns;

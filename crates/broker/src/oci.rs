@@ -3,21 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use jiff::Timestamp;
 use portcullis_contract::{Capability, Digest};
 use portcullis_registry::Whole;
 use portcullis_registry::oci::{Image, Registry};
 use portcullis_registry::signature::{self, Requirement, Signer, Subject};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use x509_parser::parse_x509_certificate;
 
 use crate::ProvideError;
 use crate::cache::Answer;
+use crate::certificate::Certificate;
 
 /// Largest configuration of an image, in bytes.
 const MAX_CONFIG: u64 = 4 << 20;
@@ -144,28 +141,15 @@ impl Verify {
             Self::GithubActions { image, owner, repo, annotations } => {
                 Ok((image, vec![Signer::GithubAction { owner, repo, annotations: annotations.unwrap_or_default() }]))
             }
-            Self::Certificate { require_rekor_bundle: true, .. } => Err(ProvideError::failed(
-                "require_rekor_bundle is not supported with a certificate of one's own: a bundle is checked against the trust \
-                 root, for signers that it vouches for",
-            )),
-            Self::Certificate { certificate_chain: Some(_), .. } => Err(ProvideError::failed(
-                "certificate_chain is not supported: check the certificate with crypto/v1/is_certificate_trusted first",
-            )),
-            Self::Certificate { image, certificate, annotations, .. } => {
-                let key = key_of(&certificate)?;
-                Ok((image, vec![Signer::PubKey { owner: None, key, annotations: annotations.unwrap_or_default() }]))
+            Self::Certificate { image, certificate, certificate_chain, require_rekor_bundle, annotations } => {
+                let checked = Certificate::check(&certificate, certificate_chain.as_deref(), Timestamp::now())?;
+                let Certificate { key, not_before, not_after } = checked;
+                let annotations = annotations.unwrap_or_default();
+                let must_be_logged = require_rekor_bundle;
+                Ok((image, vec![Signer::Certificate { key, not_before, not_after, must_be_logged, annotations }]))
             }
         }
     }
-}
-
-/// The public key of a certificate, in PEM.
-fn key_of(certificate: &[u8]) -> Result<String, ProvideError> {
-    let der = CertificateDer::from_pem_slice(certificate).unwrap_or_else(|_| CertificateDer::from(certificate));
-    let (_, parsed) =
-        parse_x509_certificate(&der).map_err(|error| ProvideError::failed(format!("certificate: {error}")))?;
-    let body = BASE64_STANDARD.encode(parsed.public_key().raw);
-    Ok(format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n"))
 }
 
 impl Images {

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
+use portcullis_tests::sigstore::{Holder, Leaf, Sigstore, days_ago};
 use portcullis_tests::{
     Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually,
     rego,
@@ -111,6 +112,58 @@ fn promise_policies_ask_registries_name_servers_and_for_trust_in_certificates() 
     let given = registry.manifests_given();
     assert_eq!(lines(&ask(&pod, ASKS)), answers);
     assert_eq!(registry.manifests_given(), given, "nothing was asked again");
+}
+
+#[test]
+fn promise_policies_verify_images_by_a_certificate_its_chain_and_the_log() {
+    let (registry, sigstore) = (Registry::tls(), Sigstore::new());
+    let folder = Folder::empty();
+    folder.write("trusted_root.json", sigstore.trusted_root().to_string());
+    // One certificate that is valid now, and one that has expired since it signed.
+    let [fresh, old] =
+        [0, 3].map(|days| sigstore.leaf(&Holder { from: days_ago(days), ..Holder::workflow("org/repo") }));
+    let images = [("fresh", Some(&fresh)), ("old", Some(&old)), ("unlogged", None)].map(|(name, leaf)| {
+        let name = format!("apps/{name}");
+        let (digest, _) = registry.push(&format!("{name}:v1"), name.as_bytes());
+        match leaf {
+            Some(leaf) => registry.sign_with_certificate(&name, &digest, &sigstore, leaf),
+            None => registry.sign(&name, &digest, fresh.key()),
+        }
+        (format!("{}/{name}:v1", registry.host()), digest)
+    });
+    let chain = [&sigstore.intermediate, &sigstore.root].map(|authority| authority.der().to_vec());
+    let verify = |image: usize, leaf: &Leaf, chain: Option<&[Vec<u8>]>, require_rekor_bundle: bool| {
+        let payload = json!({
+            "type": "SigstoreCertificateVerify", "image": images[image].0, "certificate": leaf.pem().into_bytes(),
+            "certificate_chain": chain, "require_rekor_bundle": require_rekor_bundle,
+        });
+        raw("oci/v2/verify", &payload)
+    };
+    let calls = json!([
+        verify(0, &fresh, Some(&chain), true),
+        verify(1, &old, None, true),
+        verify(2, &fresh, Some(&chain), false),
+        verify(2, &fresh, Some(&chain), true),
+        verify(1, &old, Some(&chain), true),
+        verify(0, &fresh, Some(&chain[..1][..0]), false),
+        verify(0, &old, None, false),
+    ]);
+    folder.put(&asks(Policy::cluster("asks"), &["oci/*"], &calls));
+    let pod = pod_with(&folder, &registry).loader("--trust-root", folder.path("trusted_root.json").display()).start();
+    pod.wait_current(ASKS, 1);
+    let answers = lines(&ask(&pod, ASKS));
+    for number in [0, 1, 2] {
+        let answer: Value = serde_json::from_str(&answers[number]).unwrap_or_else(|_| panic!("{answers:#?}"));
+        assert_eq!(answer, json!({"is_trusted": true, "digest": images[number].1}));
+    }
+    for (number, text) in [
+        (3, "with a log entry within its validity"),
+        (4, "not trusted by certificate_chain"),
+        (5, "not trusted by certificate_chain"),
+        (6, "the certificate"),
+    ] {
+        assert!(answers[number].starts_with("error: ") && answers[number].contains(text), "{number}: {answers:#?}");
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
         signature: envelope.signature.sig.as_bytes().to_vec(),
         annotations,
         certificate,
+        // Such a bundle has no promise about a key of one's own.
+        logged: None,
     })
 }
 

@@ -99,5 +99,7 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
         (Err(why), _) => Certificate::Refused(why),
         (Ok(Some(bundle)), Some(trust)) => Certificate::of(trust.check(body, &bundle, Logged::Promise)),
     };
-    Some(Signed { message: body.clone(), signature, annotations: said.optional.unwrap_or_default(), certificate })
+    let logged = trust.and_then(|trust| legacy::promise(annotations, &Digest::of(body), &signature, trust).ok()?);
+    let (message, annotations) = (body.clone(), said.optional.unwrap_or_default());
+    Some(Signed { message, signature, annotations, certificate, logged })
 }

@@ -31,7 +31,7 @@ impl Identity {
     /// Whether this is the identity that `signer` names.
     pub(super) fn is(&self, signer: &Signer) -> bool {
         match signer {
-            Signer::PubKey { .. } => false,
+            Signer::PubKey { .. } | Signer::Certificate { .. } => false,
             Signer::GenericIssuer { issuer, subject, .. } => {
                 self.issuer == *issuer
                     && match subject {

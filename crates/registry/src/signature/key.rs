@@ -4,11 +4,12 @@ use ring::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P384_SHA256_ASN1, ECDSA_P384_SHA384_ASN1, ED25519, RSA_PKCS1_2048_8192_SHA256,
     RSA_PSS_2048_8192_SHA256, UnparsedPublicKey, VerificationAlgorithm,
 };
-use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, OID_SIG_ED25519,
 };
+use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo};
 
 /// A key that signatures are checked with.
@@ -45,7 +46,25 @@ impl PublicKey {
     /// When it is no key, or none of a known kind.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).map_err(|_| KeyError::NotPem)?;
-        let (rest, info) = SubjectPublicKeyInfo::from_der(der.as_ref()).map_err(|_| KeyError::NotPem)?;
+        Self::from_der(der.as_ref())
+    }
+
+    /// Reads PEM of a key, or of a certificate with a key.
+    ///
+    /// # Errors
+    /// When it is neither, or the key is none of a known kind.
+    pub(super) fn of_holder(pem: &str) -> Result<Self, KeyError> {
+        let Ok(certificate) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return Self::from_pem(pem) };
+        let (_, certificate) = parse_x509_certificate(&certificate).map_err(|_| KeyError::NotPem)?;
+        Self::from_der(certificate.public_key().raw)
+    }
+
+    /// Reads a key in DER.
+    ///
+    /// # Errors
+    /// When it is no key, or none of a known kind.
+    pub(super) fn from_der(der: &[u8]) -> Result<Self, KeyError> {
+        let (rest, info) = SubjectPublicKeyInfo::from_der(der).map_err(|_| KeyError::NotPem)?;
         if !rest.is_empty() {
             return Err(KeyError::NotPem);
         }

@@ -7,11 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 use portcullis_contract::Digest;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sigstore_verify::types::Bundle;
 
+use super::PublicKey;
 use super::refusal::Refusal;
+use super::trust::TrustRoot;
 
 /// The certificate, in PEM.
 pub(super) const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
@@ -31,14 +33,60 @@ struct LogEntry {
     payload: Payload,
 }
 
-#[derive(Deserialize)]
+/// In the order in which a log signs it: by name.
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Payload {
     body: String,
     integrated_time: i64,
-    log_index: u64,
     #[serde(rename = "logID")]
     log_id: String,
+    log_index: u64,
+}
+
+/// An entry about a signature.
+#[derive(Deserialize)]
+struct Record {
+    kind: String,
+    spec: RecordSpec,
+}
+
+#[derive(Deserialize)]
+struct RecordSpec {
+    data: RecordData,
+    signature: RecordSignature,
+}
+
+#[derive(Deserialize)]
+struct RecordData {
+    hash: RecordHash,
+}
+
+#[derive(Deserialize)]
+struct RecordHash {
+    algorithm: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RecordSignature {
+    content: String,
+    public_key: RecordKey,
+}
+
+#[derive(Deserialize)]
+struct RecordKey {
+    content: String,
+}
+
+/// What a log promises about a signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Promise {
+    /// The key that signed, of the entry's certificate or by itself.
+    pub(super) key: PublicKey,
+    /// When the log took the entry, in seconds since 1970.
+    pub(super) time: i64,
 }
 
 /// What kind of entry a body is.
@@ -97,6 +145,40 @@ pub(super) fn bundle(
         },
     });
     serde_json::from_value(bundle).map(Some).map_err(|_| Refusal::UnreadableEntry)
+}
+
+/// What a log of the trust root promises about this signature over a statement with this digest. Nothing where no entry comes with it.
+///
+/// # Errors
+/// When the entry cannot be read, is about something else, or no log of the trust root has signed the promise.
+pub(super) fn promise(
+    annotations: &BTreeMap<String, String>,
+    statement: &Digest,
+    signature: &[u8],
+    trust: &TrustRoot,
+) -> Result<Option<Promise>, Refusal> {
+    let Some(entry) = text(annotations, LOG_ENTRY)? else { return Ok(None) };
+    let LogEntry { signed_entry_timestamp, payload } =
+        serde_json::from_str(entry).map_err(|_| Refusal::UnreadableEntry)?;
+    let id = unhex(&payload.log_id).ok_or(Refusal::UnreadableEntry)?;
+    let log = trust.log(&id, payload.integrated_time).ok_or(Refusal::Lacks("its log is not one of the trust root"))?;
+    let said = serde_json::to_vec(&payload).map_err(|_| Refusal::UnreadableEntry)?;
+    let decoded = |text: &str| STANDARD.decode(text).map_err(|_| Refusal::UnreadableEntry);
+    if !log.has_signed(&said, &decoded(&signed_entry_timestamp)?) {
+        return Err(Refusal::Lacks("its log has not signed its entry"));
+    }
+    let Record { kind, spec } =
+        serde_json::from_slice(&decoded(&payload.body)?).map_err(|_| Refusal::UnreadableEntry)?;
+    let is_about = kind == "hashedrekord"
+        && (spec.data.hash.algorithm.as_str(), spec.data.hash.value.as_str()) == ("sha256", statement.hex().as_str())
+        && decoded(&spec.signature.content)? == signature;
+    if !is_about {
+        return Err(Refusal::Lacks("its log entry is about another signature"));
+    }
+    let key = decoded(&spec.signature.public_key.content)?;
+    let key = std::str::from_utf8(&key).ok().and_then(|pem| PublicKey::of_holder(pem).ok());
+    let key = key.ok_or(Refusal::UnreadableEntry)?;
+    Ok(Some(Promise { key, time: payload.integrated_time }))
 }
 
 fn text<'a>(annotations: &'a BTreeMap<String, String>, name: &str) -> Result<Option<&'a str>, Refusal> {

@@ -57,6 +57,20 @@ pub enum Signer {
         #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
         annotations: BTreeMap<String, String>,
     },
+    /// The holder of a certificate that was checked before. Files and policies name none.
+    #[serde(skip)]
+    Certificate {
+        /// The key of the certificate, in PEM.
+        key: String,
+        /// When the certificate becomes valid, in seconds since 1970.
+        not_before: i64,
+        /// When the certificate expires, in seconds since 1970.
+        not_after: i64,
+        /// Whether a transparency log must say that it was signed within that time.
+        must_be_logged: bool,
+        /// What the signature must say besides.
+        annotations: BTreeMap<String, String>,
+    },
     /// An identity that an issuer vouches for.
     GenericIssuer {
         /// The issuer.
@@ -213,6 +227,11 @@ impl Requirement {
         self.signers().any(Signer::needs_trust_root)
     }
 
+    /// Whether a trust root says something about a signer that is named.
+    pub(super) fn uses_trust_root(&self) -> bool {
+        self.signers().any(|signer| !matches!(signer, Signer::PubKey { .. }))
+    }
+
     fn checked(self) -> Result<Self, RequirementError> {
         if let Some(version) = self.api_version.as_deref().filter(|version| *version != "v1") {
             return Err(RequirementError::Form(format!("apiVersion: {version:?} is not v1")));
@@ -264,15 +283,20 @@ impl Requirement {
 }
 
 impl Signer {
-    /// Whether the signer has no key of its own, so that only a trust root can prove the identity.
+    /// Whether only a trust root can prove the signer: the identity, as there is no key, or the time of the signature.
     pub(super) fn needs_trust_root(&self) -> bool {
-        !matches!(self, Self::PubKey { .. })
+        match self {
+            Self::PubKey { .. } => false,
+            Self::Certificate { must_be_logged, .. } => *must_be_logged,
+            Self::GenericIssuer { .. } | Self::GithubAction { .. } => true,
+        }
     }
 
     /// What the signature must say besides.
     pub(super) fn annotations(&self) -> &BTreeMap<String, String> {
         match self {
             Self::PubKey { annotations, .. }
+            | Self::Certificate { annotations, .. }
             | Self::GenericIssuer { annotations, .. }
             | Self::GithubAction { annotations, .. } => annotations,
         }
@@ -283,6 +307,11 @@ impl Signer {
             Self::PubKey { owner, key, .. } => {
                 let owner = || owner.clone().unwrap_or_else(|| "without owner".to_owned());
                 PublicKey::from_pem(key).map_err(|error| RequirementError::Key { owner: owner(), error })?;
+                return Ok(());
+            }
+            Self::Certificate { key, .. } => {
+                let owner = "of the certificate".to_owned();
+                PublicKey::from_pem(key).map_err(|error| RequirementError::Key { owner, error })?;
                 return Ok(());
             }
             Self::GenericIssuer { issuer, .. } if issuer.is_empty() => "issuer is empty",
@@ -305,6 +334,10 @@ impl fmt::Display for Signer {
         match self {
             Self::PubKey { owner: Some(owner), .. } => write!(f, "pubKey of {owner}"),
             Self::PubKey { owner: None, .. } => f.write_str("pubKey"),
+            Self::Certificate { must_be_logged: true, .. } => {
+                f.write_str("the certificate, with a log entry within its validity")
+            }
+            Self::Certificate { .. } => f.write_str("the certificate"),
             Self::GenericIssuer { issuer, subject: Subject::Equal(subject), .. } => write!(f, "{subject} by {issuer}"),
             Self::GenericIssuer { issuer, subject: Subject::UrlPrefix(prefix), .. } => {
                 write!(f, "{}/* by {issuer}", prefix.trim_end_matches('/'))

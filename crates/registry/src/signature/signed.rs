@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::identity::Identity;
+use super::legacy::Promise;
 use super::refusal::Refusal;
 use super::{PublicKey, Signer};
 
@@ -20,6 +21,8 @@ pub(super) struct Signed {
     pub annotations: BTreeMap<String, Value>,
     /// The signer's certificate.
     pub certificate: Certificate,
+    /// What a transparency log of the trust root promises, if one does.
+    pub logged: Option<Promise>,
 }
 
 /// What a signature's certificate proves.
@@ -71,6 +74,14 @@ impl Signed {
             (Signer::PubKey { key, .. }, _) => {
                 let key = PublicKey::from_pem(key).ok()?;
                 key.has_signed(&self.message, &self.signature).then_some(Evidence::Key)
+            }
+            (Signer::Certificate { key, not_before, not_after, must_be_logged, .. }, _) => {
+                let key = PublicKey::from_pem(key).ok()?;
+                let is_in_time = match &self.logged {
+                    Some(logged) => logged.key == key && (*not_before..=*not_after).contains(&logged.time),
+                    None => !must_be_logged,
+                };
+                (is_in_time && key.has_signed(&self.message, &self.signature)).then_some(Evidence::Key)
             }
             (_, Certificate::Proved(identity)) => identity.is(signer).then(|| Evidence::Certificate(identity.clone())),
             (_, Certificate::None | Certificate::Refused(_)) => None,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::cosign::STATEMENT_TYPE;
 use super::material::Layer;
 use super::sigstore::{BUNDLE, GITHUB, Holder, Leaf, SIGN, Sigstore, days_ago, hashed_record};
-use super::{Evidence, Material, Requirement, TrustRoot};
+use super::{Evidence, Material, Requirement, Signer, TrustRoot};
 use crate::oci::Image;
 
 const KIND: &str = "cosign container image signature";
@@ -364,4 +364,62 @@ fn a_trust_root_says_what_it_lacks() {
         refused(&newer, WORKFLOW, &trust, words);
     }
     assert!(leaf.from < days_ago(2), "the certificates of these tests have ended");
+}
+
+#[test]
+fn a_certificate_of_ones_own_counts_with_its_key_and_with_a_log_entry_in_its_time() {
+    let sigstore = Sigstore::new();
+    let leaf = sigstore.leaf(&Holder::workflow("org/repo"));
+    let from = i64::try_from(leaf.from).expect("a time");
+    let wants = |leaf: &Leaf, must_be_logged, not_after| {
+        let key = leaf.key().public_key_pem();
+        let annotations = [("env".to_owned(), "prod".to_owned())].into();
+        let signer = Signer::Certificate { key, not_before: from, not_after, must_be_logged, annotations };
+        Requirement::signer(signer).expect("a signer")
+    };
+    let judged = |annotations: &BTreeMap<String, String>, wanted: &Requirement, trust: &Result<TrustRoot, String>| {
+        let image: Image = "example.com/a:v1".parse().expect("a name");
+        let judged = beside(statement(), annotations.clone()).judge_with(&image, &manifest(), wanted, trust);
+        judged.map(drop).map_err(|error| error.reason)
+    };
+    let (trust, none) = (trust(&sigstore), Err("there is none".to_owned()));
+    let (logged, plain) = (wants(&leaf, true, from + 600), wants(&leaf, false, from + 600));
+    let whole = sigstore.annotations(&leaf, &statement());
+    assert_eq!(judged(&whole, &logged, &trust), Ok(()));
+    assert_eq!(judged(&whole, &plain, &none), Ok(()));
+    assert_eq!(judged(&whole, &logged, &none), Err(Reason::SignatureUnavailable), "no log is trusted");
+    let refused = Err(Reason::SignatureInvalid);
+    // Without an entry.
+    let mut bare = whole.clone();
+    bare.remove("dev.sigstore.cosign/bundle");
+    assert_eq!((judged(&bare, &plain, &trust), judged(&bare, &logged, &trust)), (Ok(()), refused));
+    // Logged after the certificate has expired.
+    let short = wants(&leaf, true, from + 59);
+    assert_eq!(judged(&whole, &short, &trust), refused);
+    assert_eq!(judged(&whole, &wants(&leaf, false, from + 59), &trust), refused, "an entry that is there counts");
+    // Another key, another log, another signature, another key in the entry, and a time that the log has not signed.
+    let other = sigstore.leaf(&Holder::workflow("org/repo"));
+    assert_eq!(judged(&whole, &wants(&other, true, from + 600), &trust), refused);
+    assert_eq!(judged(&Sigstore::new().annotations(&leaf, &statement()), &logged, &trust), refused);
+    let signature = leaf.sign(&statement());
+    for body in [
+        hashed_record(b"another statement", &signature, &leaf.pem()),
+        hashed_record(&statement(), &other.sign(&statement()), &leaf.pem()),
+        hashed_record(&statement(), &signature, &other.pem()),
+        b"nonsense".to_vec(),
+    ] {
+        let annotations = sigstore.annotations_with(&leaf, &signature, &body, leaf.from + 60);
+        assert_eq!(judged(&annotations, &logged, &trust), refused, "{}", String::from_utf8_lossy(&body));
+    }
+    let mut late = sigstore.annotations_with(
+        &leaf,
+        &signature,
+        &hashed_record(&statement(), &signature, &leaf.pem()),
+        leaf.from + 900,
+    );
+    assert_eq!(judged(&late, &logged, &trust), refused);
+    let moved =
+        late["dev.sigstore.cosign/bundle"].replace(&(leaf.from + 900).to_string(), &(leaf.from + 60).to_string());
+    late.insert("dev.sigstore.cosign/bundle".to_owned(), moved);
+    assert_eq!(judged(&late, &logged, &trust), refused, "the log has signed another time");
 }

@@ -4,6 +4,10 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use portcullis_contract::Digest;
 use portcullis_process::files;
 use serde_json::Value;
 use sigstore_verify::crypto::SubjectAltName;
@@ -13,7 +17,7 @@ use sigstore_verify::{VerificationPolicy, Verifier};
 
 use super::identity::{Identity, repository};
 use super::refusal::Refusal;
-use super::{crypto, explain};
+use super::{PublicKey, crypto, explain};
 
 /// Largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
@@ -23,6 +27,35 @@ const MOST: usize = 8;
 /// Authorities and logs that are trusted.
 pub struct TrustRoot {
     verifier: Verifier,
+    logs: Vec<Log>,
+}
+
+/// A transparency log.
+#[derive(Debug)]
+struct Log {
+    /// The digest of its key.
+    id: Digest,
+    key: PublicKey,
+    /// Since when its key counts, in seconds since 1970.
+    from: i64,
+    /// Until when.
+    until: i64,
+}
+
+impl Log {
+    /// Reads a log of a trust root; nothing where its key is of a kind that is not known.
+    fn read(log: &Value) -> Option<Self> {
+        let key = &log["publicKey"];
+        let der = STANDARD.decode(key["rawBytes"].as_str()?).ok()?;
+        // A time that cannot be read lets nothing count.
+        let time = |text: &Value| Some(text.as_str()?.parse::<Timestamp>().ok()?.as_second());
+        let from = time(&key["validFor"]["start"])?;
+        let until = match &key["validFor"]["end"] {
+            Value::Null => i64::MAX,
+            end => time(end)?,
+        };
+        Some(Self { id: Digest::of(&der), key: PublicKey::from_der(&der).ok()?, from, until })
+    }
 }
 
 /// A trust root that cannot be used.
@@ -66,6 +99,7 @@ impl TrustRoot {
         if let Some(inner) = value.get_mut("trustedRoot") {
             value = inner.take();
         }
+        let logs = value["tlogs"].as_array().into_iter().flatten().filter_map(Log::read).collect();
         let root: TrustedRoot = serde_json::from_value(value).map_err(|error| form(&error))?;
         for (what, is_empty) in [
             ("certificateAuthorities", root.certificate_authorities.is_empty()),
@@ -78,7 +112,14 @@ impl TrustRoot {
             }
         }
         let verifier = Verifier::new(&root).map_err(|error| form(&error))?;
-        Ok(Self { verifier })
+        Ok(Self { verifier, logs })
+    }
+
+    /// The key of the log with this id, if it counts at a time in seconds since 1970.
+    pub(super) fn log(&self, id: &[u8], time: i64) -> Option<&PublicKey> {
+        let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let is_it = |log: &&Log| log.id.hex() == hex && (log.from..=log.until).contains(&time);
+        self.logs.iter().find(is_it).map(|log| &log.key)
     }
 
     /// Checks a signature and all that came with it: the certificate's chain to an authority of the root at the time of the

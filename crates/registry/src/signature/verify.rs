@@ -63,7 +63,7 @@ impl Material {
         trust_root: Option<&Path>,
     ) -> Result<Vec<Proof>, FetchError> {
         let trust = match trust_root {
-            _ if !requirement.needs_trust_root() => Err("no signer has a certificate".to_owned()),
+            _ if !requirement.uses_trust_root() => Err("no signer has a certificate".to_owned()),
             Some(path) => TrustRoot::read(path).map_err(|error| format!("the trust root cannot be used: {error}")),
             None => Err("signatures by a certificate need a trust root: give one with --trust-root".to_owned()),
         };

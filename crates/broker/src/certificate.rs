@@ -1,0 +1,148 @@
+//! Certificates of signers that a guest names: their keys, and the chains that vouch for them.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use webpki::{
+    ALL_VERIFICATION_ALGS, EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, anchor_from_trusted_cert,
+};
+use x509_parser::parse_x509_certificate;
+
+use crate::ProvideError;
+
+/// Most certificates of a chain.
+const MAX_CHAIN: usize = 16;
+
+/// A certificate that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Certificate {
+    /// Its public key, in PEM.
+    pub(crate) key: String,
+    /// When it becomes valid, in seconds since 1970.
+    pub(crate) not_before: i64,
+    /// When it expires, in seconds since 1970.
+    pub(crate) not_after: i64,
+}
+
+/// Any key usage will do: the guest names the certificate.
+struct AnyUsage;
+
+impl ExtendedKeyUsageValidator for AnyUsage {
+    fn validate(&self, _: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        Ok(())
+    }
+}
+
+impl Certificate {
+    /// Reads a certificate, PEM or DER, and checks that the chain vouches for it at this time. The root comes last in the chain. Without a chain
+    /// the certificate counts as trusted.
+    ///
+    /// # Errors
+    /// When one of them cannot be read, the certificate is not valid yet, or the chain does not lead to it.
+    pub(crate) fn check(certificate: &[u8], chain: Option<&[Vec<u8>]>, now: Timestamp) -> Result<Self, ProvideError> {
+        let der = der(certificate);
+        let failed = |text: String| ProvideError::failed(format!("certificate: {text}"));
+        let (_, parsed) = parse_x509_certificate(&der).map_err(|error| failed(error.to_string()))?;
+        let validity = parsed.validity();
+        let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+        if now.as_second() < not_before {
+            return Err(failed("it is being used before its validity date".to_owned()));
+        }
+        if let Some(chain) = chain {
+            verify(&der, chain, now)?;
+        }
+        let body = BASE64_STANDARD.encode(parsed.public_key().raw);
+        let key = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
+        Ok(Self { key, not_before, not_after })
+    }
+}
+
+fn verify(certificate: &CertificateDer<'_>, chain: &[Vec<u8>], now: Timestamp) -> Result<(), ProvideError> {
+    if chain.len() > MAX_CHAIN {
+        let text = format!("certificate_chain has {} certificates, the limit is {MAX_CHAIN}", chain.len());
+        return Err(ProvideError::failed(text));
+    }
+    let failed = |error: webpki::Error| {
+        ProvideError::failed(format!("the certificate is not trusted by certificate_chain: {error}"))
+    };
+    let chain: Vec<_> = chain.iter().map(|one| der(one)).collect();
+    let (root, intermediates) = chain.split_last().ok_or_else(|| failed(webpki::Error::UnknownIssuer))?;
+    let anchors = [anchor_from_trusted_cert(root).map_err(failed)?];
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+    let end = EndEntityCert::try_from(certificate).map_err(failed)?;
+    let path = end.verify_for_usage(ALL_VERIFICATION_ALGS, &anchors, intermediates, time, AnyUsage, None, None);
+    path.map(drop).map_err(failed)
+}
+
+fn der(certificate: &[u8]) -> CertificateDer<'_> {
+    CertificateDer::from_pem_slice(certificate).unwrap_or_else(|_| CertificateDer::from(certificate))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    /// An authority with a name, which another one has signed or itself.
+    fn authority(name: &str, above: Option<&Issuer<'static, KeyPair>>) -> (Vec<u8>, Issuer<'static, KeyPair>) {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = match above {
+            Some(above) => params.signed_by(&key, above),
+            None => params.self_signed(&key),
+        };
+        (certificate.expect("a certificate").pem().into_bytes(), Issuer::new(params, key))
+    }
+
+    fn seconds(time: Timestamp) -> Duration {
+        Duration::from_secs(u64::try_from(time.as_second()).expect("after 1970"))
+    }
+
+    #[test]
+    fn a_chain_must_lead_to_the_certificate() {
+        let (root, by_root) = authority("root", None);
+        let (middle, by_middle) = authority("middle", Some(&by_root));
+        let (other, _) = authority("other", None);
+        let now = Timestamp::now();
+        let mut params = CertificateParams::new(["signer@example.com".to_owned()]).expect("a name");
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        (params.not_before, params.not_after) =
+            (epoch + seconds(now) - Duration::from_secs(60), epoch + seconds(now) + Duration::from_secs(60));
+        let key = KeyPair::generate().expect("a key");
+        let leaf = params.signed_by(&key, &by_middle).expect("a certificate");
+        let check = |chain: Option<&[Vec<u8>]>, at| {
+            let checked = Certificate::check(leaf.pem().as_bytes(), chain, at);
+            assert_eq!(checked, Certificate::check(leaf.der(), chain, at), "PEM and DER");
+            checked.map_err(|error| error.to_string())
+        };
+        let good = [middle.clone(), root.clone()];
+        let found = check(Some(&good), now).expect("leads to it");
+        assert_eq!((found.not_before, found.not_after), (now.as_second() - 60, now.as_second() + 60));
+        assert_eq!(found.key.replace('\n', ""), key.public_key_pem().replace("\r\n", "").replace('\n', ""));
+        assert_eq!(check(None, now), Ok(found));
+        for (chain, text) in [
+            (vec![root], "not trusted by certificate_chain"),
+            (vec![middle.clone(), other], "not trusted by certificate_chain"),
+            (vec![], "not trusted by certificate_chain"),
+            (vec![b"nonsense".to_vec()], "not trusted by certificate_chain"),
+            (vec![middle; 17], "has 17 certificates, the limit is 16"),
+        ] {
+            let error = check(Some(&chain), now).expect_err(text);
+            assert!(error.contains(text), "{error}");
+        }
+        let minutes = |minutes: i64| Timestamp::from_second(now.as_second() + 60 * minutes).expect("a time");
+        let error = check(None, minutes(-2)).expect_err("not yet");
+        assert!(error.contains("before its validity date"), "{error}");
+        let error = check(Some(&good), minutes(2)).expect_err("expired");
+        assert!(error.contains("not trusted by certificate_chain"), "{error}");
+        assert!(Certificate::check(b"nonsense", None, now).is_err());
+    }
+}
