@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use portcullis_api::{ConditionType, EventType, PolicyEvent, PolicyStatus, ReplicaStatus};
+use portcullis_api::{ConditionType, EventType, PolicyEvent, PolicyStatus, ReplicaStatus, Truth};
 use portcullis_contract::PolicyId;
 
 /// An equal event within this time raises a count.
@@ -93,6 +93,21 @@ pub(crate) fn events(previous: Option<&PolicyStatus>, next: &PolicyStatus) -> Ve
         let note = format!("generation {generation} failed, an older one goes on answering");
         event(EventType::Warning, "ServingPrevious", note);
     }
+    // Objects that are being read are no news.
+    let lacks = |status: &PolicyStatus| {
+        let condition = status.condition(ConditionType::ContextSynced)?;
+        let is_news = condition.status == Truth::False && condition.reason != "ContextNotSynced";
+        is_news.then(|| condition.reason.clone())
+    };
+    if let Some(reason) = lacks(next)
+        && (is_new || previous.and_then(lacks).as_ref() != Some(&reason))
+    {
+        event(
+            EventType::Warning,
+            &reason,
+            format!("generation {generation}: status.conditions says which objects, and what to do"),
+        );
+    }
     if next.word() == "Active" && !before("Active") {
         event(EventType::Normal, "Active", format!("generation {generation} answers"));
     }
@@ -110,7 +125,7 @@ fn failed_on(status: &PolicyStatus, reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Condition, ReplicaCounts, Truth};
+    use portcullis_api::{Condition, ReplicaCounts};
     use portcullis_contract::ReplicaState;
 
     use super::*;
@@ -175,6 +190,30 @@ mod tests {
         assert_eq!(reasons(Some(&edited), &kept), ["SettingsInvalid", "ServingPrevious"]);
         assert_eq!(reasons(Some(&kept), &kept), Vec::<String>::new());
         assert_eq!(reasons(Some(&kept), &mended), ["Recovered", "Active"]);
+    }
+
+    #[test]
+    fn missing_and_old_objects_are_events_when_somebody_may_have_to_act() {
+        let with = |word: &str, reason: &str| {
+            let mut status = status(1, word, None);
+            let context = Condition {
+                r#type: ConditionType::ContextSynced,
+                status: if reason == "AsExpected" { Truth::True } else { Truth::False },
+                reason: reason.into(),
+                ..status.conditions[0].clone()
+            };
+            status.conditions.push(context);
+            status
+        };
+        let reading = with("ContextNotSynced", "ContextNotSynced");
+        let forbidden = with("ContextNotSynced", "ContextForbidden");
+        let (active, stale) = (with("Active", "AsExpected"), with("Active", "ContextStale"));
+        assert_eq!(reasons(None, &reading), ["Progressing"]);
+        assert_eq!(reasons(Some(&reading), &forbidden), ["ContextForbidden"]);
+        assert_eq!(reasons(Some(&forbidden), &forbidden), Vec::<String>::new());
+        assert_eq!(reasons(Some(&forbidden), &active), ["Active"]);
+        assert_eq!(reasons(Some(&active), &stale), ["ContextStale"]);
+        assert_eq!(reasons(Some(&stale), &active), Vec::<String>::new());
     }
 
     #[test]
