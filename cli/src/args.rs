@@ -206,6 +206,10 @@ pub struct RunArgs {
     #[arg(long, env = "PORTCULLIS_POLICIES", value_name = "FILE")]
     pub policies: Option<PathBuf>,
 
+    /// Also count evaluations under the names and labels of Kubewarden's metrics.
+    #[arg(long, env = "PORTCULLIS_KUBEWARDEN_METRICS")]
+    pub kubewarden_metrics: bool,
+
     /// How policies are shown: a live table, or a line for each change.
     #[arg(long, env = "PORTCULLIS_TABLE", value_enum, default_value = "auto")]
     pub table: TableMode,

@@ -133,6 +133,10 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_VALIDATE_RAW", value_enum, default_value = "off")]
     pub validate_raw: Switch,
 
+    /// Also count evaluations under the names and labels of Kubewarden's metrics.
+    #[arg(long, env = "PORTCULLIS_KUBEWARDEN_METRICS")]
+    pub kubewarden_metrics: bool,
+
     /// The socket at which the loader connects, to provide what policies ask their host for: registries, name lookups, the API server.
     /// Without it those host capabilities fail. The folder must be this program's and the loader's alone.
     #[arg(long, env = "PORTCULLIS_BROKER_SOCKET", value_name = "PATH")]

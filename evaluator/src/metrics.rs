@@ -1,5 +1,7 @@
 //! The evaluator's metrics. Handles are looked up when a policy is loaded and never at a request.
 
+pub(crate) mod kubewarden;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +10,8 @@ use portcullis_contract::{PolicyId, Reason, Stage};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
 };
+
+use crate::metrics::kubewarden::{Kubewarden, PolicySeries};
 
 /// Buckets of durations, in seconds: from 50 µs to 30 s.
 const SECONDS: &[f64] = &[
@@ -26,6 +30,8 @@ pub struct Metrics {
     wait_seconds: HistogramVec,
     log_lines_dropped: IntCounterVec,
     passed_over: IntCounterVec,
+    /// None unless they are asked for.
+    kubewarden: Option<Kubewarden>,
     /// Swaps of the table.
     pub swaps: IntCounter,
     /// Policies of which a generation serves.
@@ -98,6 +104,8 @@ pub struct PolicyMetrics {
     pub wait_seconds: Histogram,
     /// Log lines of the guest that were dropped by its rate limit.
     pub log_lines_dropped: IntCounter,
+    /// Its series under Kubewarden's names; none unless they are asked for.
+    pub(crate) kubewarden: Option<PolicySeries>,
     errors: IntCounterVec,
     /// Evaluations that failed, since the policy was first listed.
     failures: Mutex<BTreeMap<Reason, u64>>,
@@ -265,8 +273,23 @@ impl Metrics {
             log_lines_dropped,
             passed_over,
             capability_calls,
+            kubewarden: None,
             registry,
         })
+    }
+
+    /// The same, and Kubewarden's names as well.
+    ///
+    /// # Errors
+    /// When they are registered already.
+    pub(crate) fn with_kubewarden(self) -> prometheus::Result<Self> {
+        let kubewarden = Some(Kubewarden::new(&self.registry)?);
+        Ok(Self { kubewarden, ..self })
+    }
+
+    /// Whether requests are counted under Kubewarden's names as well.
+    pub(crate) fn has_kubewarden(&self) -> bool {
+        self.kubewarden.is_some()
     }
 
     /// The counters of one policy.
@@ -281,6 +304,7 @@ impl Metrics {
             seconds: self.seconds.with_label_values(&[id.as_str()]),
             wait_seconds: self.wait_seconds.with_label_values(&[id.as_str()]),
             log_lines_dropped: self.log_lines_dropped.with_label_values(&[id.as_str()]),
+            kubewarden: self.kubewarden.as_ref().map(|kubewarden| kubewarden.policy(id)),
             errors: self.errors.clone(),
             failures: Mutex::default(),
             policy: id.clone(),
@@ -303,6 +327,9 @@ impl Metrics {
         let _ = self.wait_seconds.remove_label_values(&[id.as_str()]);
         let _ = self.log_lines_dropped.remove_label_values(&[id.as_str()]);
         let _ = self.passed_over.remove_label_values(&[id.as_str()]);
+        if let Some(kubewarden) = &policy.kubewarden {
+            kubewarden.forget();
+        }
     }
 }
 

@@ -50,6 +50,7 @@ const TICK_LIMIT: Duration = Duration::from_secs(2);
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.check()?;
     let metrics = Metrics::new()?;
+    let metrics = if args.kubewarden_metrics { metrics.with_kubewarden()? } else { metrics };
     let table: SharedTable = Arc::new(ArcSwap::from_pointee(Table::default()));
     let keys = args.path_keys.clone().map(AcceptedKeys::new);
     let state = StateFeed::new(document(&Overall::new(keys.as_deref()), std::iter::empty()), numbered);

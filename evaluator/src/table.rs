@@ -42,6 +42,8 @@ pub struct Record {
     pub failure_policy: FailurePolicy,
     /// Whether the newest generation is suspended: loaded and not asked.
     pub suspend: bool,
+    /// Whether what serves is a policy group; where nothing does, whether the newest generation that is there is one.
+    pub is_group: bool,
     /// Whether any generation was ever enforced. Match groups pass over a policy that never was, until it is loaded.
     pub enforced: bool,
     /// What answers.

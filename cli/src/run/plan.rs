@@ -120,6 +120,9 @@ impl Plan {
         } else {
             arguments = arguments.with("--tls-dir", &self.layout.tls);
         }
+        if self.settings.kubewarden_metrics {
+            arguments.0.push("--kubewarden-metrics".into());
+        }
         self.recipe(Program::Evaluator, &["admission", "probes", "state"], arguments)
     }
 

@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub(super) states: [SocketAddr; 2],
     /// No TLS.
     pub(super) plain_http: bool,
+    /// Kubewarden's names of metrics as well.
+    pub(super) kubewarden_metrics: bool,
     /// A table that is redrawn, instead of lines.
     pub(super) live: bool,
     /// Logs also on standard error.
@@ -61,6 +63,7 @@ impl Settings {
             probes: [port(args, 0)?, port(args, 1)?, port(args, 2)?],
             states: [state_port(args, 0)?, state_port(args, 1)?],
             plain_http: args.plain_http,
+            kubewarden_metrics: args.kubewarden_metrics,
             live: match args.table {
                 // Log lines between the lines of a table would tear it.
                 TableMode::Auto => terminal && !(args.logs && io::stderr().is_terminal()),

@@ -24,6 +24,7 @@ use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
 use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::LaneError;
+use crate::metrics::kubewarden::{Asked, Said};
 use crate::metrics::{Count, Metrics};
 use crate::review::{RawReview, Review};
 use crate::table::{Group, Record, Serving};
@@ -75,9 +76,13 @@ struct Evaluation {
 struct Evaluated {
     decision: Decision,
     count: Count,
+    said: Said,
     /// The change of the object that the next policy sees; none where nothing changed or the change does not count.
     kept: Option<Kept>,
 }
+
+/// What came of an evaluation, and how long its policy was asked; no time where it was not.
+type Timed = (Result<Evaluated, EvaluationError>, Duration);
 
 /// What is to be done about one policy.
 enum Step<'r> {
@@ -100,12 +105,14 @@ impl Admission {
         purpose: Purpose,
     ) -> Answer {
         let payload = || review.payload(review.object().map(RawValue::get));
-        self.one(record, payload, Draft::object(review.object()), until, purpose).await
+        let asked = self.asked(review, purpose);
+        self.one(record, payload, Draft::object(review.object()), until, purpose, asked).await
     }
 
     /// The answer of one policy to a raw request.
     pub(crate) async fn raw(&self, record: &Arc<Record>, review: &RawReview<'_>, until: Option<Instant>) -> Answer {
-        self.one(record, || review.payload(), Draft::raw(review.request()), until, Purpose::Admission).await
+        let (draft, asked) = (Draft::raw(review.request()), self.metrics.has_kubewarden().then_some(Asked::Raw));
+        self.one(record, || review.payload(), draft, until, Purpose::Admission, asked).await
     }
 
     async fn one(
@@ -115,6 +122,7 @@ impl Admission {
         mut draft: Draft<'_>,
         until: Option<Instant>,
         purpose: Purpose,
+        asked: Option<Asked>,
     ) -> Answer {
         let loaded = match step(record) {
             Step::Evaluate(loaded) => loaded,
@@ -123,7 +131,9 @@ impl Admission {
         if draft.is_raw() && !loaded.takes_raw() {
             let text = "internal server error: Gatekeeper does not support raw validation requests";
             let refused = Err(EvaluationError::new(Reason::ModuleUnsupported, text));
-            return self.conclude(record, refused, &mut draft).alone(&record.id, None);
+            return self
+                .conclude(record, (refused, Duration::ZERO), &mut draft, asked.as_ref())
+                .alone(&record.id, None);
         }
         let deadline = deadline(until, Instant::now(), loaded.timeout());
         let evaluation = Evaluation {
@@ -135,7 +145,7 @@ impl Admission {
             purpose,
         };
         let result = self.evaluate(evaluation, deadline).await;
-        let decision = self.conclude(record, result, &mut draft);
+        let decision = self.conclude(record, result, &mut draft, asked.as_ref());
         decision.alone(&record.id, draft.into_patch())
     }
 
@@ -151,6 +161,7 @@ impl Admission {
     /// Mutating members, one after the other, each on the object that the ones before left.
     async fn in_turn(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
         let mut draft = Draft::object(review.object());
+        let asked = self.asked(review, Purpose::Admission);
         let mut decisions = Vec::with_capacity(members.len());
         let limits = members.iter().filter_map(|(_, step)| match step {
             Step::Evaluate(loaded) => Some(loaded.timeout()),
@@ -174,10 +185,10 @@ impl Admission {
                             };
                             self.evaluate(evaluation, deadline).await
                         }
-                        Err(skipped) => Err(skipped),
+                        Err(skipped) => (Err(skipped), Duration::ZERO),
                     };
                     deadlines.took(&record.id, begin.elapsed());
-                    self.conclude(record, result, &mut draft)
+                    self.conclude(record, result, &mut draft, asked.as_ref())
                 }
             };
             decisions.push((record.id.clone(), decision));
@@ -187,7 +198,7 @@ impl Admission {
 
     /// Validating members, all at once: all but the last on any free thread, the last one here.
     async fn side_by_side(&self, members: Vec<Member<'_>>, review: &Review<'_>, until: Option<Instant>) -> Answer {
-        let mut results: Vec<_> = members.iter().map(|_| Err(EvaluationError::timed_out())).collect();
+        let mut results: Vec<_> = members.iter().map(|_| (Err(EvaluationError::timed_out()), Duration::ZERO)).collect();
         let due = members.iter().enumerate().filter_map(|(place, (record, step))| match step {
             Step::Evaluate(loaded) => Some((place, *record, *loaded)),
             Step::Decided(_) => None,
@@ -223,10 +234,11 @@ impl Admission {
                 }
             }
         }
+        let asked = self.asked(review, Purpose::Admission);
         let decisions = members.into_iter().zip(results).map(|((record, step), result)| {
             let decision = match step {
                 Step::Decided(decision) => *decision,
-                Step::Evaluate(_) => self.conclude(record, result, &mut draft),
+                Step::Evaluate(_) => self.conclude(record, result, &mut draft, asked.as_ref()),
             };
             (record.id.clone(), decision)
         });
@@ -234,9 +246,10 @@ impl Admission {
     }
 
     /// Evaluates one policy in its share, until `deadline` or the last call.
-    async fn evaluate(&self, evaluation: Evaluation, deadline: Instant) -> Result<Evaluated, EvaluationError> {
+    async fn evaluate(&self, evaluation: Evaluation, deadline: Instant) -> Timed {
         let share = Arc::clone(&evaluation.record.share);
-        match self.last_call.or(share.run(deadline, evaluation.run(deadline))).await {
+        let begin = Instant::now();
+        let result = match self.last_call.or(share.run(deadline, evaluation.run(deadline))).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => {
                 if error == LaneError::Panicked {
@@ -245,13 +258,30 @@ impl Admission {
                 Err(error.into())
             }
             Err(_) => Err(EvaluationError::timed_out()),
-        }
+        };
+        (result, begin.elapsed())
+    }
+
+    /// The request for Kubewarden's metrics; none where nobody wants them.
+    fn asked(&self, review: &Review<'_>, purpose: Purpose) -> Option<Asked> {
+        self.metrics.has_kubewarden().then(|| Asked::review(review, purpose == Purpose::Audit))
     }
 
     /// Counts a result, and takes the policy's change of the object.
-    fn conclude(&self, record: &Record, result: Result<Evaluated, EvaluationError>, draft: &mut Draft<'_>) -> Decision {
+    fn conclude(
+        &self,
+        record: &Record,
+        (result, took): Timed,
+        draft: &mut Draft<'_>,
+        asked: Option<&Asked>,
+    ) -> Decision {
+        if let (Some(series), Some(asked)) = (&record.metrics.kubewarden, asked) {
+            let failed = |error: &EvaluationError| Said { code: Some(error.reason.class().code()), ..Said::default() };
+            let said = result.as_ref().map_or_else(failed, |evaluated| evaluated.said);
+            series.evaluated(record.is_group, record.mode, asked, said, took);
+        }
         match result {
-            Ok(Evaluated { decision, count, kept }) => {
+            Ok(Evaluated { decision, count, kept, .. }) => {
                 record.metrics.count(count);
                 kept.into_iter().for_each(|kept| draft.keep(kept));
                 decision
@@ -311,6 +341,7 @@ impl Evaluation {
             (true, Mutation::Changed) if keeps || may_mutate => Count::Mutated,
             (true, Mutation::Changed | Mutation::OfNothing) => Count::PatchInvalid,
         };
+        let said = Said { accepted: verdict.accepted, mutated: mutation != Mutation::None, code: verdict.code };
         let generation = loaded.generation();
         let decision = if purpose == Purpose::Audit {
             decision::plain(generation, verdict, mutation)
@@ -323,7 +354,7 @@ impl Evaluation {
             let serving = ServingSpec { generation, mutating: may_mutate, message };
             decision::judged(record.newest(), serving, verdict, mutation)
         };
-        Ok(Evaluated { decision, count, kept: change.filter(|_| keeps) })
+        Ok(Evaluated { decision, count, said, kept: change.filter(|_| keeps) })
     }
 }
 
@@ -346,6 +377,9 @@ fn step(record: &Arc<Record>) -> Step<'_> {
         Serving::Ready(loaded) => Step::Evaluate(loaded),
         Serving::Unserved(failure) => {
             record.metrics.error(failure.reason);
+            if let Some(series) = &record.metrics.kubewarden {
+                series.not_initialized(record.is_group, failure.reason);
+            }
             Step::Decided(Box::new(decision::unserved(record.newest(), failure, Timestamp::now())))
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis_tests::{Folder, Pod, Policy, Program, Review};
+use portcullis_tests::{Folder, Pod, Policy, Program, Review, eventually};
 use serde_json::Value;
 
 /// A metric as `docs/metrics.md` describes it.
@@ -19,6 +19,8 @@ struct Metric {
 /// What Prometheus itself adds: the pod's own labels, the bound of a bucket; and what its last attempt to read a target gave.
 const TARGET_LABELS: [&str; 4] = ["namespace", "pod", "container", "le"];
 const OF_PROMETHEUS: &str = "up";
+/// How names of metrics begin: those of Kubewarden are an option.
+const PREFIXES: [&str; 2] = ["portcullis_", "kubewarden_"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -37,7 +39,8 @@ fn documented() -> BTreeMap<String, Metric> {
     let page = read("docs/metrics.md");
     let words =
         |cell: &str| cell.split(',').map(|word| word.trim().replace('`', "")).filter(|word| !word.is_empty()).collect();
-    let rows = page.lines().filter(|line| line.starts_with("| `portcullis_")).map(|line| {
+    let is_row = |line: &&str| PREFIXES.iter().any(|prefix| line.starts_with(&format!("| `{prefix}")));
+    let rows = page.lines().filter(is_row).map(|line| {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
         let metric = Metric { kind: cells[2].to_owned(), labels: words(cells[3]) };
         (cells[1].replace('`', ""), metric)
@@ -66,7 +69,8 @@ fn registered() -> BTreeSet<String> {
     }
     let literals =
         texts.iter().filter(|text| text.contains("use prometheus")).flat_map(|text| text.split('"').skip(1).step_by(2));
-    literals.filter(|text| text.starts_with("portcullis_") && text.chars().all(is_name)).map(str::to_owned).collect()
+    let is_metric = |text: &&str| PREFIXES.iter().any(|prefix| text.starts_with(prefix)) && text.chars().all(is_name);
+    literals.filter(is_metric).map(str::to_owned).collect()
 }
 
 /// The expressions and texts of the alerts, with the namespace in place of what helm puts there, and the dashboard's.
@@ -175,7 +179,7 @@ fn promise_programs_show_the_metrics_of_the_page() {
     let folder = Folder::empty();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     folder.put(&Policy::cluster("broken").bytes(b"no module"));
-    let pod = Pod::on(&folder).start();
+    let pod = Pod::on(&folder).with(Program::Evaluator, &["--kubewarden-metrics"]).start();
     pod.assert_recovered("cluster/denies", 1);
     assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
     assert!(!pod.ask("cluster/broken", &Review::pod()).verdict().allowed);
@@ -201,6 +205,108 @@ fn promise_programs_show_the_metrics_of_the_page() {
         }
         assert!(text.contains("\nportcullis_ready 1\n"), "{program}: {text}");
     }
+}
+
+#[test]
+fn promise_the_metrics_of_kubewarden_are_there_for_those_who_ask() {
+    let folder = Folder::empty();
+    folder.put(&Policy::cluster("denies").answering("answer", r#"{"accepted": false, "message": "no", "code": 403}"#));
+    folder.put(&Policy::namespaced("team-a", "mutates").guest("mutates_label").mutating());
+    folder.put(&Policy::cluster("watches").guest("always_deny").mode("monitor"));
+    folder.put(&Policy::cluster("broken").bytes(b"no module"));
+    let pods = |extra: &[&str]| {
+        let pod = Pod::on(&folder).evaluator("--audit", "on").evaluator("--validate-raw", "on");
+        let pod = pod.with(Program::Evaluator, extra).start();
+        pod.wait_current("cluster/watches", 1);
+        pod
+    };
+    let pod = pods(&["--kubewarden-metrics"]);
+    for id in ["cluster/denies", "namespaced/team-a/mutates"] {
+        pod.wait_current(id, 1);
+    }
+    let audit = |path: &str| pod.client().post(path, Review::pod().with("/operation", "UPDATE").bytes());
+    for _ in 0..3 {
+        assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
+    }
+    assert!(pod.ask("namespaced/team-a/mutates", &Review::small_pod()).verdict().allowed);
+    assert!(pod.ask("cluster/watches", &Review::pod().with("/namespace", "x\"} 9\n")).verdict().allowed);
+    assert!(!audit("/audit/cluster/watches").expect("answers").verdict().allowed);
+    assert_eq!(
+        pod.client().post("/validate_raw/cluster/denies", r#"{"request": {"uid": "1"}}"#).expect("answers").status,
+        200
+    );
+    pod.ask("cluster/broken", &Review::pod());
+
+    // The labels of each series that is not empty, and how often it was counted.
+    let of = |name: &str| -> BTreeMap<String, f64> {
+        let text = pod.metrics(Program::Evaluator);
+        let series = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} "));
+        let shown = |all: &str| {
+            let labels = all.split(',').map(|label| label.replace('"', ""));
+            labels.filter(|label| !label.ends_with('=')).collect::<Vec<_>>().join(" ")
+        };
+        series.map(|(all, value)| (shown(all), value.parse().expect("a number"))).collect()
+    };
+    let pod_in = |namespace: &str, operation: &str| {
+        format!("resource_kind=Pod resource_namespace={namespace} resource_request_operation={operation}")
+    };
+    let counted = of("kubewarden_policy_evaluations_total");
+    let expected = [
+        (
+            format!(
+                "accepted=false error_code=403 mutated=false policy_mode=protect policy_name=clusterwide-denies \
+                 request_origin=validate {}",
+                pod_in("default", "CREATE")
+            ),
+            3.0,
+        ),
+        (
+            "accepted=false error_code=403 mutated=false policy_mode=protect policy_name=clusterwide-denies".to_owned(),
+            1.0,
+        ),
+        (
+            format!(
+                "accepted=true mutated=true policy_mode=protect policy_name=namespaced-team-a-mutates \
+                 request_origin=validate {}",
+                pod_in("default", "CREATE")
+            ),
+            1.0,
+        ),
+        (
+            format!(
+                "accepted=false mutated=false policy_mode=monitor policy_name=clusterwide-watches \
+                 request_origin=validate {}",
+                pod_in("other", "CREATE")
+            ),
+            1.0,
+        ),
+        (
+            format!(
+                "accepted=false mutated=false policy_mode=monitor policy_name=clusterwide-watches \
+                 request_origin=audit {}",
+                pod_in("default", "UPDATE")
+            ),
+            1.0,
+        ),
+    ];
+    for (labels, count) in expected {
+        assert_eq!(counted.get(&labels), Some(&count), "{labels} in {counted:#?}");
+    }
+    let broken = counted.keys().find(|labels| labels.contains("clusterwide-broken")).expect("it is counted");
+    assert!(broken.starts_with("initialization_error="), "{broken}");
+    let latency = of("kubewarden_policy_evaluation_latency_milliseconds_count");
+    assert_eq!(latency.len(), 5, "{latency:#?}");
+
+    // They go with their policy, and are not there for those who do not ask.
+    folder.remove(&Policy::cluster("denies"));
+    eventually("the series to be gone", || {
+        let text = pod.metrics(Program::Evaluator);
+        (text.contains("clusterwide-watches") && !text.contains("clusterwide-denies")).then_some(())
+    });
+    drop(pod);
+    let pod = pods(&[]);
+    pod.ask("cluster/watches", &Review::pod());
+    assert!(!pod.metrics(Program::Evaluator).contains("kubewarden"));
 }
 
 #[test]

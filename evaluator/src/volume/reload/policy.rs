@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portcullis_contract::{Failure, PolicyEntry, Reason, Refused, ReplicaState};
+use portcullis_contract::{CandidateContent, Failure, PolicyEntry, Reason, Refused, ReplicaState};
 use tokio::task::AbortHandle;
 
-use crate::guest::loaded::Loaded;
+use crate::guest::loaded::{Content, Loaded};
 use crate::lanes::Share;
 use crate::metrics::PolicyMetrics;
 use crate::table::{Record, Serving};
@@ -186,6 +186,12 @@ impl PolicyState {
     }
 
     pub(super) fn record(&self) -> Record {
+        let is_group = match &self.loaded {
+            Some(loaded) => matches!(loaded.content(), Content::Group(_)),
+            None => {
+                self.entry.candidates.first().is_some_and(|newest| matches!(newest.content, CandidateContent::Group(_)))
+            }
+        };
         let serving = match &self.loaded {
             Some(loaded) => Serving::Ready(Arc::clone(loaded)),
             None => Serving::Unserved(
@@ -199,6 +205,7 @@ impl PolicyState {
             mode: self.entry.mode,
             failure_policy: self.entry.failure_policy,
             suspend: self.entry.suspend,
+            is_group,
             enforced: self.entry.enforced,
             serving,
             failure: self.failure(),
