@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use portcullis_process::telemetry::{OtlpSettings, Traces, traces_are_off};
 use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 
 use crate::http::route::OpenPaths;
@@ -146,6 +147,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_BROKER_USER", value_name = "UID", requires = "broker_socket")]
     pub broker_user: Option<u32>,
 
+    /// Hand spans to the loader over the broker's socket, which posts them to the collector that its OTEL_EXPORTER_OTLP_ENDPOINT names. With an
+    /// endpoint in this program's own environment, that is the default.
+    #[arg(long, env = "PORTCULLIS_EXPORT_TRACES", requires = "broker_socket")]
+    pub export_traces: bool,
+
     /// Keep the right to files, connections and other programs. For debuggers and profilers.
     #[arg(long, env = "PORTCULLIS_NO_CONFINEMENT", hide = true)]
     pub no_confinement: bool,
@@ -222,6 +228,13 @@ impl Args {
             return refuse("--total-memory", &problem);
         }
         Ok(())
+    }
+
+    /// The spans to be exported, if they are.
+    pub fn traces(&self) -> Option<Traces> {
+        let has_endpoint = || OtlpSettings::from_env().is_ok_and(|settings| settings.traces.is_some());
+        let is_wanted = self.broker_socket.is_some() && (self.export_traces || has_endpoint());
+        (is_wanted && !traces_are_off()).then(|| Traces::new("portcullis-evaluator"))
     }
 
     /// Which paths are open beside those that API servers call.

@@ -9,7 +9,8 @@ use portcullis_evaluator::{Args, run};
 fn main() -> ExitCode {
     let args: Args = portcullis_process::parse_args();
     portcullis_process::run(|| {
-        args.log.init()?;
-        run(&args)
+        let traces = args.traces();
+        args.log.init_with(traces.as_ref())?;
+        run(&args, traces)
     })
 }

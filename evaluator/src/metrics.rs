@@ -135,6 +135,23 @@ pub(crate) enum Count {
     PatchInvalid,
 }
 
+impl Count {
+    /// The value of the label `verdict`.
+    pub(crate) fn verdict(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Mutated => "mutated",
+            Self::PatchInvalid => "error",
+        }
+    }
+
+    /// Why there is no verdict.
+    pub(crate) fn reason(self) -> Option<Reason> {
+        (self == Self::PatchInvalid).then_some(Reason::PatchInvalid)
+    }
+}
+
 impl PolicyMetrics {
     /// Counts a verdict.
     pub(crate) fn count(&self, count: Count) {

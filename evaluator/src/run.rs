@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use axum::Router;
 use portcullis_contract::EvaluatorState;
 use portcullis_engine::{RunLimits, RunningEngine, finds_written_pages};
+use portcullis_process::telemetry::Traces;
 use portcullis_process::{
     Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
 };
@@ -16,7 +17,7 @@ use portcullis_process::{
 use crate::admission::Admission;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
-use crate::capability::{BrokerLink, BrokerSocket};
+use crate::capability::{BrokerLink, BrokerSocket, SpanOutlet};
 use crate::confinement::confine;
 use crate::health;
 use crate::http::body::BodyLimits;
@@ -43,11 +44,11 @@ const BEAT_LIMIT: Duration = Duration::from_secs(10);
 /// How late a tick of the engine's clock may be; a tick is due every few milliseconds.
 const TICK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs the evaluator until a signal ends it.
+/// Runs the evaluator until a signal ends it. `traces` has its spans, if they are exported.
 ///
 /// # Errors
 /// For a setting that cannot be used, a port that cannot be bound, and an engine that cannot be set up.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
     args.check()?;
     let metrics = Metrics::new()?;
     let metrics = if args.kubewarden_metrics { metrics.with_kubewarden()? } else { metrics };
@@ -120,6 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         connections,
         memory,
         broker,
+        traces,
     };
     probes.start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -149,6 +151,7 @@ struct Parts {
     connections: u32,
     memory: MemoryPlan,
     broker: Option<BrokerSocket>,
+    traces: Option<Traces>,
 }
 
 impl Parts {
@@ -167,6 +170,9 @@ impl Parts {
             tokio::spawn(Arc::clone(&link).serve(socket));
             link
         });
+        if let (Some(traces), Some(link)) = (self.traces, &broker) {
+            traces.export(&self.metrics.registry, SpanOutlet(Arc::clone(link)))?;
+        }
         let follow = Follow {
             broker,
             volume: args.volume.clone(),

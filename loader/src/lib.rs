@@ -46,6 +46,7 @@ use portcullis_broker::{Record, Services, Socket};
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
 use portcullis_engine::Compiler;
 use portcullis_kubernetes::ApiServer;
+use portcullis_process::telemetry::{OtlpClient, OtlpSettings};
 use portcullis_process::{
     Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
     supervised,
@@ -194,6 +195,16 @@ async fn services(args: &Args, settings: &Settings, cluster: Option<ApiServer>) 
         cluster,
         namespaced: args.broker.namespaced_capability.clone(),
         session: args.broker.session()?,
+        traces: collector(),
+    })
+}
+
+/// The collector of the evaluator's spans, if the environment names one that can be used.
+fn collector() -> Option<OtlpClient> {
+    let target = OtlpSettings::from_env().and_then(|settings| settings.traces.map(OtlpClient::new).transpose());
+    target.unwrap_or_else(|problem| {
+        tracing::warn!(problem, "spans are not exported");
+        None
     })
 }
 

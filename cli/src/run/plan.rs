@@ -15,6 +15,9 @@ use crate::program::Program;
 /// No endpoint list leads to this pod, so it need not wait until others notice that it leaves.
 const DRAIN_DELAY: &str = "0s";
 
+/// Variables with which collectors are asked for permission.
+const OTLP_HEADERS: &[&str] = &["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"];
+
 /// Everything that a program is started with.
 pub(super) struct Plan {
     pub(super) settings: Settings,
@@ -91,7 +94,8 @@ impl Plan {
             program,
             path: path.clone(),
             arguments: arguments.0,
-            unset: &[],
+            // The evaluator has no use for secrets: the loader posts its spans.
+            unset: if program == Program::Evaluator { OTLP_HEADERS } else { &[] },
             ports,
             log: Some(self.log(program)),
             echo: self.settings.logs,

@@ -210,6 +210,7 @@ mod tests {
             cluster: Err("there is no kubeconfig".to_owned()),
             namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
             session: Session::Live,
+            traces: None,
         };
         let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
         Admission::new(services, record, metrics)

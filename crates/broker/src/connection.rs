@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_FRAME, BROKER_MAX_REPLY, BrokerCall, BrokerOutcome, BrokerReply, decode_frame, encode_frame,
+    BROKER_MAX_FRAME, BROKER_MAX_REPLY, BrokerMessage, BrokerOutcome, BrokerReply, decode_frame, encode_frame,
 };
 use rustix::net::sockopt::socket_peercred;
 use tokio::net::UnixStream;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::admission::Admission;
+use crate::exports::Exports;
 use crate::{ProvideError, Socket};
 
 /// The pause between two tries to connect.
@@ -30,7 +31,7 @@ const QUEUE: usize = 16;
 const MOST: usize = 4096;
 
 /// Connects again and again, and answers.
-pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>) {
+pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, exports: Arc<Exports>) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let (mut refused, mut pause) = (false, PAUSE);
     loop {
@@ -40,7 +41,7 @@ pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>) {
             if pause == PAUSE {
                 tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
             }
-            answer(stream, &admission).await;
+            answer(stream, &admission, &exports).await;
             pause = if connected.elapsed() > SETTLED { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             tracing::debug!("the evaluator ended the connection; connecting again");
         }
@@ -60,7 +61,7 @@ async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStrea
 }
 
 /// Answers the calls of one connection until it ends.
-async fn answer(stream: UnixStream, admission: &Arc<Admission>) {
+async fn answer(stream: UnixStream, admission: &Arc<Admission>, exports: &Arc<Exports>) {
     let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
     let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
     let (replies, mut outgoing) = mpsc::channel(QUEUE);
@@ -80,20 +81,23 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>) {
                 frame = frames.next() => {
                     let Some(Ok(frame)) = frame else { return };
                     let frame = frame.freeze();
-                    let Ok((call, start)) = decode_frame::<BrokerCall>(&frame) else {
+                    let Ok((message, start)) = decode_frame::<BrokerMessage>(&frame) else {
                         tracing::warn!("the evaluator sent what is no call; its connection is closed");
                         return;
                     };
-                    let (admission, replies) = (Arc::clone(admission), replies.clone());
+                    let (admission, exports, replies) = (Arc::clone(admission), Arc::clone(exports), replies.clone());
                     let is_full = calls.len() >= MOST;
                     calls.spawn(async move {
                         let payload = frame.slice(start..);
-                        let answer = match is_full {
-                            true => Err(ProvideError::failed("too many calls are under way")),
-                            false => admission.answer(&call, payload).await,
+                        let (number, answer) = match message {
+                            BrokerMessage::Export(export) => (export.number, exports.post(export.export, payload).await),
+                            BrokerMessage::Call(call) if is_full => {
+                                (call.number, Err(ProvideError::failed("too many calls are under way")))
+                            }
+                            BrokerMessage::Call(call) => (call.number, admission.answer(&call, payload).await),
                         };
                         // The connection may have ended.
-                        let _ = replies.send((call.number, answer)).await;
+                        let _ = replies.send((number, answer)).await;
                     });
                 }
             }

@@ -19,6 +19,7 @@ mod connection;
 mod context;
 mod dns;
 mod error;
+mod exports;
 mod kubernetes;
 mod metrics;
 mod oci;
@@ -32,11 +33,13 @@ use std::sync::Arc;
 
 use portcullis_kubernetes::ApiServer;
 use portcullis_process::Shutdown;
+use portcullis_process::telemetry::OtlpClient;
 use portcullis_registry::oci::Registry;
 
 use crate::admission::Admission;
 pub use crate::context::{ContextNeed, Contexts};
 pub use crate::error::ProvideError;
+use crate::exports::Exports;
 pub use crate::metrics::Metrics;
 pub use crate::record::Record;
 pub use crate::session::{Session, SessionError};
@@ -55,6 +58,8 @@ pub struct Services {
     pub namespaced: Vec<String>,
     /// Whether calls are recorded, or answered from a recording.
     pub session: Session,
+    /// Where the evaluator's spans go; none where they are not exported.
+    pub traces: Option<OtlpClient>,
 }
 
 /// The evaluator's socket.
@@ -66,10 +71,11 @@ pub struct Socket {
 }
 
 /// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
-pub async fn run(socket: Socket, services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
+pub async fn run(socket: Socket, mut services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
+    let exports = Arc::new(Exports::new(services.traces.take()));
     let admission = Arc::new(Admission::new(services, record, metrics));
     tokio::select! {
-        () = connection::answer_for_ever(socket, Arc::clone(&admission)) => {}
+        () = connection::answer_for_ever(socket, Arc::clone(&admission), exports) => {}
         () = admission.sweep() => {}
         () = admission.keep() => {}
         () = shutdown.begun() => {}

@@ -20,6 +20,8 @@ pub const BROKER_MAX_HEADER: usize = 4 << 10;
 /// Largest frame, in bytes, without its length.
 pub const BROKER_MAX_FRAME: usize =
     BROKER_MAX_HEADER + if BROKER_MAX_PAYLOAD > BROKER_MAX_REPLY { BROKER_MAX_PAYLOAD } else { BROKER_MAX_REPLY };
+/// Largest body of an export, in bytes.
+pub const MAX_EXPORT: usize = 1 << 20;
 /// Longest error text in a reply, in bytes.
 pub const BROKER_MAX_ERROR: usize = 900;
 
@@ -76,6 +78,34 @@ pub struct BrokerCall {
     pub request: BrokerRequest,
     /// How long it can wait, in milliseconds.
     pub millis: u64,
+}
+
+/// What a frame of the evaluator asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum BrokerMessage {
+    /// A call.
+    Call(BrokerCall),
+    /// An export.
+    Export(BrokerExport),
+}
+
+/// Telemetry of the evaluator, which the loader posts to the collector that its own settings name. The body is the one of the request, of at
+/// most [`MAX_EXPORT`] bytes; that of a reply is empty, or an error text for the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerExport {
+    /// Tells it apart from the calls of the connection; the reply has the same.
+    pub number: u64,
+    /// What the body is.
+    pub export: Signal,
+}
+
+/// A kind of telemetry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Signal {
+    /// Spans, as an `ExportTraceServiceRequest`.
+    Traces,
 }
 
 /// The answer to a call.

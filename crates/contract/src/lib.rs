@@ -29,7 +29,8 @@ mod text;
 
 pub use broker::{
     BROKER_MAX_ERROR, BROKER_MAX_FRAME, BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall,
-    BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE, FrameError, decode_frame, encode_frame,
+    BrokerExport, BrokerMessage, BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE, FrameError, MAX_EXPORT,
+    Signal, decode_frame, encode_frame,
 };
 pub use capability::{Capability, UnknownCapability, is_granted, not_granted};
 pub use context::{ContextProblem, ContextReason};

@@ -24,6 +24,7 @@ mod probe;
 mod root_cause;
 mod shutdown;
 mod supervise;
+pub mod telemetry;
 
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;

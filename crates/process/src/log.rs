@@ -3,9 +3,12 @@
 use std::io::IsTerminal as _;
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::SettingError;
+use crate::telemetry::Traces;
 
 /// The log settings that every program has.
 #[derive(Debug, Clone, Args)]
@@ -41,24 +44,35 @@ impl LogArgs {
     /// # Errors
     /// When the level is no filter, as a [`SettingError`].
     pub fn init(&self) -> Result<(), SettingError> {
+        self.init_with(None)
+    }
+
+    /// Starts logging, and hands spans to `traces` whatever the level is.
+    ///
+    /// # Errors
+    /// As [`LogArgs::init`].
+    pub fn init_with(&self, traces: Option<&Traces>) -> Result<(), SettingError> {
         let filter = EnvFilter::try_new(&self.log_level).map_err(|error| {
             SettingError::new("--log-level", format!("{:?} is not a level or filter: {error}", self.log_level))
         })?;
         // The client of the API server logs each failed call as an error. Its callers log what matters, and log it once.
         let filter = filter.add_directive("kube_client=off".parse().expect("it is a directive"));
         let filter = filter.add_directive("kube_runtime=off".parse().expect("it is a directive"));
-        let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         // A reader of the log that has gone away must not make the program panic.
-        let builder = builder.log_internal_errors(false);
-        let result = match self.log_format {
+        let log = log.log_internal_errors(false);
+        let log = match self.log_format {
             LogFormat::Text => {
                 let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-                builder.with_ansi(colour).with_target(false).try_init()
+                log.with_ansi(colour).with_target(false).with_filter(filter).boxed()
             }
             LogFormat::Json => {
-                builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init()
+                let log = log.json().flatten_event(true).with_current_span(false).with_span_list(false);
+                log.with_filter(filter).boxed()
             }
         };
+        let layers: Vec<_> = traces.map(Traces::layer).into_iter().chain([log]).collect();
+        let result = tracing_subscriber::registry().with(layers).try_init();
         result.map_err(|error| SettingError::new("--log-format", error.to_string()))
     }
 }

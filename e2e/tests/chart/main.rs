@@ -82,7 +82,12 @@ fn everything() -> Value {
             "extraEnv": [{ "name": "RUST_BACKTRACE", "value": "1" }],
             "extraVolumeMounts": [{ "name": "authorities", "mountPath": "/authorities" }],
         },
-        "evaluator": { "audit": true, "validateRaw": true, "extraArgs": ["--poll-interval=10s"] },
+        "evaluator": {
+            "audit": true, "validateRaw": true, "kubewardenMetrics": true, "extraArgs": ["--poll-interval=10s"],
+        },
+        "telemetry": { "otlp": {
+            "endpoint": "http://collector.observability:4318", "headersSecret": "collector", "samplerRatio": "0.01",
+        } },
         "reporter": { "extraArgs": ["--status-writes=20"] },
         "controller": {
             "replicas": 3,

@@ -1,6 +1,6 @@
 //! Settings that helm takes and refuses.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use portcullis_e2e::Helm;
 
@@ -117,6 +117,38 @@ fn paths_of_policies_are_closed_unless_somebody_opens_them() {
             "{words}"
         );
     }
+}
+
+#[test]
+fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
+    const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    let names = |container: &Value| -> Vec<String> {
+        let env = container["env"].as_array().cloned().unwrap_or_default();
+        env.iter()
+            .filter_map(|one| one["name"].as_str().map(str::to_owned))
+            .filter(|name| name.starts_with("OTEL_"))
+            .collect()
+    };
+    let objects = render(&json!({}));
+    for program in ["evaluator", "loader", "reporter"] {
+        assert!(names(container(&objects, program)).is_empty(), "{program}");
+    }
+    assert!(!args(container(&objects, "evaluator")).contains(&"--export-traces"));
+
+    let objects = render(&everything());
+    assert_eq!(names(container(&objects, "loader")), [ENDPOINT, "OTEL_EXPORTER_OTLP_HEADERS"]);
+    assert_eq!(names(container(&objects, "evaluator")), ["OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"]);
+    assert!(names(container(&objects, "reporter")).is_empty());
+    for flag in ["--export-traces", "--kubewarden-metrics"] {
+        assert!(args(container(&objects, "evaluator")).contains(&flag), "{flag}");
+    }
+    // What may go out has the collector's port, where ports are named at all, and no other component's has.
+    let ports = |component: &str| {
+        find(&objects, "NetworkPolicy", &format!("portcullis-{component}"))["spec"]["egress"].to_string()
+    };
+    assert!(ports("policy-server").contains("4318") && !ports("controller").contains("4318"));
+    let said = refusal(&json!({"telemetry": {"otlp": {"endpoint": "collector:4318"}}}));
+    assert!(said.contains("endpoint"), "{said}");
 }
 
 #[test]

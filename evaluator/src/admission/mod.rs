@@ -18,7 +18,8 @@ use portcullis_contract::{Mode, PolicyId, Reason, WebhookKind};
 use portcullis_process::failpoint;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
-use tracing::Instrument as _;
+use tracing::field::Empty;
+use tracing::{Instrument as _, debug_span};
 
 use crate::admission::last_call::LastCall;
 use crate::admission::member_deadlines::MemberDeadlines;
@@ -249,7 +250,12 @@ impl Admission {
     async fn evaluate(&self, evaluation: Evaluation, deadline: Instant) -> Timed {
         let share = Arc::clone(&evaluation.record.share);
         let begin = Instant::now();
-        let result = match self.last_call.or(share.run(deadline, evaluation.run(deadline))).await {
+        let span = debug_span!(
+            "evaluation", policy = %evaluation.record.id, generation = evaluation.loaded.generation(),
+            verdict = Empty, reason = Empty
+        );
+        let evaluating = self.last_call.or(share.run(deadline, evaluation.run(deadline))).instrument(span.clone());
+        let result = match evaluating.await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => {
                 if error == LaneError::Panicked {
@@ -259,6 +265,11 @@ impl Admission {
             }
             Err(_) => Err(EvaluationError::timed_out()),
         };
+        let (verdict, reason) = match &result {
+            Ok(evaluated) => (evaluated.count.verdict(), evaluated.count.reason()),
+            Err(error) => ("error", Some(error.reason)),
+        };
+        span.record("verdict", verdict).record("reason", reason.map(Reason::as_str));
         (result, begin.elapsed())
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE,
-    PolicyId, clean, decode_frame, encode_frame,
+    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerExport, BrokerOutcome, BrokerReply, BrokerRequest,
+    CALLBACK_FAILURE, PolicyId, Signal, clean, decode_frame, encode_frame,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -22,6 +22,8 @@ use crate::metrics::Metrics;
 
 /// How long a call waits for the broker to connect. The loader is back within that when it restarts.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long an export waits for its reply: longer than the loader does for the collector.
+const EXPORT: Duration = Duration::from_secs(65);
 /// Calls that wait to be written.
 const QUEUE: usize = 64;
 /// Bytes of replies that no guest has taken yet, of all policies together.
@@ -237,6 +239,28 @@ impl BrokerLink {
         };
         let late = |_| Err(LinkFailure::failed(&format!("'{request}' took longer than the policy's time allows")));
         timeout_at(until.into(), exchange).await.unwrap_or_else(late)
+    }
+
+    /// Hands an export to the broker.
+    ///
+    /// # Errors
+    /// When nothing is connected, or the collector does not take it.
+    pub(super) async fn export(&self, signal: Signal, body: &[u8]) -> Result<(), LinkFailure> {
+        let sender = self.writer.borrow().clone();
+        let sender = sender.ok_or_else(|| LinkFailure::Failed("the loader of this pod is not connected".to_owned()))?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let frame = encode_frame(&BrokerExport { number, export: signal }, body);
+        let frame = frame.map_err(|error| LinkFailure::Failed(error.to_string()))?;
+        let (reply, replied) = oneshot::channel();
+        self.waiting().insert(number, reply);
+        let _waiting = Waiting(self, number);
+        let ended = || LinkFailure::Failed("the loader of this pod ended the connection".to_owned());
+        let exchange = async {
+            sender.send(frame.into()).await.map_err(|_| ended())?;
+            replied.await.unwrap_or_else(|_| Err(ended())).map(drop)
+        };
+        let late = |_| Err(LinkFailure::Failed("the loader of this pod gave no answer".to_owned()));
+        timeout(EXPORT, exchange).await.unwrap_or_else(late)
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {

@@ -12,6 +12,8 @@ pub(crate) mod cache;
 pub(crate) mod certificate;
 pub(crate) mod link;
 mod peer;
+mod spans;
 
 pub use self::link::BrokerLink;
 pub(crate) use self::peer::BrokerSocket;
+pub(crate) use self::spans::SpanOutlet;

@@ -15,7 +15,7 @@ use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use portcullis_contract::{GroupId, Reason};
 use portcullis_process::Readiness;
-use tracing::field::{DisplayValue, display};
+use portcullis_process::telemetry::adopt_parent;
 use tracing::{Instrument as _, debug_span};
 
 use crate::admission::{Admission, Purpose, Target, answer_by};
@@ -188,22 +188,28 @@ impl Handler {
         match destination {
             Destination::Policy(record, purpose) => {
                 let review = Review::parse(&body.bytes)?;
-                let span =
-                    debug_span!("admission", policy = %record.id, uid = %review.uid(), namespace = namespace(&review));
+                let span = debug_span!(
+                    "admission", policy = %record.id, uid = quoted(review.uid()), namespace = namespace(&review)
+                );
+                adopt_parent(&span, &parts.headers);
                 let asking = self.admission.review(&record, &review, until, purpose).instrument(span);
                 let target = Target::Policy(Arc::clone(&record));
                 Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Review)), asking).await)
             }
             Destination::ValidateRaw(record) => {
                 let review = RawReview::parse(&body.bytes)?;
-                let span = debug_span!("admission", policy = %record.id, uid = %review.uid());
+                let span = debug_span!("admission", policy = %record.id, uid = quoted(review.uid()));
+                adopt_parent(&span, &parts.headers);
                 let asking = self.admission.raw(&record, &review, until).instrument(span);
                 let target = Target::Policy(Arc::clone(&record));
                 Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Raw)), asking).await)
             }
             Destination::Group(id, group) => {
                 let review = Review::parse(&body.bytes)?;
-                let span = debug_span!("admission", group = %id, uid = %review.uid(), namespace = namespace(&review));
+                let span = debug_span!(
+                    "admission", group = %id, uid = quoted(review.uid()), namespace = namespace(&review)
+                );
+                adopt_parent(&span, &parts.headers);
                 let asking = self.admission.group(&group, &review, until).instrument(span);
                 let target = Target::Group(Arc::clone(&group));
                 Ok(self.bounded(asked.insert(Asked::new(target, review.uid(), Envelope::Review)), asking).await)
@@ -293,9 +299,9 @@ fn destination(table: &Table, route: &Route<'_>) -> Result<Destination, HttpErro
     })
 }
 
-/// The namespace of a request for its span; none for objects without one.
-fn namespace<'a>(review: &Review<'a>) -> Option<DisplayValue<&'a str>> {
-    review.namespace().map(display)
+/// The namespace of a request for its span, cleaned and cut; none for objects without one.
+fn namespace(review: &Review<'_>) -> Option<String> {
+    review.namespace().map(quoted)
 }
 
 fn unknown(what: &str, id: &str) -> HttpError {

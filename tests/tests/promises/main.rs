@@ -22,3 +22,4 @@ mod rego;
 mod run;
 mod swaps;
 mod tool;
+mod traces;

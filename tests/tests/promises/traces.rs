@@ -1,0 +1,218 @@
+//! Spans by OTLP, to a collector of the test's own.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use portcullis_contract::{BrokerExport, BrokerOutcome, BrokerReply, MAX_EXPORT, Signal, decode_frame, encode_frame};
+use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Raw, Review, eventually, request};
+use prost::Message as _;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// One request to the collector.
+#[derive(Clone)]
+struct Export {
+    head: String,
+    body: Vec<u8>,
+}
+
+/// A collector that takes OTLP over HTTP, and answers after a while.
+struct Collector {
+    address: SocketAddr,
+    exports: Arc<Mutex<Vec<Export>>>,
+}
+
+impl Collector {
+    fn answering_after(delay: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("bound");
+        let exports = Arc::<Mutex<Vec<Export>>>::default();
+        let kept = Arc::clone(&exports);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let kept = Arc::clone(&kept);
+                thread::spawn(move || answer(stream, &kept, delay));
+            }
+        });
+        Self { address, exports }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn exports(&self) -> Vec<Export> {
+        self.exports.lock().expect("not poisoned").clone()
+    }
+
+    /// All spans so far.
+    fn spans(&self) -> Vec<Span> {
+        let decoded = |export: Export| ExportTraceServiceRequest::decode(export.body.as_slice()).expect("spans");
+        let resources = self.exports().into_iter().flat_map(|export| decoded(export).resource_spans);
+        resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
+    }
+}
+
+/// Takes the requests of one connection.
+fn answer(stream: TcpStream, exports: &Mutex<Vec<Export>>, delay: Duration) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut writer = stream;
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            (reader.read_line(&mut head).ok()? > 0).then_some(())?;
+        }
+        let length =
+            head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        let mut body = vec![0; length?];
+        reader.read_exact(&mut body).ok()?;
+        exports.lock().expect("not poisoned").push(Export { head, body });
+        thread::sleep(delay);
+        writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+    }
+}
+
+fn attribute(span: &Span, key: &str) -> String {
+    let found = span.attributes.iter().find(|attribute| attribute.key == key);
+    let value = found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref());
+    value.map(|value| format!("{value:?}")).unwrap_or_default()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn pod(folder: &Folder, url: &str) -> PodSetup {
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let pod = Pod::on(folder).with(Program::Evaluator, &["--export-traces"]);
+    pod.env(Program::Loader, ENDPOINT, url)
+}
+
+#[test]
+fn promise_a_request_is_a_span_below_that_of_its_caller() {
+    let (folder, collector) = (Folder::empty(), Collector::answering_after(Duration::ZERO));
+    let pod = pod(&folder, &collector.url())
+        .env(Program::Loader, "OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20secret")
+        .env(Program::Evaluator, "OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+        .start();
+    pod.wait_current("cluster/denies", 1);
+    let traceparent = format!("00-{TRACE}-{CALLER}-01");
+    let headers = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
+    let mut client = Raw::tls(pod.admission()).expect("connects");
+    let review = Review::pod();
+    client.send(request("POST", "/validate/cluster/denies", &headers, review.bytes())).expect("sends");
+    assert_eq!(client.response().expect("answers").status, 200);
+
+    let admission = eventually("the span of the request", || {
+        collector.spans().into_iter().find(|span| span.name == "admission" && hex(&span.trace_id) == TRACE)
+    });
+    assert_eq!(hex(&admission.parent_span_id), CALLER);
+    assert!(attribute(&admission, "policy").contains("cluster/denies"), "{admission:?}");
+    assert!(attribute(&admission, "uid").contains(review.uid()), "{admission:?}");
+    let evaluation = eventually("the span of the evaluation", || {
+        collector.spans().into_iter().find(|span| span.parent_span_id == admission.span_id)
+    });
+    assert_eq!(evaluation.name, "evaluation");
+    assert!(attribute(&evaluation, "policy").contains("cluster/denies"), "{evaluation:?}");
+    assert!(attribute(&evaluation, "verdict").contains("denied"), "{evaluation:?}");
+    // Loads are spans as well, and traces of their own.
+    let load = eventually("the span of the load", || collector.spans().into_iter().find(|span| span.name == "load"));
+    assert!(load.parent_span_id.is_empty() && hex(&load.trace_id) != TRACE, "{load:?}");
+
+    for export in collector.exports() {
+        let head = export.head.to_ascii_lowercase();
+        assert!(head.starts_with("post /v1/traces http/1.1\r\n"), "{head}");
+        assert!(head.contains("content-type: application/x-protobuf\r\n"), "{head}");
+        assert!(head.contains("authorization: bearer secret\r\n"), "{head}");
+        let resource = format!("{:?}", ExportTraceServiceRequest::decode(export.body.as_slice()).expect("spans"));
+        assert!(resource.contains("portcullis-evaluator") && resource.contains("deployment.environment"), "{resource}");
+    }
+    // The evaluator has no way out for that.
+    assert!(pod.metric("portcullis_seccomp_enforced") > 0.0);
+    assert!(pod.metric(r#"portcullis_spans_total{outcome="exported"}"#) >= 3.0);
+
+    // A header of another form is none.
+    let long = "0".repeat(9000);
+    for bad in [long.as_str(), "00-zz-1-01"] {
+        let headers = [("content-type", "application/json"), ("traceparent", bad)];
+        client.send(request("POST", "/validate/cluster/denies", &headers, Review::pod().bytes())).expect("sends");
+        assert_eq!(client.response().expect("answers").status, 200);
+    }
+}
+
+#[test]
+fn promise_a_collector_that_is_away_or_slow_delays_no_request() {
+    for slow in [false, true] {
+        let folder = Folder::empty();
+        let collector = Collector::answering_after(Duration::from_secs(60));
+        // Nobody listens at port 9.
+        let url = if slow { collector.url() } else { "http://127.0.0.1:9".to_owned() };
+        let pod = pod(&folder, &url).env(Program::Loader, "OTEL_EXPORTER_OTLP_TIMEOUT", "1500").start();
+        pod.wait_current("cluster/denies", 1);
+        let begin = Instant::now();
+        while pod.metric(r#"portcullis_spans_total{outcome="failed"}"#) < 100.0 {
+            let asked = Instant::now();
+            assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
+            assert!(asked.elapsed() < Duration::from_secs(1), "a request took {:?}", asked.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(60), "no export has failed");
+        }
+        let told = pod.evaluator().lines().iter().filter(|line| line.contains("failed to export spans")).count();
+        assert_eq!(told, 1, "it is logged once");
+        pod.assert_alive();
+    }
+}
+
+#[test]
+fn promise_what_cannot_be_used_of_otlp_is_said_and_ends_no_program() {
+    let folder = Folder::empty();
+    let pod = pod(&folder, "http://127.0.0.1:4317").env(Program::Loader, "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").start();
+    pod.wait_current("cluster/denies", 1);
+    let line = eventually("the line", || pod.loader().lines().into_iter().find(|line| line.contains("OTEL_")));
+    assert!(line.contains("http/protobuf") && line.contains("4318"), "{line}");
+    assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
+}
+
+/// Exports over the broker's socket, as an evaluator would that somebody has taken over.
+struct Hostile(UnixStream);
+
+impl Hostile {
+    fn export(&mut self, number: u64, body: &[u8]) -> (BrokerOutcome, String) {
+        let frame = encode_frame(&BrokerExport { number, export: Signal::Traces }, body).expect("encodes");
+        self.0.write_all(&u32::try_from(frame.len()).expect("small").to_be_bytes()).expect("sends");
+        self.0.write_all(&frame).expect("sends");
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length).expect("a reply");
+        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+        self.0.read_exact(&mut frame).expect("a reply");
+        let (reply, start) = decode_frame::<BrokerReply>(&frame).expect("a reply");
+        assert_eq!(reply.number, number);
+        (reply.outcome, String::from_utf8_lossy(&frame[start..]).into_owned())
+    }
+}
+
+#[test]
+fn promise_an_evaluator_that_was_taken_over_can_post_little_and_to_one_place() {
+    let (folder, collector) = (Folder::empty(), Collector::answering_after(Duration::ZERO));
+    std::fs::create_dir_all(folder.path("broker")).expect("a folder");
+    let listener = UnixListener::bind(folder.path("broker/broker.sock")).expect("binds");
+    let _pod = pod(&folder, &collector.url()).without(Program::Evaluator).begin();
+    let mut hostile = Hostile(listener.accept().expect("the loader connects").0);
+    assert_eq!(hostile.export(1, b"no protobuf"), (BrokerOutcome::Done, String::new()));
+    let (outcome, text) = hostile.export(2, &vec![0; MAX_EXPORT + 1]);
+    assert!(outcome == BrokerOutcome::Failed && text.contains("1048577 bytes"), "{text}");
+    // What the collector says does not come back.
+    let replies: Vec<_> = (3..200).map(|number| hostile.export(number, &[b'x'; 1000])).collect();
+    let refused = replies.iter().filter(|(outcome, _)| *outcome == BrokerOutcome::Failed).count();
+    assert!(refused > 100, "{refused} of 197 were refused");
+    let exports = collector.exports();
+    assert_eq!(exports.len(), 198 - refused);
+    assert!(exports.iter().all(|export| export.head.starts_with("POST /v1/traces ")));
+}
