@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use portcullis_contract::PathKey;
 use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, hold_lease};
+use portcullis_process::telemetry::Collectors;
 use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -48,6 +49,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let sources = ProbeSources::default();
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
+    Collectors::from_env()
+        .export_metrics("portcullis-controller", &sources.metrics)
+        .context("failed to register metrics")?;
     let certificate_metrics = CertificateMetrics::new(&sources.metrics).context("failed to register metrics")?;
     let path_metrics = PathKeyMetrics::new(&sources.metrics).context("failed to register metrics")?;
     let beat = sources.liveness.beat("control", LIVE_LIMIT);

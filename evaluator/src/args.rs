@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use portcullis_process::telemetry::{OtlpSettings, Traces, traces_are_off};
+use portcullis_contract::Signal;
+use portcullis_process::telemetry::{OtlpSettings, Traces, is_off};
 use portcullis_process::{LogArgs, SettingError, Switch, parse_bytes, parse_duration};
 
 use crate::http::route::OpenPaths;
@@ -152,6 +153,10 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_EXPORT_TRACES", requires = "broker_socket")]
     pub export_traces: bool,
 
+    /// Hand metrics to the loader likewise, every OTEL_METRIC_EXPORT_INTERVAL milliseconds.
+    #[arg(long, env = "PORTCULLIS_EXPORT_METRICS", requires = "broker_socket")]
+    pub export_metrics: bool,
+
     /// Keep the right to files, connections and other programs. For debuggers and profilers.
     #[arg(long, env = "PORTCULLIS_NO_CONFINEMENT", hide = true)]
     pub no_confinement: bool,
@@ -232,9 +237,17 @@ impl Args {
 
     /// The spans to be exported, if they are.
     pub fn traces(&self) -> Option<Traces> {
-        let has_endpoint = || OtlpSettings::from_env().is_ok_and(|settings| settings.traces.is_some());
-        let is_wanted = self.broker_socket.is_some() && (self.export_traces || has_endpoint());
-        (is_wanted && !traces_are_off()).then(|| Traces::new("portcullis-evaluator"))
+        self.exports(Signal::Traces).then(|| Traces::new("portcullis-evaluator"))
+    }
+
+    /// Whether a kind of telemetry is exported: by its flag, or because there is an endpoint as programs with connections have one.
+    pub(crate) fn exports(&self, signal: Signal) -> bool {
+        let settings = || OtlpSettings::from_env().unwrap_or_default();
+        let is_wanted = match signal {
+            Signal::Traces => self.export_traces || settings().traces.is_some(),
+            Signal::Metrics => self.export_metrics || settings().metrics.is_some(),
+        };
+        self.broker_socket.is_some() && is_wanted && !is_off(signal)
     }
 
     /// Which paths are open beside those that API servers call.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use axum::Router;
-use portcullis_contract::EvaluatorState;
+use portcullis_contract::{EvaluatorState, Signal};
 use portcullis_engine::{RunLimits, RunningEngine, finds_written_pages};
-use portcullis_process::telemetry::Traces;
+use portcullis_process::telemetry::{Traces, export_metrics};
 use portcullis_process::{
     Beat, Latch, Liveness, ProbeServer, ProbeSources, Readiness, Shutdown, StateFeed, failpoint, state_route,
 };
@@ -17,7 +17,7 @@ use portcullis_process::{
 use crate::admission::Admission;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
-use crate::capability::{BrokerLink, BrokerSocket, SpanOutlet};
+use crate::capability::{BrokerLink, BrokerOutlet, BrokerSocket};
 use crate::confinement::confine;
 use crate::health;
 use crate::http::body::BodyLimits;
@@ -171,7 +171,12 @@ impl Parts {
             link
         });
         if let (Some(traces), Some(link)) = (self.traces, &broker) {
-            traces.export(&self.metrics.registry, SpanOutlet(Arc::clone(link)))?;
+            let outlet = BrokerOutlet { link: Arc::clone(link), signal: Signal::Traces };
+            traces.export(&self.metrics.registry, outlet)?;
+        }
+        if let Some(link) = broker.as_ref().filter(|_| args.exports(Signal::Metrics)) {
+            let outlet = BrokerOutlet { link: Arc::clone(link), signal: Signal::Metrics };
+            export_metrics("portcullis-evaluator", self.metrics.registry.clone(), outlet)?;
         }
         let follow = Follow {
             broker,

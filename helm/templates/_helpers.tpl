@@ -79,6 +79,23 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
+{{/* OpenTelemetry's variables of a program that posts to the collector, and tells which pod it is by POD_NAME. */}}
+{{- define "portcullis.otlpEnv" -}}
+{{- $otlp := .Values.telemetry.otlp -}}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ $otlp.endpoint | quote }}}
+{{- with $otlp.headersSecret }}
+- {name: OTEL_EXPORTER_OTLP_HEADERS, valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: headers, optional: true}}}
+{{- end }}
+{{- if not $otlp.metrics }}
+- {name: OTEL_METRICS_EXPORTER, value: none}
+{{- end }}
+{{ include "portcullis.otlpResource" . }}
+{{- end }}
+
+{{- define "portcullis.otlpResource" -}}
+- {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name={{ .Release.Namespace }},k8s.pod.name=$(POD_NAME)"}
+{{- end }}
+
 {{/* The image of a program: (list . "loader"). */}}
 {{- define "portcullis.image" -}}
 {{- $root := index . 0 }}{{ $name := index . 1 -}}

@@ -46,7 +46,7 @@ use portcullis_broker::{Record, Services, Socket};
 use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
 use portcullis_engine::Compiler;
 use portcullis_kubernetes::ApiServer;
-use portcullis_process::telemetry::{OtlpClient, OtlpSettings};
+use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
     Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
     supervised,
@@ -151,11 +151,13 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         let limit = settings.compile.max_module_size;
         tokio::spawn(siblings::serve(listener, keys, Arc::clone(&volume), limit, shutdown.clone()));
     }
+    let collectors = Collectors::from_env();
+    collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
     let record = Arc::new(Record::default());
     let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
-        let services = services(args, &settings, cluster).await?;
+        let services = services(args, &settings, cluster, collectors).await?;
         provided.broker = true;
         provided.cluster = services.cluster.is_ok() || args.broker.replay_capabilities.is_some();
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
@@ -182,7 +184,12 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
 }
 
 /// What the broker works with. The API server is the one whose policies are watched; for a folder, that of a kubeconfig if there is one.
-async fn services(args: &Args, settings: &Settings, cluster: Option<ApiServer>) -> anyhow::Result<Services> {
+async fn services(
+    args: &Args,
+    settings: &Settings,
+    cluster: Option<ApiServer>,
+    collectors: Collectors,
+) -> anyhow::Result<Services> {
     let cluster = match cluster {
         Some(cluster) => Ok(cluster),
         None => args.input.access.connect("portcullis-loader").await.map_err(|error| error.to_string()),
@@ -195,16 +202,7 @@ async fn services(args: &Args, settings: &Settings, cluster: Option<ApiServer>) 
         cluster,
         namespaced: args.broker.namespaced_capability.clone(),
         session: args.broker.session()?,
-        traces: collector(),
-    })
-}
-
-/// The collector of the evaluator's spans, if the environment names one that can be used.
-fn collector() -> Option<OtlpClient> {
-    let target = OtlpSettings::from_env().and_then(|settings| settings.traces.map(OtlpClient::new).transpose());
-    target.unwrap_or_else(|problem| {
-        tracing::warn!(problem, "spans are not exported");
-        None
+        collectors,
     })
 }
 

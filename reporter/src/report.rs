@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
+use portcullis_process::telemetry::Collectors;
 use portcullis_process::{ProbeServer, ProbeSources, Shutdown};
 use tokio::sync::mpsc;
 
@@ -33,6 +34,9 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     args.check()?;
     let sources = ProbeSources::default();
     let metrics = Metrics::new(&sources.metrics).context("failed to register metrics")?;
+    Collectors::from_env()
+        .export_metrics("portcullis-reporter", &sources.metrics)
+        .context("failed to register metrics")?;
     let beat = sources.liveness.beat("report", LIVE_LIMIT);
     let started = sources.readiness.latch("started");
     let readiness = sources.readiness.clone();

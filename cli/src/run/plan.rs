@@ -16,7 +16,8 @@ use crate::program::Program;
 const DRAIN_DELAY: &str = "0s";
 
 /// Variables with which collectors are asked for permission.
-const OTLP_HEADERS: &[&str] = &["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"];
+const OTLP_HEADERS: &[&str] =
+    &["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"];
 
 /// Everything that a program is started with.
 pub(super) struct Plan {

@@ -185,6 +185,7 @@ mod tests {
 
     use super::*;
     use crate::record::tests::manifest;
+    use portcullis_process::telemetry::Collectors;
 
     /// A broker without any network, for one policy.
     fn admission(policy: &str, grants: &[&str], kinds: &[&str], namespaced: &[&str]) -> Admission {
@@ -210,7 +211,7 @@ mod tests {
             cluster: Err("there is no kubeconfig".to_owned()),
             namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
             session: Session::Live,
-            traces: None,
+            collectors: Collectors::default(),
         };
         let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
         Admission::new(services, record, metrics)

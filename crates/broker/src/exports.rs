@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use portcullis_contract::{MAX_EXPORT, Signal};
-use portcullis_process::telemetry::{OtlpClient, Outlet as _};
+use portcullis_process::telemetry::{Collectors, Outlet as _};
 use tokio::sync::Semaphore;
 
 use crate::ProvideError;
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Posts what the evaluator exports.
 pub(crate) struct Exports {
-    traces: Option<OtlpClient>,
+    collectors: Collectors,
     running: Semaphore,
     budget: Mutex<Budget>,
     /// Whether the collector did not take the last one.
@@ -38,9 +38,9 @@ struct Budget {
 }
 
 impl Exports {
-    pub(crate) fn new(traces: Option<OtlpClient>) -> Self {
+    pub(crate) fn new(collectors: Collectors) -> Self {
         let budget = Mutex::new(Budget { left: BURST, since: Instant::now() });
-        Self { traces, running: Semaphore::new(RUNNING), budget, is_failing: AtomicBool::new(false) }
+        Self { collectors, running: Semaphore::new(RUNNING), budget, is_failing: AtomicBool::new(false) }
     }
 
     /// Posts one body.
@@ -48,8 +48,11 @@ impl Exports {
     /// # Errors
     /// When there is no collector, it does not take the body, or the evaluator sends too much.
     pub(crate) async fn post(&self, signal: Signal, body: Bytes) -> Result<Bytes, ProvideError> {
-        let Signal::Traces = signal;
-        let Some(client) = &self.traces else {
+        let client = match signal {
+            Signal::Traces => &self.collectors.traces,
+            Signal::Metrics => &self.collectors.metrics,
+        };
+        let Some(client) = client else {
             return Err(ProvideError::failed(
                 "the loader has no OTEL_EXPORTER_OTLP_ENDPOINT, or one that it cannot use",
             ));
@@ -64,13 +67,13 @@ impl Exports {
         match client.send(body).await {
             Ok(()) => {
                 if self.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!("the collector takes the evaluator's spans again");
+                    tracing::info!("the collector takes what the evaluator exports again");
                 }
                 Ok(Bytes::new())
             }
             Err(problem) => {
                 if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(problem, "the collector does not take the evaluator's spans; they are dropped");
+                    tracing::warn!(problem, "the collector does not take what the evaluator exports");
                 }
                 Err(ProvideError::failed("the collector does not take them; the loader's log says why"))
             }
@@ -112,7 +115,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_collector_nothing_is_posted() {
-        let error = Exports::new(None).post(Signal::Traces, Bytes::new()).await.expect_err("refused");
+        let error = Exports::new(Collectors::default()).post(Signal::Traces, Bytes::new()).await.expect_err("refused");
         assert!(error.to_string().contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{error}");
     }
 }

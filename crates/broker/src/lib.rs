@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use portcullis_kubernetes::ApiServer;
 use portcullis_process::Shutdown;
-use portcullis_process::telemetry::OtlpClient;
+use portcullis_process::telemetry::Collectors;
 use portcullis_registry::oci::Registry;
 
 use crate::admission::Admission;
@@ -58,8 +58,8 @@ pub struct Services {
     pub namespaced: Vec<String>,
     /// Whether calls are recorded, or answered from a recording.
     pub session: Session,
-    /// Where the evaluator's spans go; none where they are not exported.
-    pub traces: Option<OtlpClient>,
+    /// Where the evaluator's spans and metrics go.
+    pub collectors: Collectors,
 }
 
 /// The evaluator's socket.
@@ -72,7 +72,7 @@ pub struct Socket {
 
 /// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
 pub async fn run(socket: Socket, mut services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
-    let exports = Arc::new(Exports::new(services.traces.take()));
+    let exports = Arc::new(Exports::new(std::mem::take(&mut services.collectors)));
     let admission = Arc::new(Admission::new(services, record, metrics));
     tokio::select! {
         () = connection::answer_for_ever(socket, Arc::clone(&admission), exports) => {}

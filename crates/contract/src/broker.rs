@@ -106,6 +106,8 @@ pub struct BrokerExport {
 pub enum Signal {
     /// Spans, as an `ExportTraceServiceRequest`.
     Traces,
+    /// Metrics, as an `ExportMetricsServiceRequest`.
+    Metrics,
 }
 
 /// The answer to a call.

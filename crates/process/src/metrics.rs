@@ -3,15 +3,31 @@
 use std::time::Instant;
 
 use axum::body::Bytes;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntGauge, Opts, Registry};
 use tokio::sync::Mutex;
 
 use crate::{Readiness, VERSION};
 
-/// Handles to those that change.
-#[derive(Clone)]
-pub(crate) struct CommonMetrics {
-    ready: IntGauge,
+/// What every program registers.
+pub(crate) struct CommonMetrics;
+
+/// `portcullis_ready`, which is looked up whenever metrics are read or exported.
+struct Ready {
+    gauge: IntGauge,
+    readiness: Readiness,
+}
+
+impl Collector for Ready {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.gauge.set(i64::from(self.readiness.is_ready()));
+        self.gauge.collect()
+    }
 }
 
 impl CommonMetrics {
@@ -19,16 +35,20 @@ impl CommonMetrics {
     ///
     /// # Errors
     /// When a name is taken already.
-    pub(crate) fn new(registry: &Registry, probe_connections_closed: &IntCounter) -> prometheus::Result<Self> {
-        let ready = IntGauge::new("portcullis_ready", "1 while the program is ready, as /readyz says")?;
+    pub(crate) fn register(
+        registry: &Registry,
+        readiness: &Readiness,
+        probe_connections_closed: &IntCounter,
+    ) -> prometheus::Result<()> {
+        let gauge = IntGauge::new("portcullis_ready", "1 while the program is ready, as /readyz says")?;
+        let ready = Ready { gauge, readiness: readiness.clone() };
         let build = IntGauge::with_opts(
             Opts::new("portcullis_build_info", "1, with the version of the program").const_label("version", VERSION),
         )?;
         build.set(1);
-        registry.register(Box::new(ready.clone()))?;
+        registry.register(Box::new(ready))?;
         registry.register(Box::new(build))?;
-        registry.register(Box::new(probe_connections_closed.clone()))?;
-        Ok(Self { ready })
+        registry.register(Box::new(probe_connections_closed.clone()))
     }
 
     /// Counts what happens to connections of the probe server, whose ports are there before the registry is known.
@@ -38,11 +58,6 @@ impl CommonMetrics {
             "Connections of the probe and state ports closed to make room",
         )
         .expect("the name is one of a metric")
-    }
-
-    /// What is true at the moment.
-    pub(crate) fn update(&self, readiness: &Readiness) {
-        self.ready.set(i64::from(readiness.is_ready()));
     }
 }
 
@@ -94,12 +109,11 @@ mod tests {
     #[test]
     fn readiness_is_a_metric_as_well() {
         let (registry, readiness) = (Registry::new(), Readiness::default());
-        let metrics = CommonMetrics::new(&registry, &CommonMetrics::probe_connections_closed()).expect("registers");
+        let closed = CommonMetrics::probe_connections_closed();
+        CommonMetrics::register(&registry, &readiness, &closed).expect("registers");
         let latch = readiness.latch("started");
-        metrics.update(&readiness);
         assert!(text(&registry).contains("\nportcullis_ready 0\n"), "{}", text(&registry));
         latch.release();
-        metrics.update(&readiness);
         assert!(text(&registry).contains("\nportcullis_ready 1\n"), "{}", text(&registry));
         assert!(text(&registry).contains(&format!("portcullis_build_info{{version=\"{VERSION}\"}} 1\n")));
     }

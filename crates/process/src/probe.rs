@@ -54,7 +54,6 @@ pub struct ProbeSources {
 /// What the routes look at.
 struct Probed {
     sources: ProbeSources,
-    common: CommonMetrics,
     exposition: Exposition,
 }
 
@@ -85,12 +84,12 @@ impl ProbeServer {
     /// # Errors
     /// When the address cannot be bound, or the registry has a metric of this crate's already; the text names it.
     pub fn probes(&mut self, address: SocketAddr, sources: ProbeSources, extra: Router) -> io::Result<SocketAddr> {
-        let common = CommonMetrics::new(&sources.metrics, &self.closed).map_err(io::Error::other)?;
+        CommonMetrics::register(&sources.metrics, &sources.readiness, &self.closed).map_err(io::Error::other)?;
         let routes = Router::new()
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
-            .with_state(Arc::new(Probed { sources, common, exposition: Exposition::default() }));
+            .with_state(Arc::new(Probed { sources, exposition: Exposition::default() }));
         self.bind("probes", address, routes.merge(extra), PROBE_CONNECTIONS)
     }
 
@@ -227,10 +226,7 @@ fn report<'n>(
 }
 
 async fn metrics(State(probed): State<Arc<Probed>>) -> impl IntoResponse {
-    let text = || {
-        probed.common.update(&probed.sources.readiness);
-        TextEncoder::new().encode_to_string(&probed.sources.metrics.gather())
-    };
+    let text = || TextEncoder::new().encode_to_string(&probed.sources.metrics.gather());
     match probed.exposition.text(text).await {
         Ok(body) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -87,6 +87,7 @@ fn everything() -> Value {
         },
         "telemetry": { "otlp": {
             "endpoint": "http://collector.observability:4318", "headersSecret": "collector", "samplerRatio": "0.01",
+            "metrics": true,
         } },
         "reporter": { "extraArgs": ["--status-writes=20"] },
         "controller": {

@@ -136,17 +136,26 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
     assert!(!args(container(&objects, "evaluator")).contains(&"--export-traces"));
 
     let objects = render(&everything());
-    assert_eq!(names(container(&objects, "loader")), [ENDPOINT, "OTEL_EXPORTER_OTLP_HEADERS"]);
-    assert_eq!(names(container(&objects, "evaluator")), ["OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"]);
-    assert!(names(container(&objects, "reporter")).is_empty());
-    for flag in ["--export-traces", "--kubewarden-metrics"] {
+    let posts = [ENDPOINT, "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES"];
+    for program in ["loader", "reporter", "controller"] {
+        assert_eq!(names(container(&objects, program)), posts, "{program}");
+    }
+    let evaluator = ["OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"];
+    assert_eq!(names(container(&objects, "evaluator")), evaluator);
+    for flag in ["--export-traces", "--export-metrics", "--kubewarden-metrics"] {
         assert!(args(container(&objects, "evaluator")).contains(&flag), "{flag}");
     }
-    // What may go out has the collector's port, where ports are named at all, and no other component's has.
+    // What may go out has the collector's port, where ports are named at all, for those who post.
     let ports = |component: &str| {
         find(&objects, "NetworkPolicy", &format!("portcullis-{component}"))["spec"]["egress"].to_string()
     };
-    assert!(ports("policy-server").contains("4318") && !ports("controller").contains("4318"));
+    assert!(["policy-server", "controller"].iter().all(|component| ports(component).contains("4318")));
+    assert!(!ports("test").contains("4318"));
+    let mut traces = everything();
+    traces["telemetry"]["otlp"]["metrics"] = json!(false);
+    let objects = render(&traces);
+    assert!(names(container(&objects, "loader")).contains(&"OTEL_METRICS_EXPORTER".to_owned()));
+    assert!(names(container(&objects, "reporter")).is_empty() && names(container(&objects, "controller")).is_empty());
     let said = refusal(&json!({"telemetry": {"otlp": {"endpoint": "collector:4318"}}}));
     assert!(said.contains("endpoint"), "{said}");
 }

@@ -11,9 +11,9 @@
 pub(crate) mod cache;
 pub(crate) mod certificate;
 pub(crate) mod link;
+mod outlet;
 mod peer;
-mod spans;
 
 pub use self::link::BrokerLink;
+pub(crate) use self::outlet::BrokerOutlet;
 pub(crate) use self::peer::BrokerSocket;
-pub(crate) use self::spans::SpanOutlet;

@@ -1,4 +1,4 @@
-//! Spans by OTLP, to a collector of the test's own.
+//! Spans and metrics by OTLP, to a collector of the test's own.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use portcullis_contract::{BrokerExport, BrokerOutcome, BrokerReply, MAX_EXPORT, Signal, decode_frame, encode_frame};
 use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Raw, Review, eventually, request};
@@ -93,7 +96,7 @@ fn hex(bytes: &[u8]) -> String {
 fn pod(folder: &Folder, url: &str) -> PodSetup {
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     let pod = Pod::on(folder).with(Program::Evaluator, &["--export-traces"]);
-    pod.env(Program::Loader, ENDPOINT, url)
+    pod.env(Program::Loader, ENDPOINT, url).env(Program::Loader, "OTEL_METRICS_EXPORTER", "none")
 }
 
 #[test]
@@ -168,6 +171,55 @@ fn promise_a_collector_that_is_away_or_slow_delays_no_request() {
         assert_eq!(told, 1, "it is logged once");
         pod.assert_alive();
     }
+}
+
+#[test]
+fn promise_metrics_of_every_program_are_exported() {
+    let (folder, collector) = (Folder::empty(), Collector::answering_after(Duration::ZERO));
+    folder.put(&Policy::cluster("denies").guest("always_deny"));
+    let mut pod = Pod::on(&folder).with(Program::Evaluator, &["--export-metrics"]);
+    for program in [Program::Loader, Program::Reporter] {
+        pod = pod.env(program, ENDPOINT, &collector.url()).env(program, "OTEL_TRACES_EXPORTER", "none");
+    }
+    for program in [Program::Loader, Program::Reporter, Program::Evaluator] {
+        pod = pod.env(program, "OTEL_METRIC_EXPORT_INTERVAL", "1000");
+    }
+    let pod = pod.start();
+    pod.wait_current("cluster/denies", 1);
+    for _ in 0..3 {
+        pod.ask("cluster/denies", &Review::pod());
+    }
+    // The value of a series without labels, or with this one, that the program exported last.
+    let exported = |program: &str, metric: &str, label: &str| -> Option<f64> {
+        let bodies = collector.exports().into_iter().filter(|export| export.head.starts_with("POST /v1/metrics "));
+        let requests =
+            bodies.map(|export| ExportMetricsServiceRequest::decode(export.body.as_slice()).expect("metrics"));
+        let resources = requests.flat_map(|request| request.resource_metrics);
+        let mut of_program = resources.filter(|all| format!("{:?}", all.resource).contains(&format!("{program:?}")));
+        let metrics = of_program.by_ref().flat_map(|all| all.scope_metrics).flat_map(|scope| scope.metrics);
+        let points = metrics.filter(|one| one.name == metric).filter_map(|one| match one.data? {
+            Data::Sum(sum) => Some(sum.data_points),
+            Data::Gauge(gauge) => Some(gauge.data_points),
+            _ => None,
+        });
+        let points = points.flatten().filter(|point| format!("{:?}", point.attributes).contains(label));
+        points.last().and_then(|point| match point.value? {
+            Value::AsDouble(value) => Some(value),
+            Value::AsInt(_) => None,
+        })
+    };
+    for (program, metric, label, value) in [
+        ("portcullis-evaluator", "portcullis_policy_evaluations_total", "denied", 3.0),
+        ("portcullis-evaluator", "portcullis_ready", "", 1.0),
+        ("portcullis-loader", "portcullis_policies_published", "", 1.0),
+        ("portcullis-loader", "portcullis_ready", "", 1.0),
+        ("portcullis-reporter", "portcullis_ready", "", 1.0),
+    ] {
+        let text = format!("{metric} of {program} to be {value}");
+        eventually(&text, || exported(program, metric, label).filter(|found| (found - value).abs() < 0.5));
+    }
+    let traces = collector.exports().into_iter().filter(|export| export.head.starts_with("POST /v1/traces ")).count();
+    assert_eq!(traces, 0, "nobody asked for spans");
 }
 
 #[test]

@@ -3,11 +3,46 @@
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::uri::Uri;
+use prometheus::Registry;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use crate::root_cause;
-use crate::telemetry::{OtlpTarget, Outlet};
+use crate::telemetry::{OtlpSettings, OtlpTarget, Outlet, export_metrics};
+
+/// The collectors that the environment names.
+#[derive(Clone, Default)]
+pub struct Collectors {
+    /// That of spans.
+    pub traces: Option<OtlpClient>,
+    /// That of metrics.
+    pub metrics: Option<OtlpClient>,
+}
+
+impl Collectors {
+    /// Those of the environment. What cannot be used of it is logged, and nothing is exported.
+    pub fn from_env() -> Self {
+        let clients = |settings: OtlpSettings| {
+            let client = |target: Option<OtlpTarget>| target.map(OtlpClient::new).transpose();
+            Ok(Self { traces: client(settings.traces)?, metrics: client(settings.metrics)? })
+        };
+        OtlpSettings::from_env().and_then(clients).unwrap_or_else(|problem: String| {
+            tracing::warn!(problem, "nothing is exported by OTLP");
+            Self::default()
+        })
+    }
+
+    /// Exports the metrics of a program for ever, if they are to be.
+    ///
+    /// # Errors
+    /// When the registry has a metric of the same name as that which counts exports.
+    pub fn export_metrics(&self, program: &'static str, registry: &Registry) -> prometheus::Result<()> {
+        match self.metrics.clone() {
+            Some(client) => export_metrics(program, registry.clone(), client),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Posts to one URL, and to no other.
 #[derive(Clone)]

@@ -4,17 +4,23 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::Uri;
+use portcullis_contract::Signal;
 
 /// The time for one export, if `OTEL_EXPORTER_OTLP_TIMEOUT` says none.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time that may be said.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Exporters that are not OTLP and need nothing here: `/metrics` is there for Prometheus in any case.
+const NO_EXPORTER: [&str; 2] = ["none", "prometheus"];
+
 /// Where OTLP goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OtlpSettings {
     /// Where spans go; none where they are not exported.
     pub traces: Option<OtlpTarget>,
+    /// Where metrics go; none where they are not exported.
+    pub metrics: Option<OtlpTarget>,
 }
 
 /// A collector's URL for one signal.
@@ -55,24 +61,35 @@ impl OtlpSettings {
         if is_disabled(&set) {
             return Ok(Self::default());
         }
-        Ok(Self { traces: target(&set, "TRACES", "/v1/traces")? })
+        let (traces, metrics) = (target(&set, Signal::Traces)?, target(&set, Signal::Metrics)?);
+        Ok(Self { traces, metrics })
     }
 }
 
-/// Whether the environment switches the export of spans off, whatever else is set.
-pub fn traces_are_off() -> bool {
+/// Whether the environment switches the export of this signal off, whatever else is set.
+pub fn is_off(signal: Signal) -> bool {
     let set = |name: &str| std::env::var(name).ok();
-    is_disabled(&set) || set("OTEL_TRACES_EXPORTER").is_some_and(|exporter| exporter == "none")
+    let exporter = format!("OTEL_{}_EXPORTER", name(signal));
+    is_disabled(&set) || set(&exporter).is_some_and(|exporter| NO_EXPORTER.contains(&exporter.as_str()))
+}
+
+/// What a signal is called in names of variables.
+fn name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Traces => "TRACES",
+        Signal::Metrics => "METRICS",
+    }
 }
 
 fn is_disabled(set: &impl Fn(&str) -> Option<String>) -> bool {
     set("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
-fn target(set: &impl Fn(&str) -> Option<String>, signal: &str, path: &str) -> Result<Option<OtlpTarget>, String> {
+fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Option<OtlpTarget>, String> {
+    let (path, signal) = (if signal == Signal::Traces { "/v1/traces" } else { "/v1/metrics" }, name(signal));
     if let Some(exporter) = set(&format!("OTEL_{signal}_EXPORTER")).filter(|exporter| exporter != "otlp") {
         let problem = format!("OTEL_{signal}_EXPORTER is {exporter:?}; want \"otlp\" or \"none\"");
-        return if exporter == "none" { Ok(None) } else { Err(problem) };
+        return if NO_EXPORTER.contains(&exporter.as_str()) { Ok(None) } else { Err(problem) };
     }
     // The name of the variable that is set, and its value: that of the signal goes before the common one.
     let either = |what: &str| {
@@ -152,6 +169,9 @@ mod tests {
         assert_eq!(url(&[COMMON]), "http://collector:4318/v1/traces");
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://traces.example:443/in?x=1");
         assert_eq!(url(&[COMMON, own]), "https://traces.example:443/in?x=1");
+        let metrics = |name: &str| (name == COMMON.0).then(|| COMMON.1.to_owned());
+        let metrics = OtlpSettings::of(metrics).expect("usable").metrics.expect("exported");
+        assert_eq!(metrics.url, "http://collector:4318/v1/metrics");
     }
 
     #[test]

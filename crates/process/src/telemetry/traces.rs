@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
 use opentelemetry::trace::{TraceContextExt as _, TracerProvider as _};
-use opentelemetry::{Context, KeyValue};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
-use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracerProvider, Span, SpanData, SpanProcessor};
@@ -26,8 +25,8 @@ use tracing_subscriber::filter::filter_fn;
 
 use portcullis_contract::MAX_EXPORT;
 
-use crate::VERSION;
 use crate::telemetry::Outlet;
+use crate::telemetry::resource::{attributes, resource};
 
 /// Spans that wait to be exported. Beyond it they are dropped.
 const QUEUE: usize = 2048;
@@ -78,13 +77,8 @@ impl Traces {
         let (sender, finished) = mpsc::channel(QUEUE);
         let dropped = Arc::<AtomicU64>::default();
         let queue = Queue { finished: sender, dropped: Arc::clone(&dropped) };
-        let found = Resource::builder().build();
-        let is_named = found
-            .iter()
-            .any(|(key, value)| key.as_str() == "service.name" && !value.as_str().starts_with("unknown_service"));
-        let resource = Resource::builder().with_attribute(KeyValue::new("service.version", VERSION));
-        let resource = if is_named { resource } else { resource.with_service_name(program) }.build();
-        let attributes = ResourceAttributesWithSchema::from(&resource);
+        let resource = resource(program);
+        let attributes = attributes(&resource);
         let provider = SdkTracerProvider::builder().with_resource(resource).with_span_processor(queue).build();
         Self { provider, finished, dropped, resource: attributes }
     }

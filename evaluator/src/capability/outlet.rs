@@ -1,0 +1,26 @@
+//! The way of telemetry out of a program without connections: over the broker's socket, to the loader.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use portcullis_contract::{CALLBACK_FAILURE, Signal};
+use portcullis_process::telemetry::Outlet;
+
+use super::link::BrokerLink;
+
+/// Hands one kind of telemetry to the broker.
+pub(crate) struct BrokerOutlet {
+    /// The connection to it.
+    pub(crate) link: Arc<BrokerLink>,
+    /// What is exported.
+    pub(crate) signal: Signal,
+}
+
+impl Outlet for BrokerOutlet {
+    async fn send(&self, body: Bytes) -> Result<(), String> {
+        self.link.export(self.signal, &body).await.map_err(|failure| {
+            let text = failure.to_string();
+            text.strip_prefix(CALLBACK_FAILURE).unwrap_or(&text).to_owned()
+        })
+    }
+}
