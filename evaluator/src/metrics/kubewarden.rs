@@ -109,7 +109,7 @@ impl Asked {
     }
 }
 
-/// A kind or namespace from a request; `other` if it is none that Kubernetes could have.
+/// A kind or namespace from a request; `other` if it is not one that Kubernetes could have.
 fn value(json: Option<&RawValue>) -> String {
     let Some(json) = json else { return String::new() };
     let text: String = serde_json::from_str(json.get()).unwrap_or_default();
