@@ -60,7 +60,7 @@ async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()>
     let roots: Vec<PathBuf> = folders.iter().chain(&args.module_roots).cloned().collect();
     let mut loader = args.access.for_loader(&args.allow_private);
     loader.extend(args.limits.for_loader());
-    // Who checks is not who operates: what the installation allows is told there, at the policy.
+    // What the installation allows to policies of a namespace is not known here; their status says it.
     loader.extend(["--namespaced-capability".into(), "*".into()]);
     let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
     let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
