@@ -1,7 +1,7 @@
 //! The API server, asked for guests.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use super::freshness::reason_of;
 use super::mask;
 use super::objects::SELECT_LESS;
 use super::read::{GetQuery, ListQuery, Read, ReviewQuery};
+use super::refusals::Refusals;
 use super::watches::{Watched, Watches, failed_to_list};
 use crate::cache::Answer;
 use crate::{ContextNeed, Contexts, Metrics, ProvideError, Record};
@@ -49,6 +50,7 @@ pub(crate) struct Cluster {
     places: Cache<ContextAwareResource, Result<Place, NoPlace>>,
     watches: Watches,
     documents: Cache<Document, Answer>,
+    refusals: Mutex<Refusals>,
 }
 
 /// A document of objects: its form, and its kinds with the versions of their collections.
@@ -106,6 +108,7 @@ impl Cluster {
                 })
                 .time_to_idle(UNUSED)
                 .build(),
+            refusals: Mutex::default(),
         }
     }
 
@@ -183,6 +186,7 @@ impl Cluster {
 
     /// Begins the watches of what policies need, keeps them, and says what is wrong with each.
     pub(crate) async fn keep(&self, needs: &HashSet<ContextNeed>) -> Contexts {
+        self.refusals().retain(needs);
         let kept = needs.iter().map(async |need| (need.clone(), self.problem(need).await));
         Contexts(join_all(kept).await.into_iter().collect())
     }
@@ -190,11 +194,21 @@ impl Cluster {
     async fn problem(&self, need: &ContextNeed) -> Option<ContextProblem> {
         let kind = &need.kind;
         let query = if need.whole { ListQuery::whole(kind.clone()) } else { ListQuery::probe(kind.clone()) };
-        let watched = match self.watches.find(&query) {
-            Some(found) => Ok(found),
-            None => self.begin(query).await,
+        let standing = self.refusals().standing(need, Instant::now());
+        let watched = match (self.watches.find(&query), standing) {
+            (Some(found), _) => Ok(found),
+            (None, Some(problem)) => return Some(problem),
+            (None, None) => self.begin(query).await,
         };
-        watched.map_or_else(|no_watch| Some(no_watch.problem(kind)), |watched| watched.problem(kind))
+        let problem = match watched {
+            Ok(watched) => watched.problem(kind),
+            Err(no_watch) => Some(no_watch.problem(kind)),
+        };
+        self.refusals().report(need, problem, Instant::now())
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, NoPlace> {

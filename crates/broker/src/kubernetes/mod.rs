@@ -7,6 +7,7 @@ mod freshness;
 mod mask;
 mod objects;
 mod read;
+mod refusals;
 mod watches;
 
 pub(crate) use self::cluster::Cluster;

@@ -31,8 +31,12 @@ use crate::{Metrics, ProvideError, Record};
 const LARGEST: u64 = 64 << 20;
 /// All collections together, in bytes.
 const ALL: u64 = 192 << 20;
+/// How far above that collections may grow that were complete before, in bytes: another's new list must not end them.
+const GROWTH: u64 = 16 << 20;
 /// Most collections at the same time.
 const MOST: usize = 256;
+/// Most collections that begin before anybody asks: the rest is for questions.
+const MOST_UNASKED: usize = MOST * 3 / 4;
 /// Most collections that one policy began.
 const MOST_OF_ONE: usize = 32;
 /// How long a watch goes on without a question.
@@ -128,8 +132,11 @@ impl Watches {
         {
             oldest.end();
         }
-        if running.len() >= MOST {
-            return Err(ProvideError::failed(format!("{MOST} collections are watched already, which is the limit")));
+        let unasked = running.values().filter(|watched| watched.begun_by.is_none()).count();
+        let is_full = running.len() >= MOST || (policy.is_none() && unasked >= MOST_UNASKED);
+        if is_full {
+            let limit = if policy.is_none() { MOST_UNASKED } else { MOST };
+            return Err(ProvideError::failed(format!("{limit} collections are watched already, which is the limit")));
         }
         let watched = Arc::new(Watched {
             place: collection.place.clone(),
@@ -194,6 +201,8 @@ impl Watched {
     fn has_expired(&self) -> bool {
         let limit = match *self.state.borrow() {
             State::Complete | State::Incomplete(None) => UNUSED,
+            // A watch that was begun before anybody asked keeps the pauses of its own tries.
+            State::Incomplete(Some(_)) if self.begun_by.is_none() => UNUSED,
             State::Incomplete(Some(_)) => FAILED,
             State::Refused(_) => REFUSED,
         };
@@ -271,6 +280,7 @@ impl Watched {
         if self.is_probe && !matches!(event, Event::Init | Event::InitDone) {
             return Ok(());
         }
+        let most = if matches!(event, Event::Apply(_) | Event::Delete(_)) { ALL + GROWTH } else { ALL };
         let mut objects = self.objects();
         let before = objects.bytes;
         let taken = objects.take(event, resource, masks).and_then(|is_complete| {
@@ -278,7 +288,7 @@ impl Watched {
             if now > LARGEST {
                 return Err(format!("its objects take more than {LARGEST} bytes"));
             }
-            if now > before && all + (now - before) > ALL {
+            if now > before && all + (now - before) > most {
                 return Err(format!("the objects that policies read take more than {ALL} bytes in all"));
             }
             self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
@@ -444,6 +454,19 @@ mod tests {
         let refused = refused.expect("a limit");
         assert!(refused.contains("67108864 bytes"), "{refused}");
         assert_eq!(watched.bytes.load(Ordering::Relaxed), 0, "it holds nothing any longer");
+    }
+
+    #[test]
+    fn the_lists_of_others_end_no_collection_that_was_complete() {
+        let bytes = Arc::new(AtomicU64::new(ALL));
+        let complete = Watched { bytes: Arc::clone(&bytes), ..watched() };
+        take(&complete, Event::Init).expect("room");
+        take(&complete, Event::InitDone).expect("room");
+        take(&complete, Event::Apply(pod("a", "x"))).expect("a little room");
+        let new = Watched { bytes, ..watched() };
+        take(&new, Event::Init).expect("room");
+        assert!(take(&new, Event::InitApply(pod("b", "x"))).expect_err("none for a new one").contains("in all"));
+        assert_eq!(names(&complete), ["a"]);
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! Kinds whose objects are too many to keep. Finding that out costs as much as a list, so it is tried again after pauses that grow, and
+//! what was found stands meanwhile. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{ContextProblem, ContextReason};
+
+use crate::ContextNeed;
+
+/// The first pause.
+const FIRST: Duration = Duration::from_secs(60);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// What was refused, by what needs it.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(HashMap<ContextNeed, Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    problem: ContextProblem,
+    pause: Duration,
+    /// When it may be tried again.
+    again: Instant,
+}
+
+impl Refusals {
+    /// The problem that stands, where it is too early to try again.
+    pub(super) fn standing(&self, need: &ContextNeed, now: Instant) -> Option<ContextProblem> {
+        self.0.get(need).filter(|refusal| now < refusal.again).map(|refusal| refusal.problem.clone())
+    }
+
+    /// What to report of a watch with this problem: while a new try is under way, what stood before it.
+    pub(super) fn report(
+        &mut self,
+        need: &ContextNeed,
+        problem: Option<ContextProblem>,
+        now: Instant,
+    ) -> Option<ContextProblem> {
+        match problem.as_ref().map(|problem| problem.reason) {
+            Some(ContextReason::ContextTooLarge) => {
+                let problem = problem?;
+                match self.0.get_mut(need) {
+                    Some(refusal) if now >= refusal.again => {
+                        refusal.pause = (refusal.pause * 2).min(LONGEST);
+                        refusal.again = now + refusal.pause;
+                        refusal.problem = problem.clone();
+                    }
+                    Some(_) => {}
+                    None => {
+                        let refusal = Refusal { problem: problem.clone(), pause: FIRST, again: now + FIRST };
+                        self.0.insert(need.clone(), refusal);
+                    }
+                }
+                Some(problem)
+            }
+            Some(ContextReason::ContextNotSynced) => self.0.get(need).map(|refusal| refusal.problem.clone()).or(problem),
+            _ => {
+                self.0.remove(need);
+                problem
+            }
+        }
+    }
+
+    /// Forgets what nobody needs any longer.
+    pub(super) fn retain(&mut self, needs: &HashSet<ContextNeed>) {
+        self.0.retain(|need, _| needs.contains(need));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::ContextAwareResource;
+
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_stands_through_tries_that_come_ever_later() {
+        let kind = ContextAwareResource { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
+        let need = ContextNeed { kind, whole: true };
+        let problem = |reason| ContextProblem::new(reason, "in words");
+        let (too_large, reading) = (problem(ContextReason::ContextTooLarge), problem(ContextReason::ContextNotSynced));
+        let (mut refusals, mut now) = (Refusals::default(), Instant::now());
+        assert_eq!(refusals.report(&need, Some(reading.clone()), now), Some(reading.clone()));
+        for pause in [60, 120, 240, 480, 960, 1920, 3600, 3600] {
+            assert_eq!(refusals.standing(&need, now), None, "it is tried");
+            let before = refusals.report(&need, Some(reading.clone()), now);
+            assert_eq!(before, Some(if pause == 60 { reading.clone() } else { too_large.clone() }));
+            assert_eq!(refusals.report(&need, Some(too_large.clone()), now), Some(too_large.clone()));
+            now += Duration::from_secs(pause - 1);
+            assert_eq!(refusals.report(&need, Some(too_large.clone()), now), Some(too_large.clone()), "the same refusal");
+            assert_eq!(refusals.standing(&need, now), Some(too_large.clone()), "{pause}");
+            now += Duration::from_secs(1);
+        }
+        assert_eq!(refusals.report(&need, None, now), None);
+        assert_eq!(refusals.report(&need, Some(reading.clone()), now), Some(reading), "all of them came meanwhile");
+        refusals.report(&need, Some(too_large), now);
+        refusals.retain(&HashSet::new());
+        assert_eq!(refusals.standing(&need, now), None);
+    }
+}
