@@ -23,8 +23,9 @@ use report::{Finding, Level, Report};
 /// Checks and prints. Exit status: 0 all would load, 1 one would not, 2 could not check.
 pub(crate) fn check(args: &CheckArgs) -> ExitCode {
     let printed = checked(args).and_then(|report| {
+        let report = if args.strict { report.strict() } else { report };
         crate::print(report.in_form(args.output).as_bytes())?;
-        Ok(report.status(args.strict))
+        Ok(report.status())
     });
     match printed {
         Ok(status) => ExitCode::from(status),
@@ -65,7 +66,7 @@ async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()>
     let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
     let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
     let session = Session::start(&manifests, &roots, loader, args.limits.compile_time).await?;
-    let (mut done, shows) = (0, std::io::stderr().is_terminal());
+    let (mut done, shows) = (vec![false; ids.len()], std::io::stderr().is_terminal());
     let settled = session.settle(&ids, |number, settled| {
         let (place, chosen) = &ready[number];
         let findings = match settled {
@@ -77,12 +78,17 @@ async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()>
             Settled::Refused(why) => vec![Finding::invalid(why)],
         };
         report.add(*place, findings);
-        done += 1;
+        done[number] = true;
         if shows {
-            eprintln!("{done} of {}: {}", ids.len(), chosen.id);
+            eprintln!("{} of {}: {}", done.iter().filter(|done| **done).count(), ids.len(), chosen.id);
         }
     });
     let settled = settled.await;
     session.stop(None).await;
-    settled
+    if let Err(error) = settled {
+        // What is known of the others counts.
+        let pending = ready.iter().zip(&done).filter(|(_, done)| !**done);
+        pending.for_each(|((place, _), _)| report.add(*place, vec![Finding::not_known(format!("{error:#}"))]));
+    }
+    Ok(())
 }

@@ -1,11 +1,12 @@
 //! From files and folders to policies.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use portcullis_api::API_VERSION;
+use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::PolicyId;
 use portcullis_expression::syntax;
 use serde_json::Value;
@@ -41,12 +42,15 @@ pub(super) fn collect(paths: &[PathBuf]) -> anyhow::Result<Collected> {
             .with_context(|| format!("failed to read {}", path.display()))?;
     }
     let mut collected = Collected { ready: Vec::new(), report: Report::default(), folders: BTreeSet::new() };
-    let mut owners = HashMap::new();
+    let (mut owners, mut seen) = (HashMap::new(), HashSet::new());
     for (file, is_named) in files {
+        // A file may be named beside its folder, and links may lead to it.
+        if !seen.insert(fs::canonicalize(&file).unwrap_or_else(|_| file.clone())) {
+            continue;
+        }
         let text = crate::read(&file, LARGEST)?;
-        let text = String::from_utf8_lossy(&text);
-        // A folder may hold other things, templates for instance, that are not YAML.
-        if is_named || text.contains(API_VERSION) {
+        // A folder may hold other things that are no manifests of policies.
+        if is_named || names(&text, GROUP) {
             collected.file(&file, &text, &mut owners)?;
         }
     }
@@ -78,8 +82,12 @@ fn add(path: &Path, is_folder: bool, depth: usize, files: &mut Vec<(PathBuf, boo
 }
 
 impl Collected {
-    fn file(&mut self, file: &Path, text: &str, owners: &mut HashMap<PolicyId, String>) -> anyhow::Result<()> {
+    fn file(&mut self, file: &Path, text: &[u8], owners: &mut HashMap<PolicyId, String>) -> anyhow::Result<()> {
         let name = file.display().to_string();
+        let Ok(text) = std::str::from_utf8(text) else {
+            self.report.policy(&name, 1, None, vec![Finding::invalid("it is not UTF-8".to_owned())]);
+            return Ok(());
+        };
         let is_json = file.extension().is_some_and(|extension| extension == "json");
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let read = if is_json { portcullis_yaml::json_documents(text) } else { portcullis_yaml::documents(text) };
@@ -95,16 +103,21 @@ impl Collected {
             let line = document.line;
             // As `kubectl get` prints several.
             let items = match document.value {
-                Value::Object(mut list) if list.get("kind").is_some_and(|kind| kind == "List") => {
-                    match list.remove("items") {
-                        Some(Value::Array(items)) => items,
-                        _ => Vec::new(),
-                    }
-                }
+                Value::Object(mut list) if list.get("kind").is_some_and(is_list) => match list.remove("items") {
+                    Some(Value::Array(items)) => items,
+                    _ => Vec::new(),
+                },
                 value => vec![value],
             };
-            for item in items.into_iter().filter(is_policy) {
-                self.document(&name, line, item, &folder, owners);
+            for item in items {
+                match kind(&item) {
+                    Kind::Policy => self.document(&name, line, item, &folder, owners),
+                    Kind::Unknown(why) => {
+                        let subject = item["metadata"]["name"].as_str().map(str::to_owned);
+                        self.report.policy(&name, line, subject, vec![Finding::invalid(why)]);
+                    }
+                    Kind::Other => {}
+                }
             }
             if let Some(path) = document.too_deep {
                 let text = format!("it is nested too deep below {}", path.join("."));
@@ -148,9 +161,37 @@ impl Collected {
     }
 }
 
-fn is_policy(document: &Value) -> bool {
-    document["apiVersion"].as_str().is_some_and(|version| version.split('/').next() == API_VERSION.split('/').next())
-        && matches!(document["kind"].as_str(), Some("Policy" | "ClusterPolicy"))
+fn names(text: &[u8], word: &str) -> bool {
+    text.windows(word.len()).any(|part| part == word.as_bytes())
+}
+
+/// What a document is.
+enum Kind {
+    /// A policy.
+    Policy,
+    /// Of our API group, and nothing that it has; why.
+    Unknown(String),
+    /// Something else.
+    Other,
+}
+
+fn kind(document: &Value) -> Kind {
+    let text = |field: &str| document[field].as_str().unwrap_or_default();
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    if version.split_once('/').is_none_or(|(other, _)| other != GROUP) {
+        return Kind::Other;
+    }
+    match kind {
+        "Policy" | "ClusterPolicy" if version == API_VERSION => Kind::Policy,
+        "Policy" | "ClusterPolicy" => Kind::Unknown(format!("apiVersion: it is {version:?}; want {API_VERSION}")),
+        // Written by the pods.
+        "ReplicaReport" => Kind::Other,
+        _ => Kind::Unknown(format!("kind: {GROUP} has no {kind:?}; it has Policy and ClusterPolicy")),
+    }
+}
+
+fn is_list(kind: &Value) -> bool {
+    kind.as_str().is_some_and(|kind| ["List", "PolicyList", "ClusterPolicyList"].contains(&kind))
 }
 
 /// Match conditions that are not CEL. Whether their types fit is known to the API server only.
@@ -195,6 +236,7 @@ mod tests {
     fn policies_are_found_in_folders_and_lists_and_nothing_else_is_read() {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy("b"), {"kind": "Pod"}]}).to_string();
         let (_, ready) = told(&[
+            ("report.yaml", &json!({"apiVersion": API_VERSION, "kind": "ReplicaReport"}).to_string()),
             ("a.yaml", &policy("a").to_string()),
             ("deeper/still/list.json", &list),
             ("template.yaml", "{{ if .Values.x }}: ]"),
@@ -216,6 +258,8 @@ mod tests {
             ("odd.yaml", &odd.to_string()),
             ("wrong.yaml", &wrong.to_string()),
             ("broken.yaml", &format!("apiVersion: {API_VERSION}\nkind: [")),
+            ("version.yaml", &policy("later").to_string().replace(API_VERSION, &format!("{GROUP}/v7"))),
+            ("kind.yaml", &policy("typo").to_string().replace("ClusterPolicy", "ClusterPolciy")),
         ]);
         let text = lines.join("\n");
         assert_eq!(ready, 2, "{text}");
@@ -224,6 +268,8 @@ mod tests {
             "broken.yaml:1: error SpecInvalid: ",
             "odd.yaml:1: cluster/odd: error SpecInvalid: spec.matchConditions[0].expression: it is not a CEL expression",
             "wrong.yaml:1: wrong: error SpecInvalid: ",
+            "version.yaml:1: later: error SpecInvalid: apiVersion: ",
+            "kind.yaml:1: typo: error SpecInvalid: kind: ",
         ] {
             assert!(text.contains(words), "{words} in {text}");
         }
@@ -236,5 +282,18 @@ mod tests {
         let told = |path: PathBuf| collect(&[path]).err().map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(told(folder.path().to_owned()).contains("no Policy or ClusterPolicy"));
         assert!(told(folder.path().join("absent.yaml")).contains("absent.yaml"));
+    }
+
+    #[test]
+    fn a_file_that_is_named_twice_is_one_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.yaml");
+        fs::write(&file, policy("a").to_string()).expect("writes");
+        std::os::unix::fs::symlink(&file, folder.path().join("b.yaml")).expect("links");
+        let collected = collect(&[folder.path().to_owned(), file]).expect("a policy");
+        assert_eq!((collected.ready.len(), collected.report.status()), (1, 0));
+        fs::write(folder.path().join("c.yaml"), [GROUP.as_bytes(), b"\xff"].concat()).expect("writes");
+        let report = collect(&[folder.path().to_owned()]).expect("a policy").report;
+        assert!(report.in_form(crate::args::CheckForm::Text).contains("c.yaml:1: error SpecInvalid: it is not UTF-8"));
     }
 }

@@ -1,6 +1,7 @@
 //! What was found, for people and for pipelines. Pure.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use portcullis_contract::{Class, Failure, Reason};
 use serde::Serialize;
@@ -71,6 +72,11 @@ impl Finding {
         Self::new(Level::Error, Reason::SpecInvalid.as_str(), message)
     }
 
+    /// A policy of which the programs did not say what became of it.
+    pub(super) fn not_known(message: String) -> Self {
+        Self::new(Level::Unknown, "NotLoaded", message)
+    }
+
     /// A policy that does not load.
     pub(super) fn of_failure(failure: &Failure) -> Self {
         let level = if failure.class() == Class::Retry { Level::Unknown } else { Level::Error };
@@ -120,15 +126,23 @@ impl Report {
         policy.findings.extend(findings);
     }
 
-    /// The exit status: 1 where a policy would not load, 2 where that is not known of one; else 0, with `strict` only without
-    /// warnings.
-    pub(super) fn status(&self, strict: bool) -> u8 {
-        let has_warnings =
-            self.policies.iter().flat_map(|policy| &policy.findings).any(|one| one.level == Level::Warning);
+    /// The same with errors in the place of warnings.
+    pub(super) fn strict(mut self) -> Self {
+        for policy in &mut self.policies {
+            for finding in policy.findings.iter_mut().filter(|finding| finding.level == Level::Warning) {
+                finding.level = Level::Error;
+                policy.outcome = Outcome::Failed;
+            }
+        }
+        self
+    }
+
+    /// The exit status: 1 where a policy would not load, 2 where that is not known of one, else 0.
+    pub(super) fn status(&self) -> u8 {
         match self.policies.iter().map(|policy| policy.outcome).max() {
             Some(Outcome::Failed) => 1,
             Some(Outcome::Unknown) => 2,
-            _ => u8::from(strict && has_warnings),
+            Some(Outcome::Passed) | None => 0,
         }
     }
 
@@ -215,13 +229,20 @@ impl Report {
         for policy in &self.policies {
             let name = policy.policy.clone().unwrap_or_else(|| format!("line {}", policy.line));
             let _ = writeln!(text, "  <testcase classname=\"{}\" name=\"{}\">", xml(&policy.file), xml(&name));
-            for Finding { level, reason, message } in &policy.findings {
-                let (reason, message) = (xml(reason), xml(message));
-                let _ = match level {
-                    Level::Error => writeln!(text, "    <failure type=\"{reason}\" message=\"{message}\"/>"),
-                    Level::Unknown => writeln!(text, "    <error type=\"{reason}\" message=\"{message}\"/>"),
-                    Level::Warning => writeln!(text, "    <system-out>warning {reason}: {message}</system-out>"),
-                };
+            let (warnings, problems): (Vec<_>, Vec<_>) =
+                policy.findings.iter().partition(|finding| finding.level == Level::Warning);
+            let told = |findings: &[&Finding]| {
+                let lines: Vec<_> = findings.iter().map(|one| format!("{}: {}", one.reason, one.message)).collect();
+                xml(&lines.join("; "))
+            };
+            // One element at most, as readers count elements.
+            if let Some(first) = problems.first() {
+                let element = if policy.outcome == Outcome::Failed { "failure" } else { "error" };
+                let (reason, message) = (xml(&first.reason), told(&problems));
+                let _ = writeln!(text, "    <{element} type=\"{reason}\" message=\"{message}\"/>");
+            }
+            if !warnings.is_empty() {
+                let _ = writeln!(text, "    <system-out>warning {}</system-out>", told(&warnings));
             }
             text.push_str("  </testcase>\n");
         }
@@ -230,8 +251,16 @@ impl Report {
     }
 }
 
-/// A path as a relative reference (RFC 3986), in which only some characters may stand.
+/// A path as a relative reference (RFC 3986), in which only some characters may stand. Code hosts match it with the files of a checkout,
+/// which the working directory is.
 fn uri(path: &str) -> String {
+    if path == "-" {
+        return "stdin".to_owned();
+    }
+    let here = std::env::current_dir().ok();
+    let below = here.as_ref().and_then(|here| Path::new(path).strip_prefix(here).ok()?.to_str());
+    let path = below.unwrap_or(path);
+    let path = path.strip_prefix("./").unwrap_or(path);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes()
         .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
@@ -275,11 +304,12 @@ mod tests {
         for (levels, status, strict) in [
             (&[][..], 0, 0),
             (&[Level::Warning], 0, 1),
-            (&[Level::Warning, Level::Unknown], 2, 2),
+            (&[Level::Unknown], 2, 2),
+            (&[Level::Warning, Level::Unknown], 2, 1),
             (&[Level::Unknown, Level::Error], 1, 1),
         ] {
             let report = report(levels);
-            assert_eq!((report.status(false), report.status(true)), (status, strict), "{levels:?}");
+            assert_eq!((report.status(), report.strict().status()), (status, strict), "{levels:?}");
         }
     }
 
@@ -288,7 +318,7 @@ mod tests {
         let mut report = report(&[Level::Warning]);
         report.add(1, vec![Finding::invalid("no".to_owned())]);
         report.add(1, vec![Finding::new(Level::Warning, "Reason", String::new())]);
-        assert_eq!((report.status(false), report.policies[1].findings.len()), (1, 3));
+        assert_eq!((report.status(), report.policies[1].findings.len()), (1, 3));
     }
 
     #[test]
@@ -321,11 +351,18 @@ mod tests {
         );
         let junit = report.in_form(CheckForm::Junit);
         assert!(junit.contains("tests=\"3\" failures=\"1\" errors=\"0\""), "{junit}");
-        assert!(junit.contains("message=\"5 &lt; 6 &amp; &quot;x&quot; \"/>"), "{junit}");
+        assert!(
+            junit.contains("<failure type=\"Reason\" message=\"Reason: 5 &lt; 6 &amp; &quot;x&quot; \"/>"),
+            "{junit}"
+        );
+        let strict = report.strict().in_form(CheckForm::Junit);
+        assert!(strict.contains("failures=\"2\"") && strict.matches("<failure").count() == 2, "{strict}");
     }
 
     #[test]
     fn paths_are_references() {
-        assert_eq!(uri("a b/ü.yaml"), "a%20b/%C3%BC.yaml");
+        assert_eq!([uri("a b/ü.yaml"), uri("./a.yaml"), uri("-")], ["a%20b/%C3%BC.yaml", "a.yaml", "stdin"]);
+        let here = std::env::current_dir().expect("a folder").join("a.yaml");
+        assert_eq!(uri(here.to_str().expect("UTF-8")), "a.yaml");
     }
 }

@@ -135,7 +135,7 @@ pub enum ConditionType {
     Reconciling,
     /// Retrying does not help; something has to be changed.
     Stalled,
-    /// What the module's metadata asks for is what the policy grants, as far as that can be compared before a request.
+    /// What the module's metadata asks for is what the policy grants, as far as that can be compared before a request; and a policy group calls its members.
     MetadataMatched,
     /// The objects of the cluster that the policy reads are all known, and are those of now.
     ContextSynced,

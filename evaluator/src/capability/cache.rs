@@ -26,8 +26,8 @@ const ALL: usize = 16 << 20;
 const MAX_KEY: usize = 1 << 10;
 /// Longest value, in bytes.
 const MAX_VALUE: usize = 256 << 10;
-/// What an entry counts beside its key and its value, in bytes.
-const OVERHEAD: usize = 128;
+/// What an entry counts beside its key and its value, in bytes: its places in a map and in the order of expiry.
+const OVERHEAD: usize = 256;
 /// Longest time that a value is kept; a longer `ttl` is cut.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Keys that begin so are the host's own.
@@ -53,6 +53,10 @@ struct Shared {
     newest_entry: u64,
     /// By number; without those that never kept anything.
     caches: BTreeMap<u64, Cache>,
+    /// What each tenant keeps, in bytes; without those that keep nothing.
+    tenants: HashMap<Tenant, usize>,
+    /// What all keep, in bytes.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -66,7 +70,7 @@ struct Cache {
 
 #[derive(Debug)]
 struct Entry {
-    value: Vec<u8>,
+    value: Arc<[u8]>,
     until: Instant,
     number: u64,
 }
@@ -119,7 +123,7 @@ impl PolicyCache {
             Some(format!("the value has {} bytes, the limit is {MAX_VALUE}", value.len()))
         } else {
             let until = now + Duration::from_secs(ttl).min(MAX_TTL);
-            let is_kept = self.caches.lock().keep(self, &key, value, until, now);
+            let is_kept = self.caches.lock().keep(self, &key, value.into(), until, now);
             (!is_kept).then(|| "there is no room, and no policy keeps more than its share".to_owned())
         };
         let message = refusal.as_deref().unwrap_or("Operation successful");
@@ -132,17 +136,18 @@ impl PolicyCache {
     /// When the payload is not a request.
     pub(crate) fn get(&self, payload: &[u8], now: Instant) -> Result<Vec<u8>, LinkFailure> {
         let GetRequest { key } = decode(payload)?;
-        let shared = self.caches.lock();
-        let entry = shared.caches.get(&self.number).and_then(|cache| cache.entries.get(key.as_str()));
-        let value = entry.filter(|entry| entry.until > now).map(|entry| entry.value.as_slice());
+        // The reply is written without the lock, for which others wait.
+        let value = self.caches.lock().value(self.number, &key, now);
         let message = if value.is_some() { "Value found" } else { "Value not found" };
-        Ok(encode(&GetReply { code: 0, message, value: value.unwrap_or_default() }))
+        Ok(encode(&GetReply { code: 0, message, value: value.as_deref().unwrap_or_default() }))
     }
 }
 
 impl Drop for PolicyCache {
     fn drop(&mut self) {
-        self.caches.lock().caches.remove(&self.number);
+        let removed = self.caches.lock().remove(self.number);
+        // Freed without the lock.
+        drop(removed);
     }
 }
 
@@ -153,44 +158,44 @@ impl Caches {
 }
 
 impl Shared {
-    /// Keeps a value, if there is room or somebody gives way.
-    fn keep(&mut self, owner: &PolicyCache, key: &str, value: Vec<u8>, until: Instant, now: Instant) -> bool {
-        let own = self.caches.entry(owner.number).or_insert_with(|| Cache::new(owner.tenant.clone()));
-        own.remove(key);
-        while own.order.first_key_value().is_some_and(|((until, _), _)| *until <= now) {
-            own.remove_first();
-        }
+    fn value(&self, number: u64, key: &str, now: Instant) -> Option<Arc<[u8]>> {
+        let entry = self.caches.get(&number)?.entries.get(key)?;
+        (entry.until > now).then(|| Arc::clone(&entry.value))
+    }
+
+    /// Keeps a value in the place of the one that the key had, if there is room or somebody gives way.
+    fn keep(&mut self, owner: &PolicyCache, key: &str, value: Arc<[u8]>, until: Instant, now: Instant) -> bool {
         let bytes = cost(key, &value);
+        self.change(owner, |own| {
+            own.remove(key);
+            while own.order.first_key_value().is_some_and(|((until, _), _)| *until <= now) {
+                own.remove_first();
+            }
+        });
         while let Some(victim) = self.in_the_way(owner, bytes) {
-            if !self.caches.get_mut(&victim).is_some_and(Cache::remove_first) {
+            if !self.remove_first(victim) {
                 return false;
             }
         }
         self.newest_entry += 1;
         let entry = Entry { value, until, number: self.newest_entry };
-        if let Some(own) = self.caches.get_mut(&owner.number) {
-            own.insert(key, entry);
-        }
+        self.change(owner, |own| own.insert(key, entry));
         true
     }
 
     /// The cache that must give way before a policy can keep `bytes` more; none where there is room.
     fn in_the_way(&self, owner: &PolicyCache, bytes: usize) -> Option<u64> {
         let own = self.bytes(owner.number) + bytes;
-        let mut tenants = HashMap::<&Tenant, usize>::new();
-        for cache in self.caches.values() {
-            *tenants.entry(&cache.tenant).or_default() += cache.bytes;
-        }
-        let of_tenant = tenants.get(&owner.tenant).copied().unwrap_or(0) + bytes;
         if own > POLICY {
             return Some(owner.number);
         }
+        let of_tenant = self.tenants.get(&owner.tenant).copied().unwrap_or(0) + bytes;
         if of_tenant <= TENANT {
-            if tenants.values().sum::<usize>() + bytes <= ALL {
+            if self.bytes + bytes <= ALL {
                 return None;
             }
-            let (largest, kept) = tenants.into_iter().max_by_key(|(_, kept)| *kept)?;
-            if kept > of_tenant {
+            let (largest, kept) = self.tenants.iter().max_by_key(|(_, kept)| **kept)?;
+            if *kept > of_tenant {
                 return self.largest(largest);
             }
         }
@@ -205,6 +210,41 @@ impl Shared {
 
     fn bytes(&self, number: u64) -> usize {
         self.caches.get(&number).map_or(0, |cache| cache.bytes)
+    }
+
+    /// Changes a policy's cache, which is made if it has none yet.
+    fn change(&mut self, owner: &PolicyCache, change: impl FnOnce(&mut Cache)) {
+        let own = self.caches.entry(owner.number).or_insert_with(|| Cache::new(owner.tenant.clone()));
+        let before = own.bytes;
+        change(own);
+        let now = own.bytes;
+        self.count(&owner.tenant, before, now);
+    }
+
+    /// Removes what expires first in a cache. Says whether there was anything.
+    fn remove_first(&mut self, number: u64) -> bool {
+        let Some(cache) = self.caches.get_mut(&number) else { return false };
+        let (before, tenant) = (cache.bytes, cache.tenant.clone());
+        let was_there = cache.remove_first();
+        let now = cache.bytes;
+        self.count(&tenant, before, now);
+        was_there
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Cache> {
+        let removed = self.caches.remove(&number)?;
+        self.count(&removed.tenant, removed.bytes, 0);
+        Some(removed)
+    }
+
+    fn count(&mut self, tenant: &Tenant, before: usize, now: usize) {
+        self.bytes = self.bytes - before + now;
+        let kept = self.tenants.get(tenant).copied().unwrap_or(0) - before + now;
+        if kept == 0 {
+            self.tenants.remove(tenant);
+        } else {
+            self.tenants.insert(tenant.clone(), kept);
+        }
     }
 }
 
@@ -277,7 +317,7 @@ mod tests {
         let mut shared = cache.caches.lock();
         let keep = |n: u64| {
             let until = now + Duration::from_secs(10 + n);
-            shared.keep(cache, &format!("k{n}"), vec![7; 200 * KIB], until, now)
+            shared.keep(cache, &format!("k{n}"), vec![7; 200 * KIB].into(), until, now)
         };
         (0..20).map(keep).filter(|is_kept| *is_kept).count()
     }
@@ -287,6 +327,7 @@ mod tests {
         let counted: usize =
             shared.caches.values().flat_map(|cache| &cache.entries).map(|(k, e)| cost(k, &e.value)).sum();
         assert_eq!(counted, shared.caches.values().map(|cache| cache.bytes).sum::<usize>(), "the account is right");
+        assert_eq!((counted, counted), (shared.bytes, shared.tenants.values().sum()), "so are the sums");
         let is_of = |cache: &&Cache| tenant.is_none_or(|tenant| cache.tenant == tenant_of(tenant));
         shared.caches.values().filter(is_of).map(|cache| cache.bytes).sum()
     }
@@ -375,7 +416,7 @@ mod tests {
     fn where_nobody_keeps_more_a_value_is_refused() {
         let (caches, now) = (Arc::<Caches>::default(), Instant::now());
         let keep = |cache: &PolicyCache, key: &str, size: usize| {
-            caches.lock().keep(cache, key, vec![7; size], now + Duration::from_secs(5), now)
+            caches.lock().keep(cache, key, vec![7; size].into(), now + Duration::from_secs(5), now)
         };
         let team: Vec<_> = (0..40).map(|n| cache(&caches, &format!("namespaced/team/b{n}"))).collect();
         let kept: Vec<_> = team.iter().map(|cache| keep(cache, "k", 200 * KIB)).collect();

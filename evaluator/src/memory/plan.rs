@@ -12,8 +12,8 @@ const STACK: u64 = 576 << 10;
 /// A page of WebAssembly.
 const PAGE: u64 = 64 << 10;
 
-/// The parts of the memory, in bytes. The rest is the program's own: a quarter, for connections, replies of guests, decoded objects, and
-/// what the allocator does not give back.
+/// The parts of the memory, in bytes. The rest is the program's own: a quarter, for connections, replies of guests, decoded objects, what
+/// policies remember (`capability/cache.rs`), and what the allocator does not give back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// What each instance may use without asking.

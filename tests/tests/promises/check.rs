@@ -1,5 +1,7 @@
 //! `portcullis check`: what the pod would say of policies, before anybody applies them.
 
+use std::net::TcpListener;
+
 use portcullis_tests::{Folder, Policy};
 use serde_json::{Value, json};
 
@@ -56,7 +58,9 @@ fn promise_what_a_pod_would_refuse_is_told_before_anybody_applies_it() {
 #[test]
 fn promise_a_registry_that_is_away_is_no_mistake_of_the_policy() {
     let folder = Folder::empty();
-    folder.put(&Policy::cluster("away").module("registry://127.0.0.1:9/policy:v1"));
+    // A port at which nobody answers.
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    folder.put(&Policy::cluster("away").module(&format!("registry://127.0.0.1:{port}/policy:v1")));
     let (status, text) = check(&folder, &[]);
     assert_eq!(status, Some(2), "{text}");
     assert!(text.contains("cluster/away: unknown RegistryUnreachable: "), "{text}");

@@ -55,7 +55,9 @@ impl Refusals {
                 }
                 Some(problem)
             }
-            Some(ContextReason::ContextNotSynced) => self.0.get(need).map(|refusal| refusal.problem.clone()).or(problem),
+            Some(ContextReason::ContextNotSynced) => {
+                self.0.get(need).map(|refusal| refusal.problem.clone()).or(problem)
+            }
             _ => {
                 self.0.remove(need);
                 problem
@@ -89,7 +91,11 @@ mod tests {
             assert_eq!(before, Some(if pause == 60 { reading.clone() } else { too_large.clone() }));
             assert_eq!(refusals.report(&need, Some(too_large.clone()), now), Some(too_large.clone()));
             now += Duration::from_secs(pause - 1);
-            assert_eq!(refusals.report(&need, Some(too_large.clone()), now), Some(too_large.clone()), "the same refusal");
+            assert_eq!(
+                refusals.report(&need, Some(too_large.clone()), now),
+                Some(too_large.clone()),
+                "the same refusal"
+            );
             assert_eq!(refusals.standing(&need, now), Some(too_large.clone()), "{pause}");
             now += Duration::from_secs(1);
         }
