@@ -1,6 +1,6 @@
 //! An instance begins with the memory that its module describes, whatever the one before it in the same slot wrote.
 
-use portcullis_engine::{LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine};
+use portcullis_engine::{LEAST_KEPT, MOST_KEPT, RunLimits, RunningEngine, finds_written_pages};
 use wasmtime::{Instance, Module, Store};
 
 const PAGE: usize = 64 << 10;
@@ -39,6 +39,9 @@ const LEFT_BEHIND: [(i32, i32, i32); 7] = [
 
 #[test]
 fn what_one_instance_wrote_is_never_seen_by_the_next() {
+    if !finds_written_pages() {
+        eprintln!("this kernel does not tell which pages were written, so only the way without that is tried");
+    }
     for kept_bytes in [0, LEAST_KEPT, (1 << 20) + 4096, MOST_KEPT] {
         // One slot, so that all instances follow one another in it.
         let limits = RunLimits { instances: 1, kept_bytes, ..RunLimits::default() };
@@ -47,7 +50,7 @@ fn what_one_instance_wrote_is_never_seen_by_the_next() {
         let guest = compile(GUEST);
         let other = GUEST.replace("as the module has it", "as another one has it").replace("96 2000", "40 2000");
         let other = compile(&other);
-        for round in 0..10 {
+        for round in 0..6 {
             for (step, length, pages) in LEFT_BEHIND {
                 let module = if (round + pages) % 3 == 2 { &other } else { &guest };
                 let mut store = Store::new(engine.engine(), ());
@@ -60,7 +63,7 @@ fn what_one_instance_wrote_is_never_seen_by_the_next() {
                 assert!(grow.call(&mut store, pages).unwrap() >= 0);
                 let grown = instance.get_memory(&mut store, "memory").unwrap();
                 let begin = if pages == 0 { grown.data_size(&store) } else { 96 * PAGE };
-                assert!(grown.data(&store)[begin.min(grown.data_size(&store))..].iter().all(|byte| *byte == 0));
+                assert!(is_zero(&grown.data(&store)[begin.min(grown.data_size(&store))..]));
                 let fill = instance.get_typed_func::<(i32, i32), ()>(&mut store, "fill").unwrap();
                 fill.call(&mut store, (step, length)).unwrap();
             }
@@ -76,6 +79,10 @@ fn assert_clean(instance: &Instance, store: &mut Store<()>, when: &str) {
     let (at, expected) = DATA;
     assert_eq!(data.len(), 96 * PAGE, "{when}");
     assert_eq!(&data[at..at + expected.len()], expected, "{when}");
-    let dirty = |part: &[u8]| part.iter().position(|byte| *byte != 0);
-    assert_eq!((dirty(&data[..at]), dirty(&data[at + expected.len()..])), (None, None), "{when}");
+    assert!(is_zero(&data[..at]) && is_zero(&data[at + expected.len()..]), "{when}");
+}
+
+/// In parts, as single bytes take long without optimisation.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(PAGE).all(|part| *part == [0; PAGE][..part.len()])
 }
