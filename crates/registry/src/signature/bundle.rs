@@ -11,7 +11,7 @@ use super::identity::Identity;
 use super::material::Layer;
 use super::referrers::{BUNDLE, MAX_BUNDLE};
 use super::refusal::Refusal;
-use super::signed::{Certificate, Signed};
+use super::signed::{Certificate, Entry, Signed};
 use super::trust::{Logged, TrustRoot};
 
 /// What a statement says that is a signature and no other attestation: of a test, of where something was built, of a flaw.
@@ -58,8 +58,8 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
         signature: envelope.signature.sig.as_bytes().to_vec(),
         annotations,
         certificate,
-        // Such a bundle has no promise about a key of one's own.
-        logged: None,
+        // What it holds is checked for a certificate of an authority of the trust root, not for one of one's own.
+        entry: Entry::InBundle,
     })
 }
 

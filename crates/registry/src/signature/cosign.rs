@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::legacy;
 use super::material::Layer;
-use super::signed::{Certificate, Signed};
-use super::trust::{Logged, TrustRoot};
+use super::refusal::Refusal;
+use super::signed::{Certificate, Entry, Signed};
+use super::trust::{Logged, NoTrustRoot, TrustRoot};
 use crate::oci::{Descriptor, Image, Registry};
 use crate::{FetchError, Whole};
 
@@ -84,7 +85,7 @@ async fn statement(registry: &Registry, place: &Image, layer: &Descriptor) -> Re
 }
 
 /// A statement and its signature, if it is one about this manifest. Statements about another digest, and other documents, do not count.
-pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) -> Option<Signed> {
+pub(super) fn read(layer: &Layer, manifest: &Digest, trust: &Result<TrustRoot, NoTrustRoot>) -> Option<Signed> {
     let Layer { media_type, annotations, body } = layer;
     if media_type != STATEMENT_TYPE || body.len() as u64 > MAX_STATEMENT {
         return None;
@@ -95,11 +96,29 @@ pub(super) fn read(layer: &Layer, manifest: &Digest, trust: Option<&TrustRoot>) 
         return None;
     }
     let certificate = match (legacy::bundle(annotations, &Digest::of(body), &signature), trust) {
-        (Ok(None), _) | (_, None) => Certificate::None,
+        (Ok(None), _) | (_, Err(_)) => Certificate::None,
         (Err(why), _) => Certificate::Refused(why),
-        (Ok(Some(bundle)), Some(trust)) => Certificate::of(trust.check(body, &bundle, Logged::Promise)),
+        (Ok(Some(bundle)), Ok(trust)) => Certificate::of(trust.check(body, &bundle, Logged::Promise)),
     };
-    let logged = trust.and_then(|trust| legacy::promise(annotations, &Digest::of(body), &signature, trust).ok()?);
+    let entry = entry(annotations, &Digest::of(body), &signature, trust);
     let (message, annotations) = (body.clone(), said.optional.unwrap_or_default());
-    Some(Signed { message, signature, annotations, certificate, logged })
+    Some(Signed { message, signature, annotations, certificate, entry })
+}
+
+/// What is known of the log entry beside a signature over a statement with this digest.
+fn entry(
+    annotations: &BTreeMap<String, String>,
+    statement: &Digest,
+    signature: &[u8],
+    trust: &Result<TrustRoot, NoTrustRoot>,
+) -> Entry {
+    match trust {
+        Ok(trust) => match legacy::promise(annotations, statement, signature, trust) {
+            Ok(None) => Entry::None,
+            Ok(Some(promise)) => Entry::Promised(promise),
+            Err(why) => Entry::Refused(why),
+        },
+        Err(NoTrustRoot::Unusable(_)) if legacy::has_entry(annotations) => Entry::Refused(Refusal::UncheckedEntry),
+        Err(_) => Entry::None,
+    }
 }

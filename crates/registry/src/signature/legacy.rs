@@ -147,6 +147,11 @@ pub(super) fn bundle(
     serde_json::from_value(bundle).map(Some).map_err(|_| Refusal::UnreadableEntry)
 }
 
+/// Whether an entry of a transparency log comes with a signature.
+pub(super) fn has_entry(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(LOG_ENTRY).is_some_and(|entry| !entry.is_empty())
+}
+
 /// What a log of the trust root promises about this signature over a statement with this digest. Nothing where no entry comes with it.
 ///
 /// # Errors

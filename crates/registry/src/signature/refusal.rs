@@ -29,6 +29,9 @@ pub(super) enum Refusal {
     /// The entry of the transparency log has another form.
     #[error("its entry of the transparency log cannot be read")]
     UnreadableEntry,
+    /// There is an entry of the transparency log, and the trust root that is configured cannot be used.
+    #[error("its entry of the transparency log cannot be checked without the trust root")]
+    UncheckedEntry,
     /// The verifier said yes without having looked at the certificate.
     #[error("its certificate was not checked")]
     Unchecked,

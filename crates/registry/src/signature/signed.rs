@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
@@ -21,8 +22,21 @@ pub(super) struct Signed {
     pub annotations: BTreeMap<String, Value>,
     /// The signer's certificate.
     pub certificate: Certificate,
-    /// What a transparency log of the trust root promises, if one does.
-    pub logged: Option<Promise>,
+    /// What a transparency log says of it.
+    pub entry: Entry,
+}
+
+/// What is known of a signature's entry in a transparency log.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// There is no entry, or no trust root is configured that could tell which logs count.
+    None,
+    /// The signature is in a Sigstore bundle, whose entry is not read for a certificate of one's own.
+    InBundle,
+    /// There is an entry that does not count, for this reason.
+    Refused(Refusal),
+    /// What a log of the trust root promises.
+    Promised(Promise),
 }
 
 /// What a signature's certificate proves.
@@ -64,10 +78,7 @@ impl Certificate {
 impl Signed {
     /// Whether `signer` has signed this, with the required annotations.
     pub(super) fn is_by(&self, signer: &Signer) -> Option<Evidence> {
-        let says = |(name, value): (&String, &String)| {
-            self.annotations.get(name).and_then(Value::as_str).is_some_and(|said| said == value)
-        };
-        if !signer.annotations().iter().all(says) {
+        if !self.says_what_is_required(signer) {
             return None;
         }
         match (signer, &self.certificate) {
@@ -76,15 +87,50 @@ impl Signed {
                 key.has_signed(&self.message, &self.signature).then_some(Evidence::Key)
             }
             (Signer::Certificate { key, not_before, not_after, must_be_logged, .. }, _) => {
-                let key = PublicKey::from_pem(key).ok()?;
-                let is_in_time = match &self.logged {
-                    Some(logged) => logged.key == key && (*not_before..=*not_after).contains(&logged.time),
-                    None => !must_be_logged,
-                };
-                (is_in_time && key.has_signed(&self.message, &self.signature)).then_some(Evidence::Key)
+                let checked = self.check_key(key, *not_before..=*not_after, *must_be_logged);
+                checked.is_ok().then_some(Evidence::Key)
             }
             (_, Certificate::Proved(identity)) => identity.is(signer).then(|| Evidence::Certificate(identity.clone())),
             (_, Certificate::None | Certificate::Refused(_)) => None,
+        }
+    }
+
+    /// Why this does not count for a signer whose certificate was checked before. Nothing for other signers, whose
+    /// refusals are in [`Certificate::Refused`], and where the annotations are what is missing.
+    pub(super) fn refusal(&self, signer: &Signer) -> Option<Refusal> {
+        let Signer::Certificate { key, not_before, not_after, must_be_logged, .. } = signer else { return None };
+        if !self.says_what_is_required(signer) {
+            return None;
+        }
+        self.check_key(key, *not_before..=*not_after, *must_be_logged).err()
+    }
+
+    /// Whether the annotations are there that `signer` must have signed too.
+    fn says_what_is_required(&self, signer: &Signer) -> bool {
+        let says = |(name, value): (&String, &String)| {
+            self.annotations.get(name).and_then(Value::as_str).is_some_and(|said| said == value)
+        };
+        signer.annotations().iter().all(says)
+    }
+
+    /// Checks that the key of a certificate has signed this, and that this was logged within the certificate's
+    /// validity. An entry that is there must be right, whether one is required or not.
+    fn check_key(&self, key: &str, validity: RangeInclusive<i64>, must_be_logged: bool) -> Result<(), Refusal> {
+        let key = PublicKey::from_pem(key).map_err(|_| Refusal::Lacks("the certificate's key cannot be used"))?;
+        if !key.has_signed(&self.message, &self.signature) {
+            return Err(Refusal::Lacks("it is not by the key of the certificate"));
+        }
+        match &self.entry {
+            Entry::None | Entry::InBundle if must_be_logged => Err(Refusal::NotLogged),
+            Entry::None | Entry::InBundle => Ok(()),
+            Entry::Refused(why) => Err(why.clone()),
+            Entry::Promised(promise) if promise.key != key => {
+                Err(Refusal::Lacks("its log entry is about another certificate"))
+            }
+            Entry::Promised(promise) if !validity.contains(&promise.time) => {
+                Err(Refusal::Lacks("it was not logged within the validity of the certificate"))
+            }
+            Entry::Promised(_) => Ok(()),
         }
     }
 }

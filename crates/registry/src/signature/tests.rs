@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::cosign::STATEMENT_TYPE;
 use super::material::Layer;
 use super::sigstore::{BUNDLE, GITHUB, Holder, Leaf, SIGN, Sigstore, days_ago, hashed_record};
+use super::trust::NoTrustRoot;
 use super::{Evidence, Material, Requirement, Signer, TrustRoot};
 use crate::oci::Image;
 
@@ -44,7 +45,7 @@ fn material(layer: Layer) -> Material {
     Material { layers: vec![layer], incomplete: None }
 }
 
-fn trust(sigstore: &Sigstore) -> Result<TrustRoot, String> {
+fn trust(sigstore: &Sigstore) -> Result<TrustRoot, NoTrustRoot> {
     Ok(TrustRoot::from_json(sigstore.trusted_root().to_string().as_bytes()).expect("a trust root"))
 }
 
@@ -52,7 +53,7 @@ fn trust(sigstore: &Sigstore) -> Result<TrustRoot, String> {
 fn ask(
     material: &Material,
     wanted: &str,
-    trust: &Result<TrustRoot, String>,
+    trust: &Result<TrustRoot, NoTrustRoot>,
 ) -> Result<Vec<Evidence>, (Reason, String)> {
     let image: Image = "example.com/a:v1".parse().expect("a name");
     let wanted = Requirement::from_yaml(wanted).expect(wanted);
@@ -64,7 +65,7 @@ fn ask(
 const WORKFLOW: &str = "allOf: [{kind: githubAction, owner: org, repo: repo}]";
 
 #[track_caller]
-fn refused(material: &Material, wanted: &str, trust: &Result<TrustRoot, String>, words: &str) {
+fn refused(material: &Material, wanted: &str, trust: &Result<TrustRoot, NoTrustRoot>, words: &str) {
     let (reason, text) = ask(material, wanted, trust).expect_err("is not as it should be");
     assert_eq!(reason, Reason::SignatureInvalid, "{text}");
     assert!(text.contains(words), "want {words:?}: {text}");
@@ -72,7 +73,7 @@ fn refused(material: &Material, wanted: &str, trust: &Result<TrustRoot, String>,
 
 #[test]
 fn l21_only_the_right_key_over_the_right_digest_counts() {
-    let none = Err("there is none".to_owned());
+    let none = Err(NoTrustRoot::Absent("there is none"));
     let (ours, theirs) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
     let signed = |body: Vec<u8>, pair: &KeyPair| {
         let signature = STANDARD.encode(pair.sign(&body).expect("signs"));
@@ -295,7 +296,7 @@ fn l21_bundles_that_prove_nothing() {
 fn l22_what_cannot_be_known_lets_nothing_through() {
     let sigstore = Sigstore::new();
     let leaf = sigstore.leaf(&Holder::workflow("org/repo"));
-    let none = Err("there is no trust root".to_owned());
+    let none = Err(NoTrustRoot::Absent("there is no trust root"));
     for material in both(&sigstore, &leaf) {
         let (reason, text) = ask(&material, WORKFLOW, &none).expect_err("is not checked");
         assert_eq!(reason, Reason::SignatureUnavailable, "{text}");
@@ -377,49 +378,60 @@ fn a_certificate_of_ones_own_counts_with_its_key_and_with_a_log_entry_in_its_tim
         let signer = Signer::Certificate { key, not_before: from, not_after, must_be_logged, annotations };
         Requirement::signer(signer).expect("a signer")
     };
-    let judged = |annotations: &BTreeMap<String, String>, wanted: &Requirement, trust: &Result<TrustRoot, String>| {
+    let judge = |material: &Material, wanted: &Requirement, trust: &Result<TrustRoot, NoTrustRoot>| {
         let image: Image = "example.com/a:v1".parse().expect("a name");
-        let judged = beside(statement(), annotations.clone()).judge_with(&image, &manifest(), wanted, trust);
-        judged.map(drop).map_err(|error| error.reason)
+        material.judge_with(&image, &manifest(), wanted, trust).map(drop)
     };
-    let (trust, none) = (trust(&sigstore), Err("there is none".to_owned()));
+    let judged =
+        |annotations: &BTreeMap<String, String>, wanted: &Requirement, trust: &Result<TrustRoot, NoTrustRoot>| {
+            judge(&beside(statement(), annotations.clone()), wanted, trust).map_err(|error| error.reason)
+        };
+    let (trust, none) = (trust(&sigstore), Err(NoTrustRoot::Absent("there is none")));
     let (logged, plain) = (wants(&leaf, true, from + 600), wants(&leaf, false, from + 600));
     let whole = sigstore.annotations(&leaf, &statement());
     assert_eq!(judged(&whole, &logged, &trust), Ok(()));
+    assert_eq!(judged(&whole, &plain, &trust), Ok(()));
     assert_eq!(judged(&whole, &plain, &none), Ok(()));
-    assert_eq!(judged(&whole, &logged, &none), Err(Reason::SignatureUnavailable), "no log is trusted");
-    let refused = Err(Reason::SignatureInvalid);
+    let (invalid, unavailable) = (Err(Reason::SignatureInvalid), Err(Reason::SignatureUnavailable));
+    assert_eq!(judged(&whole, &logged, &none), unavailable, "no log is trusted");
     // Without an entry.
     let mut bare = whole.clone();
     bare.remove("dev.sigstore.cosign/bundle");
-    assert_eq!((judged(&bare, &plain, &trust), judged(&bare, &logged, &trust)), (Ok(()), refused));
-    // Logged after the certificate has expired.
-    let short = wants(&leaf, true, from + 59);
-    assert_eq!(judged(&whole, &short, &trust), refused);
-    assert_eq!(judged(&whole, &wants(&leaf, false, from + 59), &trust), refused, "an entry that is there counts");
-    // Another key, another log, another signature, another key in the entry, and a time that the log has not signed.
+    assert_eq!((judged(&bare, &plain, &trust), judged(&bare, &logged, &trust)), (Ok(()), invalid));
+    // A trust root that is configured and cannot be used: an entry that is there cannot be checked.
+    let unusable = TrustRoot::from_json(b"{}").map_err(NoTrustRoot::Unusable);
+    assert_eq!(judged(&whole, &plain, &unusable), unavailable);
+    assert_eq!((judged(&bare, &plain, &unusable), judged(&bare, &logged, &unusable)), (Ok(()), unavailable));
     let other = sigstore.leaf(&Holder::workflow("org/repo"));
-    assert_eq!(judged(&whole, &wants(&other, true, from + 600), &trust), refused);
-    assert_eq!(judged(&Sigstore::new().annotations(&leaf, &statement()), &logged, &trust), refused);
+    assert_eq!(judged(&whole, &wants(&other, false, from + 600), &unusable), invalid, "it has not signed at all");
+    // An entry that is there must be right, whether one is required or not.
+    let refused = |annotations: &BTreeMap<String, String>, leaf: &Leaf, not_after, words: &str| {
+        for must_be_logged in [true, false] {
+            let wanted = wants(leaf, must_be_logged, not_after);
+            let error = judge(&beside(statement(), annotations.clone()), &wanted, &trust).expect_err(words);
+            assert_eq!(error.reason, Reason::SignatureInvalid, "{error}");
+            assert!(error.message.contains(words), "want {words:?}: {error}");
+        }
+    };
+    refused(&whole, &leaf, from + 59, "not logged within the validity of the certificate");
+    refused(&whole, &other, from + 600, "not by the key of the certificate");
+    let theirs = Sigstore::new().annotations(&leaf, &statement());
+    refused(&theirs, &leaf, from + 600, "its log is not one of the trust root");
     let signature = leaf.sign(&statement());
-    for body in [
-        hashed_record(b"another statement", &signature, &leaf.pem()),
-        hashed_record(&statement(), &other.sign(&statement()), &leaf.pem()),
-        hashed_record(&statement(), &signature, &other.pem()),
-        b"nonsense".to_vec(),
+    for (body, words) in [
+        (hashed_record(b"another statement", &signature, &leaf.pem()), "about another signature"),
+        (hashed_record(&statement(), &other.sign(&statement()), &leaf.pem()), "about another signature"),
+        (hashed_record(&statement(), &signature, &other.pem()), "about another certificate"),
+        (b"nonsense".to_vec(), "cannot be read"),
     ] {
         let annotations = sigstore.annotations_with(&leaf, &signature, &body, leaf.from + 60);
-        assert_eq!(judged(&annotations, &logged, &trust), refused, "{}", String::from_utf8_lossy(&body));
+        refused(&annotations, &leaf, from + 600, words);
     }
-    let mut late = sigstore.annotations_with(
-        &leaf,
-        &signature,
-        &hashed_record(&statement(), &signature, &leaf.pem()),
-        leaf.from + 900,
-    );
-    assert_eq!(judged(&late, &logged, &trust), refused);
+    let record = hashed_record(&statement(), &signature, &leaf.pem());
+    let mut late = sigstore.annotations_with(&leaf, &signature, &record, leaf.from + 900);
+    refused(&late, &leaf, from + 600, "not logged within the validity of the certificate");
     let moved =
         late["dev.sigstore.cosign/bundle"].replace(&(leaf.from + 900).to_string(), &(leaf.from + 60).to_string());
     late.insert("dev.sigstore.cosign/bundle".to_owned(), moved);
-    assert_eq!(judged(&late, &logged, &trust), refused, "the log has signed another time");
+    refused(&late, &leaf, from + 600, "its log has not signed its entry");
 }

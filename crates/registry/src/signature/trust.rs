@@ -63,6 +63,17 @@ impl Log {
 #[error("{0}")]
 pub struct TrustRootError(String);
 
+/// Why there is no trust root to check with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoTrustRoot {
+    /// None is needed, or none is configured.
+    #[error("{0}")]
+    Absent(&'static str),
+    /// The one that is configured cannot be used.
+    #[error("the trust root cannot be used: {0}")]
+    Unusable(TrustRootError),
+}
+
 /// What proves that a signature is in a transparency log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Logged {

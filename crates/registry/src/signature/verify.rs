@@ -6,8 +6,10 @@ use portcullis_contract::{Digest, Reason};
 
 use super::cosign::{MAX_SIGNATURES, STATEMENT_TYPE};
 use super::referrers::MAX_BUNDLES;
+use super::refusal::Refusal;
 use super::requirement::{Found, Verdict};
 use super::signed::{Proof, Signed};
+use super::trust::NoTrustRoot;
 use super::{Material, Requirement, Signer, TrustRoot, bundle, cosign, referrers};
 use crate::FetchError;
 use crate::oci::{Image, Registry};
@@ -63,9 +65,11 @@ impl Material {
         trust_root: Option<&Path>,
     ) -> Result<Vec<Proof>, FetchError> {
         let trust = match trust_root {
-            _ if !requirement.uses_trust_root() => Err("no signer has a certificate".to_owned()),
-            Some(path) => TrustRoot::read(path).map_err(|error| format!("the trust root cannot be used: {error}")),
-            None => Err("signatures by a certificate need a trust root: give one with --trust-root".to_owned()),
+            _ if !requirement.uses_trust_root() => Err(NoTrustRoot::Absent("no signer has a certificate")),
+            Some(path) => TrustRoot::read(path).map_err(NoTrustRoot::Unusable),
+            None => {
+                Err(NoTrustRoot::Absent("signatures by a certificate need a trust root: give one with --trust-root"))
+            }
         };
         let judged = self.judge_with(image, manifest, requirement, &trust);
         match (judged, &self.incomplete) {
@@ -83,29 +87,31 @@ impl Material {
         image: &Image,
         manifest: &Digest,
         requirement: &Requirement,
-        trust: &Result<TrustRoot, String>,
+        trust: &Result<TrustRoot, NoTrustRoot>,
     ) -> Result<Vec<Proof>, FetchError> {
         let root = trust.as_ref().ok();
         let statements = self.layers.iter().filter(|layer| layer.media_type == STATEMENT_TYPE).take(MAX_SIGNATURES);
         let bundles = self.layers.iter().filter(|layer| layer.media_type != STATEMENT_TYPE).take(MAX_BUNDLES);
-        let statements = statements.filter_map(|layer| cosign::read(layer, manifest, root));
+        let statements = statements.filter_map(|layer| cosign::read(layer, manifest, trust));
         let bundles = bundles.filter_map(|layer| bundle::read(layer, manifest, root));
         let signed: Vec<Signed> = statements.chain(bundles).collect();
-        decide(image, &signed, requirement, trust.as_ref().map(|_| ()).map_err(String::as_str))
+        decide(image, &signed, requirement, trust.as_ref().err())
     }
 }
 
-/// `trust` says why there is no trust root, if there is none.
+/// `no_trust` says why there is no trust root, if there is none.
 fn decide(
     image: &Image,
     signed: &[Signed],
     requirement: &Requirement,
-    trust: Result<(), &str>,
+    no_trust: Option<&NoTrustRoot>,
 ) -> Result<Vec<Proof>, FetchError> {
     let evidence = |signer: &Signer| signed.iter().find_map(|signed| signed.is_by(signer));
+    let is_unchecked =
+        |signer: &Signer| signed.iter().any(|signed| signed.refusal(signer) == Some(Refusal::UncheckedEntry));
     let find = |signer: &Signer| match evidence(signer) {
         Some(_) => Found::Yes,
-        None if trust.is_err() && signer.needs_trust_root() => Found::Unknown,
+        None if no_trust.is_some() && (signer.needs_trust_root() || is_unchecked(signer)) => Found::Unknown,
         None => Found::No,
     };
     let invalid = |text: String| FetchError::new(Reason::SignatureInvalid, text);
@@ -117,7 +123,11 @@ fn decide(
         }
         Verdict::Unmet(_) if signed.is_empty() => Err(invalid(format!("no signatures found for image: {image}"))),
         Verdict::Unmet(text) => {
-            let shown = |signed: &Signed| portcullis_contract::clean(&signed.to_string(), MAX_SHOWN);
+            let shown = |signed: &Signed| {
+                let refusal = requirement.signers().find_map(|signer| signed.refusal(signer));
+                let text = refusal.map_or_else(|| signed.to_string(), |why| format!("one that does not count: {why}"));
+                portcullis_contract::clean(&text, MAX_SHOWN)
+            };
             let mut found: Vec<String> = signed.iter().take(MOST_SHOWN).map(shown).collect();
             if signed.len() > MOST_SHOWN {
                 found.push(format!("and {} more", signed.len() - MOST_SHOWN));
@@ -125,7 +135,7 @@ fn decide(
             Err(invalid(format!("{image}: {text}; signatures that were found: {}", found.join("; "))))
         }
         Verdict::Unknown(signers) => {
-            let why = trust.err().unwrap_or("they cannot be checked");
+            let why = no_trust.map_or_else(|| "they cannot be checked".to_owned(), ToString::to_string);
             let text = format!("{image}: {why}; without it, what these must have signed is not loaded: {signers}");
             Err(FetchError::new(Reason::SignatureUnavailable, text))
         }
