@@ -32,6 +32,12 @@ pub(super) enum Refusal {
     /// There is an entry of the transparency log, and the trust root that is configured cannot be used.
     #[error("its entry of the transparency log cannot be checked without the trust root")]
     UncheckedEntry,
+    /// A Sigstore bundle, where a log entry for a certificate of one's own is required.
+    #[error(
+        "it is in a Sigstore bundle, whose log entry does not count for a certificate of one's own: sign with cosign's \
+         older form (--new-bundle-format=false)"
+    )]
+    InBundle,
     /// The verifier said yes without having looked at the certificate.
     #[error("its certificate was not checked")]
     Unchecked,

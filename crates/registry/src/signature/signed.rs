@@ -121,7 +121,8 @@ impl Signed {
             return Err(Refusal::Lacks("it is not by the key of the certificate"));
         }
         match &self.entry {
-            Entry::None | Entry::InBundle if must_be_logged => Err(Refusal::NotLogged),
+            Entry::None if must_be_logged => Err(Refusal::NotLogged),
+            Entry::InBundle if must_be_logged => Err(Refusal::InBundle),
             Entry::None | Entry::InBundle => Ok(()),
             Entry::Refused(why) => Err(why.clone()),
             Entry::Promised(promise) if promise.key != key => {

@@ -404,6 +404,11 @@ fn a_certificate_of_ones_own_counts_with_its_key_and_with_a_log_entry_in_its_tim
     assert_eq!((judged(&bare, &plain, &unusable), judged(&bare, &logged, &unusable)), (Ok(()), unavailable));
     let other = sigstore.leaf(&Holder::workflow("org/repo"));
     assert_eq!(judged(&whole, &wants(&other, false, from + 600), &unusable), invalid, "it has not signed at all");
+    // A Sigstore bundle says nothing about such a certificate.
+    let newer = in_bundle(&sigstore.bundle(&leaf, &manifest(), SIGN, json!({"env": "prod"})));
+    assert!(judge(&newer, &plain, &trust).is_ok());
+    let error = judge(&newer, &logged, &trust).expect_err("no entry counts");
+    assert!(error.reason == Reason::SignatureInvalid && error.message.contains("in a Sigstore bundle"), "{error}");
     // An entry that is there must be right, whether one is required or not.
     let refused = |annotations: &BTreeMap<String, String>, leaf: &Leaf, not_after, words: &str| {
         for must_be_logged in [true, false] {
