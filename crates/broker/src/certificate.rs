@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{
     ALL_VERIFICATION_ALGS, EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, anchor_from_trusted_cert,
 };
+use x509_parser::certificate::X509Certificate;
 use x509_parser::parse_x509_certificate;
 
 use crate::ProvideError;
@@ -28,7 +29,7 @@ pub(crate) struct Certificate {
     pub(crate) not_after: i64,
 }
 
-/// Any key usage will do: the guest names the certificate.
+/// Authorities may be for anything. What the certificate itself is for is checked by [`check_usage`].
 struct AnyUsage;
 
 impl ExtendedKeyUsageValidator for AnyUsage {
@@ -42,11 +43,13 @@ impl Certificate {
     /// the certificate counts as trusted.
     ///
     /// # Errors
-    /// When one of them cannot be read, the certificate is not valid yet, or the chain does not lead to it.
+    /// When one of them cannot be read, the certificate is for something else or not valid yet, or the chain does not
+    /// lead to it.
     pub(crate) fn check(certificate: &[u8], chain: Option<&[Vec<u8>]>, now: Timestamp) -> Result<Self, ProvideError> {
         let der = der(certificate);
         let failed = |text: String| ProvideError::failed(format!("certificate: {text}"));
         let (_, parsed) = parse_x509_certificate(&der).map_err(|error| failed(error.to_string()))?;
+        check_usage(&parsed, chain.is_some())?;
         let validity = parsed.validity();
         let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
         if now.as_second() < not_before {
@@ -59,6 +62,21 @@ impl Certificate {
         let key = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
         Ok(Self { key, not_before, not_after })
     }
+}
+
+/// Checks what the certificate is for: signatures, if it says that at all, and with a chain the signing of code.
+fn check_usage(certificate: &X509Certificate<'_>, has_chain: bool) -> Result<(), ProvideError> {
+    let failed = |text: String| ProvideError::failed(format!("certificate: {text}"));
+    let usage = certificate.key_usage().map_err(|error| failed(error.to_string()))?;
+    if usage.is_some_and(|usage| !usage.value.digital_signature()) {
+        return Err(failed("its key usage does not include digitalSignature".to_owned()));
+    }
+    let purposes = certificate.extended_key_usage().map_err(|error| failed(error.to_string()))?;
+    if has_chain && purposes.is_none_or(|purposes| !purposes.value.code_signing) {
+        let text = "its extended key usage does not include codeSigning, which is needed with a certificate_chain";
+        return Err(failed(text.to_owned()));
+    }
+    Ok(())
 }
 
 fn verify(certificate: &CertificateDer<'_>, chain: &[Vec<u8>], now: Timestamp) -> Result<(), ProvideError> {
@@ -85,7 +103,7 @@ fn der(certificate: &[u8]) -> CertificateDer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
     use super::*;
 
@@ -107,12 +125,42 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_must_be_for_signatures_and_with_a_chain_for_code() {
+        use ExtendedKeyUsagePurpose::{CodeSigning, ServerAuth};
+        use KeyUsagePurpose::{DigitalSignature, KeyEncipherment};
+        let (root, by_root) = authority("root", None);
+        let chain = [root];
+        let check = |usages: &[KeyUsagePurpose], purposes: &[ExtendedKeyUsagePurpose], chain: Option<&[Vec<u8>]>| {
+            let mut params = CertificateParams::new(["signer@example.com".to_owned()]).expect("a name");
+            params.key_usages = usages.to_vec();
+            params.extended_key_usages = purposes.to_vec();
+            let key = KeyPair::generate().expect("a key");
+            let leaf = params.signed_by(&key, &by_root).expect("a certificate");
+            Certificate::check(leaf.der(), chain, Timestamp::now()).map(drop).map_err(|error| error.to_string())
+        };
+        for usages in [&[][..], &[DigitalSignature], &[DigitalSignature, KeyEncipherment]] {
+            assert_eq!(check(usages, &[CodeSigning, ServerAuth], Some(&chain)), Ok(()));
+            assert_eq!(check(usages, &[ServerAuth], None), Ok(()));
+            assert_eq!(check(usages, &[], None), Ok(()));
+            for purposes in [&[][..], &[ServerAuth]] {
+                let error = check(usages, purposes, Some(&chain)).expect_err("is for something else");
+                assert!(error.contains("does not include codeSigning"), "{error}");
+            }
+        }
+        for chain in [None, Some(&chain[..])] {
+            let error = check(&[KeyEncipherment], &[CodeSigning], chain).expect_err("is for something else");
+            assert!(error.contains("does not include digitalSignature"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_chain_must_lead_to_the_certificate() {
         let (root, by_root) = authority("root", None);
         let (middle, by_middle) = authority("middle", Some(&by_root));
         let (other, _) = authority("other", None);
         let now = Timestamp::now();
         let mut params = CertificateParams::new(["signer@example.com".to_owned()]).expect("a name");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
         let epoch = rcgen::date_time_ymd(1970, 1, 1);
         (params.not_before, params.not_after) =
             (epoch + seconds(now) - Duration::from_secs(60), epoch + seconds(now) + Duration::from_secs(60));
