@@ -1,4 +1,4 @@
-//! Which objects of the cluster policies read, and what is wrong with them.
+//! Which objects of the cluster policies wait for, as they read all of a kind, and what is wrong with them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,16 +17,17 @@ pub struct ContextNeed {
 }
 
 impl ContextNeed {
-    /// What a module of this mode with these grants reads by watches. A guest that may only get single objects watches nothing.
+    /// What a module of this mode with these grants waits for. A guest that may list the objects of one namespace at
+    /// a time waits for nothing, as the installation may have the right to some namespaces only; nor does one wait
+    /// that may only get single objects.
     pub fn of(
         policy: &PolicyId,
         mode: ExecutionMode,
         capabilities: &[String],
         kinds: &[ContextAwareResource],
     ) -> Vec<Self> {
-        let lists = [Capability::ListAll, Capability::ListByNamespace];
-        let may_list = mode.is_rego() || lists.iter().any(|list| is_granted(capabilities, list.path()));
-        if !may_list || policy.namespace().is_some() {
+        let reads_all = mode.is_rego() || is_granted(capabilities, Capability::ListAll.path());
+        if !reads_all || policy.namespace().is_some() {
             return Vec::new();
         }
         let need = |kind: &ContextAwareResource| Self { kind: kind.clone(), whole: mode.is_rego() };
@@ -68,13 +69,14 @@ mod tests {
     }
 
     #[test]
-    fn rules_in_rego_need_all_objects_and_guests_that_may_list_the_right_to_them() {
+    fn rules_in_rego_need_all_objects_and_guests_that_may_list_all_the_right_to_them() {
         use ExecutionMode::{Gatekeeper, KubewardenWapc, Opa, Wasi};
         assert_eq!(needs("cluster/a", Opa, &[]), [true, true]);
         assert_eq!(needs("cluster/a", Gatekeeper, &["oci/*"]), [true, true]);
         assert_eq!(needs("cluster/a", Wasi, &["kubernetes/*"]), [false, false]);
-        assert_eq!(needs("cluster/a", KubewardenWapc, &["kubernetes/list_resources_by_namespace"]), [false, false]);
-        assert!(needs("cluster/a", KubewardenWapc, &["kubernetes/get_resource", "oci/*"]).is_empty());
+        assert_eq!(needs("cluster/a", KubewardenWapc, &["kubernetes/list_resources_all"]), [false, false]);
+        let few = ["kubernetes/list_resources_by_namespace", "kubernetes/get_resource", "oci/*"];
+        assert!(needs("cluster/a", KubewardenWapc, &few).is_empty(), "the right to one namespace may be enough");
         assert!(needs("namespaced/team/a", Opa, &["*"]).is_empty(), "a namespace reads nothing");
     }
 
