@@ -3,12 +3,16 @@
 use std::thread;
 use std::time::Duration;
 
-use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, Rule, condition, eventually, rego};
+use portcullis_e2e::{
+    Installation, PodSetup, Policy, Program, Proxy, Rule, condition, eventually, eventually_within, rego,
+};
 use serde_json::{Value, json};
 
 use crate::installation;
 
 const KIND: &str = "LimitRange";
+/// Longest wait until objects count as old, which a watch must have failed a minute for.
+const OLD: Duration = Duration::from_secs(180);
 
 fn raw(capability: &str, payload: &Value) -> Value {
     let (namespace, operation) = capability.split_once('/').unwrap();
@@ -54,14 +58,17 @@ fn wait_for(installation: &Installation<'_>, namespace: &str, what: &str, texts:
 /// Waits until the condition `ContextSynced` says this.
 fn wait_for_context(installation: &Installation<'_>, policy: &Policy, status: &str, reason: &str, words: &str) {
     let what = format!("ContextSynced={status}, {reason}, {words}");
-    installation.wait_for_object(policy, &what, |object| {
-        condition(object, "ContextSynced").is_some_and(|found| {
-            found["status"] == status
-                && found["reason"] == reason
-                && found["observedGeneration"] == object["metadata"]["generation"]
-                && found["message"].as_str().is_some_and(|message| message.contains(words))
-        })
-    });
+    installation.wait_for_object(policy, &what, |object| has_context(object, status, reason, words));
+}
+
+/// Whether the condition `ContextSynced` of the newest generation says this.
+fn has_context(object: &Value, status: &str, reason: &str, words: &str) -> bool {
+    condition(object, "ContextSynced").is_some_and(|found| {
+        found["status"] == status
+            && found["reason"] == reason
+            && found["observedGeneration"] == object["metadata"]["generation"]
+            && found["message"].as_str().is_some_and(|message| message.contains(words))
+    })
 }
 
 fn limit_range(installation: &Installation<'_>, namespace: &str, name: &str, label: &str) {
@@ -185,8 +192,10 @@ fn fault_b06_the_api_server_is_away() {
     let listed = r#""items":[{"metadata":{"name":"first"}}]"#;
     wait_for(&installation, &shop, "both answers", &[listed, r#""limits":[{"#]);
     // All that the policy lists is metadata, so nothing else is asked for.
-    let lists = proxy.requests_of("GET", "/api/v1/limitranges?");
-    assert!(lists.len() >= 4, "lists and watches, those of the policy and those before its first call: {lists:?}");
+    let lists = eventually("lists and watches, those of the policy and those before its first call", || {
+        let lists = proxy.requests_of("GET", "/api/v1/limitranges?");
+        (lists.len() >= 4).then_some(lists)
+    });
     assert!(lists.iter().all(|list| list.accept.contains("as=PartialObjectMetadata")), "{lists:?}");
     proxy.close();
     wait_for(&installation, &shop, "the list from memory, and the cause", &[listed, "failed to reach the API server"]);
@@ -431,7 +440,10 @@ fn fault_b10_objects_are_old_while_the_api_server_is_away() {
     let no_range = format!("namespace {shop} has no LimitRange");
     wait_for_verdict(&installation, &shop, "a", Some(&no_range));
     proxy.close();
-    wait_for_context(&installation, &policy, "False", "ContextStale", "v1/LimitRange: known as of 20");
+    eventually_within(OLD, "ContextSynced=False, ContextStale", || {
+        let is_old = |object: &Value| has_context(object, "False", "ContextStale", "v1/LimitRange: known as of 20");
+        installation.object(&policy).filter(is_old)
+    });
     let object = installation.wait_for(&policy, "Ready", "True");
     let replica = &object["status"]["replicas"][0];
     assert_eq!((&replica["state"], &replica["reason"]), (&json!("Current"), &json!("ContextStale")));
