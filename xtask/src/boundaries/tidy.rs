@@ -25,10 +25,18 @@ pub(super) fn check(packages: &[Package], files: &[TextFile]) -> Vec<String> {
         }
     }
     for file in files {
+        problems.extend(empty(file));
         problems.extend(too_long(file));
         problems.extend(machine_paths(file));
     }
     problems
+}
+
+/// An empty page is usually one that was overwritten by accident.
+fn empty(file: &TextFile) -> Option<String> {
+    let is_page = file.path.extension().is_some_and(|ending| ending == "md");
+    (is_page && file.text.trim().is_empty())
+        .then(|| format!("{} is empty: write it, or remove it", file.path.display()))
 }
 
 fn too_long(file: &TextFile) -> Option<String> {
@@ -75,6 +83,12 @@ mod tests {
             check(&[], &[file("loader/src/fetch.rs", &text)]),
             ["loader/src/fetch.rs has 501 lines, more than 500: find its second idea, or list it in xtask"],
         );
+    }
+
+    #[test]
+    fn an_empty_page_is_named() {
+        assert_eq!(check(&[], &[file("docs/a.md", "\n")]), ["docs/a.md is empty: write it, or remove it"]);
+        assert_eq!(check(&[], &[file("docs/a.md", "# A\n"), file("none.txt", "")]), Vec::<String>::new());
     }
 
     #[test]
