@@ -1,5 +1,6 @@
 //! Metrics by OTLP: what `/metrics` shows, converted and exported again and again.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -16,9 +17,9 @@ use prometheus::proto::{LabelPair, Metric as Series, MetricFamily, MetricType};
 use prometheus::{IntCounterVec, Opts, Registry};
 use prost::Message as _;
 
-use crate::VERSION;
 use crate::telemetry::Outlet;
 use crate::telemetry::resource::{attributes, resource};
+use crate::{Shutdown, VERSION, supervised};
 
 /// The interval, if `OTEL_METRIC_EXPORT_INTERVAL` says none.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -41,24 +42,40 @@ pub fn export_metrics(
         &["outcome"],
     )?;
     registry.register(Box::new(exports.clone()))?;
-    let start = now();
-    let interval = interval(std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok().as_deref());
-    tokio::spawn(async move {
-        let resource = attributes(&resource(program)).attributes.0;
+    let text = std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok();
+    let interval = interval(text.as_deref()).unwrap_or_else(|| {
+        tracing::warn!(
+            seconds = INTERVAL.as_secs(),
+            "OTEL_METRIC_EXPORT_INTERVAL is no number of milliseconds; the usual interval is used"
+        );
+        INTERVAL
+    });
+    let resource = attributes(&resource(program)).attributes.0;
+    let exporter = Arc::new(Exporter { registry, exports, resource, start: now(), interval, outlet });
+    supervised("the export of metrics", &Shutdown::default(), move || Arc::clone(&exporter).run());
+    Ok(())
+}
+
+struct Exporter<O> {
+    registry: Registry,
+    exports: IntCounterVec,
+    resource: Vec<KeyValue>,
+    start: u64,
+    interval: Duration,
+    outlet: O,
+}
+
+impl<O: Outlet + 'static> Exporter<O> {
+    /// Never returns.
+    async fn run(self: Arc<Self>) {
         let mut is_failing = false;
-        let mut turns = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
+        let mut turns = tokio::time::interval_at(tokio::time::Instant::now() + self.interval, self.interval);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             turns.tick().await;
-            let mut result = Ok(());
-            for body in bodies(&registry.gather(), &resource, start, now()) {
-                result = outlet.send(body).await;
-                if result.is_err() {
-                    break;
-                }
-            }
+            let result = self.export().await;
             let outcome = if result.is_ok() { "done" } else { "failed" };
-            exports.with_label_values(&[outcome]).inc();
+            self.exports.with_label_values(&[outcome]).inc();
             match result {
                 Ok(()) if std::mem::take(&mut is_failing) => tracing::info!("metrics are exported again"),
                 Err(problem) if !std::mem::replace(&mut is_failing, true) => {
@@ -67,14 +84,26 @@ pub fn export_metrics(
                 _ => {}
             }
         }
-    });
-    Ok(())
+    }
+
+    async fn export(self: &Arc<Self>) -> Result<(), String> {
+        let exporter = Arc::clone(self);
+        // It takes a while where there are many series, and must not hold up the requests that share this thread.
+        let encode = move || bodies(&exporter.registry.gather(), &exporter.resource, exporter.start, now());
+        let encoded = tokio::task::spawn_blocking(encode).await;
+        for body in encoded.map_err(|error| format!("failed to encode them: {error}"))? {
+            self.outlet.send(body).await?;
+        }
+        Ok(())
+    }
 }
 
-/// The interval that the environment says, in milliseconds.
-fn interval(text: Option<&str>) -> Duration {
-    let said = text.and_then(|text| text.trim().parse().ok()).map(Duration::from_millis);
-    said.unwrap_or(INTERVAL).max(SHORTEST)
+/// The interval that the environment says, in milliseconds; none if it says something else.
+fn interval(text: Option<&str>) -> Option<Duration> {
+    match text.map(str::trim) {
+        None | Some("") => Some(INTERVAL),
+        Some(text) => text.parse::<u64>().ok().map(|milliseconds| Duration::from_millis(milliseconds).max(SHORTEST)),
+    }
 }
 
 /// Nanoseconds since 1970.
@@ -255,8 +284,9 @@ mod tests {
 
     #[test]
     fn intervals() {
-        for (text, seconds) in [(None, 60), (Some("5000"), 5), (Some("1"), 1), (Some("10s"), 60)] {
-            assert_eq!(interval(text), Duration::from_secs(seconds));
+        for (text, seconds) in [(None, 60), (Some(" "), 60), (Some("5000"), 5), (Some("1"), 1)] {
+            assert_eq!(interval(text), Some(Duration::from_secs(seconds)));
         }
+        assert_eq!(interval(Some("10s")), None);
     }
 }
