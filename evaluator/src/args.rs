@@ -148,8 +148,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_BROKER_USER", value_name = "UID", requires = "broker_socket")]
     pub broker_user: Option<u32>,
 
-    /// Hand spans to the loader over the broker's socket, which posts them to the collector that its OTEL_EXPORTER_OTLP_ENDPOINT names. With an
-    /// endpoint in this program's own environment, that is the default.
+    /// Spans go to the loader over the broker's socket; it posts them to the collector of its own OTEL_EXPORTER_OTLP_ENDPOINT. On by default
+    /// where this program has an endpoint in its environment.
     #[arg(long, env = "PORTCULLIS_EXPORT_TRACES", requires = "broker_socket")]
     pub export_traces: bool,
 
@@ -242,10 +242,10 @@ impl Args {
 
     /// Whether a kind of telemetry is exported: by its flag, or because there is an endpoint as programs with connections have one.
     pub(crate) fn exports(&self, signal: Signal) -> bool {
-        let settings = || OtlpSettings::from_env().unwrap_or_default();
+        let settings = OtlpSettings::from_env();
         let is_wanted = match signal {
-            Signal::Traces => self.export_traces || settings().traces.is_some(),
-            Signal::Metrics => self.export_metrics || settings().metrics.is_some(),
+            Signal::Traces => self.export_traces || matches!(settings.traces, Ok(Some(_))),
+            Signal::Metrics => self.export_metrics || matches!(settings.metrics, Ok(Some(_))),
         };
         self.broker_socket.is_some() && is_wanted && !is_off(signal)
     }

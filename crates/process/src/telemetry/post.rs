@@ -20,16 +20,13 @@ pub struct Collectors {
 }
 
 impl Collectors {
-    /// Those of the environment. What cannot be used of it is logged, and nothing is exported.
+    /// Those of the environment. What cannot be used of it is logged, and its signal is not exported.
     pub fn from_env() -> Self {
-        let clients = |settings: OtlpSettings| {
-            let client = |target: Option<OtlpTarget>| target.map(OtlpClient::new).transpose();
-            Ok(Self { traces: client(settings.traces)?, metrics: client(settings.metrics)? })
-        };
-        OtlpSettings::from_env().and_then(clients).unwrap_or_else(|problem: String| {
-            tracing::warn!(problem, "nothing is exported by OTLP");
-            Self::default()
-        })
+        let settings = OtlpSettings::from_env();
+        for variable in &settings.ignored {
+            tracing::warn!(variable, "this variable is not supported and has no effect");
+        }
+        Self { traces: client("spans", settings.traces), metrics: client("metrics", settings.metrics) }
     }
 
     /// Exports the metrics of a program for ever, if they are to be.
@@ -44,23 +41,32 @@ impl Collectors {
     }
 }
 
+fn client(what: &str, target: Result<Option<OtlpTarget>, String>) -> Option<OtlpClient> {
+    let client = target.and_then(|target| target.map(OtlpClient::new).transpose());
+    client.unwrap_or_else(|problem| {
+        tracing::warn!(problem, "{what} are not exported by OTLP");
+        None
+    })
+}
+
 /// Posts to one URL, and to no other.
 #[derive(Clone)]
 pub struct OtlpClient {
     client: reqwest::Client,
     target: OtlpTarget,
-    /// Scheme, host and port, for the log: an URL may have a login.
+    /// For the log, since the URL may have a login.
     place: String,
 }
 
 impl OtlpClient {
-    /// A client for this target. It follows no redirect.
+    /// A client for this target. It follows no redirect and uses no proxy.
     ///
     /// # Errors
     /// A sentence that says what about the target cannot be used.
     pub fn new(target: OtlpTarget) -> Result<Self, String> {
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
             .referer(false)
             .user_agent(concat!("portcullis/", env!("CARGO_PKG_VERSION")))
             .timeout(target.timeout);
@@ -79,10 +85,12 @@ impl OtlpClient {
             // It is never asked over TLS, and where it runs there may be no certificate authority at all, which is an error otherwise.
             builder = builder.tls_certs_only([]);
         }
-        let client = builder.build().map_err(|error| format!("no client for OTLP: {}", root_cause(&error)))?;
-        let uri: Uri = target.url.parse().map_err(|_| "the endpoint of OTLP is no URL".to_owned())?;
-        let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
-        let place = format!("{}://{}{port}", uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
+        let client = builder.build();
+        let client = client.map_err(|error| format!("no client for OTLP: {}", root_cause(&error.without_url())))?;
+        if target.url.parse::<Uri>().is_err() {
+            return Err("the OTLP endpoint is no URL".to_owned());
+        }
+        let place = target.place();
         Ok(Self { client, target, place })
     }
 }
@@ -96,6 +104,7 @@ impl Outlet for OtlpClient {
             .header(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"))
             .body(body);
         let response = request.send().await.map_err(|error| {
+            let error = error.without_url();
             let cause = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(&error) };
             format!("{}: {cause}", self.place)
         })?;

@@ -14,19 +14,34 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Exporters that are not OTLP and need nothing here: `/metrics` is there for Prometheus in any case.
 const NO_EXPORTER: [&str; 2] = ["none", "prometheus"];
 
-/// Where OTLP goes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What ends the names of variables that the specification has and nothing here reads.
+const UNSUPPORTED: [&str; 3] = ["CLIENT_CERTIFICATE", "CLIENT_KEY", "COMPRESSION"];
+
+/// Samplers of the SDK; the last one, with `always_on`, is used where another is asked for.
+const SAMPLERS: [&str; 6] = [
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+    "parentbased_always_on",
+];
+
+/// Where OTLP goes. One signal does not depend on what is said about the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtlpSettings {
-    /// Where spans go; none where they are not exported.
-    pub traces: Option<OtlpTarget>,
-    /// Where metrics go; none where they are not exported.
-    pub metrics: Option<OtlpTarget>,
+    /// Where spans go; none where they are not exported. The error is a sentence about the first variable that cannot be used.
+    pub traces: Result<Option<OtlpTarget>, String>,
+    /// Where metrics go, likewise.
+    pub metrics: Result<Option<OtlpTarget>, String>,
+    /// Names of variables that are set and have no effect here.
+    pub ignored: Vec<String>,
 }
 
 /// A collector's URL for one signal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OtlpTarget {
-    /// `http` or `https`, with the path.
+    /// `http` or `https`, with the path. It may have a login.
     pub url: String,
     /// What is sent along, for instance a token. Its values are secret.
     pub headers: HeaderMap,
@@ -36,41 +51,71 @@ pub struct OtlpTarget {
     pub certificate: Option<String>,
 }
 
+impl OtlpTarget {
+    /// Scheme, host and port, for the log.
+    pub fn place(&self) -> String {
+        let uri = self.url.parse::<Uri>().unwrap_or_default();
+        let port = uri.port().map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{}://{}{port}", uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default())
+    }
+}
+
 impl std::fmt::Debug for OtlpTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OtlpTarget").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("OtlpTarget").field("place", &self.place()).finish_non_exhaustive()
     }
 }
 
 impl OtlpSettings {
     /// Reads the environment.
-    ///
-    /// # Errors
-    /// A sentence about the first variable that cannot be used.
-    pub fn from_env() -> Result<Self, String> {
+    pub fn from_env() -> Self {
         Self::of(|name| std::env::var(name).ok())
     }
 
     /// The same of any variables.
-    ///
-    /// # Errors
-    /// A sentence about the first variable that cannot be used.
-    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        // An empty variable counts as none, as the specification wants it.
-        let set = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| filled(variable(name));
         if is_disabled(&set) {
-            return Ok(Self::default());
+            return Self { traces: Ok(None), metrics: Ok(None), ignored: Vec::new() };
         }
-        let (traces, metrics) = (target(&set, Signal::Traces)?, target(&set, Signal::Metrics)?);
-        Ok(Self { traces, metrics })
+        let (traces, metrics) = (target(&set, Signal::Traces), target(&set, Signal::Metrics));
+        let mut ignored = Vec::new();
+        for (signal, target) in [(Signal::Traces, &traces), (Signal::Metrics, &metrics)] {
+            if matches!(target, Ok(Some(_))) {
+                let found = UNSUPPORTED.iter().filter_map(|what| either(&set, signal, what));
+                // No compression is what there is without it.
+                ignored.extend(found.filter(|(_, text)| text != "none").map(|(name, _)| name));
+            }
+        }
+        ignored.sort();
+        ignored.dedup();
+        Self { traces, metrics, ignored }
     }
 }
 
 /// Whether the environment switches the export of this signal off, whatever else is set.
 pub fn is_off(signal: Signal) -> bool {
-    let set = |name: &str| std::env::var(name).ok();
-    let exporter = format!("OTEL_{}_EXPORTER", name(signal));
-    is_disabled(&set) || set(&exporter).is_some_and(|exporter| NO_EXPORTER.contains(&exporter.as_str()))
+    let set = |name: &str| filled(std::env::var(name).ok());
+    is_disabled(&set) || exporter(&set, signal) == Ok(false)
+}
+
+/// What is wrong with the variables of the sampler, if anything is.
+pub(super) fn sampler_problem(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let set = |name: &str| filled(variable(name));
+    let sampler = set("OTEL_TRACES_SAMPLER")?;
+    if !SAMPLERS.contains(&sampler.as_str()) {
+        let known = SAMPLERS.join(", ");
+        return Some(format!("OTEL_TRACES_SAMPLER is {sampler:?}, want one of {known}; the last of these is used"));
+    }
+    let share = set("OTEL_TRACES_SAMPLER_ARG").unwrap_or_default();
+    let is_share = share.parse::<f64>().is_ok_and(|share| (0.0..=1.0).contains(&share));
+    (sampler.ends_with("traceidratio") && !is_share)
+        .then(|| format!("OTEL_TRACES_SAMPLER_ARG is {share:?}, want a number from 0 to 1 like 0.01"))
+}
+
+/// An empty variable counts as none, as the specification wants it.
+fn filled(text: Option<String>) -> Option<String> {
+    text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 /// What a signal is called in names of variables.
@@ -85,19 +130,34 @@ fn is_disabled(set: &impl Fn(&str) -> Option<String>) -> bool {
     set("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
-fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Option<OtlpTarget>, String> {
-    let (path, signal) = (if signal == Signal::Traces { "/v1/traces" } else { "/v1/metrics" }, name(signal));
-    if let Some(exporter) = set(&format!("OTEL_{signal}_EXPORTER")).filter(|exporter| exporter != "otlp") {
-        let problem = format!("OTEL_{signal}_EXPORTER is {exporter:?}; want \"otlp\" or \"none\"");
-        return if NO_EXPORTER.contains(&exporter.as_str()) { Ok(None) } else { Err(problem) };
+/// Whether OTLP is among the exporters of a signal, as it is by default.
+fn exporter(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<bool, String> {
+    let variable = format!("OTEL_{}_EXPORTER", name(signal));
+    let Some(text) = set(&variable) else { return Ok(true) };
+    let exporters: Vec<_> = text.split(',').map(str::trim).collect();
+    if exporters.contains(&"otlp") {
+        return Ok(true);
     }
-    // The name of the variable that is set, and its value: that of the signal goes before the common one.
-    let either = |what: &str| {
-        let own = format!("OTEL_EXPORTER_OTLP_{signal}_{what}");
-        let common = format!("OTEL_EXPORTER_OTLP_{what}");
-        [own, common].into_iter().find_map(|name| set(&name).map(|text| (name, text)))
-    };
+    match exporters.iter().all(|exporter| NO_EXPORTER.contains(exporter)) {
+        true => Ok(false),
+        false => Err(format!("{variable} is {text:?}; want \"otlp\" or \"none\"")),
+    }
+}
+
+/// The name of the variable that is set, and its value: that of the signal goes before the common one.
+fn either(set: &impl Fn(&str) -> Option<String>, signal: Signal, what: &str) -> Option<(String, String)> {
+    let own = format!("OTEL_EXPORTER_OTLP_{}_{what}", name(signal));
+    let common = format!("OTEL_EXPORTER_OTLP_{what}");
+    [own, common].into_iter().find_map(|name| set(&name).map(|text| (name, text)))
+}
+
+fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Option<OtlpTarget>, String> {
+    let either = |what: &str| either(set, signal, what);
+    if !exporter(set, signal)? {
+        return Ok(None);
+    }
     let Some((name, endpoint)) = either("ENDPOINT") else { return Ok(None) };
+    let path = if signal == Signal::Traces { "/v1/traces" } else { "/v1/metrics" };
     let is_common = name == "OTEL_EXPORTER_OTLP_ENDPOINT";
     let url = if is_common { format!("{}{path}", endpoint.trim_end_matches('/')) } else { endpoint };
     let is_url = url.parse::<Uri>().is_ok_and(|uri| {
@@ -119,9 +179,10 @@ fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Optio
     }
     let timeout = match either("TIMEOUT") {
         Some((name, text)) => {
-            let milliseconds =
+            let milliseconds: u64 =
                 text.parse().map_err(|_| format!("{name} is {text:?}; want a number of milliseconds"))?;
-            Duration::from_millis(milliseconds).clamp(Duration::from_millis(1), LONGEST_TIMEOUT)
+            // By the specification, 0 is no limit.
+            if milliseconds == 0 { LONGEST_TIMEOUT } else { Duration::from_millis(milliseconds).min(LONGEST_TIMEOUT) }
         }
         None => TIMEOUT,
     };
@@ -146,9 +207,16 @@ fn header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
 mod tests {
     use super::*;
 
+    fn all(variables: &[(&str, &str)]) -> OtlpSettings {
+        OtlpSettings::of(|name| value(variables, name))
+    }
+
+    fn value(variables: &[(&str, &str)], name: &str) -> Option<String> {
+        variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+    }
+
     fn of(variables: &[(&str, &str)]) -> Result<Option<OtlpTarget>, String> {
-        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        OtlpSettings::of(value).map(|settings| settings.traces)
+        all(variables).traces
     }
 
     const COMMON: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318/");
@@ -169,9 +237,48 @@ mod tests {
         assert_eq!(url(&[COMMON]), "http://collector:4318/v1/traces");
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://traces.example:443/in?x=1");
         assert_eq!(url(&[COMMON, own]), "https://traces.example:443/in?x=1");
-        let metrics = |name: &str| (name == COMMON.0).then(|| COMMON.1.to_owned());
-        let metrics = OtlpSettings::of(metrics).expect("usable").metrics.expect("exported");
+        let metrics = all(&[COMMON]).metrics.expect("usable").expect("exported");
         assert_eq!(metrics.url, "http://collector:4318/v1/metrics");
+    }
+
+    #[test]
+    fn one_signal_goes_on_without_the_other() {
+        let settings = all(&[COMMON, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")]);
+        assert!(settings.traces.is_err() && settings.metrics.is_ok_and(|target| target.is_some()));
+        let settings = all(&[COMMON, ("OTEL_METRICS_EXPORTER", "console"), ("OTEL_TRACES_EXPORTER", "console, otlp")]);
+        assert!(settings.metrics.is_err() && settings.traces.is_ok_and(|target| target.is_some()));
+        assert_eq!(all(&[COMMON, ("OTEL_METRICS_EXPORTER", "none,prometheus")]).metrics, Ok(None));
+    }
+
+    #[test]
+    fn what_has_no_effect_is_named() {
+        let compression = ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
+        let key = ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key.pem");
+        assert_eq!(all(&[COMMON, compression, key]).ignored, [compression.0, key.0]);
+        assert!(all(&[COMMON, (compression.0, "none")]).ignored.is_empty());
+        assert!(all(&[compression, key]).ignored.is_empty());
+    }
+
+    #[test]
+    fn samplers_that_are_not_known_are_named() {
+        let problem = |variables: &[_]| sampler_problem(|name| value(variables, name)).unwrap_or_default();
+        let (sampler, share) = ("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG");
+        assert_eq!(problem(&[]), "");
+        assert_eq!(problem(&[(sampler, "always_off")]), "");
+        assert_eq!(problem(&[(sampler, "parentbased_traceidratio"), (share, "0.01")]), "");
+        assert!(problem(&[(sampler, "jaeger_remote")]).starts_with("OTEL_TRACES_SAMPLER is \"jaeger_remote\""));
+        for bad in ["", "1%", "2", "-1"] {
+            let said = problem(&[(sampler, "traceidratio"), (share, bad)]);
+            assert!(said.starts_with("OTEL_TRACES_SAMPLER_ARG is "), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_login_of_the_endpoint_is_not_shown() {
+        let target = of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:secret@collector:4318/secret")]);
+        let target = target.expect("usable").expect("exported");
+        assert_eq!(target.place(), "https://collector:4318");
+        assert!(!format!("{target:?}").contains("secret"), "{target:?}");
     }
 
     #[test]
@@ -187,6 +294,11 @@ mod tests {
         assert_eq!(target.headers["x-tenant"], "a");
         assert_eq!((target.timeout, target.certificate.as_deref()), (Duration::from_millis(2500), Some("/ca.pem")));
         assert!(!format!("{target:?} {:?}", target.headers).contains("abc"), "{target:?}");
+        let timeout = |text| of(&[COMMON, ("OTEL_EXPORTER_OTLP_TIMEOUT", text)]);
+        for (text, seconds) in [("0", 60), ("2000", 2), ("90000", 60)] {
+            let target = timeout(text).expect("usable").expect("exported");
+            assert_eq!(target.timeout, Duration::from_secs(seconds));
+        }
         let own = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=b");
         let target = of(&[COMMON, ("OTEL_EXPORTER_OTLP_HEADERS", "c=d"), own]).expect("usable").expect("exported");
         assert_eq!(target.headers.len(), 1);

@@ -17,7 +17,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracerProvider, Span, SpanData, SpanProcessor};
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout_at;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use tracing_subscriber::Layer;
@@ -27,6 +27,8 @@ use portcullis_contract::MAX_EXPORT;
 
 use crate::telemetry::Outlet;
 use crate::telemetry::resource::{attributes, resource};
+use crate::telemetry::settings::sampler_problem;
+use crate::{Shutdown, supervised};
 
 /// Spans that wait to be exported. Beyond it they are dropped.
 const QUEUE: usize = 2048;
@@ -114,11 +116,22 @@ impl Traces {
         let outcome = |name: &str| spans.with_label_values(&[name]);
         let counters =
             Counters { exported: outcome("exported"), failed: outcome("failed"), dropped: outcome("dropped") };
-        tokio::spawn(self.run(counters, outlet));
+        if let Some(problem) = sampler_problem(|name| std::env::var(name).ok()) {
+            tracing::warn!(problem, "the sampler of spans is not the one that was asked for");
+        }
+        // The lock is held for ever, or until a panic.
+        let (traces, work) = (Arc::new(Mutex::new(self)), Arc::new((counters, outlet)));
+        supervised("the export of spans", &Shutdown::default(), move || {
+            let (traces, work) = (Arc::clone(&traces), Arc::clone(&work));
+            async move {
+                let mut traces = traces.lock().await;
+                traces.run(&work.0, &work.1).await;
+            }
+        });
         Ok(())
     }
 
-    async fn run(mut self, counters: Counters, outlet: impl Outlet) {
+    async fn run(&mut self, counters: &Counters, outlet: &impl Outlet) {
         // Whether the last export failed, or spans were dropped since: told once, and once that it is over.
         let (mut is_failing, mut is_dropping) = (false, false);
         loop {
@@ -140,7 +153,7 @@ impl Traces {
                 tracing::warn!(dropped, "spans are dropped: they end faster than they can be exported");
             }
             is_dropping = dropped > 0;
-            for (body, count) in bodies(batch, &self.resource, &counters) {
+            for (body, count) in bodies(batch, &self.resource, counters) {
                 match outlet.send(body).await {
                     Ok(()) => {
                         counters.exported.inc_by(count);
@@ -213,8 +226,6 @@ fn parent(headers: &HeaderMap) -> Option<Context> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
@@ -224,7 +235,7 @@ mod tests {
     /// Keeps what it gets, or refuses it.
     #[derive(Clone, Default)]
     struct Collector {
-        bodies: Arc<Mutex<Vec<Bytes>>>,
+        bodies: Arc<std::sync::Mutex<Vec<Bytes>>>,
         refuses: bool,
     }
 
@@ -271,7 +282,7 @@ mod tests {
         tracing::subscriber::with_default(tracing_subscriber::registry().with(traces.layer()), make);
     }
 
-    async fn exported(traces: Traces, collector: &Collector) -> Counters {
+    async fn exported(mut traces: Traces, collector: &Collector) -> Counters {
         let counters = counters();
         let watched = Counters {
             exported: counters.exported.clone(),
@@ -279,7 +290,8 @@ mod tests {
             dropped: counters.dropped.clone(),
         };
         let provider = traces.provider.clone();
-        let running = tokio::spawn(traces.run(counters, collector.clone()));
+        let outlet = collector.clone();
+        let running = tokio::spawn(async move { traces.run(&counters, &outlet).await });
         let total = || watched.exported.get() + watched.failed.get();
         while total() == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
