@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_FRAME, BROKER_MAX_REPLY, BrokerMessage, BrokerOutcome, BrokerReply, decode_frame, encode_frame,
+    BROKER_MAX_FRAME, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerMessage, BrokerOutcome, BrokerReply, MAX_EXPORT,
+    decode_frame, encode_frame,
 };
 use rustix::net::sockopt::socket_peercred;
 use tokio::net::UnixStream;
@@ -27,7 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const SETTLED: Duration = Duration::from_secs(1);
 /// Replies that wait to be written, each a frame once its turn comes. Calls whose reply has no room wait, and the reader goes on.
 const QUEUE: usize = 16;
-/// Most calls at the same time. The evaluator has fewer instances.
+/// Most calls and exports at the same time. The evaluator has fewer instances. As many again may wait with their refusal; an evaluator with
+/// more does not read its replies.
 const MOST: usize = 4096;
 
 /// Connects again and again, and answers.
@@ -77,24 +79,31 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, exports: &Arc<Ex
     let read = async {
         loop {
             tokio::select! {
+                // First, so that what has ended is not counted below.
+                biased;
                 Some(_) = calls.join_next() => {}
                 frame = frames.next() => {
                     let Some(Ok(frame)) = frame else { return };
-                    let frame = frame.freeze();
                     let Ok((message, start)) = decode_frame::<BrokerMessage>(&frame) else {
                         tracing::warn!("the evaluator sent what is no call; its connection is closed");
                         return;
                     };
+                    if calls.len() >= 2 * MOST {
+                        tracing::warn!("the evaluator calls and reads no replies; its connection is closed");
+                        return;
+                    }
+                    let payload = admitted(&message, &frame[start..], calls.len() >= MOST);
                     let (admission, exports, replies) = (Arc::clone(admission), Arc::clone(exports), replies.clone());
-                    let is_full = calls.len() >= MOST;
                     calls.spawn(async move {
-                        let payload = frame.slice(start..);
-                        let (number, answer) = match message {
-                            BrokerMessage::Export(export) => (export.number, exports.post(export.export, payload).await),
-                            BrokerMessage::Call(call) if is_full => {
-                                (call.number, Err(ProvideError::failed("too many calls are under way")))
+                        let (number, answer) = match (message, payload) {
+                            (BrokerMessage::Call(call), Ok(payload)) => {
+                                (call.number, admission.answer(&call, payload).await)
                             }
-                            BrokerMessage::Call(call) => (call.number, admission.answer(&call, payload).await),
+                            (BrokerMessage::Export(export), Ok(payload)) => {
+                                (export.number, exports.post(export.export, payload).await)
+                            }
+                            (BrokerMessage::Call(call), Err(refusal)) => (call.number, Err(refusal)),
+                            (BrokerMessage::Export(export), Err(refusal)) => (export.number, Err(refusal)),
                         };
                         // The connection may have ended.
                         let _ = replies.send((number, answer)).await;
@@ -106,6 +115,21 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, exports: &Arc<Ex
     tokio::select! {
         () = write => {}
         () = read => {}
+    }
+}
+
+/// The payload of a message, or why it is refused. It is a copy, since a part of a frame keeps all that was read with it in memory.
+fn admitted(message: &BrokerMessage, payload: &[u8], is_full: bool) -> Result<Bytes, ProvideError> {
+    if is_full {
+        return Err(ProvideError::failed("too many calls are under way"));
+    }
+    let (name, limit) = match message {
+        BrokerMessage::Call(_) => ("call", BROKER_MAX_PAYLOAD),
+        BrokerMessage::Export(_) => ("export", MAX_EXPORT),
+    };
+    match payload.len() > limit {
+        true => Err(ProvideError::failed(format!("the {name} has {} bytes, the limit is {limit}", payload.len()))),
+        false => Ok(Bytes::copy_from_slice(payload)),
     }
 }
 
@@ -123,4 +147,22 @@ fn reply(number: u64, answer: Result<Bytes, ProvideError>) -> Bytes {
     };
     let frame = encode_frame(&BrokerReply { number, outcome }, &body);
     Bytes::from(frame.expect("the header is two plain fields"))
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::{BrokerExport, Signal};
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_too_large_or_one_too_many_is_refused() {
+        let export = BrokerMessage::Export(BrokerExport { number: 1, export: Signal::Metrics });
+        let payload = vec![b'x'; MAX_EXPORT + 1];
+        assert_eq!(admitted(&export, &payload[1..], false).expect("admitted"), payload[1..]);
+        let error = admitted(&export, &payload, false).expect_err("too large");
+        assert!(error.to_string().contains("1048577 bytes"), "{error}");
+        let error = admitted(&export, &[], true).expect_err("full");
+        assert!(error.to_string().contains("too many"), "{error}");
+    }
 }

@@ -1,33 +1,46 @@
 //! Telemetry of the evaluator, on its way to the collector that the loader's settings name.
 //!
 //! The evaluator may be in a stranger's hands. So it chooses neither address nor path nor headers, learns nothing of the collector's answer, and
-//! has a limit of bytes and of exports in a second.
+//! has a limit of exports in a second. The connection limits the bytes of each.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use portcullis_contract::{MAX_EXPORT, Signal};
-use portcullis_process::telemetry::{Collectors, Outlet as _};
+use portcullis_contract::Signal;
+use portcullis_process::telemetry::{Collectors, OtlpClient, Outlet as _};
 use tokio::sync::Semaphore;
 
 use crate::ProvideError;
 
 /// Exports at the same time.
 const RUNNING: usize = 2;
-/// Exports in a row.
+/// Exports that may come at once.
 const BURST: u32 = 20;
 /// The time after which there may be one more.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The least time between two lines of the log about one signal.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Posts what the evaluator exports.
 pub(crate) struct Exports {
-    collectors: Collectors,
+    traces: Way,
+    metrics: Way,
     running: Semaphore,
     budget: Mutex<Budget>,
-    /// Whether the collector did not take the last one.
-    is_failing: AtomicBool,
+}
+
+/// The way of one signal.
+struct Way {
+    client: Option<OtlpClient>,
+    logged: Mutex<Logged>,
+}
+
+/// What the log says last about a collector.
+#[derive(Debug, Default)]
+struct Logged {
+    is_failing: bool,
+    at: Option<Instant>,
 }
 
 /// How many exports there may be now.
@@ -40,44 +53,59 @@ struct Budget {
 impl Exports {
     pub(crate) fn new(collectors: Collectors) -> Self {
         let budget = Mutex::new(Budget { left: BURST, since: Instant::now() });
-        Self { collectors, running: Semaphore::new(RUNNING), budget, is_failing: AtomicBool::new(false) }
+        let way = |client| Way { client, logged: Mutex::default() };
+        let (traces, metrics) = (way(collectors.traces), way(collectors.metrics));
+        Self { traces, metrics, running: Semaphore::new(RUNNING), budget }
     }
 
     /// Posts one body.
     ///
     /// # Errors
-    /// When there is no collector, it does not take the body, or the evaluator sends too much.
+    /// When there is no collector, it does not take the body, or the evaluator exports too often.
     pub(crate) async fn post(&self, signal: Signal, body: Bytes) -> Result<Bytes, ProvideError> {
-        let client = match signal {
-            Signal::Traces => &self.collectors.traces,
-            Signal::Metrics => &self.collectors.metrics,
+        let way = match signal {
+            Signal::Traces => &self.traces,
+            Signal::Metrics => &self.metrics,
         };
-        let Some(client) = client else {
+        let Some(client) = &way.client else {
             return Err(ProvideError::failed(
                 "the loader has no OTEL_EXPORTER_OTLP_ENDPOINT, or one that it cannot use",
             ));
         };
-        if body.len() > MAX_EXPORT {
-            let text = format!("the export has {} bytes, the limit is {MAX_EXPORT}", body.len());
-            return Err(ProvideError::failed(text));
-        }
         let has_budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
         let permit = self.running.try_acquire().ok().filter(|_| has_budget);
         let Some(_permit) = permit else { return Err(ProvideError::failed("too many exports")) };
-        match client.send(body).await {
+        let result = client.send(body).await;
+        let is_news = {
+            let mut logged = way.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            logged.is_news(result.is_err(), Instant::now())
+        };
+        match result {
             Ok(()) => {
-                if self.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!("the collector takes what the evaluator exports again");
+                if is_news {
+                    tracing::info!(?signal, "the collector takes what the evaluator exports again");
                 }
                 Ok(Bytes::new())
             }
             Err(problem) => {
-                if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(problem, "the collector does not take what the evaluator exports");
+                if is_news {
+                    tracing::warn!(?signal, problem, "the collector does not take what the evaluator exports");
                 }
                 Err(ProvideError::failed("the collector does not take them; the loader's log says why"))
             }
         }
+    }
+}
+
+impl Logged {
+    /// Whether an outcome is to be logged: it is another than the log says, and the last line is old enough.
+    fn is_news(&mut self, is_failing: bool, now: Instant) -> bool {
+        let is_quiet = self.at.is_none_or(|at| now.saturating_duration_since(at) >= QUIET);
+        let is_news = is_quiet && is_failing != self.is_failing;
+        if is_news {
+            *self = Self { is_failing, at: Some(now) };
+        }
+        is_news
     }
 }
 
@@ -111,6 +139,15 @@ mod tests {
         // What is left of a pause counts on.
         assert_eq!(taken(&mut budget, 100), 1);
         assert_eq!(taken(&mut budget, 10_000), 20);
+    }
+
+    #[test]
+    fn a_collector_that_comes_and_goes_is_one_line_a_minute() {
+        let (mut logged, start) = (Logged::default(), Instant::now());
+        let mut is_news = |is_failing, seconds| logged.is_news(is_failing, start + Duration::from_secs(seconds));
+        assert!(!is_news(false, 0) && is_news(true, 1) && !is_news(true, 2));
+        assert!(!is_news(false, 3) && !is_news(true, 4) && !is_news(true, 70));
+        assert!(is_news(false, 80) && !is_news(true, 81) && is_news(true, 150));
     }
 
     #[tokio::test]
