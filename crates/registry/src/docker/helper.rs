@@ -16,8 +16,8 @@ use super::Credential;
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// Longest answer, in bytes.
 const LARGEST: u64 = 64 << 10;
-/// The loader's own settings are kept from helpers.
-const OURS: &str = "PORTCULLIS_";
+/// The loader's own settings are kept from helpers, and so are logins at the collector: what these variables begin with.
+const OURS: [&str; 2] = ["PORTCULLIS_", "OTEL_EXPORTER_OTLP_"];
 
 /// Why a helper gave no login. Never with what it wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,8 +56,10 @@ struct Answer {
 pub(super) async fn ask(program: &OsStr, server: &str, longest: Duration) -> Result<Credential, HelperError> {
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with(OURS)) {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        if OURS.iter().any(|ours| name.to_string_lossy().starts_with(ours)) {
+            command.env_remove(&name);
+        }
     }
     let child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => HelperError::Absent,
