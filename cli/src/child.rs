@@ -30,7 +30,7 @@ pub struct Recipe {
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Variables of the environment that it does not get.
+    /// Variables of the environment that it does not get. What ends in `_` is what the names of several begin with.
     pub unset: &'static [&'static str],
     /// The ports that it opens; it has started when it has logged them all.
     pub ports: &'static [&'static str],
@@ -115,8 +115,10 @@ impl Running {
             // Ctrl-C in the terminal reaches this program only, which then ends the others in order.
             .process_group(0)
             .kill_on_drop(true);
-        for name in recipe.unset {
-            command.env_remove(name);
+        for (name, _) in std::env::vars_os() {
+            if is_unset(&name.to_string_lossy(), recipe.unset) {
+                command.env_remove(&name);
+            }
         }
         let mut child = command.spawn().map_err(spawn)?;
         // Waiting for the child would close it.
@@ -183,6 +185,11 @@ impl Running {
     }
 }
 
+/// Whether a program does not get the variable of this name.
+fn is_unset(name: &str, unset: &[&str]) -> bool {
+    unset.iter().any(|one| if one.ends_with('_') { name.starts_with(one) } else { name == *one })
+}
+
 /// Reads standard error to its end.
 async fn read(
     stderr: impl AsyncRead + Unpin,
@@ -217,5 +224,17 @@ async fn read(
             // Once the program runs, nothing waits for ports any more.
             let _ = listening.send((port, address)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_unset_by_name_or_by_what_they_begin_with() {
+        let unset = &["PORTCULLIS_TLS_DIR", "OTEL_"];
+        assert!(["PORTCULLIS_TLS_DIR", "OTEL_TRACES_SAMPLER"].iter().all(|name| is_unset(name, unset)));
+        assert!(["PORTCULLIS_TLS_DIR_2", "MY_OTEL_X", "OTEL"].iter().all(|name| !is_unset(name, unset)));
     }
 }

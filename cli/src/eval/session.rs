@@ -31,9 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const LONGEST_TEXT: usize = 1 << 20;
 /// How often the states are looked at.
 const ASK: Duration = Duration::from_millis(10);
-/// Settings of a pod that make no sense here.
+/// Settings of a pod that make no sense here. Nothing is exported of one question.
 const NOT_OURS: &[&str] =
-    &["PORTCULLIS_POLICIES", "PORTCULLIS_TLS_DIR", "PORTCULLIS_CLIENT_CA", "PORTCULLIS_START_GATE"];
+    &["PORTCULLIS_POLICIES", "PORTCULLIS_TLS_DIR", "PORTCULLIS_CLIENT_CA", "PORTCULLIS_START_GATE", "OTEL_"];
 
 /// The running programs.
 pub(crate) struct Session {

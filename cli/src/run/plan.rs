@@ -15,9 +15,8 @@ use crate::program::Program;
 /// No endpoint list leads to this pod, so it need not wait until others notice that it leaves.
 const DRAIN_DELAY: &str = "0s";
 
-/// Variables with which collectors are asked for permission.
-const OTLP_HEADERS: &[&str] =
-    &["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"];
+/// Variables that hold the collector's credentials, in headers or in its URL.
+const COLLECTOR: &[&str] = &["OTEL_EXPORTER_OTLP_"];
 
 /// Everything that a program is started with.
 pub(super) struct Plan {
@@ -95,8 +94,8 @@ impl Plan {
             program,
             path: path.clone(),
             arguments: arguments.0,
-            // The evaluator has no use for secrets: the loader posts its spans.
-            unset: if program == Program::Evaluator { OTLP_HEADERS } else { &[] },
+            // The evaluator has no use for secrets: the loader posts its spans and metrics.
+            unset: if program == Program::Evaluator { COLLECTOR } else { &[] },
             ports,
             log: Some(self.log(program)),
             echo: self.settings.logs,
@@ -128,6 +127,7 @@ impl Plan {
         if self.settings.kubewarden_metrics {
             arguments.0.push("--kubewarden-metrics".into());
         }
+        arguments.0.extend(self.settings.exports.iter().cloned());
         self.recipe(Program::Evaluator, &["admission", "probes", "state"], arguments)
     }
 

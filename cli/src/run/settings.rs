@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use portcullis_process::SettingError;
+use portcullis_process::telemetry::OtlpSettings;
 
 use crate::args::{RunArgs, TableMode};
 
@@ -33,6 +34,8 @@ pub(super) struct Settings {
     pub(super) plain_http: bool,
     /// Kubewarden's names of metrics as well.
     pub(super) kubewarden_metrics: bool,
+    /// What the evaluator exports: its arguments.
+    pub(super) exports: Vec<OsString>,
     /// A table that is redrawn, instead of lines.
     pub(super) live: bool,
     /// Logs also on standard error.
@@ -64,6 +67,7 @@ impl Settings {
             states: [state_port(args, 0)?, state_port(args, 1)?],
             plain_http: args.plain_http,
             kubewarden_metrics: args.kubewarden_metrics,
+            exports: exports(&OtlpSettings::from_env()),
             live: match args.table {
                 // Log lines between the lines of a table would tear it.
                 TableMode::Auto => terminal && !(args.logs && io::stderr().is_terminal()),
@@ -114,6 +118,13 @@ fn folder(setting: &str, path: &Path) -> Result<(), SettingError> {
     }
 }
 
+/// The evaluator's flags for what has a collector. It does not get the variables that name the collector, since these may hold logins.
+fn exports(otlp: &OtlpSettings) -> Vec<OsString> {
+    let signals = [("--export-traces", &otlp.traces), ("--export-metrics", &otlp.metrics)];
+    let exported = signals.into_iter().filter(|(_, target)| matches!(target, Ok(Some(_))));
+    exported.map(|(flag, _)| flag.into()).collect()
+}
+
 /// The probe port plus `place`, or any where 0 was asked.
 fn port(args: &RunArgs, place: u16) -> Result<SocketAddr, SettingError> {
     let first = args.probe_address;
@@ -152,6 +163,17 @@ mod tests {
         let args = Args::try_parse_from(["portcullis", "run", dir].iter().chain(arguments)).expect("parses");
         let Command::Run(args) = args.command else { panic!("another command") };
         Settings::check(&args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_has_a_collector_is_exported() {
+        let flags = |variable: (&str, &str)| {
+            exports(&OtlpSettings::of(|name| (name == variable.0).then(|| variable.1.to_owned())))
+        };
+        let url = "http://localhost:4318";
+        assert!(flags(("PATH", url)).is_empty());
+        assert_eq!(flags(("OTEL_EXPORTER_OTLP_ENDPOINT", url)), ["--export-traces", "--export-metrics"]);
+        assert_eq!(flags(("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", url)), ["--export-metrics"]);
     }
 
     #[test]
