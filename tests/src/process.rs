@@ -25,7 +25,7 @@ pub struct Launch {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Additional environment variables. All `PORTCULLIS_…` and proxy settings are removed from the environment first.
+    /// Additional environment variables. All `PORTCULLIS_…`, `OTEL_…` and proxy settings are removed from the environment first.
     pub env: Vec<(String, String)>,
     /// A command line in front of the program's; it must end in `exec`, so that the process keeps its id.
     pub wrapper: Vec<String>,
@@ -76,7 +76,7 @@ impl Process {
         };
         for (key, _) in std::env::vars_os() {
             let text = key.to_string_lossy().to_uppercase();
-            if text.starts_with("PORTCULLIS_") || text.ends_with("_PROXY") {
+            if ["PORTCULLIS_", "OTEL_"].iter().any(|start| text.starts_with(start)) || text.ends_with("_PROXY") {
                 command.env_remove(&key);
             }
         }
