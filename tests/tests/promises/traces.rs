@@ -83,6 +83,11 @@ fn answer(stream: TcpStream, exports: &Mutex<Vec<Export>>, delay: Duration) -> O
     }
 }
 
+/// An address at which nobody listens.
+fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("binds")
+}
+
 fn attribute(span: &Span, key: &str) -> String {
     let found = span.attributes.iter().find(|attribute| attribute.key == key);
     let value = found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref());
@@ -140,7 +145,9 @@ fn promise_a_request_is_a_span_below_that_of_its_caller() {
     }
     // The evaluator has no way out for that.
     assert!(pod.metric("portcullis_seccomp_enforced") > 0.0);
-    assert!(pod.metric(r#"portcullis_spans_total{outcome="exported"}"#) >= 3.0);
+    // They are counted after the collector has them.
+    let exported = || pod.metric(r#"portcullis_spans_total{outcome="exported"}"#);
+    eventually("the count of exported spans", || (exported() >= 3.0).then_some(()));
 
     // A header of another form is none.
     let long = "0".repeat(9000);
@@ -153,22 +160,23 @@ fn promise_a_request_is_a_span_below_that_of_its_caller() {
 
 #[test]
 fn promise_a_collector_that_is_away_or_slow_delays_no_request() {
-    for slow in [false, true] {
+    for (slow, failed) in [(false, 100.0), (true, 1.0)] {
         let folder = Folder::empty();
         let collector = Collector::answering_after(Duration::from_secs(60));
-        // Nobody listens at port 9.
-        let url = if slow { collector.url() } else { "http://127.0.0.1:9".to_owned() };
-        let pod = pod(&folder, &url).env(Program::Loader, "OTEL_EXPORTER_OTLP_TIMEOUT", "1500").start();
+        let url = if slow { collector.url() } else { format!("http://{}", nobody()) };
+        // A request that waited for an export would take longer than any may here.
+        let pod = pod(&folder, &url).env(Program::Loader, "OTEL_EXPORTER_OTLP_TIMEOUT", "15000").start();
         pod.wait_current("cluster/denies", 1);
         let begin = Instant::now();
-        while pod.metric(r#"portcullis_spans_total{outcome="failed"}"#) < 100.0 {
+        while pod.metric(r#"portcullis_spans_total{outcome="failed"}"#) < failed {
             let asked = Instant::now();
             assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
-            assert!(asked.elapsed() < Duration::from_secs(1), "a request took {:?}", asked.elapsed());
-            assert!(begin.elapsed() < Duration::from_secs(60), "no export has failed");
+            assert!(asked.elapsed() < Duration::from_secs(10), "a request took {:?}", asked.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(120), "no export has failed");
         }
-        let told = pod.evaluator().lines().iter().filter(|line| line.contains("failed to export spans")).count();
-        assert_eq!(told, 1, "it is logged once");
+        let told = || pod.evaluator().lines().iter().filter(|line| line.contains("failed to export spans")).count();
+        eventually("the line about it", || (told() > 0).then_some(()));
+        assert_eq!(told(), 1, "it is logged once");
         pod.assert_alive();
     }
 }
@@ -237,16 +245,26 @@ struct Hostile(UnixStream);
 
 impl Hostile {
     fn export(&mut self, number: u64, body: &[u8]) -> (BrokerOutcome, String) {
+        self.send(number, body);
+        let (replied, outcome, text) = self.reply();
+        assert_eq!(replied, number);
+        (outcome, text)
+    }
+
+    fn send(&mut self, number: u64, body: &[u8]) {
         let frame = encode_frame(&BrokerExport { number, export: Signal::Traces }, body).expect("encodes");
         self.0.write_all(&u32::try_from(frame.len()).expect("small").to_be_bytes()).expect("sends");
         self.0.write_all(&frame).expect("sends");
+    }
+
+    /// The next reply, to any export.
+    fn reply(&mut self) -> (u64, BrokerOutcome, String) {
         let mut length = [0; 4];
         self.0.read_exact(&mut length).expect("a reply");
         let mut frame = vec![0; u32::from_be_bytes(length) as usize];
         self.0.read_exact(&mut frame).expect("a reply");
         let (reply, start) = decode_frame::<BrokerReply>(&frame).expect("a reply");
-        assert_eq!(reply.number, number);
-        (reply.outcome, String::from_utf8_lossy(&frame[start..]).into_owned())
+        (reply.number, reply.outcome, String::from_utf8_lossy(&frame[start..]).into_owned())
     }
 }
 
@@ -257,14 +275,19 @@ fn promise_an_evaluator_that_was_taken_over_can_post_little_and_to_one_place() {
     let listener = UnixListener::bind(folder.path("broker/broker.sock")).expect("binds");
     let _pod = pod(&folder, &collector.url()).without(Program::Evaluator).begin();
     let mut hostile = Hostile(listener.accept().expect("the loader connects").0);
+    let begin = Instant::now();
     assert_eq!(hostile.export(1, b"no protobuf"), (BrokerOutcome::Done, String::new()));
     let (outcome, text) = hostile.export(2, &vec![0; MAX_EXPORT + 1]);
     assert!(outcome == BrokerOutcome::Failed && text.contains("1048577 bytes"), "{text}");
+    (3..200).for_each(|number| hostile.send(number, &[b'x'; 1000]));
+    let replies: Vec<_> = (3..200).map(|_| hostile.reply()).collect();
+    let done: Vec<_> = replies.iter().filter(|(_, outcome, _)| *outcome == BrokerOutcome::Done).collect();
     // What the collector says does not come back.
-    let replies: Vec<_> = (3..200).map(|number| hostile.export(number, &[b'x'; 1000])).collect();
-    let refused = replies.iter().filter(|(outcome, _)| *outcome == BrokerOutcome::Failed).count();
-    assert!(refused > 100, "{refused} of 197 were refused");
+    assert!(!done.is_empty() && done.iter().all(|(_, _, text)| text.is_empty()), "{done:?}");
     let exports = collector.exports();
-    assert_eq!(exports.len(), 198 - refused);
+    assert_eq!(exports.len(), done.len() + 1);
+    // 20 at once, and one more each 50 ms, the first of which may have begun earlier.
+    let most = 21 + begin.elapsed().as_millis() / 50;
+    assert!(exports.len() as u128 <= most, "{} exports, want at most {most}", exports.len());
     assert!(exports.iter().all(|export| export.head.starts_with("POST /v1/traces ")));
 }
