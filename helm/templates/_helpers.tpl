@@ -79,21 +79,41 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
-{{/* OpenTelemetry's variables of a program that posts to the collector, and tells which pod it is by POD_NAME. */}}
-{{- define "portcullis.otlpEnv" -}}
-{{- $otlp := .Values.telemetry.otlp -}}
-- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ $otlp.endpoint | quote }}}
-{{- with $otlp.headersSecret }}
-- {name: OTEL_EXPORTER_OTLP_HEADERS, valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: headers, optional: true}}}
-{{- end }}
-{{- if not $otlp.metrics }}
-- {name: OTEL_METRICS_EXPORTER, value: none}
-{{- end }}
-{{ include "portcullis.otlpResource" . }}
+{{/* Whether a program exports spans or metrics, of its own or, for loaders, of the evaluator: (list . "loader"). Empty if not. */}}
+{{- define "portcullis.exports" -}}
+{{- $otlp := (index . 0).Values.telemetry.otlp }}{{ $program := index . 1 -}}
+{{- $evaluator := and $otlp.evaluator (has $program (list "evaluator" "loader")) -}}
+{{- $own := and $otlp.metrics (ne $program "evaluator") -}}
+{{- if and $otlp.endpoint (or $evaluator $own) }}true{{ end -}}
 {{- end }}
 
-{{- define "portcullis.otlpResource" -}}
-- {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name={{ .Release.Namespace }},k8s.pod.name=$(POD_NAME)"}
+{{/* OpenTelemetry's variables of a program that exports: (list . "loader"). POD_NAME must come before them. Those that the program's
+     extraEnv names are left out, since none may be there twice. */}}
+{{- define "portcullis.otlpEnv" -}}
+{{- $root := index . 0 }}{{ $program := index . 1 -}}
+{{- $otlp := $root.Values.telemetry.otlp -}}
+{{- $env := list -}}
+{{- if ne $program "evaluator" -}}
+{{- $env = append $env (dict "name" "OTEL_EXPORTER_OTLP_ENDPOINT" "value" $otlp.endpoint) -}}
+{{- with $otlp.headersSecret -}}
+{{- $key := dict "name" . "key" "headers" "optional" true -}}
+{{- $env = append $env (dict "name" "OTEL_EXPORTER_OTLP_HEADERS" "valueFrom" (dict "secretKeyRef" $key)) -}}
+{{- end -}}
+{{- if not $otlp.metrics -}}
+{{- $env = append $env (dict "name" "OTEL_METRICS_EXPORTER" "value" "none") -}}
+{{- end -}}
+{{- end -}}
+{{- $attributes := printf "k8s.namespace.name=%s,k8s.pod.name=$(POD_NAME)" $root.Release.Namespace -}}
+{{- $env = append $env (dict "name" "OTEL_RESOURCE_ATTRIBUTES" "value" $attributes) -}}
+{{- if and (eq $program "evaluator") $otlp.samplerRatio -}}
+{{- $env = append $env (dict "name" "OTEL_TRACES_SAMPLER" "value" "parentbased_traceidratio") -}}
+{{- $env = append $env (dict "name" "OTEL_TRACES_SAMPLER_ARG" "value" $otlp.samplerRatio) -}}
+{{- end -}}
+{{- $given := list -}}
+{{- range (get $root.Values $program).extraEnv }}{{ $given = append $given .name }}{{ end -}}
+{{- range $env }}{{ if not (has .name $given) }}
+- {{ toJson . }}
+{{- end }}{{ end -}}
 {{- end }}
 
 {{/* The image of a program: (list . "loader"). */}}

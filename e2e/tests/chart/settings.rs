@@ -156,8 +156,31 @@ fn spans_go_to_the_collector_by_the_loader_and_its_headers_to_nobody_else() {
     let objects = render(&traces);
     assert!(names(container(&objects, "loader")).contains(&"OTEL_METRICS_EXPORTER".to_owned()));
     assert!(names(container(&objects, "reporter")).is_empty() && names(container(&objects, "controller")).is_empty());
+    // Where nothing is exported, no program has the address.
+    traces["telemetry"]["otlp"]["evaluator"] = json!(false);
+    let objects = render(&traces);
+    assert!(["evaluator", "loader", "reporter"].iter().all(|program| names(container(&objects, program)).is_empty()));
+    assert!(!args(container(&objects, "evaluator")).contains(&"--export-traces"));
+    assert!(!find(&objects, "NetworkPolicy", "portcullis-policy-server").to_string().contains("4318"));
     let said = refusal(&json!({"telemetry": {"otlp": {"endpoint": "collector:4318"}}}));
     assert!(said.contains("endpoint"), "{said}");
+}
+
+#[test]
+fn variables_of_telemetry_that_extra_env_names_are_taken_from_there() {
+    let mut values = everything();
+    for (program, name) in [
+        ("evaluator", "OTEL_TRACES_SAMPLER"),
+        ("loader", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ("reporter", "OTEL_RESOURCE_ATTRIBUTES"),
+        ("controller", "OTEL_METRICS_EXPORTER"),
+    ] {
+        values[program]["extraEnv"] = json!([{ "name": name, "value": "mine" }]);
+        let objects = render(&values);
+        let env = container(&objects, program)["env"].as_array().expect("variables").clone();
+        let found: Vec<_> = env.iter().filter(|one| one["name"] == name).collect();
+        assert!(found.len() == 1 && found[0]["value"] == "mine", "{program}: {env:?}");
+    }
 }
 
 #[test]
