@@ -83,7 +83,7 @@ impl OtlpSettings {
         for (signal, target) in [(Signal::Traces, &traces), (Signal::Metrics, &metrics)] {
             if matches!(target, Ok(Some(_))) {
                 let found = UNSUPPORTED.iter().filter_map(|what| either(&set, signal, what));
-                // No compression is what there is without it.
+                // To ask for no compression has the effect that it should.
                 ignored.extend(found.filter(|(_, text)| text != "none").map(|(name, _)| name));
             }
         }
