@@ -1,6 +1,6 @@
 //! Spans and metrics by OTLP, to a collector of the test's own.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
@@ -252,9 +252,13 @@ impl Hostile {
     }
 
     fn send(&mut self, number: u64, body: &[u8]) {
+        self.try_send(number, body).expect("sends");
+    }
+
+    fn try_send(&mut self, number: u64, body: &[u8]) -> io::Result<()> {
         let frame = encode_frame(&BrokerExport { number, export: Signal::Traces }, body).expect("encodes");
-        self.0.write_all(&u32::try_from(frame.len()).expect("small").to_be_bytes()).expect("sends");
-        self.0.write_all(&frame).expect("sends");
+        let length = u32::try_from(frame.len()).expect("small").to_be_bytes();
+        self.0.write_all(&[length.as_slice(), frame.as_slice()].concat())
     }
 
     /// The next reply, to any export.
@@ -290,4 +294,20 @@ fn promise_an_evaluator_that_was_taken_over_can_post_little_and_to_one_place() {
     let most = 21 + begin.elapsed().as_millis() / 50;
     assert!(exports.len() as u128 <= most, "{} exports, want at most {most}", exports.len());
     assert!(exports.iter().all(|export| export.head.starts_with("POST /v1/traces ")));
+}
+
+#[test]
+fn promise_an_evaluator_that_reads_no_replies_is_cut_off() {
+    let (folder, collector) = (Folder::empty(), Collector::answering_after(Duration::ZERO));
+    std::fs::create_dir_all(folder.path("broker")).expect("a folder");
+    let listener = UnixListener::bind(folder.path("broker/broker.sock")).expect("binds");
+    let pod = pod(&folder, &collector.url()).without(Program::Evaluator).begin();
+    let mut hostile = Hostile(listener.accept().expect("the loader connects").0);
+    assert!((0..100_000).any(|number| hostile.try_send(number, b"x").is_err()), "all exports were read");
+    eventually("the warning", || {
+        pod.loader().lines().iter().any(|line| line.contains("reads no replies")).then_some(())
+    });
+    // The next connection is like the first.
+    let mut next = Hostile(listener.accept().expect("the loader connects again").0);
+    eventually("an export that is posted", || (next.export(1, b"x").0 == BrokerOutcome::Done).then_some(()));
 }
