@@ -39,13 +39,15 @@ fn a_replica_that_cannot_load_a_policy_makes_it_degraded_and_the_others_serve() 
 fn fault_r19_when_the_failing_pod_is_deleted_it_is_active_again_by_itself() {
     let (stage, replicas) = Stage::with(cluster(), "deleted", 2);
     let (policy, object) = stage.policy("labels");
-    replicas[0].says(&object, Says::Current);
-    replicas[1].says(&object, unreachable());
+    // A leader that is killed is R15.
+    let (serving, failing) = stage.leader_and_follower(&replicas);
+    serving.says(&object, Says::Current);
+    failing.says(&object, unreachable());
     stage.word(&policy, "Degraded");
     eventually_within(SOON, "an event", || {
         stage.events(&object).iter().any(|(r, _)| r == "RegistryUnreachable").then_some(())
     });
-    replicas[1].pod.delete_object();
+    failing.pod.delete_object();
     let start = Instant::now();
     let found = stage.word_within(Duration::from_secs(10), &policy, "Active");
     assert_eq!(told(&found, "Degraded"), "False/AsExpected");
