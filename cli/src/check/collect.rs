@@ -169,7 +169,7 @@ fn names(text: &[u8], word: &str) -> bool {
 enum Kind {
     /// A policy.
     Policy,
-    /// Of our API group, and nothing that it has; why.
+    /// A kind or a version that our API group does not have, with the text that says so.
     Unknown(String),
     /// Something else.
     Other,
