@@ -11,11 +11,8 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use portcullis_process::Shutdown;
-
 use crate::args::CheckArgs;
-use crate::eval::session::Session;
+use crate::eval::session::{Session, until_signal};
 use crate::eval::state::Settled;
 use collect::{Collected, collect};
 use report::{Finding, Level, Report};
@@ -42,16 +39,7 @@ fn checked(args: &CheckArgs) -> anyhow::Result<Report> {
     if collected.ready.is_empty() {
         return Ok(collected.report);
     }
-    // One thread, as children that end with their parent end with the thread that started them.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
-        tokio::select! {
-            loaded = load(args, &mut collected) => loaded,
-            // Programs and folder go with the session.
-            () = shutdown.begun() => Err(anyhow::anyhow!("interrupted by a signal")),
-        }
-    })?;
+    until_signal(load(args, &mut collected))?;
     Ok(collected.report)
 }
 

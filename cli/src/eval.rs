@@ -17,13 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use portcullis_process::Shutdown;
 use serde_json::Value;
 
 use crate::args::{EvalArgs, EvalForm};
 use manifest::{Chosen, Given};
 use request::Review;
-use session::{Judged, Session};
+use session::{Judged, Session, until_signal};
 use verdict::{Outcome, Verdict};
 
 /// Largest manifest or request that is read, in bytes. The evaluator takes requests of 7 MiB.
@@ -81,24 +80,14 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
 
     let mut roots = Vec::from_iter(folder);
     roots.extend(args.module_roots.iter().cloned());
-    // One thread, as children that end with their parent end with the thread that started them.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let judged = runtime.block_on(async {
-        let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
-        let judging = async {
-            let mut loader = args.access.for_loader(&args.allow_private);
-            loader.extend(args.limits.for_loader());
-            loader.extend(args.host.for_loader());
-            let session = Session::start(&[&chosen.manifest], &roots, loader, args.limits.compile_time).await?;
-            let judged = session.judge(&chosen, &review).await;
-            session.stop(judged.as_ref().ok().and_then(Judged::module)).await;
-            judged
-        };
-        tokio::select! {
-            judged = judging => judged,
-            // Programs and folder go with the session.
-            () = shutdown.begun() => Err(anyhow::anyhow!("interrupted by a signal")),
-        }
+    let judged = until_signal(async {
+        let mut loader = args.access.for_loader(&args.allow_private);
+        loader.extend(args.limits.for_loader());
+        loader.extend(args.host.for_loader());
+        let session = Session::start(&[&chosen.manifest], &roots, loader, args.limits.compile_time).await?;
+        let judged = session.judge(&chosen, &review).await;
+        session.stop(judged.as_ref().ok().and_then(Judged::module)).await;
+        judged
     })?;
     let mut notes = review.notes.clone();
     notes.extend(chosen.notes(&review));

@@ -91,6 +91,11 @@ fn read(path: &Path, largest: u64) -> anyhow::Result<Vec<u8>> {
     limited(io::stdin().lock(), largest).context("failed to read standard input")
 }
 
+/// Whether the name of a file is that of YAML or JSON.
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|found| ["yaml", "yml", "json"].iter().any(|known| found == *known))
+}
+
 fn limited(reader: impl Read, largest: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(largest + 1).read_to_end(&mut bytes)?;

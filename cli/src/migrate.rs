@@ -9,7 +9,7 @@ mod server;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
@@ -104,12 +104,10 @@ pub(crate) fn migrate(args: &MigrateArgs) -> ExitCode {
 
 /// The documents of a file, of the YAML and JSON files of a folder, or of standard input.
 fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
-    let is_manifest = |path: &PathBuf| {
-        path.extension().is_some_and(|found| ["yaml", "yml", "json"].iter().any(|known| found == *known))
-    };
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
-        files = fs::read_dir(path)?.flatten().map(|entry| entry.path()).filter(is_manifest).collect();
+        files =
+            fs::read_dir(path)?.flatten().map(|entry| entry.path()).filter(|path| crate::is_manifest(path)).collect();
         files.sort();
     }
     let mut documents = Vec::new();

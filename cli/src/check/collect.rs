@@ -71,10 +71,8 @@ fn add(path: &Path, is_folder: bool, depth: usize, files: &mut Vec<(PathBuf, boo
     for entry in entries {
         let (path, kind) = (entry.path(), entry.file_type()?);
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        let extension = path.extension().unwrap_or_default();
-        let is_manifest = ["yaml", "yml", "json"].iter().any(|known| extension == *known);
         // A link to a folder may lead back here; one to a file is read.
-        if !is_hidden && (kind.is_dir() || (is_manifest && path.is_file())) {
+        if !is_hidden && (kind.is_dir() || (crate::is_manifest(&path) && path.is_file())) {
             add(&path, kind.is_dir(), depth + 1, files)?;
         }
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_contract::{Digest, EvaluatorState, Failure, LoaderState, Mismatch, Mode, PolicyId};
+use portcullis_process::Shutdown;
 use tempfile::TempDir;
 
 use super::cache::{self, Cache, Given};
@@ -203,6 +204,22 @@ impl Judged {
             Self::Unserved(_) => None,
         }
     }
+}
+
+/// Does work with a session, which a signal ends with its programs and its folder.
+///
+/// # Errors
+/// Those of the work, and when a signal has come.
+pub(crate) fn until_signal<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    // One thread, as children that end with their parent end with the thread that started them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let shutdown = Shutdown::on_signals().context("failed to catch signals")?;
+        tokio::select! {
+            done = work => done,
+            () = shutdown.begun() => bail!("interrupted by a signal"),
+        }
+    })
 }
 
 /// The file of a manifest in the folder of the programs.

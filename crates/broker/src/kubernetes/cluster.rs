@@ -64,6 +64,10 @@ struct NoPlace {
 }
 
 impl NoPlace {
+    fn not_synced(error: ProvideError) -> Self {
+        Self { reason: ContextReason::ContextNotSynced, error }
+    }
+
     fn problem(&self, kind: &ContextAwareResource) -> ContextProblem {
         let advice = match self.reason {
             ContextReason::ContextKindUnknown => {
@@ -163,12 +167,15 @@ impl Cluster {
 
     async fn list(&self, policy: &PolicyId, query: ListQuery) -> Answer {
         let kind = query.kind.clone();
-        let watched = match self.watches.find(&query) {
-            // As long as there is a watch, its objects count, even while nobody can say where they are.
-            Some(found) => found,
-            None => self.watches.begin(Some(policy), self.collection(query).await?)?,
-        };
-        Watches::wait(watched, &kind, SELECT_LESS).await?.list(&kind)
+        Watches::wait(self.watch(policy, query).await?, &kind, SELECT_LESS).await?.list(&kind)
+    }
+
+    /// The watch of what a query selects. One that is running counts even while nobody can say where the objects are.
+    async fn watch(&self, policy: &PolicyId, query: ListQuery) -> Result<Arc<Watched>, ProvideError> {
+        match self.watches.find(&query) {
+            Some(found) => Ok(found),
+            None => self.watches.begin(Some(policy), self.collection(query).await?),
+        }
     }
 
     /// Where the objects that a query selects are.
@@ -212,11 +219,10 @@ impl Cluster {
     }
 
     async fn begin(&self, query: ListQuery) -> Result<Arc<Watched>, NoPlace> {
-        let not_synced = |error| NoPlace { reason: ContextReason::ContextNotSynced, error };
-        let late = || not_synced(ProvideError::failed("the API server does not say which kinds it has"));
+        let late = || NoPlace::not_synced(ProvideError::failed("the API server does not say which kinds it has"));
         timeout(DISCOVERY, self.place(&query.kind)).await.unwrap_or_else(|_| Err(late()))?;
-        let collection = self.collection(query).await.map_err(not_synced)?;
-        self.watches.begin(None, collection).map_err(not_synced)
+        let collection = self.collection(query).await.map_err(NoPlace::not_synced)?;
+        self.watches.begin(None, collection).map_err(NoPlace::not_synced)
     }
 
     /// The watch of all objects of a kind, once it is complete.
@@ -225,11 +231,7 @@ impl Cluster {
         policy: &PolicyId,
         kind: &'a ContextAwareResource,
     ) -> Result<(&'a ContextAwareResource, Arc<Watched>), ProvideError> {
-        let query = ListQuery::whole(kind.clone());
-        let watched = match self.watches.find(&query) {
-            Some(found) => found,
-            None => self.watches.begin(Some(policy), self.collection(query).await?)?,
-        };
+        let watched = self.watch(policy, ListQuery::whole(kind.clone())).await?;
         Ok((kind, Watches::wait(watched, kind, data::READ_LESS).await?))
     }
 
@@ -288,8 +290,7 @@ impl Cluster {
 
     /// Where the objects of a kind are, by discovery.
     async fn place(&self, kind: &ContextAwareResource) -> Result<Place, NoPlace> {
-        let not_synced = |error| NoPlace { reason: ContextReason::ContextNotSynced, error };
-        let client = self.client().map_err(not_synced)?;
+        let client = self.client().map_err(NoPlace::not_synced)?;
         let find = async {
             let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
             let found = pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind.kind)).await;

@@ -52,7 +52,10 @@ struct List<'a> {
 }
 
 impl Objects {
-    /// The list for guests, or why there is none.
+    /// The list for guests.
+    ///
+    /// # Errors
+    /// When the list is too large, or the watch has ended.
     pub(super) fn render(&mut self, kind: &ContextAwareResource) -> Result<Bytes, String> {
         let length = self.length()?;
         if let Some(rendered) = &self.rendered {

@@ -104,7 +104,7 @@ impl Watches {
         Some(Arc::clone(found))
     }
 
-    /// The watch of these objects, which begins if there is none.
+    /// The watch of these objects. It begins now if nobody began it before.
     ///
     /// # Errors
     /// When there are too many watches.

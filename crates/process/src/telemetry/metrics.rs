@@ -200,7 +200,7 @@ fn histogram(series: &Series, start: u64, now: u64) -> HistogramDataPoint {
     }
 }
 
-/// Labels as attributes. An empty one is none, as to Prometheus.
+/// Labels as attributes. Empty ones are left out: to Prometheus they are the same as absent ones.
 fn labels(pairs: &[LabelPair]) -> Vec<KeyValue> {
     let pairs = pairs.iter().filter(|pair| !pair.value().is_empty());
     let attribute = |pair: &LabelPair| KeyValue {

@@ -52,7 +52,7 @@ impl PublicKey {
     /// Reads PEM of a key, or of a certificate with a key.
     ///
     /// # Errors
-    /// When it is neither, or the key is none of a known kind.
+    /// When it is neither, or the kind of key is not known.
     pub(super) fn of_holder(pem: &str) -> Result<Self, KeyError> {
         let Ok(certificate) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return Self::from_pem(pem) };
         let (_, certificate) = parse_x509_certificate(&certificate).map_err(|_| KeyError::NotPem)?;

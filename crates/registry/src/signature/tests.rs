@@ -73,7 +73,7 @@ fn refused(material: &Material, wanted: &str, trust: &Result<TrustRoot, NoTrustR
 
 #[test]
 fn l21_only_the_right_key_over_the_right_digest_counts() {
-    let none = Err(NoTrustRoot::Absent("there is none"));
+    let none = Err(NoTrustRoot::Absent("no trust root is configured"));
     let (ours, theirs) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
     let signed = |body: Vec<u8>, pair: &KeyPair| {
         let signature = STANDARD.encode(pair.sign(&body).expect("signs"));
@@ -386,7 +386,7 @@ fn a_certificate_of_ones_own_counts_with_its_key_and_with_a_log_entry_in_its_tim
         |annotations: &BTreeMap<String, String>, wanted: &Requirement, trust: &Result<TrustRoot, NoTrustRoot>| {
             judge(&beside(statement(), annotations.clone()), wanted, trust).map_err(|error| error.reason)
         };
-    let (trust, none) = (trust(&sigstore), Err(NoTrustRoot::Absent("there is none")));
+    let (trust, none) = (trust(&sigstore), Err(NoTrustRoot::Absent("no trust root is configured")));
     let (logged, plain) = (wants(&leaf, true, from + 600), wants(&leaf, false, from + 600));
     let whole = sigstore.annotations(&leaf, &statement());
     assert_eq!(judged(&whole, &logged, &trust), Ok(()));

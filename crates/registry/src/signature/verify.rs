@@ -99,7 +99,7 @@ impl Material {
     }
 }
 
-/// `no_trust` says why there is no trust root, if there is none.
+/// `no_trust` is the reason why there is no trust root; absent where there is one.
 fn decide(
     image: &Image,
     signed: &[Signed],
