@@ -1,5 +1,6 @@
 //! Arguments.
 
+mod impact;
 mod policies;
 mod registry;
 mod signer;
@@ -13,6 +14,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use portcullis_registry::Allowed;
 
+pub use impact::ImpactArgs;
 pub use policies::{
     DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
 };
@@ -30,7 +32,8 @@ pub use registry::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveAr
         portcullis get -A                                    # how are those of the cluster?\n  \
         portcullis rollback no-privileged                    # serve again what worked\n  \
         portcullis eval policy.yaml pod.yaml                 # what would it say?\n  \
-        portcullis check policies/                           # would they load?"
+        portcullis check policies/                           # would they load?\n  \
+        portcullis impact policy.yaml                        # what would it deny of what is there?"
 )]
 pub struct Args {
     /// What to do.
@@ -89,6 +92,13 @@ pub enum Command {
     ///
     /// Exit status: 0 all would load, 1 one would not, 2 it could not be found out, for instance as a registry is away.
     Check(CheckArgs),
+    /// Say what a policy would do to the objects that are in a cluster already.
+    ///
+    /// Reads the objects that the policy's rules and selectors name, page by page with your own rights, and has the real loader and evaluator
+    /// judge each as if it were made now. Nothing is written, and the policy need not be in the cluster.
+    ///
+    /// Exit status: 0 nothing would be denied, 1 something would be, 2 it could not be found out.
+    Impact(ImpactArgs),
     /// Translate manifests of Kubewarden, and say what became of each field.
     ///
     /// Policies come as YAML on standard output, ready to apply, and what became of each field on standard error. With --values it is the

@@ -8,10 +8,10 @@
 
 mod cache;
 pub(crate) mod manifest;
-mod request;
+pub(crate) mod request;
 pub(crate) mod session;
 pub(crate) mod state;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,7 +59,7 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
     args.access.check()?;
     let named = || format!("failed to take a policy from {}", args.policy_file.display());
     let mut given =
-        Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), kinds: Vec::new() };
+        Given { settings: settings(args)?, capabilities: args.host.host_capabilities.clone(), ..Given::default() };
     let (chosen, folder) = match module(&args.policy_file)? {
         Some((module, folder)) => {
             if args.host.allow_context_aware {

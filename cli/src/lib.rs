@@ -1,6 +1,6 @@
 //! The command-line tool: runs the pod without a cluster, judges a request offline, and shows status.
 //!
-//! It has no policy engine and no compiler: `run`, `eval` and `check` start the real programs as child processes. `get`, `describe` and
+//! It has no policy engine and no compiler: `run`, `eval`, `check` and `impact` start the real programs as child processes. `get`, `describe` and
 //! `history` read what the reporter has written: the status of policies in a cluster, or of a folder, there while the pod runs
 //! and after. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod events;
 pub mod get;
 pub mod history;
 pub mod http;
+mod impact;
 pub mod item;
 pub mod layout;
 pub mod log;
@@ -46,7 +47,7 @@ use cluster::Cluster;
 use rollback::RollbackError;
 use source::Choice;
 
-/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check` and `migrate` have their own.
+/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check`, `impact` and `migrate` have their own.
 pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
@@ -58,6 +59,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Rollback(args) => asynchronous(rollback(&args)),
         Command::Eval(args) => eval::eval(&args),
         Command::Check(args) => check::check(&args),
+        Command::Impact(args) => impact::impact(&args),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::Pull(args) => asynchronous(async { print(registry::pull(&args).await?.as_bytes()) }),
         Command::Push(args) => asynchronous(async { print(registry::push(&args).await?.as_bytes()) }),

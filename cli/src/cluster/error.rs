@@ -1,5 +1,6 @@
 //! What was asked of the API server, and why there is no answer. The decision is pure.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use portcullis_contract::clean;
@@ -15,7 +16,7 @@ pub struct Action {
     /// `group/version`, or `v1` for the core group.
     pub version: String,
     /// The plural name of the kind.
-    pub resource: &'static str,
+    pub resource: Cow<'static, str>,
     /// The namespace; absent for kinds without, and for all of them.
     pub namespace: Option<String>,
     /// The object; absent for a list.
@@ -67,7 +68,7 @@ pub enum ClusterError {
         /// Its URL.
         server: String,
         /// The plural name of the kind.
-        resource: &'static str,
+        resource: Cow<'static, str>,
         /// `group/version`.
         version: String,
     },
@@ -161,7 +162,7 @@ mod tests {
         Action {
             verb: "get",
             version: "policies.portcullis.dev/v1alpha1".to_owned(),
-            resource: "policies",
+            resource: "policies".into(),
             namespace: Some("team-a".to_owned()),
             name: Some("labels".to_owned()),
         }
@@ -178,7 +179,8 @@ mod tests {
     #[test]
     fn paths() {
         assert_eq!(action().path(), "/apis/policies.portcullis.dev/v1alpha1/namespaces/team-a/policies/labels");
-        let core = Action { version: "v1".to_owned(), resource: "events", namespace: None, name: None, ..action() };
+        let core =
+            Action { version: "v1".to_owned(), resource: "events".into(), namespace: None, name: None, ..action() };
         assert_eq!(core.path(), "/api/v1/events");
     }
 

@@ -14,7 +14,7 @@ impl Cluster {
         let list = |version: &str| Action {
             verb: "list",
             version: version.to_owned(),
-            resource: "events",
+            resource: "events".into(),
             namespace: Some(namespace.to_owned()),
             name: None,
         };

@@ -128,7 +128,7 @@ fn of(id: &PolicyId, verb: &'static str) -> Action {
 
 fn action(verb: &'static str, kind: &str, namespace: Option<String>, name: Option<String>) -> Action {
     let resource = if kind == "Policy" { "policies" } else { "clusterpolicies" };
-    Action { verb, version: API_VERSION.to_owned(), resource, namespace, name }
+    Action { verb, version: API_VERSION.to_owned(), resource: resource.into(), namespace, name }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ impl Cluster {
         let action = Action {
             verb: "get",
             version: "apps/v1".to_owned(),
-            resource: "controllerrevisions",
+            resource: "controllerrevisions".into(),
             namespace: Some(namespace.to_owned()),
             name: Some(reference(item).revision_name(generation)),
         };

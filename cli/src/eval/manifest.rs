@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
-use portcullis_api::{API_VERSION, Policy};
-use portcullis_contract::{Mismatch, MismatchReason, Mode, PolicyId, RuleWithOperations};
+use portcullis_api::{API_VERSION, Policy, PolicySpec};
+use portcullis_contract::{Mismatch, MismatchReason, PolicyId, RuleWithOperations};
 use serde_json::{Value, json};
 
 use super::request::{Asked, Review};
@@ -16,11 +16,10 @@ pub(crate) struct Chosen {
     /// The manifest to load, as JSON: as the user wrote it, but with an absolute module path, not suspended, and admitting with a
     /// word when it cannot judge, which distinguishes that from a denial.
     pub(crate) manifest: String,
-    pub(super) mode: Mode,
-    suspended: bool,
+    /// The spec as the user wrote it.
+    pub(crate) spec: Box<PolicySpec>,
     /// The module was named in the place of a manifest.
     is_alone: bool,
-    rules: Vec<RuleWithOperations>,
 }
 
 /// What is given beside the policy.
@@ -32,6 +31,8 @@ pub(crate) struct Given {
     pub capabilities: Vec<String>,
     /// Kinds of objects that may be read, in the place of the manifest's; empty leaves those.
     pub kinds: Vec<Value>,
+    /// Whether the policy judges as in mode `protect`, whatever its own.
+    pub protect: bool,
 }
 
 impl Given {
@@ -66,7 +67,7 @@ impl Chosen {
     }
 
     /// The policy `wanted` of a manifest in `folder`, or its only one.
-    pub(super) fn from(text: &[u8], folder: &Path, wanted: Option<&str>, given: Given) -> anyhow::Result<Self> {
+    pub(crate) fn from(text: &[u8], folder: &Path, wanted: Option<&str>, given: Given) -> anyhow::Result<Self> {
         let mut found: Vec<(String, Value)> = Vec::new();
         let documents = portcullis_yaml::read_documents(text);
         for document in documents.context("failed to decode it as YAML or JSON")? {
@@ -100,6 +101,9 @@ impl Chosen {
         let spec = spec.context("spec: want a mapping")?;
         spec.insert("suspend".to_owned(), Value::from(false));
         spec.insert("failurePolicy".to_owned(), Value::from("Ignore"));
+        if given.protect {
+            spec.insert("mode".to_owned(), Value::from("protect"));
+        }
         // Each member of a policy group has a module and grants of its own.
         let members = spec.get_mut("policies").and_then(Value::as_object_mut);
         let parts: Vec<_> = match members {
@@ -131,19 +135,12 @@ impl Chosen {
         if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.retain(|name, _| ["name", "namespace"].contains(&name.as_str()));
         }
-        Ok(Self {
-            id,
-            manifest: document.to_string(),
-            mode: policy.spec.mode,
-            suspended: policy.spec.suspend,
-            is_alone: false,
-            rules: policy.spec.rules,
-        })
+        Ok(Self { id, manifest: document.to_string(), spec: Box::new(policy.spec), is_alone: false })
     }
 
     /// The differences between module and manifest that a user can do something about. Where there is no manifest, its rules and its
     /// `mutating` are not the user's.
-    pub(super) fn differences(&self, found: Vec<Mismatch>) -> impl Iterator<Item = String> {
+    pub(crate) fn differences(&self, found: Vec<Mismatch>) -> impl Iterator<Item = String> {
         let invented = [MismatchReason::MutatingDiffers, MismatchReason::RulesDiffer, MismatchReason::RawPolicy];
         let is_alone = self.is_alone;
         found.into_iter().filter(move |one| !is_alone || !invented.contains(&one.reason)).map(|one| one.message)
@@ -152,11 +149,11 @@ impl Chosen {
     /// What a user should know about the verdict: where the real API server would not have asked.
     pub(super) fn notes(&self, review: &Review) -> Vec<String> {
         let mut notes = Vec::new();
-        if self.suspended {
+        if self.spec.suspend {
             notes.push("the policy is suspended; it was judged as if it were not".to_owned());
         }
         let Some(asked) = &review.asked else { return notes };
-        if !self.rules.iter().any(|rule| matches_rule(rule, asked)) {
+        if !self.spec.rules.iter().any(|rule| matches_rule(rule, asked)) {
             notes.push("the policy's rules do not match this request, so an API server would not ask it".to_owned());
         }
         if self.id.namespace().is_some_and(|namespace| namespace != asked.namespace) {
@@ -190,7 +187,8 @@ fn absolute(module: &str, folder: &Path) -> Option<String> {
     folder.join(path).to_str().map(str::to_owned)
 }
 
-fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
+/// Whether a rule of a policy matches a request, as rules of webhooks do; their `scope` aside.
+pub(crate) fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
     let any = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
     let resource = |pattern: &String| match pattern.split_once('/') {
         None => asked.subresource.is_empty() && (pattern == "*" || *pattern == asked.resource),
@@ -206,6 +204,8 @@ fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::Mode;
+
     use super::*;
 
     const TWO: &str = "
@@ -238,7 +238,7 @@ spec:
     #[test]
     fn a_policy_is_made_ready_and_its_settings_stay() {
         let chosen = chosen(Some("a")).expect("is there");
-        assert_eq!((chosen.id.as_str(), chosen.mode), ("cluster/a", Mode::Monitor));
+        assert_eq!((chosen.id.as_str(), chosen.spec.mode), ("cluster/a", Mode::Monitor));
         let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
         assert_eq!(document["spec"]["module"].as_str(), Some("/home/me/modules/a.wasm"));
         assert_eq!(document["spec"]["suspend"].as_bool(), Some(false));
@@ -246,6 +246,11 @@ spec:
         assert_eq!(document["spec"]["settings"]["large"].as_u64(), Some(9_007_199_254_740_993));
         assert!(document["spec"]["settings"].get("empty").is_some_and(Value::is_null));
         assert_eq!(document["metadata"].as_object().map(serde_json::Map::len), Some(1));
+        assert_eq!(document["spec"]["mode"], "monitor");
+        let given = Given { protect: true, ..Given::default() };
+        let chosen = Chosen::from(TWO.as_bytes(), Path::new("/"), Some("a"), given).expect("is there");
+        let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
+        assert_eq!((document["spec"]["mode"].as_str(), chosen.spec.mode), (Some("protect"), Mode::Monitor));
     }
 
     fn settings(settings: Value) -> Given {
@@ -266,7 +271,7 @@ spec:
     fn a_module_alone_is_asked_about_everything_with_the_settings_that_are_given() {
         let chosen =
             Chosen::alone("registry://example.com/Safe_Labels:v1", settings(json!({"a": 1}))).expect("a policy");
-        assert_eq!((chosen.id.as_str(), chosen.mode), ("cluster/safe-labels", Mode::Protect));
+        assert_eq!((chosen.id.as_str(), chosen.spec.mode), ("cluster/safe-labels", Mode::Protect));
         let document: Value = serde_json::from_str(&chosen.manifest).expect("JSON");
         assert_eq!(document["spec"]["module"], "registry://example.com/Safe_Labels:v1");
         assert_eq!(document["spec"]["settings"], json!({"a": 1}));

@@ -37,13 +37,14 @@ pub(super) struct Review {
 
 /// The part of a request that rules look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) resource: String,
-    pub(super) subresource: String,
-    pub(super) operation: String,
-    pub(super) namespace: String,
+pub(crate) struct Asked {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) resource: String,
+    pub(crate) subresource: String,
+    pub(crate) operation: String,
+    /// Empty for objects in none.
+    pub(crate) namespace: String,
 }
 
 impl Review {
@@ -107,34 +108,48 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
     };
     let resource = plural(kind);
     let name = value["metadata"]["name"].as_str().or(value["metadata"]["generateName"].as_str());
-    let kind_of = json!({"group": group, "version": version, "kind": kind});
-    let resource_of = json!({"group": group, "version": version, "resource": resource});
-    let mut request = json!({
-        "uid": UID,
-        "kind": kind_of,
-        "resource": resource_of,
-        "requestKind": kind_of,
-        "requestResource": resource_of,
-        "name": name.unwrap_or_default(),
-        "operation": "CREATE",
-        "userInfo": {"username": "portcullis-eval", "groups": ["system:authenticated"]},
-        "oldObject": null,
-        "dryRun": false,
-        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
-    });
-    if let Some(namespace) = namespace {
-        request["namespace"] = namespace.into();
-    }
-    let asked = asked(&request);
-    let request = request.to_string();
-    // The object goes in as it was written, with every digit of its numbers.
-    let request = request.strip_suffix('}').unwrap_or_default();
-    let text = format!(
-        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request},"object":{raw}}}}}"#
-    );
+    let asked = Asked {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        resource: resource.clone(),
+        subresource: String::new(),
+        operation: "CREATE".to_owned(),
+        namespace: namespace.unwrap_or_default().to_owned(),
+    };
+    let bytes = about("portcullis-eval", &asked, kind, name.unwrap_or_default(), raw);
     let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
     let notes = vec![format!("it is a {kind}; it was judged as a request to create it ({resource}{place})")];
-    Ok(Review { bytes: text.into(), is_raw: false, notes, asked })
+    Ok(Review { bytes, is_raw: false, notes, asked: Some(asked) })
+}
+
+/// The JSON of an AdmissionReview by a user, about an object. `raw` is the object, which goes in as it is written, with every digit of its
+/// numbers. Where it is updated, it does not change.
+pub(crate) fn about(user: &str, asked: &Asked, kind: &str, name: &str, raw: &str) -> Vec<u8> {
+    let Asked { group, version, resource, operation, namespace, .. } = asked;
+    let (options, old) = if operation == "UPDATE" { ("UpdateOptions", raw) } else { ("CreateOptions", "null") };
+    let kind = json!({"group": group, "version": version, "kind": kind});
+    let resource = json!({"group": group, "version": version, "resource": resource});
+    let mut request = json!({
+        "uid": UID,
+        "kind": kind,
+        "resource": resource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "name": name,
+        "operation": operation,
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": options},
+    });
+    if !namespace.is_empty() {
+        request["namespace"] = namespace.as_str().into();
+    }
+    let request = request.to_string();
+    let request = request.strip_suffix('}').unwrap_or_default();
+    format!(
+        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request},"oldObject":{old},"object":{raw}}}}}"#
+    )
+    .into()
 }
 
 fn asked(request: &Value) -> Option<Asked> {

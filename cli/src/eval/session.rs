@@ -141,7 +141,7 @@ impl Session {
             return Ok(Judged::Answered { module, mismatches, body, alone: None });
         }
         let body = self.ask("validate", chosen, review).await?;
-        let alone = match chosen.mode {
+        let alone = match chosen.spec.mode {
             Mode::Protect => None,
             Mode::Warn | Mode::Monitor => Some(self.ask("audit", chosen, review).await?),
         };
@@ -179,11 +179,25 @@ impl Session {
     }
 
     async fn ask(&self, path: &str, chosen: &Chosen, review: &Review) -> anyhow::Result<Vec<u8>> {
-        let path = format!("/{path}/{}", chosen.id);
-        let (status, body) = self.http.post(self.admission, &path, review.bytes.clone()).await?;
-        let words = || portcullis_contract::clean(&String::from_utf8_lossy(&body), LONGEST_TEXT);
-        anyhow::ensure!(status == 200, "the evaluator refuses the request with {status}: {}", words());
-        Ok(body)
+        self.post(path, &chosen.id, review.bytes.clone()).await?.map_err(anyhow::Error::msg)
+    }
+
+    /// The answer about a review at one of the paths of a policy, or the words with which the evaluator refuses the review.
+    ///
+    /// # Errors
+    /// When the evaluator does not answer.
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        id: &PolicyId,
+        review: Vec<u8>,
+    ) -> anyhow::Result<Result<Vec<u8>, String>> {
+        let (status, body) = self.http.post(self.admission, &format!("/{path}/{id}"), review).await?;
+        if status == 200 {
+            return Ok(Ok(body));
+        }
+        let words = portcullis_contract::clean(&String::from_utf8_lossy(&body), LONGEST_TEXT);
+        Ok(Err(format!("the evaluator refuses the request with {status}: {words}")))
     }
 
     /// Ends the programs, and keeps what they compiled. `used` is the module that was asked, if any was.

@@ -12,15 +12,15 @@ const NOT_EVALUATED: &str = "policy-not-evaluated";
 
 /// The verdict.
 #[derive(Debug)]
-pub(super) struct Verdict {
-    pub(super) outcome: Outcome,
+pub(crate) struct Verdict {
+    pub(crate) outcome: Outcome,
     policy: String,
     /// Why, where there is something to say.
-    message: Option<String>,
+    pub(crate) message: Option<String>,
     code: Option<u64>,
     warnings: Vec<String>,
     /// A decoded JSON Patch.
-    patch: Option<Value>,
+    pub(crate) patch: Option<Value>,
     /// The evaluator's own response, where there is one.
     response: Option<Value>,
     notes: Vec<String>,
@@ -28,7 +28,7 @@ pub(super) struct Verdict {
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Admitted,
     Rejected,
     Unjudged,
@@ -60,7 +60,7 @@ impl Verdict {
     }
 
     /// The verdict in an AdmissionReview's response. `alone` is what the policy says whatever its mode.
-    pub(super) fn of(id: &PolicyId, body: &[u8], alone: Option<&[u8]>, mut notes: Vec<String>) -> anyhow::Result<Self> {
+    pub(crate) fn of(id: &PolicyId, body: &[u8], alone: Option<&[u8]>, mut notes: Vec<String>) -> anyhow::Result<Self> {
         let response = response(body)?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let warnings = response["warnings"].as_array().into_iter().flatten().filter_map(&text).collect::<Vec<_>>();

@@ -125,18 +125,22 @@ impl<'i> Scene<'i> {
 
     /// The kubeconfig of somebody who may do this to the policies of the namespace, and nothing else.
     pub(crate) fn user(&self, name: &str, verbs: &[&str]) -> PathBuf {
-        let namespace = &self.namespace;
-        let metadata = json!({ "name": name, "namespace": namespace });
-        let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
-            { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata },
-            { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata,
-              "rules": [{ "apiGroups": ["policies.portcullis.dev"], "resources": ["policies"], "verbs": verbs }] },
-            { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
-              "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": namespace }],
-              "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name } },
-        ]});
-        cluster().apply(&objects.to_string()).expect("a user");
-        let token = cluster().kubectl(["create", "token", name, "--namespace", namespace]);
-        cluster().kubeconfig_for(token.expect("a token"))
+        let rules = json!([{ "apiGroups": ["policies.portcullis.dev"], "resources": ["policies"], "verbs": verbs }]);
+        kubeconfig_of(&self.namespace, name, &rules)
     }
+}
+
+/// The kubeconfig of somebody who has these rules of a role in a namespace, and no others.
+pub(crate) fn kubeconfig_of(namespace: &str, name: &str, rules: &Value) -> PathBuf {
+    let metadata = json!({ "name": name, "namespace": namespace });
+    let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata },
+        { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules },
+        { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+          "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": namespace }],
+          "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name } },
+    ]});
+    cluster().apply(&objects.to_string()).expect("a user");
+    let token = cluster().kubectl(["create", "token", name, "--namespace", namespace]);
+    cluster().kubeconfig_for(token.expect("a token"))
 }

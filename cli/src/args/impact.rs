@@ -1,0 +1,70 @@
+//! Arguments of `portcullis impact`.
+
+use std::path::PathBuf;
+
+use portcullis_registry::Allowed;
+
+use super::{AccessArgs, EvalForm, LimitArgs};
+
+/// The arguments of `portcullis impact`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    portcullis impact policy.yaml\n  \
+    portcullis impact policy.yaml -n team-a --show 100\n  \
+    portcullis impact policies.yaml --policy no-privileged --context staging -o json\n  \
+    helm template chart/ --show-only templates/policy.yaml | portcullis impact -")]
+pub struct ImpactArgs {
+    /// A manifest with a Policy or ClusterPolicy, whose relative module path starts at its folder; `-` for standard input.
+    #[arg(value_name = "POLICY.yaml")]
+    pub policy_file: PathBuf,
+
+    /// Which policy, when the manifest has several: its name or id.
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+
+    /// Only objects of this namespace.
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// The context of the kubeconfig; the current one where absent.
+    #[arg(long, value_name = "CONTEXT")]
+    pub context: Option<String>,
+
+    /// The kubeconfig; the files of the variable KUBECONFIG, or ~/.kube/config, where absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The namespace of the installation, whose objects no policy judges.
+    #[arg(long, value_name = "NAMESPACE", default_value = "portcullis", env = "PORTCULLIS_INSTALLATION_NAMESPACE")]
+    pub installation_namespace: String,
+
+    /// How many objects are shown of those that would be denied or changed, or could not be judged. All are counted.
+    #[arg(long, value_name = "NUMBER", default_value = "20")]
+    pub show: usize,
+
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: EvalForm,
+
+    /// Grant this host capability, beside those of the manifest: a path like net/v1/dns_lookup_host, a prefix like oci/*, or *. May be
+    /// given several times.
+    #[arg(long = "host-capability", value_name = "PATTERN")]
+    pub host_capabilities: Vec<String>,
+
+    /// A further folder that `file:` modules may lie in. May be given several times.
+    #[arg(long = "module-root", value_name = "PATH")]
+    pub module_roots: Vec<PathBuf>,
+
+    /// A network, address or host that modules may come from although it is not public (10.0.0.0/8, registry.internal), beside
+    /// this machine itself. May be given several times.
+    #[arg(long, env = "PORTCULLIS_ALLOW_PRIVATE", value_name = "NETWORK", value_delimiter = ',')]
+    pub allow_private: Vec<Allowed>,
+
+    /// What loading a module may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    /// How the loader asks registries.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}

@@ -1,0 +1,216 @@
+//! `portcullis impact`: what a policy would do to the objects that are in a cluster already.
+//!
+//! ```text
+//!  POLICY.yaml ─► the session of eval: loader, evaluator ◄─ a request for each object ◄─ pages of lists ◄─ API server
+//!                                 └─► counts, and the first objects that it would deny or change
+//! ```
+//!
+//! Objects are read with the user's own rights, a page at a time, and nothing is written.
+
+mod report;
+mod scope;
+
+use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use portcullis_contract::Mode;
+use serde_json::Value;
+
+use crate::args::{EvalForm, ImpactArgs, SourceArgs};
+use crate::cluster::{Cluster, Discovered, Resource, Selection};
+use crate::eval::manifest::{Chosen, Given};
+use crate::eval::request::{Asked, about};
+use crate::eval::session::{Session, until_signal};
+use crate::eval::state::Settled;
+use crate::eval::verdict::{Outcome, Verdict};
+use report::{Effect, Impact};
+use scope::Scope;
+
+/// Largest manifest that is read, in bytes.
+const LARGEST: u64 = 16 << 20;
+/// How many objects are asked about at once.
+const AT_ONCE: usize = 8;
+/// The name under which the requests are made.
+const USER: &str = "portcullis-impact";
+
+/// Asks and prints. Exit status: 0 nothing would be denied, 1 something would be, 2 could not find out.
+pub(crate) fn impact(args: &ImpactArgs) -> ExitCode {
+    let printed = found(args).and_then(|impact| {
+        let text = match args.output {
+            EvalForm::Text => impact.text(),
+            EvalForm::Json => impact.json(),
+        };
+        crate::print(text.as_bytes())?;
+        Ok(impact.status())
+    });
+    match printed {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
+    args.access.check()?;
+    let named = || format!("failed to take a policy from {}", args.policy_file.display());
+    let text = crate::read(&args.policy_file, LARGEST)?;
+    let folder = std::path::absolute(&args.policy_file)?.parent().map(Path::to_owned);
+    let start = folder.as_deref().unwrap_or(Path::new("/"));
+    let given = Given { capabilities: args.host_capabilities.clone(), protect: true, ..Given::default() };
+    let chosen = Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?;
+    let scope = Scope::of(&chosen, args.namespace.as_deref(), &args.installation_namespace).with_context(named)?;
+    let reads = !chosen.spec.context_aware_resources.is_empty() || chosen.spec.policies.is_some();
+    ensure!(
+        args.context.is_none() || !reads,
+        "--context: the policy reads objects of the cluster itself, by the current context of the kubeconfig; make it the current one \
+         with `kubectl config use-context`"
+    );
+    let roots = Vec::from_iter(folder.into_iter().chain(args.module_roots.iter().cloned()));
+    until_signal(ask(args, &chosen, &scope, &roots))
+}
+
+/// Loads the policy, and asks it about each object.
+async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf]) -> anyhow::Result<Impact> {
+    let source = SourceArgs {
+        dir: None,
+        namespace: args.namespace.clone(),
+        context: args.context.clone(),
+        kubeconfig: args.kubeconfig.clone(),
+    };
+    let cluster = Cluster::connect(&source).await?;
+    // A cluster that is away is told before anything is compiled.
+    let discovered = cluster.resources(|group, version| scope.is_of(group, version)).await?;
+    let mut loader = args.access.for_loader(&args.allow_private);
+    loader.extend(args.limits.for_loader());
+    loader.extend(["--namespaced-capability".into(), "*".into()]);
+    if let Some(kubeconfig) = &args.kubeconfig {
+        loader.extend(["--kubeconfig".into(), kubeconfig.clone().into()]);
+    }
+    let session = Session::start(&[&chosen.manifest], roots, loader, args.limits.compile_time).await?;
+    let mut settled = None;
+    session.settle(&[&chosen.id], |_, one| settled = Some(one)).await?;
+    let (module, mismatches) = match settled.context("the policy has no state")? {
+        Settled::Serves { module, mismatches } => (module, mismatches),
+        Settled::Failed(failure) => bail!("the policy {} does not load: {failure}", chosen.id),
+        Settled::Refused(why) => bail!(why),
+    };
+    let mut impact = Impact::new(&chosen.id, args.show);
+    notes(chosen, scope, &mut impact);
+    chosen.differences(mismatches).for_each(|text| impact.note(text));
+    let asked = Asking { cluster: &cluster, session: &session, chosen, scope }.all(discovered, &mut impact).await;
+    session.stop(Some(&module)).await;
+    asked?;
+    Ok(impact)
+}
+
+/// What a user should know about the figures.
+fn notes(chosen: &Chosen, scope: &Scope, impact: &mut Impact) {
+    match chosen.spec.mode {
+        Mode::Protect => {}
+        mode @ (Mode::Warn | Mode::Monitor) => {
+            impact.note(format!("the policy's mode is {}; the figures are those of protect", mode.as_str()));
+        }
+    }
+    if chosen.spec.suspend {
+        impact.note("the policy is suspended; the figures are those without it".to_owned());
+    }
+    if !chosen.spec.match_conditions.is_empty() {
+        impact.note("match conditions are not applied: an API server may ask about fewer objects".to_owned());
+    }
+    if scope.has_other_operations() {
+        impact
+            .note("rules for DELETE and CONNECT are left out: objects that exist do not tell who will ask".to_owned());
+    }
+}
+
+/// All that is needed to ask about objects.
+struct Asking<'a> {
+    cluster: &'a Cluster,
+    session: &'a Session,
+    chosen: &'a Chosen,
+    scope: &'a Scope,
+}
+
+impl Asking<'_> {
+    async fn all(&self, discovered: Discovered, impact: &mut Impact) -> anyhow::Result<()> {
+        for error in discovered.hidden {
+            impact.hide(error.to_string());
+        }
+        let selected = match self.scope.namespaces() {
+            Some(labels) => Some(self.cluster.namespaces(labels).await?),
+            None => None,
+        };
+        let resources = self.scope.resources(discovered.resources);
+        if resources.is_empty() {
+            impact.note("the cluster has no resource that the policy's rules name for CREATE or UPDATE".to_owned());
+        }
+        for (resource, operation) in resources {
+            impact.begin(&resource, operation);
+            if let Err(error) = self.resource(&resource, operation, selected.as_ref(), impact).await? {
+                impact.hide(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks about each object of a resource. The inner error is why its objects, or the rest of them, cannot be read.
+    async fn resource(
+        &self,
+        resource: &Resource,
+        operation: &str,
+        selected: Option<&BTreeSet<String>>,
+        impact: &mut Impact,
+    ) -> anyhow::Result<Result<(), String>> {
+        let selection =
+            Selection { namespace: self.scope.namespace().map(str::to_owned), labels: self.scope.labels().to_owned() };
+        let (mut next, shows) = (String::new(), std::io::stderr().is_terminal());
+        loop {
+            let (objects, rest) = match self.cluster.objects(resource, &selection, &next).await {
+                Ok(page) => page,
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            let covered = objects.into_iter().filter(|object| self.scope.covers(resource, object, selected));
+            let effects = stream::iter(covered.map(|object| self.object(resource, operation, object)));
+            let effects: Vec<Effect> = effects.buffered(AT_ONCE).try_collect().await?;
+            effects.into_iter().for_each(|effect| impact.add(effect));
+            if shows {
+                eprint!("\r\u{1b}[K{}", impact.progress());
+            }
+            if rest.is_empty() {
+                if shows {
+                    eprint!("\r\u{1b}[K");
+                }
+                return Ok(Ok(()));
+            }
+            next = rest;
+        }
+    }
+
+    async fn object(&self, resource: &Resource, operation: &str, object: Value) -> anyhow::Result<Effect> {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (namespace, name) = (text("namespace"), text("name"));
+        let asked = Asked {
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            resource: resource.name.clone(),
+            subresource: String::new(),
+            operation: operation.to_owned(),
+            namespace: namespace.clone(),
+        };
+        let review = about(USER, &asked, &resource.kind, &name, &object.to_string());
+        let (outcome, message, changes) = match self.session.post("validate", &self.chosen.id, review).await? {
+            Ok(body) => {
+                let verdict = Verdict::of(&self.chosen.id, &body, None, Vec::new())?;
+                (verdict.outcome, verdict.message, verdict.patch.is_some())
+            }
+            Err(refusal) => (Outcome::Unjudged, Some(refusal), false),
+        };
+        Ok(Effect { kind: resource.kind.clone(), namespace, name, outcome, changes, message })
+    }
+}
