@@ -1,7 +1,7 @@
 //! Builds the guests: from `guests/` to WebAssembly modules with their metadata.
 //!
 //! The built Rust guests are committed under `examples/modules/`, so that the examples need no
-//! WebAssembly toolchain. The Go guest is too large for that and goes to `target/guests/`,
+//! WebAssembly toolchain. The Go guests are too large for that and go to `target/guests/`,
 //! as do variants for benchmarks.
 //!
 //! For Rust there are two ways: the target `wasm32-unknown-unknown` of the Rust toolchain in
@@ -24,12 +24,13 @@ const WASM_TARGET: &str = "wasm32-unknown-unknown";
 /// The compiler of Rego guests, as `go run` takes it.
 const OPA: &str = "github.com/open-policy-agent/opa@v1.22.2";
 
-const GUESTS: [Guest; 11] = [
+const GUESTS: [Guest; 12] = [
     Guest { name: "default-resources", language: Language::Rust },
     Guest { name: "host-capabilities", language: Language::Rust },
     Guest { name: "no-privileged", language: Language::Rust },
     Guest { name: "required-labels", language: Language::Rust },
     Guest { name: "allowed-registries", language: Language::Go },
+    Guest { name: "host-capabilities-go", language: Language::Go },
     Guest { name: "host-paths", language: Language::Rego("kubewarden/host_paths/main") },
     Guest { name: "required-probes", language: Language::Rego("required_probes/violation") },
     Guest { name: "limits-required", language: Language::Rego("kubewarden/limits_required/main") },
@@ -39,7 +40,7 @@ const GUESTS: [Guest; 11] = [
 ];
 
 /// Builds the guests of these names, or all: the Rust ones into `examples/modules/`, the Go
-/// one into `target/guests/`.
+/// ones into `target/guests/`.
 pub(crate) fn build(only: &[String]) -> Result<()> {
     let mut folders: BTreeMap<PathBuf, Vec<&Guest>> = BTreeMap::new();
     for guest in select(only)? {
@@ -90,7 +91,16 @@ pub(crate) fn find_toolchain() -> Result<()> {
 
 /// Names of the guests that need no other tool than Rust.
 pub(crate) fn rust_names() -> impl Iterator<Item = &'static str> {
-    GUESTS.iter().filter(|guest| guest.language == Language::Rust).map(|guest| guest.name)
+    names(Language::Rust)
+}
+
+/// Names of the guests in Go, which are also those of their folders in `guests/`.
+pub(crate) fn go_names() -> impl Iterator<Item = &'static str> {
+    names(Language::Go)
+}
+
+fn names(language: Language) -> impl Iterator<Item = &'static str> {
+    GUESTS.iter().filter(move |guest| guest.language == language).map(|guest| guest.name)
 }
 
 struct Guest {

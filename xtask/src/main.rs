@@ -114,7 +114,7 @@ enum Command {
     },
     /// Build the policies under `guests/` to WebAssembly.
     ///
-    /// The Rust guests are written to `examples/modules/`, the Go guest to `target/guests/`.
+    /// The Rust guests are written to `examples/modules/`, the Go guests to `target/guests/`.
     #[command(after_help = "Examples:\n  cargo xtask guests\n  cargo xtask guests --opt-level 3 no-privileged")]
     Guests {
         /// Names of guests. [default: all]
