@@ -29,6 +29,7 @@ mod files;
 mod flood;
 mod folder;
 mod forward;
+mod guests;
 mod pod;
 mod policy;
 mod process;
@@ -56,6 +57,7 @@ pub use clock::Clock;
 pub use flood::{Flood, Stranger};
 pub use folder::{CANARY, Folder};
 pub use forward::ForwardProxy;
+pub use guests::SdkGuest;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{

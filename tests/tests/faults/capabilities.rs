@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use portcullis_contract::Reason;
 use portcullis_tests::sigstore::{Holder, Leaf, Sigstore, days_ago};
 use portcullis_tests::{
-    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Source, Verdict, eventually,
-    rego,
+    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, SdkGuest, Source, Verdict,
+    eventually, rego,
 };
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -18,11 +18,12 @@ const ASKS: &str = "cluster/asks";
 
 /// A policy that makes these calls and denies, with the answers in annotations.
 fn asks(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
-    policy
-        .example("host-capabilities")
-        .spec("hostCapabilities", json!(grants))
-        .spec("timeoutEvalSeconds", 5)
-        .settings(json!({ "calls": calls }))
+    calling(policy.example("host-capabilities"), grants, calls)
+}
+
+/// The policy, with settings that name these calls.
+fn calling(policy: Policy, grants: &[&str], calls: &Value) -> Policy {
+    policy.spec("hostCapabilities", json!(grants)).spec("timeoutEvalSeconds", 5).settings(json!({ "calls": calls }))
 }
 
 fn raw(capability: &str, payload: &Value) -> Value {
@@ -51,25 +52,61 @@ fn pod_with(folder: &Folder, registry: &Registry) -> PodSetup {
 
 #[test]
 fn promise_a_policy_remembers_values_and_nobody_else_sees_them() {
-    let folder = Folder::empty();
+    let (folder, guests) = (Folder::empty(), SdkGuest::all());
     let get = raw("cache/get", &json!({"key": "seen"}));
     let calls = json!([get, raw("cache/set", &json!({"key": "seen", "value": [7, 8], "ttl": 600}))]);
-    folder.put(&asks(Policy::cluster("asks"), &["cache/*"], &calls));
-    folder.put(&asks(Policy::cluster("other"), &["cache/*"], &json!([get])));
-    folder.put(&asks(Policy::cluster("refused"), &[], &json!([get])));
-    let pod = Pod::on(&folder).start();
-    for id in [ASKS, "cluster/other", "cluster/refused"] {
-        pod.wait_current(id, 1);
+    for guest in &guests {
+        folder.put(&calling(guest.policy("asks"), &["cache/*"], &calls));
+        folder.put(&calling(guest.policy("other"), &["cache/*"], &json!([get])));
+        folder.put(&calling(guest.policy("refused"), &[], &json!([get])));
     }
+    let pod = Pod::on(&folder).start();
     let first = |id: &str| lines(&ask(&pod, id)).remove(0);
-    assert!(first(ASKS).contains("Value not found"));
-    assert!(first(ASKS).contains("Value found") && first(ASKS).contains("[7,8]"), "{}", first(ASKS));
-    assert!(first("cluster/other").contains("Value not found"));
-    assert!(first("cluster/refused").contains("has not been granted"));
-    // The next generation remembers nothing of this one.
-    folder.put(&asks(Policy::cluster("asks"), &["cache/get"], &json!([get])));
-    pod.wait_current(ASKS, 2);
-    assert!(first(ASKS).contains("Value not found"));
+    for guest in &guests {
+        let [asks, other, refused] = ["asks", "other", "refused"].map(|name| guest.policy(name).id());
+        for id in [&asks, &other, &refused] {
+            pod.wait_current(id, 1);
+        }
+        assert!(first(&asks).contains("Value not found"));
+        assert!(first(&asks).contains("Value found") && first(&asks).contains("[7,8]"), "{}", first(&asks));
+        assert!(first(&other).contains("Value not found"));
+        assert!(first(&refused).contains("has not been granted"));
+        // The next generation remembers nothing of this one.
+        folder.put(&calling(guest.policy("asks"), &["cache/get"], &json!([get])));
+        pod.wait_current(&asks, 2);
+        assert!(first(&asks).contains("Value not found"));
+    }
+}
+
+#[test]
+fn promise_guests_log_by_each_sdk_and_read_the_answers_to_their_own_calls() {
+    let (folder, guests) = (Folder::empty(), SdkGuest::all());
+    for guest in &guests {
+        // Answers that are empty, and errors, stand between those that are not.
+        let log = raw("tracing/log", &json!({"level": "warning", "message": "hello", "from": guest.sdk}));
+        let set = raw("cache/set", &json!({"key": "seen", "value": [1], "ttl": 600}));
+        let calls = json!([log, set, log, {"lookupHost": "web.example"}, log, set]);
+        folder.put(&calling(guest.policy("logs"), &["cache/*"], &calls));
+    }
+    let pod = Pod::on(&folder).start();
+    for guest in &guests {
+        let id = guest.policy("logs").id();
+        pod.wait_current(&id, 1);
+        let answers = lines(&ask(&pod, &id));
+        assert_eq!(answers.len(), 6, "{answers:#?}");
+        for number in [0, 2, 4] {
+            assert_eq!(answers[number], "", "{answers:#?}");
+        }
+        for number in [1, 5] {
+            assert!(answers[number].contains(r#""code":0"#), "{answers:#?}");
+        }
+        assert!(answers[3].starts_with("error: ") && answers[3].contains("has not been granted"), "{answers:#?}");
+        let line = pod.evaluator().wait_for_log("a line of the policy", |line| line["policy"] == id.as_str());
+        assert_eq!(
+            (&line["level"], &line["said"]),
+            (&json!("WARN"), &json!(format!(r#"hello {{"from":"{}"}}"#, guest.sdk)))
+        );
+    }
 }
 
 #[test]
@@ -82,7 +119,7 @@ fn promise_policies_ask_registries_name_servers_and_for_trust_in_certificates() 
     let image = format!("{}/apps/web:v1", registry.host());
     let authority = Authority::shared();
     let certificate = authority.identity(&["web.example"]).certificate;
-    let folder = Folder::empty();
+    let (folder, guests) = (Folder::empty(), SdkGuest::all());
     let calls = json!([
         {"lookupHost": "web.example"},
         {"manifestDigest": image},
@@ -93,25 +130,35 @@ fn promise_policies_ask_registries_name_servers_and_for_trust_in_certificates() 
         {"verifyKeys": {"image": image, "keys": [theirs.public_key_pem()]}},
         {"verifyCertificate": {"certificate": certificate, "chain": [authority.pem]}},
     ]);
-    folder.put(&asks(Policy::cluster("asks"), &["oci/*", "net/v1/*", "crypto/*"], &calls));
-    let pod = pod_with(&folder, &registry).loader("--name-server", names.address).start();
-    pod.wait_current(ASKS, 1);
-    let answers = lines(&ask(&pod, ASKS));
-    let answer =
-        |number: usize| serde_json::from_str::<Value>(&answers[number]).unwrap_or_else(|_| panic!("{answers:#?}"));
-    assert_eq!(answer(0), json!({"ips": ["192.0.2.7"]}));
-    assert_eq!(answer(1), json!({ "digest": digest }));
-    assert_eq!(answer(2)["layers"][0]["digest"], json!(layer));
-    assert_eq!((&answer(3)["digest"], &answer(3)["config"]), (&json!(digest), &json!({})));
-    for number in [4, 5] {
-        assert_eq!(answer(number), json!({"is_trusted": true, "digest": digest}));
+    for guest in &guests {
+        folder.put(&calling(guest.policy("asks"), &["oci/*", "net/v1/*", "crypto/*"], &calls));
     }
-    assert!(answers[6].starts_with("error: ") && answers[6].contains("Callback evaluation failure"), "{}", answers[6]);
-    assert_eq!(answer(7), json!("True"));
-    // What a registry said counts for a while.
-    let given = registry.manifests_given();
-    assert_eq!(lines(&ask(&pod, ASKS)), answers);
-    assert_eq!(registry.manifests_given(), given, "nothing was asked again");
+    let pod = pod_with(&folder, &registry).loader("--name-server", names.address).start();
+    for guest in &guests {
+        let id = guest.policy("asks").id();
+        pod.wait_current(&id, 1);
+        let answers = lines(&ask(&pod, &id));
+        let answer = |number: usize| {
+            let parsed = serde_json::from_str::<Value>(&answers[number]);
+            parsed.unwrap_or_else(|_| panic!("{}: {answers:#?}", guest.sdk))
+        };
+        assert_eq!(answer(0), json!({"ips": ["192.0.2.7"]}));
+        assert_eq!(answer(1), json!({ "digest": digest }));
+        assert_eq!(answer(2)["layers"][0]["digest"], json!(layer));
+        assert_eq!((&answer(3)["digest"], &answer(3)["config"]), (&json!(digest), &json!({})));
+        for number in [4, 5] {
+            assert_eq!(answer(number), json!({"is_trusted": true, "digest": digest}));
+        }
+        let refused = &answers[6];
+        assert!(refused.starts_with("error: ") && refused.contains("Callback evaluation failure"), "{refused}");
+        // Each SDK has a type of its own for this answer.
+        let trusted = if guest.sdk == "rust" { json!("True") } else { json!({"trusted": true, "reason": ""}) };
+        assert_eq!(answer(7), trusted);
+        // What a registry said counts for a while.
+        let given = registry.manifests_given();
+        assert_eq!(lines(&ask(&pod, &id)), answers);
+        assert_eq!(registry.manifests_given(), given, "nothing was asked again");
+    }
 }
 
 #[test]
@@ -176,25 +223,33 @@ fn fault_m27_capabilities_that_were_not_granted_and_no_packet_leaves() {
         {"lookupHost": "web.example"},
         raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"})),
     ]);
-    folder.put(&asks(Policy::cluster("asks"), &[], &calls));
     // Granted, but for the kind.
     let list = json!([raw("kubernetes/list_resources_all", &json!({"api_version": "v1", "kind": "Secret"}))]);
     let kinds = json!([{"apiVersion": "v1", "kind": "Pod"}]);
-    folder.put(&asks(Policy::cluster("reads"), &["*"], &list).spec("contextAwareResources", kinds));
+    let guests = SdkGuest::all();
+    for guest in &guests {
+        folder.put(&calling(guest.policy("asks"), &[], &calls));
+        folder.put(&calling(guest.policy("reads"), &["*"], &list).spec("contextAwareResources", kinds.clone()));
+    }
     let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
     let canary = Canary::on(&pod);
-    pod.wait_current(ASKS, 1);
-    for line in lines(&ask(&pod, ASKS)) {
-        assert!(line.contains("Policy has not been granted access to the '"), "{line}");
+    for guest in &guests {
+        let [asks, reads] = ["asks", "reads"].map(|name| guest.policy(name).id());
+        pod.wait_current(&asks, 1);
+        let answers = lines(&ask(&pod, &asks));
+        assert_eq!(answers.len(), 3, "{answers:#?}");
+        for line in answers {
+            assert!(line.contains("Policy has not been granted access to the '"), "{line}");
+        }
+        pod.wait_current(&reads, 1);
+        let verdict = ask(&pod, &reads);
+        assert!(
+            lines(&verdict)[0].contains(
+                "Policy has not been granted access to Kubernetes v1/Secret resources. The violation has been reported."
+            ),
+            "{verdict:?}"
+        );
     }
-    pod.wait_current("cluster/reads", 1);
-    let verdict = ask(&pod, "cluster/reads");
-    assert!(
-        lines(&verdict)[0].contains(
-            "Policy has not been granted access to Kubernetes v1/Secret resources. The violation has been reported."
-        ),
-        "{verdict:?}"
-    );
     assert_eq!(source.connections(), 0);
     canary.finish(&pod);
 }

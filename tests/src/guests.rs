@@ -1,0 +1,47 @@
+//! Guests that are built with the SDKs of Kubewarden, and ask their host for what their settings say.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+use portcullis_testkit::example;
+
+use crate::Policy;
+
+/// A guest whose settings name the calls that it makes of its host, and which denies with the answers.
+#[derive(Debug, Clone)]
+pub struct SdkGuest {
+    /// The language of its SDK: `rust` for waPC, `go` for WASI.
+    pub sdk: &'static str,
+    /// The module.
+    pub module: Vec<u8>,
+}
+
+impl SdkGuest {
+    /// The guest in Rust, which is kept in the repository.
+    pub fn rust() -> Self {
+        Self { sdk: "rust", module: example("host-capabilities") }
+    }
+
+    /// The guest in Go, which is too large to be kept: it is there where the test run has built it.
+    pub fn go() -> Option<Self> {
+        let built = env::var_os("PORTCULLIS_GUESTS_DIR").map(PathBuf::from);
+        let module = built.and_then(|built| fs::read(built.join("host-capabilities-go.wasm")).ok());
+        if module.is_none() {
+            eprintln!(
+                "SKIPPED in part: host-capabilities-go was not built; `cargo xtask test` builds it where there is Go"
+            );
+        }
+        module.map(|module| Self { sdk: "go", module })
+    }
+
+    /// All that are there.
+    pub fn all() -> Vec<Self> {
+        [Some(Self::rust()), Self::go()].into_iter().flatten().collect()
+    }
+
+    /// A cluster-wide policy of this guest: `asks` is `asks-go` for the guest in Go.
+    pub fn policy(&self, name: &str) -> Policy {
+        Policy::cluster(&format!("{name}-{}", self.sdk)).bytes(self.module.as_slice())
+    }
+}
