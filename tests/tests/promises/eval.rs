@@ -343,7 +343,7 @@ fn promise_eval_needs_no_cache() {
 }
 
 /// A call of the guest `host-capabilities`, as its settings have it.
-fn raw(capability: &str, payload: &Value) -> Value {
+pub(crate) fn raw(capability: &str, payload: &Value) -> Value {
     let (namespace, operation) = capability.split_once('/').expect("a path");
     json!({"raw": {"namespace": namespace, "operation": operation, "payload": payload}})
 }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod check;
 mod downloads;
 mod edits;

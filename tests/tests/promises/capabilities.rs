@@ -1,0 +1,103 @@
+//! Guests of each SDK read objects of the cluster, from a recording in the form of kwctl.
+
+use portcullis_contract::Digest;
+use portcullis_tests::{Folder, SdkGuest};
+use serde_json::{Value, json};
+
+use crate::eval::raw;
+use crate::tool::{examples, run, written};
+
+/// A recorded call and its answer.
+fn exchange(kind: &str, request: &Value, payload: &str) -> Value {
+    json!({
+        "type": "Exchange",
+        "request": format!("!{kind}\n{request}\n"),
+        "response": {"type": "Success", "payload": payload},
+    })
+}
+
+/// The answers that a guest gets for these calls from a recording.
+fn answers(guest: &SdkGuest, calls: &Value, recording: &Value) -> Vec<String> {
+    let folder = Folder::empty();
+    let kinds = json!([{"apiVersion": "v1", "kind": "Namespace"}, {"apiVersion": "v1", "kind": "ConfigMap"}]);
+    let policy = guest.policy("reads").settings(json!({ "calls": calls })).spec("timeoutEvalSeconds", 5);
+    folder.put(&policy.spec("hostCapabilities", json!(["kubernetes/*"])).spec("contextAwareResources", kinds));
+    folder.write("session.yml", recording.to_string());
+    let manifest = folder.path(&format!("policies/cluster-reads-{}.yaml", guest.sdk)).display().to_string();
+    let request = examples().join("requests/pod-ok.json").display().to_string();
+    let session = folder.path("session.yml").display().to_string();
+    let replay = "--replay-host-capabilities-interactions";
+    let output = run(["eval", &manifest, &request, replay, &session, "--output", "json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", written(&output));
+    let verdict: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", written(&output)));
+    let annotations = &verdict["response"]["auditAnnotations"];
+    let answers = (0..).map_while(|number| annotations[format!("call-{number}")].as_str());
+    answers.map(str::to_owned).collect()
+}
+
+#[test]
+fn promise_guests_read_objects_of_the_cluster_by_each_sdk() {
+    let get = json!({"api_version": "v1", "kind": "Namespace", "name": "team", "disable_cache": true});
+    let selected = json!({
+        "api_version": "v1", "kind": "Namespace", "label_selector": "team=a", "field_masks": ["metadata.name"],
+    });
+    let of_one = json!({"api_version": "v1", "kind": "ConfigMap", "namespace": "team", "field_selector": null});
+    let review = json!({
+        "subject_access_review": {
+            "user": "alice", "groups": ["team"],
+            "resource_attributes": {"namespace": "team", "resource": "secrets", "verb": "get"},
+        },
+        "disable_cache": false,
+    });
+    // The call, its kind in a recording, what is asked, and the answer.
+    let cases = [
+        ("get_resource", "KubernetesGetResource", &get, r#"{"kind":"Namespace","metadata":{"name":"team"}}"#),
+        ("list_resources_all", "KubernetesListResourceAll", &selected, r#"{"kind":"NamespaceList","items":[]}"#),
+        (
+            "list_resources_by_namespace",
+            "KubernetesListResourceNamespace",
+            &of_one,
+            r#"{"kind":"ConfigMapList","items":[{"metadata":{"name":"a"}}]}"#,
+        ),
+        ("can_i", "KubernetesCanI", &review, r#"{"allowed":true,"reason":"of the team"}"#),
+    ];
+    let mut calls: Vec<_> =
+        cases.iter().map(|(operation, _, asked, _)| raw(&format!("kubernetes/{operation}"), asked)).collect();
+    let recorded = cases.iter().map(|(_, kind, asked, answer)| match *kind {
+        "KubernetesCanI" => exchange(kind, &json!({ "request": asked }), answer),
+        _ => exchange(kind, asked, answer),
+    });
+    let recording: Value = recorded.collect();
+    // One call more than was recorded.
+    calls.push(raw("kubernetes/get_resource", &get));
+    let calls = Value::from(calls);
+    for guest in SdkGuest::all() {
+        let mut answers = answers(&guest, &calls, &recording);
+        let refused = answers.pop().expect("as many answers as calls");
+        assert_eq!(answers, cases.map(|(_, _, _, answer)| answer), "{}", guest.sdk);
+        assert!(refused.starts_with("error: "), "{}: {refused}", guest.sdk);
+        assert!(refused.contains("the list of recorded responses is empty"), "{}: {refused}", guest.sdk);
+    }
+}
+
+/// A command reads an answer from its standard input, which grows with each call, into a buffer that has to grow as well.
+#[test]
+fn promise_a_guest_in_go_reads_answers_larger_than_its_buffer_whole() {
+    let Some(guest) = SdkGuest::go() else { return };
+    let get =
+        json!({"api_version": "v1", "kind": "ConfigMap", "name": "large", "namespace": "team", "disable_cache": false});
+    let all = json!({"api_version": "v1", "kind": "Namespace", "label_selector": "team=a"});
+    let of_one = json!({"api_version": "v1", "kind": "ConfigMap", "namespace": "team"});
+    let large = json!({"kind": "ConfigMap", "data": {"text": "x".repeat(1 << 20)}}).to_string();
+    let small = r#"{"kind":"NamespaceList","items":[]}"#;
+    let calls = json!([{"getResource": get}, {"listAll": all}, {"getResource": get}, {"listByNamespace": of_one}]);
+    let recording = json!([
+        exchange("KubernetesGetResource", &get, &large),
+        exchange("KubernetesListResourceAll", &all, small),
+        exchange("KubernetesGetResource", &get, &large),
+        exchange("KubernetesListResourceNamespace", &of_one, small),
+    ]);
+    let shown = format!("{} bytes, {}", large.len(), Digest::of(large.as_bytes()));
+    assert_eq!(answers(&guest, &calls, &recording), [shown.as_str(), small, shown.as_str(), small]);
+}
