@@ -171,7 +171,12 @@ fn request(asked: BrokerRequest, payload: &[u8]) -> Result<Request, ProvideError
         Capability::ListByNamespace => ("KubernetesListResourceNamespace".to_owned(), fields()),
         Capability::ListAll => ("KubernetesListResourceAll".to_owned(), fields()),
         Capability::GetResource => ("KubernetesGetResource".to_owned(), fields()),
-        Capability::CanI => ("KubernetesCanI".to_owned(), Map::from_iter([("request".to_owned(), value.clone())])),
+        Capability::CanI => {
+            let mut fields = fields();
+            let review = fields.shift_remove("subject_access_review").unwrap_or_default();
+            fields.insert("request".to_owned(), review);
+            ("KubernetesCanI".to_owned(), fields)
+        }
         Capability::CertificateTrusted | Capability::CacheSet | Capability::CacheGet | Capability::Log => {
             return Err(ProvideError::failed("the evaluator answers this itself"));
         }
@@ -179,12 +184,18 @@ fn request(asked: BrokerRequest, payload: &[u8]) -> Result<Request, ProvideError
     Ok((kind, plain(fields)))
 }
 
-/// Fields without those that say nothing: null, and `disable_cache: false`.
+/// Fields without those that say nothing: null, and `disable_cache: false`. Field masks are in the order of the alphabet, as kwctl writes
+/// them.
 fn plain(fields: Map<String, Value>) -> Map<String, Value> {
     let says =
         |(name, value): &(String, Value)| !(value.is_null() || name == "disable_cache" && *value == json!(false));
-    let inner = |(name, value)| match value {
+    let inner = |(name, value): (String, Value)| match value {
         Value::Object(fields) => (name, Value::Object(plain(fields))),
+        Value::Array(mut masks) if name == "field_masks" => {
+            masks.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
+            masks.dedup();
+            (name, Value::Array(masks))
+        }
         other => (name, other),
     };
     fields.into_iter().filter(says).map(inner).collect()
@@ -235,6 +246,51 @@ mod tests {
         assert_eq!(error.to_string(), "Callback evaluation failure: not found");
         let error = ask(Capability::GetResource, GET).expect_err("nothing is left").to_string();
         assert!(error.contains("the list of recorded responses is empty"), "{error}");
+    }
+
+    #[test]
+    fn questions_about_rights_and_field_masks_are_recorded_as_kwctl_does() {
+        let recorded = r#"
+- type: Exchange
+  request: |
+    !KubernetesCanI
+    request:
+      groups: null
+      resource_attributes:
+        group: ''
+        name: null
+        namespace: team
+        resource: pods
+        subresource: null
+        verb: create
+        version: null
+      user: alice
+    disable_cache: false
+  response:
+    type: Success
+    payload: '{"allowed":true}'
+- type: Exchange
+  request: |
+    !KubernetesListResourceAll
+    api_version: v1
+    kind: Pod
+    label_selector: null
+    field_selector: null
+    disable_cache: false
+    field_masks: [metadata.name, spec.nodeName]
+  response:
+    type: Success
+    payload: '{"items":[]}'
+"#;
+        let (_folder, path) = file(recorded);
+        let session = Session::replay(&path).expect("reads");
+        let asked = br#"{"subject_access_review": {"user": "alice", "groups": null, "resource_attributes":
+            {"group": "", "namespace": "team", "resource": "pods", "verb": "create"}}, "disable_cache": false}"#;
+        let answer = session.recorded(Capability::CanI.into(), asked);
+        assert_eq!(answer, Some(Ok(Bytes::from_static(b"{\"allowed\":true}"))));
+        let list = br#"{"api_version": "v1", "kind": "Pod", "field_masks": ["spec.nodeName", "metadata.name"]}"#;
+        let answer = session.recorded(Capability::ListAll.into(), list);
+        assert_eq!(answer, Some(Ok(Bytes::from_static(b"{\"items\":[]}"))));
     }
 
     #[test]
