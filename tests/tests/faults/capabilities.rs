@@ -101,7 +101,8 @@ fn promise_guests_log_by_each_sdk_and_read_the_answers_to_their_own_calls() {
             assert!(answers[number].contains(r#""code":0"#), "{answers:#?}");
         }
         assert!(answers[3].starts_with("error: ") && answers[3].contains("has not been granted"), "{answers:#?}");
-        let line = pod.evaluator().wait_for_log("a line of the policy", |line| line["policy"] == id.as_str());
+        let is_of_guest = |line: &Value| line["message"] == "policy log" && line["policy"] == id.as_str();
+        let line = pod.evaluator().wait_for_log("a line of the guest", is_of_guest);
         assert_eq!(
             (&line["level"], &line["said"]),
             (&json!("WARN"), &json!(format!(r#"hello {{"from":"{}"}}"#, guest.sdk)))
