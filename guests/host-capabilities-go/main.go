@@ -1,5 +1,5 @@
 // Command host-capabilities-go asks its host for what its settings say, by the functions of Kubewarden's SDK for
-// Go, and denies. The answers are the message, and whole in the audit annotations call-0, call-1 and so on; with
+// Go, and denies. The answers are the message, and one by one the audit annotations call-0, call-1 and so on; with
 // swallow it does not mention them, like a policy that handles errors badly. It is the guest host-capabilities in
 // another language and execution mode.
 package main
