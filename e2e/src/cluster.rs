@@ -67,11 +67,12 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts one, and returns when it is ready: about five seconds on an idle machine, some minutes more the first time ever,
-    /// when Kubernetes is built.
+    /// when Kubernetes is built. From then on the process tells of its panics at once, as tests with clusters take minutes.
     ///
     /// # Errors
     /// When Kubernetes cannot be built, there is no room for one more cluster, or a component does not become ready.
     pub fn start(options: &Options) -> Result<Self, Error> {
+        portcullis_testkit::tell_of_panics();
         if !(1..=MAX_API_SERVERS).contains(&options.api_servers) {
             return Err(Error::ApiServers { asked: options.api_servers, max: MAX_API_SERVERS });
         }

@@ -72,7 +72,9 @@ pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
 pub use node::{POD_IMAGE, PodProgram};
 pub use on_node::{Evidence, Rules};
-pub use portcullis_testkit::{bytes_below, eventually_within, example, guest, guest_with, large_module, never, rego};
+pub use portcullis_testkit::{
+    bytes_below, eventually_within, example, guest, guest_with, large_module, never, rego, skip,
+};
 pub use program::{Process as Child, Program};
 pub use proxy::{Proxy, Request, Rule};
 pub use record::Health;

@@ -61,7 +61,7 @@ pub use guests::SdkGuest;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
-    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, rego, repository, wat,
+    Asked, Reply, bytes_below, eventually_within, guest, guest_with, large_module, never, rego, repository, skip, wat,
 };
 pub use process::{Launch, Process};
 pub use programs::{Program, program};

@@ -35,11 +35,13 @@ impl fmt::Display for Program {
     }
 }
 
-/// The program's file: in the folder `PORTCULLIS_BIN_DIR`, or where cargo puts debug builds.
+/// The program's file: in the folder `PORTCULLIS_BIN_DIR`, or where cargo puts debug builds. A test that asks for a program tells of its
+/// panics at once, as tests of real programs take minutes.
 ///
 /// # Panics
 /// When it is not there.
 pub fn program(program: Program) -> PathBuf {
+    portcullis_testkit::tell_of_panics();
     let folder = match env::var_os("PORTCULLIS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => beside_this_test(),

@@ -135,7 +135,7 @@ pub struct SmallVolume {
 }
 
 impl SmallVolume {
-    /// A file system of `size` (`8m`). If the test may not mount, prints so and returns `None`.
+    /// A file system of `size` (`8m`). If the test may not mount, the test is [skipped](portcullis_testkit::skip), and this is `None`.
     ///
     /// # Panics
     /// When there is no room for a temporary folder.
@@ -147,7 +147,7 @@ impl SmallVolume {
             open_to_all(folder.path());
             return Some(Self { folder });
         }
-        eprintln!("SKIPPED: this test mounts a small volume, which only root can; run it as root or in `unshare -rm`");
+        portcullis_testkit::skip("it mounts a small volume, which only root can; run it as root or in `unshare -rm`");
         None
     }
 

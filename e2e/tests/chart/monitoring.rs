@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
+use portcullis_e2e::skip;
 use serde_json::{Value, json};
 
 use crate::{NAMESPACE, containers, everything, find, has, pods, refusal, render};
@@ -132,9 +133,7 @@ fn alerts_can_be_read_by_prometheus_and_tell_good_from_bad() {
     let told = Command::new("promtool").args(["test", "rules", "alerts.yaml"]).current_dir(folder.path()).output();
     match told {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!(
-                "SKIPPED: the alerts were not tried, as there is no promtool; on Debian it is in the package prometheus"
-            );
+            skip("the alerts were not tried, as there is no promtool; on Debian it is in the package prometheus");
         }
         told => {
             let told = told.unwrap();

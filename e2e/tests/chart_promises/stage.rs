@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site};
+use portcullis_e2e::{Answer, Cluster, Helm, Output, Release, Site, skip};
 use serde_json::{Value, json};
 
 /// How many replicas a test finds.
@@ -108,11 +108,11 @@ impl Drop for Evidence<'_> {
     }
 }
 
-/// The cluster, where its node is this machine's; where it is not, a test that looks into the node is not tried.
-pub(crate) fn own_cluster(test: &str) -> Option<&'static Cluster> {
+/// The cluster, where its node is this machine's; where it is not, `what` of this test is skipped, as it looks into the node.
+pub(crate) fn own_cluster(what: &str) -> Option<&'static Cluster> {
     let own = SITE.own_cluster();
     if own.is_none() {
-        eprintln!("{test} is not tried: it takes a node that is a process of this machine");
+        skip(&format!("{what} is not tried: it takes a node that is a process of this machine"));
     }
     own
 }

@@ -1,6 +1,6 @@
 //! Tests that would disturb the others have a cluster of their own.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use portcullis_e2e::{Cluster, Options, PodSetup, Program, eventually_within, never};
@@ -22,15 +22,16 @@ fn definition(found: &Value) -> Value {
     json!({ "apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": { "name": name }, "spec": found["spec"] })
 }
 
-#[test]
-#[ignore = "starts a cluster"]
-fn faults_that_disturb_others_one_after_the_other() {
-    fault_r11_fields_that_an_older_definition_drops_are_told_once();
-    fault_r12_the_definition_is_removed_and_installed_again();
-    fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector();
+/// One test's turn on the cluster: they would disturb each other too.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[test]
+#[ignore = "starts a cluster"]
 fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
+    let _turn = turn();
     let stage = Stage::new(cluster(), "older");
     let api = stage.installation.api();
     let newer = definition(&api.get(CRD).unwrap());
@@ -71,7 +72,10 @@ fn replace(definition: &Value) {
     cluster().kubectl_as(&kubeconfig, ["replace", "--filename=-"], &definition.to_string()).expect("a definition");
 }
 
+#[test]
+#[ignore = "starts a cluster"]
 fn fault_r12_the_definition_is_removed_and_installed_again() {
+    let _turn = turn();
     let (stage, replicas) = Stage::with(cluster(), "absent", 1);
     let (policy, object) = stage.policy("labels");
     replicas[0].says(&object, Says::Current);
@@ -92,7 +96,10 @@ fn fault_r12_the_definition_is_removed_and_installed_again() {
     stage.word(&policy, "Active");
 }
 
+#[test]
+#[ignore = "starts a cluster"]
 fn fault_r24_reports_of_dead_pods_are_removed_without_the_garbage_collector() {
+    let _turn = turn();
     let stage = Stage::new(cluster(), "garbage");
     let quick = || {
         let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s");

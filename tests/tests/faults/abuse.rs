@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Program, Review, Secret};
+use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Program, Review, Secret, skip};
 use serde_json::Value;
 
 const DENIES: &str = "cluster/denies";
@@ -43,7 +43,7 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
         let told = |line: &&Value| line["level"] == "WARN" && line["message"] == "shut in only in part";
         let logs = pod.evaluator().logs();
         assert!(logs.iter().any(|line| line["level"] == "WARN" && line["landlock"].is_string()), "{logs:?}");
-        eprintln!("SKIPPED in part: this kernel has no Landlock or no seccomp: {:?}", logs.iter().find(told));
+        skip(&format!("in part, as this kernel has no Landlock or no seccomp: {:?}", logs.iter().find(told)));
     }
     let attempts = attempts(&pod);
     let landlock = pod.metric("portcullis_landlock_enforced") >= 1.0;
@@ -95,7 +95,7 @@ fn fault_z19_system_calls_beyond_the_list() {
     let pod = probed(Pod::on(&folder));
     let canary = Canary::on(&pod);
     if pod.metric("portcullis_seccomp_enforced") < 1.0 {
-        eprintln!("SKIPPED in part: this kernel has no seccomp");
+        skip("in part, as this kernel has no seccomp");
     } else {
         let attempts = attempts(&pod);
         for attempt in ["mount", "open a file system", "handle of a process", "listen", "datagram", "exec"] {
@@ -130,7 +130,7 @@ fn fault_x02_evaluator_writes_to_the_volume() {
         let evaluator = fs::metadata(format!("/proc/{}", pod.evaluator().pid())).expect("it runs").uid();
         assert_not_writable(pod.volume().path(), evaluator);
     } else {
-        eprintln!("SKIPPED in part: only root can run the evaluator as another user");
+        skip("in part, as only root can run the evaluator as another user");
     }
     // What it runs lies where only its own user gets to.
     let private = fs::metadata(pod.path("private")).expect("it is there");

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{CandidateContent, Digest, Reason, ReplicaState};
-use portcullis_tests::{Canary, Folder, LIMIT, Pod, Policy, Program, Review, eventually, eventually_within, heavy};
+use portcullis_tests::{
+    Canary, Folder, LIMIT, Pod, Policy, Program, Review, eventually, eventually_within, heavy, skip,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -284,7 +286,7 @@ fn fault_v13_watch_limit_reached() {
         let wrapper = ["unshare", "--user", "--map-root-user", "sh", "-c", &script];
         let possible = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
         if !possible.is_ok_and(|output| output.status.success()) {
-            eprintln!("SKIPPED: this test needs user namespaces");
+            skip("it needs user namespaces");
             return;
         }
         let folder = folder();
@@ -367,7 +369,7 @@ fn fault_v15_no_events_at_all() {
 #[test]
 fn fault_v19_artifact_cannot_be_read() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: this test runs the evaluator as another user, which only root can");
+        skip("it runs the evaluator as another user, which only root can");
         return;
     }
     let folder = folder();

@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis_tests::{Folder, Pod, Policy, Verdict};
+use portcullis_tests::{Folder, Pod, Policy, Verdict, skip};
 use serde_json::{Value, json};
 
 use crate::tool::examples;
@@ -82,9 +82,7 @@ fn promise_the_examples_do_what_their_readme_says() {
 #[test]
 fn promise_the_kept_modules_are_what_their_sources_give() {
     let Some(built) = env::var_os("PORTCULLIS_GUESTS_DIR").map(PathBuf::from) else {
-        eprintln!(
-            "SKIPPED: the kept modules were not compared with what their sources give; `cargo xtask test` builds them"
-        );
+        skip("the kept modules were not compared with what their sources give; `cargo xtask test` builds them");
         return;
     };
     let folder = Folder::empty();
@@ -99,7 +97,7 @@ fn promise_the_kept_modules_are_what_their_sources_give() {
         let settings = json!({"registries": ["ghcr.io/example"]});
         folder.put(&Policy::cluster("go").bytes(fs::read(&go).expect("it can be read")).settings(settings));
     } else {
-        eprintln!("SKIPPED in part: allowed-registries was not built, as there is no Go");
+        skip("allowed-registries was not tried, as there is no Go to build it");
     }
     let pod = Pod::on(&folder).start();
     for example in POLICIES {
