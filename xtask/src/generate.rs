@@ -1,4 +1,5 @@
-//! The generated files of the repository: the CustomResourceDefinitions, made from the product's types, and files of the chart.
+//! The generated files of the repository: the CustomResourceDefinitions, made from the product's types, files of the chart, and the page
+//! of faults and their tests.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,6 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::chart::{self, Made};
+use crate::evidence::page;
 use crate::workspace::Workspace;
 
 /// The folder of the definitions in the repository.
@@ -25,13 +27,14 @@ pub(crate) const DEFINITIONS: (&str, &str) = ("portcullis-api", "crds");
 pub(crate) fn run(workspace: &Workspace, check: bool, definitions: Option<&Path>) -> Result<ExitCode> {
     let kept = workspace.root.join(FOLDER);
     let files = chart::made(&workspace.root, VERSION)?;
+    let faults = Made { path: page::PATH.to_owned(), text: page::of(&workspace.root)? };
     if !check {
         make(workspace, &kept, definitions)?;
-        for Made { path, text } in &files {
+        for Made { path, text } in files.iter().chain([&faults]) {
             let path = workspace.root.join(path);
             fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
         }
-        println!("{FOLDER} and the chart are up to date");
+        println!("{FOLDER}, the chart and {} are up to date", page::PATH);
         return Ok(ExitCode::SUCCESS);
     }
     let made = workspace.target.join("xtask/definitions");
@@ -40,11 +43,12 @@ pub(crate) fn run(workspace: &Workspace, check: bool, definitions: Option<&Path>
     }
     make(workspace, &made, definitions)?;
     let mut problems = compare(&read(&kept)?, &read(&made)?);
-    for Made { path, text } in &files {
-        if fs::read_to_string(workspace.root.join(path)).is_ok_and(|kept| kept == *text) {
-            continue;
-        }
+    let is_kept = |made: &Made| fs::read_to_string(workspace.root.join(&made.path)).is_ok_and(|kept| kept == made.text);
+    for Made { path, .. } in files.iter().filter(|made| !is_kept(made)) {
         problems.push(format!("{path} is not what helm/values.yaml and the version of the workspace give"));
+    }
+    if !is_kept(&faults) {
+        problems.push(format!("{} is not what the fault catalogue and the tests give", faults.path));
     }
     for problem in &problems {
         println!("{problem}: run `cargo xtask generate` and commit what it writes");

@@ -10,6 +10,7 @@ mod chart;
 mod cluster;
 mod deny;
 mod e2e;
+mod evidence;
 mod executables;
 mod files;
 mod generate;
@@ -75,8 +76,10 @@ enum Command {
     /// Set up what the tests need and run all of them.
     ///
     /// Formatting, lints, boundaries, the tests of each crate, the guests and their tests, black-box tests of the real programs,
-    /// and tests on real Kubernetes control planes. On Debian, as root, missing packages are installed. The last line is `N passed, N
-    /// failed, N skipped`, and says so when cluster tests were left out.
+    /// and tests on real Kubernetes control planes. On Debian, as root, missing packages are installed. A test that fails is named at once,
+    /// and again at the end with its message. A run of all tests also counts the rows of the fault catalogue and of the documentation whose
+    /// tests passed, and fails if one of these tests did not run. The last line is `N passed, N failed, N skipped`, and says so when
+    /// cluster tests were left out.
     ///
     /// Cluster tests need Linux, root or unprivileged user namespaces, and Go 1.26: the first run builds Kubernetes into the cache
     /// folder, which takes minutes. They run in their own network namespace. Those with a node also need root, containerd, runc, CNI
@@ -103,7 +106,8 @@ enum Command {
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
     /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
     Boundaries,
-    /// Write the generated files: the CustomResourceDefinitions in `helm/definitions`, and the chart's version, schema of values and README.
+    /// Write the generated files: the CustomResourceDefinitions in `helm/definitions`, the chart's version, schema of values and README, and
+    /// `docs/faults.md`.
     Generate {
         /// Write nothing, and fail if a file is not up to date.
         #[arg(long)]

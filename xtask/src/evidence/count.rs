@@ -1,0 +1,221 @@
+//! How many rows a whole run has shown: those of the fault catalogue, and those of the pages that name tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::catalogue::{self, rows_of};
+use super::pages;
+use super::runs::{Run, Verdict};
+use super::sources::{self, Source};
+use crate::files::TextFile;
+
+/// What a whole run has shown.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    /// One line for the catalogue and for each page, and one for each test that should have run and did not.
+    pub(crate) lines: Vec<String>,
+    /// How many tests did not run.
+    pub(crate) missing: u64,
+}
+
+/// What tests say about a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shown {
+    Passed,
+    Skipped,
+    Untested,
+    NotRun,
+    Failed,
+}
+
+/// Counts what these tests have shown. `left_out` has parts of the paths of files whose tests were skipped as a whole.
+pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Count {
+    let sources = sources::tests(files);
+    let mut tally = Tally::new(&sources, runs, left_out);
+    let mut of_rows: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for source in &sources {
+        for row in rows_of(&source.name) {
+            of_rows.entry(row).or_default().push(&source.name);
+        }
+    }
+    let rows: Vec<_> = catalogue::of(files)
+        .into_iter()
+        .map(|row| {
+            let shown = tally.row(of_rows.get(&row.id).into_iter().flatten().copied());
+            (row.id, shown)
+        })
+        .collect();
+    let mut lines = vec![line("fault catalogue", &rows)];
+    for page in pages::of(files) {
+        let rows: Vec<_> = pages::named(&page.text)
+            .into_iter()
+            .map(|row| {
+                let shown = tally.row(row.tests.iter().map(String::as_str));
+                (row.title, shown)
+            })
+            .collect();
+        lines.push(line(&page.path.display().to_string(), &rows));
+    }
+    let missing = tally.missing.len() as u64;
+    let not_run = |test: &String| format!("NOT RUN: {test} stands for a row and did not run to its end");
+    lines.extend(tally.missing.iter().map(not_run));
+    Count { lines, missing }
+}
+
+/// `fault catalogue: 2 of 3 rows shown by tests that passed; no test: K01`
+fn line(what: &str, rows: &[(String, Shown)]) -> String {
+    let of = |wanted: Shown| -> Vec<&str> {
+        rows.iter().filter(|(_, shown)| *shown == wanted).map(|(row, _)| row.as_str()).collect()
+    };
+    let mut text = format!("{what}: {} of {} rows shown by tests that passed", of(Shown::Passed).len(), rows.len());
+    let others = [
+        ("skipped", Shown::Skipped),
+        ("no test", Shown::Untested),
+        ("not run", Shown::NotRun),
+        ("failed", Shown::Failed),
+    ];
+    for (word, shown) in others {
+        let rows = of(shown);
+        if !rows.is_empty() {
+            text += &format!("; {word}: {}", rows.join(", "));
+        }
+    }
+    text
+}
+
+/// The outcomes of all tests, by the names of their functions.
+struct Tally<'r> {
+    verdicts: BTreeMap<&'r str, Vec<Verdict>>,
+    /// How many functions of a name there are, without those that were left out.
+    expected: BTreeMap<&'r str, usize>,
+    /// Names of which some function was left out.
+    left_out: BTreeSet<&'r str>,
+    /// Tests that stand for a row and did not run.
+    missing: BTreeSet<String>,
+}
+
+impl<'r> Tally<'r> {
+    fn new(sources: &'r [Source], runs: &'r [Run], left_out: &[&str]) -> Self {
+        let mut tally = Self {
+            verdicts: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            left_out: BTreeSet::new(),
+            missing: BTreeSet::new(),
+        };
+        for run in runs {
+            tally.verdicts.entry(run.function()).or_default().push(run.verdict);
+        }
+        for source in sources {
+            if left_out.iter().any(|part| source.file.contains(part)) {
+                tally.left_out.insert(&source.name);
+            } else {
+                *tally.expected.entry(&source.name).or_default() += 1;
+            }
+        }
+        tally
+    }
+
+    /// A row is shown when one of its tests passed, and none failed or did not run.
+    fn row<'t>(&mut self, tests: impl Iterator<Item = &'t str>) -> Shown {
+        let shown: BTreeSet<Shown> = tests.map(|test| self.test(test)).collect();
+        let (best, worst) = (shown.first().copied(), shown.last().copied());
+        let counts = if matches!(worst, Some(Shown::Failed | Shown::NotRun)) { worst } else { best };
+        counts.unwrap_or(Shown::Untested)
+    }
+
+    fn test(&mut self, test: &str) -> Shown {
+        let verdicts = self.verdicts.get(test).map_or(&[][..], Vec::as_slice);
+        let expected = self.expected.get(test).copied().unwrap_or(0);
+        if verdicts.contains(&Verdict::Failed) {
+            Shown::Failed
+        } else if verdicts.len() < expected || (expected == 0 && !self.left_out.contains(test)) {
+            self.missing.insert(test.to_owned());
+            Shown::NotRun
+        } else if verdicts.contains(&Verdict::Passed) {
+            Shown::Passed
+        } else {
+            Shown::Skipped
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> TextFile {
+        TextFile { path: path.into(), text: text.replace("FAULT_", catalogue::PREFIX) }
+    }
+
+    fn files() -> Vec<TextFile> {
+        let tests = "#[test]\nfn FAULT_l01_one() {}\n#[test]\nfn FAULT_l01_l02_two() {}\n#[test]\nfn FAULT_l04_four() {}\n\
+            #[test]\nfn acceptance_of_all() {}\n";
+        vec![
+            file(
+                catalogue::PAGE,
+                "## 4. Fetching\n| L01 | a | b |\n| L02 | c | d |\n| L03 | e | f |\n| L04 | g | h |\n",
+            ),
+            file(
+                "docs/compatibility.md",
+                "| Rust | works | `acceptance_of_all` |\n| Go | works | `FAULT_l04_four` |\n",
+            ),
+            file("tests/tests/faults/main.rs", tests),
+            file("e2e/tests/node/main.rs", "#[test]\nfn FAULT_l02_on_a_node() {}\n"),
+        ]
+    }
+
+    fn run(test: &str, verdict: Verdict) -> Run {
+        let test = test.replace("FAULT_", catalogue::PREFIX);
+        Run { test, verdict, words: String::new(), is_skipped_inside: false }
+    }
+
+    #[test]
+    fn rows_are_shown_by_tests_that_passed() {
+        let runs = [
+            run("a::FAULT_l01_one", Verdict::Skipped),
+            run("a::FAULT_l01_l02_two", Verdict::Passed),
+            run("a::FAULT_l04_four", Verdict::Skipped),
+            run("b::acceptance_of_all", Verdict::Passed),
+        ];
+        assert_eq!(
+            count(&files(), &runs, &["e2e/tests/node/"]),
+            Count {
+                lines: vec![
+                    "fault catalogue: 2 of 4 rows shown by tests that passed; skipped: L04; no test: L03".to_owned(),
+                    "docs/compatibility.md: 1 of 2 rows shown by tests that passed; skipped: Go".to_owned(),
+                ],
+                missing: 0,
+            },
+        );
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_fails_a_whole_run_and_one_that_failed_shows_no_row() {
+        let runs = [
+            run("FAULT_l01_one", Verdict::Passed),
+            run("FAULT_l01_l02_two", Verdict::Failed),
+            run("FAULT_l04_four", Verdict::Passed),
+            run("FAULT_l02_on_a_node", Verdict::Passed),
+        ];
+        assert_eq!(
+            count(&files(), &runs, &[]),
+            Count {
+                lines: vec![
+                    "fault catalogue: 1 of 4 rows shown by tests that passed; no test: L03; failed: L01, L02"
+                        .to_owned(),
+                    "docs/compatibility.md: 1 of 2 rows shown by tests that passed; not run: Rust".to_owned(),
+                    "NOT RUN: acceptance_of_all stands for a row and did not run to its end".to_owned(),
+                ],
+                missing: 1,
+            },
+        );
+    }
+
+    #[test]
+    fn each_of_two_tests_of_one_name_must_run() {
+        let mut files = files();
+        files.push(file("tests/tests/promises/main.rs", "#[test]\nfn FAULT_l01_one() {}\n"));
+        let runs = [run("FAULT_l01_one", Verdict::Passed), run("FAULT_l01_l02_two", Verdict::Passed)];
+        let counted = count(&files, &runs, &["e2e/"]);
+        assert!(counted.lines[0].contains("not run: L01, L04"), "{counted:?}");
+    }
+}

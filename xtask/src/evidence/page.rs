@@ -1,0 +1,93 @@
+//! The page `docs/faults.md`: each row of the fault catalogue with the tests that are named after it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::catalogue::{self, Row, rows_of};
+use super::sources::{self, Source};
+use crate::files::{self, TextFile};
+
+/// The path of the page.
+pub(crate) const PATH: &str = "docs/faults.md";
+
+/// What stands above the tables.
+const HEAD: &str = "# Faults and their tests\n\n\
+    <!-- Written by `cargo xtask generate`. -->\n\n\
+    What can break, from the [fault catalogue](design/faults.md), and the tests that break it. The catalogue also says what users see and\n\
+    how a test injects the fault. Tests are named after rows; a row without a test says why.\n\n\
+    `cargo xtask test` counts the rows that were shown by tests that ran and passed, and names the others at its end.\n";
+
+/// The page for the files of the repository.
+pub(crate) fn of(root: &Path) -> Result<String> {
+    let files = files::read_all(root)?;
+    let rows = catalogue::of(&files);
+    ensure!(!rows.is_empty(), "{} has no rows", catalogue::PAGE);
+    Ok(text(&rows, &sources::tests(&files), &catalogue::untested_of(&files)))
+}
+
+fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -> String {
+    let mut of_rows: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
+    for source in sources {
+        for row in rows_of(&source.name) {
+            of_rows.entry(row).or_default().push(source);
+        }
+    }
+    let tested = rows.iter().filter(|row| of_rows.contains_key(&row.id)).count();
+    let mut text = format!("{HEAD}\n{tested} of {} rows have a test.\n", rows.len());
+    let mut section = "";
+    for row in rows {
+        if row.section != section {
+            section = &row.section;
+            text += &format!("\n## {section}\n\n| row | what breaks | tests |\n| --- | --- | --- |\n");
+        }
+        let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
+            (Some(sources), _) => listed(sources),
+            (None, Some(reason)) => format!("not yet: {reason}"),
+            (None, None) => "not yet".to_owned(),
+        };
+        text += &format!("| {} | {} | {tests} |\n", row.id, row.fault);
+    }
+    text
+}
+
+/// The tests by their files: `a`, `b` ([faults/one.rs](../tests/tests/faults/one.rs)); `c` (…).
+fn listed(sources: &[&Source]) -> String {
+    let mut of_files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for source in sources {
+        of_files.entry(&source.file).or_default().push(format!("`{}`", source.name));
+    }
+    let file = |(file, names): (&str, Vec<String>)| {
+        format!("{} ([{}](../{file}))", names.join(", "), file.rsplit('/').next().unwrap_or(file))
+    };
+    of_files.into_iter().map(file).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_has_its_tests_or_the_reason_why_not() {
+        let row = |id: &str, section: &str| Row {
+            id: id.to_owned(),
+            fault: format!("{id} breaks"),
+            section: section.to_owned(),
+        };
+        let source = |name: &str, file: &str| Source {
+            name: format!("{}{name}", catalogue::PREFIX),
+            file: format!("tests/tests/{file}"),
+        };
+        let sources = [source("l01_l02_x", "a.rs"), source("l01_y", "b.rs"), source("l02_z", "a.rs")];
+        let untested = catalogue::untested("K01 There is no release.\n");
+        let text = text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested);
+        let expected = "\n2 of 3 rows have a test.\n\n\
+            ## Fetching\n\n| row | what breaks | tests |\n| --- | --- | --- |\n\
+            | L01 | L01 breaks | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs)); `F_l01_y` ([b.rs](../tests/tests/b.rs)) |\n\
+            | L02 | L02 breaks | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs)) |\n\n\
+            ## Life\n\n| row | what breaks | tests |\n| --- | --- | --- |\n\
+            | K01 | K01 breaks | not yet: There is no release. |\n";
+        assert_eq!(text, format!("{HEAD}{}", expected.replace("F_", catalogue::PREFIX)));
+    }
+}

@@ -1,0 +1,248 @@
+//! Each test that ran, in what the test runners wrote.
+//!
+//! libtest writes `test path::name ... ok`, in several pieces, and Go `--- PASS: TestName (0.00s)`. Between two pieces there may be a whole
+//! line of a test itself, which says that it was skipped or why it fails (`crates/testkit/src/told.rs`).
+
+use std::collections::BTreeMap;
+
+/// How a test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// One test that ran, or that its runner passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Its path within its binary, `module::name`.
+    pub(crate) test: String,
+    pub(crate) verdict: Verdict,
+    /// The test's own words: why it was skipped, or the place and message of its first panic. Empty when it said nothing.
+    pub(crate) words: String,
+    /// Whether its runner counts it as passed, while the test itself says that it was skipped.
+    pub(crate) is_skipped_inside: bool,
+}
+
+impl Run {
+    /// The name of the test's function.
+    pub(crate) fn function(&self) -> &str {
+        self.test.rsplit("::").next().unwrap_or(&self.test)
+    }
+}
+
+/// The tests that ran, in the order in which they ended.
+pub(crate) fn parse(output: &str) -> Vec<Run> {
+    let mut reader = Reader::default();
+    let mut begun = String::new();
+    for line in output.split_inclusive('\n') {
+        // Without the test's own line the pieces before and after it are one line again.
+        if let Some((before, own)) = own_line(line) {
+            begun += before;
+            reader.note(own);
+            continue;
+        }
+        begun += line;
+        reader.read(begun.trim_end_matches(['\n', '\r']));
+        begun.clear();
+    }
+    reader.read(&begun);
+    reader.runs
+}
+
+/// The lines that tell of a panic, whole.
+pub(crate) fn panics(output: &str) -> impl Iterator<Item = &str> {
+    let panic = |line| own_line(line).filter(|(_, own)| own.is_panic).map(|(_, own)| own.line);
+    output.lines().filter_map(panic)
+}
+
+/// A line that a test wrote itself.
+struct Own<'o> {
+    line: &'o str,
+    is_panic: bool,
+    test: &'o str,
+    words: &'o str,
+}
+
+/// What a test wrote in this line itself, and what stands before it: nothing, or a piece of libtest's.
+fn own_line(line: &str) -> Option<(&str, Own<'_>)> {
+    let own = |at: usize, mark: &str, is_panic: bool| {
+        let line = line[at..].trim_end();
+        let (test, words) = line[mark.len()..].split_once(": ")?;
+        let is_name = !test.is_empty() && !test.contains(char::is_whitespace);
+        is_name.then_some(Own { line, is_panic, test, words })
+    };
+    let found = |(mark, is_panic): (&str, bool)| {
+        let at = line.find(mark).filter(|at| *at == 0 || line.starts_with("test "))?;
+        Some((&line[..at], own(at, mark, is_panic)?))
+    };
+    [("SKIPPED ", false), ("FAILING ", true)].into_iter().find_map(found)
+}
+
+#[derive(Default)]
+struct Reader {
+    runs: Vec<Run>,
+    /// The test whose name was the last that libtest wrote, without an outcome yet.
+    waiting: Option<String>,
+    /// Reasons of tests that say that they are skipped.
+    skips: BTreeMap<String, String>,
+    /// The first panic in each test's thread.
+    panics: BTreeMap<String, String>,
+}
+
+impl Reader {
+    fn note(&mut self, own: Own<'_>) {
+        let notes = if own.is_panic { &mut self.panics } else { &mut self.skips };
+        notes.entry(own.test.to_owned()).or_insert_with(|| own.words.to_owned());
+    }
+
+    fn read(&mut self, line: &str) {
+        if let Some((name, verdict)) = go_result(line) {
+            self.ended(name, verdict);
+        } else if let Some((name, rest)) = line.strip_prefix("test ").and_then(|line| line.split_once(" ... ")) {
+            let name = name.strip_suffix(" - should panic").unwrap_or(name);
+            match rust_result(rest) {
+                Some(verdict) => self.ended(name, verdict),
+                None => self.waiting = Some(name.to_owned()),
+            }
+        } else if let Some(verdict) = rust_result(line)
+            && let Some(name) = self.waiting.take()
+        {
+            self.ended(&name, verdict);
+        }
+    }
+
+    fn ended(&mut self, test: &str, told: Verdict) {
+        self.waiting = None;
+        let (skip, panic) = (self.skips.remove(test), self.panics.remove(test));
+        let is_skipped_inside = told == Verdict::Passed && skip.is_some();
+        let verdict = if is_skipped_inside { Verdict::Skipped } else { told };
+        let words = match verdict {
+            Verdict::Passed => None,
+            Verdict::Failed => panic,
+            Verdict::Skipped => skip,
+        };
+        self.runs.push(Run { test: test.to_owned(), verdict, words: words.unwrap_or_default(), is_skipped_inside });
+    }
+}
+
+/// `ok`, `FAILED`, `ignored, starts a cluster`
+fn rust_result(text: &str) -> Option<Verdict> {
+    match text {
+        "ok" => Some(Verdict::Passed),
+        "FAILED" => Some(Verdict::Failed),
+        "ignored" => Some(Verdict::Skipped),
+        other => other.starts_with("ignored, ").then_some(Verdict::Skipped),
+    }
+}
+
+/// `--- PASS: TestA (0.00s)`; the parts of a test are indented and do not count.
+fn go_result(line: &str) -> Option<(&str, Verdict)> {
+    let (result, rest) = line.strip_prefix("--- ")?.split_once(": ")?;
+    let verdict = match result {
+        "PASS" => Verdict::Passed,
+        "FAIL" => Verdict::Failed,
+        "SKIP" => Verdict::Skipped,
+        _ => return None,
+    };
+    Some((rest.split_whitespace().next()?, verdict))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests with their verdicts and words.
+    fn told(output: &str) -> Vec<(String, Verdict, String)> {
+        parse(output).into_iter().map(|run| (run.test, run.verdict, run.words)).collect()
+    }
+
+    fn run(test: &str, verdict: Verdict, words: &str) -> (String, Verdict, String) {
+        (test.to_owned(), verdict, words.to_owned())
+    }
+
+    #[test]
+    fn each_test_of_libtest_has_its_outcome() {
+        let output = "\nrunning 4 tests\ntest loads::one ... ok\ntest two ... FAILED\ntest three ... ignored, starts a cluster\n\
+            test four - should panic ... ok\ntest slow has been running for over 60 seconds\n\nfailures:\n\n---- two stdout ----\n\
+            it says ok\n\nfailures:\n    two\n\n\
+            test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s\n";
+        assert_eq!(
+            told(output),
+            [
+                run("loads::one", Verdict::Passed, ""),
+                run("two", Verdict::Failed, ""),
+                run("three", Verdict::Skipped, ""),
+                run("four", Verdict::Passed, ""),
+            ],
+        );
+        assert_eq!(parse(output)[0].function(), "one");
+    }
+
+    #[test]
+    fn a_test_that_says_so_was_skipped() {
+        let output = "SKIPPED volume::v01: only root can mount\ntest volume::v01 ... ok\ntest volume::v02 ... ok\n";
+        assert_eq!(
+            told(output),
+            [run("volume::v01", Verdict::Skipped, "only root can mount"), run("volume::v02", Verdict::Passed, "")],
+        );
+        assert_eq!(parse(output).iter().map(|run| run.is_skipped_inside).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn a_line_of_a_test_may_be_in_the_middle_of_one_of_libtest() {
+        // Written by another thread between two pieces.
+        for (one, two) in [("test a::b", " ... ok\n"), ("test a::b ... ", "ok\n"), ("test a::b ... ok", "\n")] {
+            let output = format!("{one}SKIPPED c::d: nothing: here\n{two}test c::d ... ok\n");
+            assert_eq!(
+                told(&output),
+                [run("a::b", Verdict::Passed, ""), run("c::d", Verdict::Skipped, "nothing: here")],
+                "{one:?}",
+            );
+        }
+    }
+
+    #[test]
+    fn one_test_at_a_time_has_its_name_first_and_its_outcome_last() {
+        let output = "test one ... SKIPPED one: no node\nok\ntest two ... 17.1 s: a fault\nok\ntest three ... FAILED\n";
+        assert_eq!(
+            told(output),
+            [
+                run("one", Verdict::Skipped, "no node"),
+                run("two", Verdict::Passed, ""),
+                run("three", Verdict::Failed, ""),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_failed_test_has_its_first_panic_and_a_skip_does_not_hide_it() {
+        let output = "FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: in part\nFAILING a::b: x.rs:3:4: second\n\
+            FAILING worker: y.rs:1:1: elsewhere\ntest a::b ... FAILED\nFAILING e::f: z.rs:1:1: expected\ntest e::f ... ok\n";
+        assert_eq!(told(output), [run("a::b", Verdict::Failed, "x.rs:1:2: first"), run("e::f", Verdict::Passed, "")],);
+        let lines: Vec<_> = panics("test q ... FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: no\nFAILED\n").collect();
+        assert_eq!(lines, ["FAILING a::b: x.rs:1:2: first"]);
+    }
+
+    #[test]
+    fn a_binary_that_dies_leaves_its_last_test_without_an_outcome() {
+        assert_eq!(told("test one ... ok\ntest two ... "), [run("one", Verdict::Passed, "")]);
+    }
+
+    #[test]
+    fn tests_in_go_are_read_without_their_parts() {
+        let output = "=== RUN   TestA\n    --- PASS: TestA/one (0.00s)\n--- PASS: TestA (0.00s)\n--- FAIL: TestB (0.01s)\n--- SKIP: TestC (0.00s)\n";
+        assert_eq!(
+            told(output),
+            [run("TestA", Verdict::Passed, ""), run("TestB", Verdict::Failed, ""), run("TestC", Verdict::Skipped, ""),],
+        );
+    }
+
+    #[test]
+    fn other_lines_are_not_taken_for_a_tests_own() {
+        let words = "SKIPPED: nothing\nSKIPPED in part: no Go\nleft: \"SKIPPED a: b\"\n";
+        assert!(told(words).is_empty());
+        assert!(panics(words).next().is_none());
+    }
+}

@@ -1,0 +1,66 @@
+//! The tests of the repository, as its sources have them.
+//!
+//! [`syn`] reads the files, so that a name in a comment or in a text is not taken for a test.
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, ItemFn};
+
+use crate::files::TextFile;
+
+/// A function with `#[test]`, or with an attribute like `#[tokio::test]`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    /// Its file, below the repository's folder.
+    pub(crate) file: String,
+}
+
+/// The tests of all files, sorted by name. A file that the compiler could not read either has none.
+pub(crate) fn tests(files: &[TextFile]) -> Vec<Source> {
+    let mut all = Vec::new();
+    for file in files.iter().filter(|file| file.is_rust() && file.text.contains("test")) {
+        let Ok(parsed) = syn::parse_file(&file.text) else { continue };
+        let mut reader = Reader { file: file.path.display().to_string(), tests: &mut all };
+        reader.visit_file(&parsed);
+    }
+    all.sort();
+    all
+}
+
+/// Collects the tests of a file.
+struct Reader<'a> {
+    file: String,
+    tests: &'a mut Vec<Source>,
+}
+
+impl Visit<'_> for Reader<'_> {
+    fn visit_item_fn(&mut self, function: &ItemFn) {
+        if function.attrs.iter().any(is_test) {
+            self.tests.push(Source { name: function.sig.ident.to_string(), file: self.file.clone() });
+        }
+        visit::visit_item_fn(self, function);
+    }
+}
+
+fn is_test(attribute: &Attribute) -> bool {
+    attribute.path().segments.last().is_some_and(|last| last.ident == "test")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_with_the_attribute_are_tests() {
+        let text = "#[test]\nfn second() {}\n\
+            #[cfg(test)]\nmod inner {\n/// Says more.\n#[tokio::test(start_paused = true)]\n#[ignore = \"slow\"]\nasync fn first() {}\n}\n\
+            fn helper() { let text = \"#[test] fn no_test() {}\"; }\n// #[test]\nfn none() {}\n";
+        let files = [
+            TextFile { path: "one/src/lib.rs".into(), text: text.to_owned() },
+            TextFile { path: "one/page.md".into(), text: "#[test] fn words() {}".to_owned() },
+            TextFile { path: "one/src/broken.rs".into(), text: "#[test] fn broken( {".to_owned() },
+        ];
+        let source = |name: &str| Source { name: name.to_owned(), file: "one/src/lib.rs".to_owned() };
+        assert_eq!(super::tests(&files), [source("first"), source("second")]);
+    }
+}
