@@ -1,15 +1,19 @@
 //! Steps of the test run: one line each while they run, the whole output of those that fail, and a table at the end.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::evidence::count::Count;
+use crate::evidence::runs::{self, Run, Verdict};
+use crate::log;
 use crate::totals::Totals;
 
 /// How many steps run at the same time, of those that may. Tests of real programs wait more than they compute.
@@ -25,6 +29,8 @@ pub(crate) struct Step<'a> {
     pub(crate) is_beside: bool,
     /// Whether its commands may take minutes and tell of their progress on standard error.
     pub(crate) is_shown: bool,
+    /// When it is skipped: a part of the paths of the files whose tests do not run because of that.
+    pub(crate) leaves_out: Option<&'static str>,
 }
 
 /// What a step does.
@@ -53,6 +59,10 @@ pub(crate) struct Done {
     pub(crate) name: String,
     pub(crate) outcome: Outcome,
     pub(crate) took: Duration,
+    /// The tests that ran in it.
+    pub(crate) runs: Vec<Run>,
+    /// A part of the paths of the files whose tests were skipped with it.
+    pub(crate) leaves_out: Option<&'static str>,
 }
 
 impl<'a> Step<'a> {
@@ -76,7 +86,7 @@ impl<'a> Step<'a> {
     }
 
     fn new(name: impl Into<String>, work: Work<'a>) -> Self {
-        Self { name: name.into(), work, gate: false, is_beside: false, is_shown: false }
+        Self { name: name.into(), work, gate: false, is_beside: false, is_shown: false, leaves_out: None }
     }
 
     pub(crate) fn gate(self) -> Self {
@@ -90,6 +100,10 @@ impl<'a> Step<'a> {
     pub(crate) fn beside(self) -> Self {
         Self { is_beside: true, ..self }
     }
+
+    pub(crate) fn leaving_out(self, part: &'static str) -> Self {
+        Self { leaves_out: Some(part), ..self }
+    }
 }
 
 /// Runs the steps in order, all of them unless the build is broken. Each step's output is kept in `logs`.
@@ -101,7 +115,8 @@ pub(crate) fn run_all(steps: Vec<Step<'_>>, logs: &Path) -> Result<Vec<Done>> {
     let mut steps = steps.into_iter().enumerate().peekable();
     while let Some((index, step)) = steps.next() {
         if broken {
-            done.push(Done { name: step.name, outcome: Outcome::NotRun, took: Duration::ZERO });
+            let outcome = Outcome::NotRun;
+            done.push(Done { name: step.name, outcome, took: Duration::ZERO, runs: Vec::new(), leaves_out: None });
             continue;
         }
         let mut group = vec![(index, step)];
@@ -127,12 +142,20 @@ struct Runner<'l> {
 }
 
 impl Runner<'_> {
-    /// One step that has the machine to itself: its line begins when it does.
+    /// One step that has the machine to itself: its line begins when it does, and again after panics that were told meanwhile.
     fn one(&self, (index, step): (usize, Step<'_>)) -> Result<Done> {
-        print!("{} ... ", self.line(index, &step.name));
+        let line = self.line(index, &step.name);
+        print!("{line} ... ");
         std::io::stdout().flush().ok();
-        let (done, output) = self.run(step)?;
-        println!("{}", told(&done.outcome, done.took));
+        let is_interrupted = AtomicBool::new(false);
+        let tell = |panic: &str| {
+            is_interrupted.store(true, Ordering::SeqCst);
+            print!("\n{panic}");
+            std::io::stdout().flush().ok();
+        };
+        let (done, output) = self.run(step, &tell)?;
+        let begin = if is_interrupted.into_inner() { format!("\n{line} ... ") } else { String::new() };
+        println!("{begin}{}", told(&done.outcome, done.took));
         tell_of_failure(&done, &output);
         Ok(done)
     }
@@ -147,7 +170,11 @@ impl Runner<'_> {
                     while let Some((index, step)) = next(&waiting) {
                         let line = self.line(index, &step.name);
                         println!("{line} begins");
-                        let result = self.run(step);
+                        let tell = |panic: &str| {
+                            let _whole = lock(&self.output);
+                            println!("{line}: {panic}");
+                        };
+                        let result = self.run(step, &tell);
                         if let Ok((done, output)) = &result {
                             let _whole = lock(&self.output);
                             println!("{line} ... {}", told(&done.outcome, done.took));
@@ -167,11 +194,12 @@ impl Runner<'_> {
         format!("[{:>2}/{}] {name}", index + 1, self.count)
     }
 
-    /// What became of a step, and what it wrote.
-    fn run(&self, step: Step<'_>) -> Result<(Done, String)> {
+    /// What became of a step, and what it wrote. `tell` gets each panic of a test at once.
+    fn run(&self, step: Step<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<(Done, String)> {
         let start = Instant::now();
-        let (outcome, output) = run(step.work, &log_path(self.logs, &step.name), step.is_shown)?;
-        Ok((Done { name: step.name, outcome, took: start.elapsed() }, output))
+        let (outcome, output, runs) = run(step.work, &log_path(self.logs, &step.name), step.is_shown, tell)?;
+        let leaves_out = step.leaves_out.filter(|_| matches!(outcome, Outcome::Skipped(_)));
+        Ok((Done { name: step.name, outcome, took: start.elapsed(), runs, leaves_out }, output))
     }
 }
 
@@ -189,9 +217,9 @@ fn tell_of_failure(done: &Done, output: &str) {
     }
 }
 
-/// The table of all steps and, as the last line, the totals: a failed step without a failed test counts as one that failed,
-/// a step that was skipped or not run as one skipped.
-pub(crate) fn summary(done: &[Done]) -> (String, Totals) {
+/// The table of all steps, what was skipped and what failed, what the tests have shown, and, as the last line, the totals: a failed step
+/// without a failed test counts as one that failed, a step that was skipped or not run as one skipped, and a missing test as failed.
+pub(crate) fn summary(done: &[Done], count: &Count) -> (String, Totals) {
     let width = done.iter().map(|step| step.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     let mut totals = Totals::default();
@@ -204,9 +232,23 @@ pub(crate) fn summary(done: &[Done]) -> (String, Totals) {
             text += &format!("SKIPPED: {}: {reason}\n", step.name);
         }
     }
+    for (step, run) in done.iter().flat_map(|step| step.runs.iter().map(move |run| (&step.name, run))) {
+        match run.verdict {
+            Verdict::Skipped if run.is_skipped_inside => {
+                text += &format!("SKIPPED: {step}: {}: {}\n", run.test, run.words);
+            }
+            Verdict::Failed if run.words.is_empty() => text += &format!("FAILED: {step}: {}\n", run.test),
+            Verdict::Failed => text += &format!("FAILED: {step}: {}: {}\n", run.test, run.words),
+            Verdict::Passed | Verdict::Skipped => {}
+        }
+    }
     if done.iter().any(|step| step.outcome == Outcome::NotRun) {
         text += "NOT RUN: the build is broken, so the steps after that were left out\n";
     }
+    for line in &count.lines {
+        text += &format!("{line}\n");
+    }
+    totals.failed += count.missing;
     text += &totals.to_string();
     (text, totals)
 }
@@ -221,40 +263,41 @@ impl Outcome {
     }
 }
 
-fn run(work: Work<'_>, log: &Path, is_shown: bool) -> Result<(Outcome, String)> {
+/// The outcome of some work, what it wrote, and the tests in that.
+fn run(
+    work: Work<'_>,
+    log: &Path,
+    is_shown: bool,
+    tell: &(dyn Fn(&str) + Sync),
+) -> Result<(Outcome, String, Vec<Run>)> {
     match work {
-        Work::Skip(reason) => Ok((Outcome::Skipped(reason), String::new())),
+        Work::Skip(reason) => Ok((Outcome::Skipped(reason), String::new(), Vec::new())),
         Work::Check(check) => {
             let problems = check()?;
             let totals = Totals::default();
             let outcome = if problems.is_empty() { Outcome::Passed(totals) } else { Outcome::Failed(totals) };
-            Ok((outcome, problems.join("\n")))
+            Ok((outcome, problems.join("\n"), Vec::new()))
         }
-        Work::Command(command) => run_commands(vec![command], log, is_shown),
-        Work::Commands(commands) => run_commands(commands()?, log, is_shown),
+        Work::Command(command) => run_commands(vec![command], log, is_shown, tell),
+        Work::Commands(commands) => run_commands(commands()?, log, is_shown, tell),
     }
 }
 
-fn run_commands(commands: Vec<Command>, log: &Path, is_shown: bool) -> Result<(Outcome, String)> {
-    let file = File::create(log).with_context(|| format!("failed to create {}", log.display()))?;
-    let again = || file.try_clone().with_context(|| format!("failed to open {} twice", log.display()));
-    let mut failures = String::new();
-    for mut command in commands {
-        // One file for both streams keeps the order of their lines.
-        let errors = if is_shown { Stdio::inherit() } else { again()?.into() };
-        match command.stdin(Stdio::null()).stdout(again()?).stderr(errors).status() {
-            Ok(status) if status.success() => {}
-            Ok(status) => failures += &format!("{} ended with {status}\n", command.get_program().display()),
-            Err(error) => failures += &format!("failed to start {}: {error}\n", command.get_program().display()),
-        }
-    }
-    let output = fs::read(log).with_context(|| format!("failed to read {}", log.display()))?;
-    let output = String::from_utf8_lossy(&output).into_owned();
-    let totals = Totals::parse(&output);
+fn run_commands(
+    commands: Vec<Command>,
+    log: &Path,
+    is_shown: bool,
+    tell: &(dyn Fn(&str) + Sync),
+) -> Result<(Outcome, String, Vec<Run>)> {
+    let log::Written { output, failures } = log::run(commands, log, is_shown, tell)?;
+    let runs = runs::parse(&output);
+    let skips = runs.iter().filter(|run| run.is_skipped_inside).count();
+    let totals = Totals::parse(&output).with_skips_inside(skips as u64);
     if failures.is_empty() {
-        return Ok((Outcome::Passed(totals), output));
+        return Ok((Outcome::Passed(totals), output, runs));
     }
-    Ok((Outcome::Failed(totals), format!("{output}{failures}(this output is kept in {})", log.display())))
+    let output = format!("{output}{failures}(this output is kept in {})", log.display());
+    Ok((Outcome::Failed(totals), output, runs))
 }
 
 fn log_path(logs: &Path, name: &str) -> PathBuf {
@@ -280,18 +323,16 @@ mod tests {
     use super::*;
 
     fn done(name: &str, outcome: Outcome) -> Done {
-        Done { name: name.to_owned(), outcome, took: Duration::from_millis(1240) }
+        Done { name: name.to_owned(), outcome, took: Duration::from_millis(1240), runs: Vec::new(), leaves_out: None }
     }
 
     #[test]
     fn the_summary_ends_with_the_totals() {
         let passed = Outcome::Passed(Totals { passed: 3, failed: 0, skipped: 0 });
         let skipped = Outcome::Skipped("no Go here; install Go 1.24".to_owned());
-        let (text, totals) = summary(&[
-            done("formatting", Outcome::Passed(Totals::default())),
-            done("loader", passed),
-            done("go", skipped),
-        ]);
+        let steps =
+            [done("formatting", Outcome::Passed(Totals::default())), done("loader", passed), done("go", skipped)];
+        let (text, totals) = summary(&steps, &Count::default());
         assert_eq!(
             text,
             "formatting  ok         1.2 s\n\
@@ -305,14 +346,45 @@ mod tests {
 
     #[test]
     fn a_failed_check_counts_as_one_failure() {
-        let (_, totals) = summary(&[done("formatting", Outcome::Failed(Totals::default()))]);
+        let (_, totals) = summary(&[done("formatting", Outcome::Failed(Totals::default()))], &Count::default());
         assert_eq!(totals, Totals { passed: 0, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn failed_tests_count_as_many_as_they_are() {
-        let (_, totals) = summary(&[done("loader", Outcome::Failed(Totals { passed: 5, failed: 2, skipped: 0 }))]);
+        let failed = done("loader", Outcome::Failed(Totals { passed: 5, failed: 2, skipped: 0 }));
+        let (_, totals) = summary(&[failed], &Count::default());
         assert_eq!(totals, Totals { passed: 5, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn tests_that_failed_or_said_that_they_were_skipped_are_named_before_the_totals() {
+        let output =
+            "SKIPPED a: no node\ntest a ... ok\nFAILING b: x.rs:1:1: why\ntest b ... FAILED\ntest c ... FAILED\n";
+        let mut step = done("loader", Outcome::Failed(Totals { passed: 0, failed: 2, skipped: 1 }));
+        step.runs = runs::parse(output);
+        let count = Count { lines: vec!["fault catalogue: none".to_owned()], missing: 1 };
+        let (text, _) = summary(&[step], &count);
+        assert_eq!(
+            text.split_once('\n').unwrap().1,
+            "SKIPPED: loader: a: no node\nFAILED: loader: b: x.rs:1:1: why\nFAILED: loader: c\nfault catalogue: none\n\
+             0 passed, 3 failed, 1 skipped",
+        );
+    }
+
+    #[test]
+    fn a_skip_inside_a_test_is_counted_as_one() {
+        let logs = std::env::temp_dir().join(format!("xtask-steps-skip-{}", std::process::id()));
+        let mut echo = Command::new("sh");
+        let output =
+            "SKIPPED a: no node\ntest a ... ok\ntest b ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored\n";
+        echo.args(["-c", "printf %s \"$0\"", output]);
+        let steps = vec![Step::command("one", echo), Step::skip("two", "no node").leaving_out("e2e/tests/node/")];
+        let done = run_all(steps, &logs).unwrap();
+        assert_eq!(done[0].outcome, Outcome::Passed(Totals { passed: 1, failed: 0, skipped: 1 }));
+        assert_eq!(done[0].runs.len(), 2);
+        assert_eq!(done[1].leaves_out, Some("e2e/tests/node/"));
+        fs::remove_dir_all(logs).unwrap();
     }
 
     #[test]

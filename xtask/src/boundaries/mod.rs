@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::evidence::count::Count;
 use crate::files;
 use crate::step::{Step, run_all, summary};
 use crate::workspace::Workspace;
@@ -24,7 +25,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<ExitCode> {
     let mut steps = rules(workspace);
     steps.extend(builds_alone(workspace));
     let done = run_all(steps, &workspace.target.join("xtask"))?;
-    let (_, totals) = summary(&done);
+    let (_, totals) = summary(&done, &Count::default());
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -8,10 +8,11 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::evidence::count::{Count, count};
 use crate::executables::{Executable, Executables};
-use crate::step::{Step, run_all, summary};
+use crate::step::{Done, Outcome, Step, run_all, summary};
 use crate::workspace::Workspace;
-use crate::{boundaries, cluster, deny, generate, guests, programs, tools};
+use crate::{boundaries, cluster, deny, files, generate, guests, programs, tools};
 
 /// The crate of the benchmarks.
 const BENCH: &str = "portcullis-bench";
@@ -45,10 +46,22 @@ pub(crate) fn run(workspace: &Workspace, wanted: &Wanted) -> Result<ExitCode> {
         wanted.filter
     );
     let done = run_all(plan.steps, &workspace.target.join("xtask"))?;
-    let (text, totals) = summary(&done);
+    let (text, totals) = summary(&done, &shown(workspace, wanted, &done)?);
     let left_out = if wanted.no_cluster { ", without cluster tests (--no-cluster)" } else { "" };
     println!("\n{text}{left_out}");
     Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What the tests have shown, if all of them were wanted and the build is not broken.
+fn shown(workspace: &Workspace, wanted: &Wanted, done: &[Done]) -> Result<Count> {
+    let is_whole = wanted.filter.is_empty() && wanted.args.is_empty();
+    if !is_whole || done.iter().any(|step| step.outcome == Outcome::NotRun) {
+        return Ok(Count::default());
+    }
+    let mut left_out: Vec<_> = done.iter().filter_map(|step| step.leaves_out).collect();
+    left_out.extend(wanted.no_cluster.then_some(real::CLUSTER_TESTS));
+    let runs: Vec<_> = done.iter().flat_map(|step| &step.runs).cloned().collect();
+    Ok(count(&files::read_all(&workspace.root)?, &runs, &left_out))
 }
 
 /// The steps, while they are collected.
@@ -162,7 +175,8 @@ impl<'a> Plan<'a> {
         self.add(Step::command("guests: lints", clippy));
 
         let mut native = self.in_guests("test");
-        native.args(["--quiet", "--workspace", "--no-fail-fast"]).args(&self.wanted.args);
+        // Without `--quiet`, which would also keep the names of tests from being written.
+        native.args(["--workspace", "--no-fail-fast"]).args(&self.wanted.args);
         self.add(Step::command("guests: tests", native));
 
         self.add(if tools::on_path("go") {

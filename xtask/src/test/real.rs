@@ -11,6 +11,9 @@ use crate::programs::Profile;
 use crate::step::Step;
 use crate::{cluster, e2e, network, tools};
 
+/// The folder of the tests that start clusters; each of its folders is a binary.
+pub(super) const CLUSTER_TESTS: &str = "e2e/tests/";
+
 /// The tests of the chart's output, alerts included.
 const CHART_TESTS: &str = "chart";
 
@@ -20,6 +23,9 @@ const ALONE: &str = "alone";
 /// Black-box tests with registries, which are all in modules of this name.
 const REGISTRIES: &str = "registries::";
 
+/// The end of the paths of these modules.
+const REGISTRIES_FILE: &str = "/registries.rs";
+
 impl<'a> Plan<'a> {
     /// The longest tests come first, so that they do not run alone at the end.
     pub(super) fn real_tests(&self) -> Result<Vec<Tests<'a>>> {
@@ -28,7 +34,8 @@ impl<'a> Plan<'a> {
         }
         if let Err(missing) = if self.wanted.list { Ok(()) } else { cluster::possible() } {
             let words = format!("nothing was tested with Kubernetes: {missing:#}");
-            let skipped = Tests { step: Step::skip("cluster: tests", words), needs: &[] };
+            let step = Step::skip("cluster: tests", words).leaving_out(CLUSTER_TESTS);
+            let skipped = Tests { step, needs: &[] };
             return Ok(self.black_box().into_iter().chain([skipped]).collect());
         }
         Ok([vec![self.chart()], self.black_box(), self.clusters()?].into_iter().flatten().collect())
@@ -39,7 +46,8 @@ impl<'a> Plan<'a> {
         if let Err(missing) = if self.wanted.list { Ok(()) } else { tools::registry() } {
             args.extend(["--skip".into(), REGISTRIES.into()]);
             let words = format!("nothing was tested with a registry: {missing:#}");
-            all.push(Tests { step: Step::skip("black-box: registries", words), needs: &[] });
+            let step = Step::skip("black-box: registries", words).leaving_out(REGISTRIES_FILE);
+            all.push(Tests { step, needs: &[] });
         }
         all.push(self.on_programs("black-box: tests", args, |target| target != ALONE));
         all
@@ -89,7 +97,7 @@ impl<'a> Plan<'a> {
     fn cluster(&self, target: String) -> Tests<'a> {
         let name = format!("cluster: tests {target}");
         if target == cluster::NODE_TESTS
-            && let Some(skipped) = self.skipped_without_node(&name, "no pod was run on a node")
+            && let Some(skipped) = self.skipped_without_node(&name, "no pod was run on a node", "e2e/tests/node/")
         {
             return skipped;
         }
@@ -106,7 +114,8 @@ impl<'a> Plan<'a> {
     /// The tests of the chart's promises, on images that are made for them.
     fn chart(&self) -> Tests<'a> {
         let name = format!("cluster: tests {}", e2e::TESTS);
-        if let Some(skipped) = self.skipped_without_node(&name, "the chart was not installed") {
+        let folder = "e2e/tests/chart_promises/";
+        if let Some(skipped) = self.skipped_without_node(&name, "the chart was not installed", folder) {
             return skipped;
         }
         let workspace = self.workspace;
@@ -138,11 +147,13 @@ impl<'a> Plan<'a> {
     }
 
     /// A step that is skipped with what is missing, if this machine cannot run a node; on Debian as root, packages are installed first.
-    fn skipped_without_node(&self, name: &str, what: &str) -> Option<Tests<'a>> {
+    /// The tests in `folder` are left out then.
+    fn skipped_without_node(&self, name: &str, what: &str, folder: &'static str) -> Option<Tests<'a>> {
         if self.wanted.list || !self.selects(name) {
             return None;
         }
         let missing = tools::node().err()?;
-        Some(Tests { step: Step::skip(name, format!("{what}: {missing:#}")), needs: &[] })
+        let step = Step::skip(name, format!("{what}: {missing:#}")).leaving_out(folder);
+        Some(Tests { step, needs: &[] })
     }
 }
