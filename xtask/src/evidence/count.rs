@@ -123,7 +123,7 @@ impl<'r> Tally<'r> {
     }
 
     fn test(&mut self, test: &str) -> Shown {
-        let verdicts = self.verdicts.get(test).map_or(&[][..], Vec::as_slice);
+        let verdicts = self.verdicts.get(test).map(Vec::as_slice).unwrap_or_default();
         let expected = self.expected.get(test).copied().unwrap_or(0);
         if verdicts.contains(&Verdict::Failed) {
             Shown::Failed

@@ -19,7 +19,7 @@ pub(crate) struct Run {
     /// Its path within its binary, `module::name`.
     pub(crate) test: String,
     pub(crate) verdict: Verdict,
-    /// The test's own words: why it was skipped, or the place and message of its first panic. Empty when it said nothing.
+    /// Why it was skipped, or the place and message of its first panic. Empty when nothing is known.
     pub(crate) words: String,
     /// Whether its runner counts it as passed, while the test itself says that it was skipped.
     pub(crate) is_skipped_inside: bool,
@@ -48,7 +48,11 @@ pub(crate) fn parse(output: &str) -> Vec<Run> {
         begun.clear();
     }
     reader.read(&begun);
-    reader.runs
+    let Reader { mut runs, printed, .. } = reader;
+    for run in runs.iter_mut().filter(|run| run.verdict == Verdict::Failed && run.words.is_empty()) {
+        run.words = printed.get(&run.test).cloned().unwrap_or_default();
+    }
+    runs
 }
 
 /// The lines that tell of a panic, whole.
@@ -89,6 +93,10 @@ struct Reader {
     skips: BTreeMap<String, String>,
     /// The first panic in each test's thread.
     panics: BTreeMap<String, String>,
+    /// The first panic in each thread, as the standard library prints it. libtest shows that after all outcomes.
+    printed: BTreeMap<String, String>,
+    /// Thread and place of a panic whose message is in the next line.
+    panicking: Option<(String, String)>,
 }
 
 impl Reader {
@@ -98,6 +106,9 @@ impl Reader {
     }
 
     fn read(&mut self, line: &str) {
+        if let Some((thread, place)) = self.panicking.take() {
+            self.printed.entry(thread).or_insert_with(|| format!("{place}: {line}"));
+        }
         if let Some((name, verdict)) = go_result(line) {
             self.ended(name, verdict);
         } else if let Some((name, rest)) = line.strip_prefix("test ").and_then(|line| line.split_once(" ... ")) {
@@ -110,6 +121,8 @@ impl Reader {
             && let Some(name) = self.waiting.take()
         {
             self.ended(&name, verdict);
+        } else {
+            self.panicking = printed_panic(line);
         }
     }
 
@@ -125,6 +138,13 @@ impl Reader {
         };
         self.runs.push(Run { test: test.to_owned(), verdict, words: words.unwrap_or_default(), is_skipped_inside });
     }
+}
+
+/// `thread 'a::b' (4711) panicked at x.rs:1:2:`
+fn printed_panic(line: &str) -> Option<(String, String)> {
+    let (thread, rest) = line.strip_prefix("thread '")?.split_once('\'')?;
+    let (_, place) = rest.split_once(" panicked at ")?;
+    Some((thread.to_owned(), place.trim_end_matches(':').to_owned()))
 }
 
 /// `ok`, `FAILED`, `ignored, starts a cluster`
@@ -223,6 +243,20 @@ mod tests {
         assert_eq!(told(output), [run("a::b", Verdict::Failed, "x.rs:1:2: first"), run("e::f", Verdict::Passed, "")],);
         let lines: Vec<_> = panics("test q ... FAILING a::b: x.rs:1:2: first\nSKIPPED a::b: no\nFAILED\n").collect();
         assert_eq!(lines, ["FAILING a::b: x.rs:1:2: first"]);
+    }
+
+    #[test]
+    fn a_failed_test_that_says_nothing_itself_has_the_printed_panic() {
+        let output = "test a::b ... FAILED\ntest c ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\n\
+            thread 'a::b' (4711) panicked at x.rs:1:2:\nassertion failed: one\nnote: run with `RUST_BACKTRACE=1`\n\n\
+            ---- c stdout ----\nthread 'c' panicked at y.rs:3:4:\nwhy\n";
+        assert_eq!(
+            told(output),
+            [
+                run("a::b", Verdict::Failed, "x.rs:1:2: assertion failed: one"),
+                run("c", Verdict::Failed, "y.rs:3:4: why"),
+            ],
+        );
     }
 
     #[test]
