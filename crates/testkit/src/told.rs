@@ -30,7 +30,7 @@ pub fn tell_of_panics() {
                 .copied()
                 .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
                 .unwrap_or("a panic without a message");
-            say("FAILING", &format!("{place}: {}", cut(message)));
+            say("FAILING", &format!("{place}: {}", cut(&one_line(message))));
             previous(info);
         }));
     });
@@ -44,7 +44,11 @@ fn say(what: &str, words: &str) {
 }
 
 fn line(what: &str, thread: &str, words: &str) -> String {
-    format!("{what} {}: {}\n", thread.replace(char::is_whitespace, "-"), words.replace(['\n', '\r'], " | "))
+    format!("{what} {}: {}\n", thread.replace(char::is_whitespace, "-"), one_line(words))
+}
+
+fn one_line(words: &str) -> String {
+    words.replace(['\n', '\r'], " | ")
 }
 
 /// The beginning of a message, at most [`MAX_MESSAGE`] bytes.
