@@ -72,6 +72,8 @@ impl PodSetup {
                 ("--start-gate", "5s"),
                 ("--drain-delay", "500ms"),
                 ("--policy-paths", "on"),
+                // As long as the API server waits, so that a machine that stands still for a moment changes no verdict.
+                ("--policy-timeout", "10s"),
             ])),
             reporter: Some(Knobs::new(&[("--table", "lines")])),
         }

@@ -67,7 +67,7 @@ fn assert_others_go_on(cores: usize) {
     allow_many_connections();
     let folder = Folder::with_canary();
     let loops: Vec<_> =
-        (0..30).map(|n| Policy::namespaced("greedy", &format!("loops-{n}")).guest("endless_loop")).collect();
+        (0..30).map(|n| Policy::namespaced("greedy", &format!("loops-{n}")).guest("endless_loop").timeout(2)).collect();
     let others =
         [Policy::cluster("heavy"), Policy::namespaced("team-a", "heavy"), Policy::namespaced("team-b", "heavy")];
     let others = others.map(|policy| policy.guest("heavy").timeout(30));

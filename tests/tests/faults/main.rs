@@ -7,7 +7,6 @@ mod clock;
 mod compiling;
 mod fetching;
 mod fetching_slowly;
-mod floods;
 mod groups;
 mod hostile;
 mod http;

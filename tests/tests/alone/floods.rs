@@ -1,16 +1,14 @@
 //! Section 14: strangers with thousands of connections, to the admission port and to the probe ports.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_tests::{
-    Client, Flood, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, Stranger, client_hello, eventually, heavy,
-    request,
+    DENIES, Flood, LIMIT, Pod, Policy, Program, Raw, Review, Server, Stalls, StopOnDrop, Stranger, client_hello,
+    eventually, heavy, request,
 };
-
-use crate::http::{DENIES, Server};
 
 const PATH: &str = "/validate/cluster/denies";
 /// Longest time for a call while strangers are at work: half of what a webhook may take. The strangers take CPU as well, of which
@@ -19,6 +17,12 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// How long is asked before the strangers come.
 const QUIET: Duration = Duration::from_secs(3);
+
+/// How many calls are answered, at least, once the port is full.
+const CALLS: usize = 100;
+
+/// How long a connection that has sent nothing is safe at a full port. A client on a machine that stands still for longer may lose it.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Addresses of this machine other than the one that callers come from.
 fn addresses(count: u8) -> impl Iterator<Item = IpAddr> + Clone {
@@ -30,79 +34,123 @@ fn head(length: usize) -> Vec<u8> {
     request("POST", PATH, &[("Content-Length", &length.to_string())], "")
 }
 
-/// Times of calls as API servers make them, and when each began, until `done`; each must be answered, and right. Two callers go on with the
-/// connection they have, and one makes a new one for each call.
-fn calls(pod: &Pod, mut done: impl FnMut() -> bool) -> Vec<(Instant, Duration)> {
-    let stop = AtomicBool::new(false);
+/// A call as an API server makes it.
+struct Call {
+    began: Instant,
+    ended: Instant,
+    /// Why it failed in transport, if it did.
+    failure: Option<String>,
+}
+
+impl Call {
+    fn time(&self) -> Duration {
+        self.ended - self.began
+    }
+}
+
+/// Calls until `done`, which is told how many were made; what is answered must be right. Two callers go on with the connection they have,
+/// and one makes a new one for each call.
+fn calls(pod: &Pod, mut done: impl FnMut(usize) -> bool) -> Vec<Call> {
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let caller = |keeps: bool| {
-        let (mut times, mut client) = (Vec::new(), pod.new_client());
+        let (mut all, mut client) = (Vec::new(), pod.new_client());
         while !stop.load(Ordering::SeqCst) {
             if !keeps {
                 client = pod.new_client();
             }
-            let start = Instant::now();
-            let answer = client.try_ask(DENIES, &Review::pod()).unwrap_or_else(|error| {
-                panic!("a call failed after {:?}, with a connection it had: {keeps}: {error}", start.elapsed())
-            });
-            times.push((start, start.elapsed()));
-            assert!(!answer.verdict().allowed, "{answer:?}");
+            let began = Instant::now();
+            let answer = client.try_ask(DENIES, &Review::pod());
+            let ended = Instant::now();
+            let failure = match answer {
+                Ok(answer) => {
+                    assert!(!answer.verdict().allowed, "{answer:?}");
+                    count.fetch_add(1, Ordering::SeqCst);
+                    None
+                }
+                Err(error) => Some(format!("with a connection it had: {keeps}: {error}")),
+            };
+            all.push(Call { began, ended, failure });
             thread::sleep(Duration::from_millis(20));
         }
-        times
+        all
     };
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         let callers = [true, true, false].map(|keeps| scope.spawn(move || caller(keeps)));
-        while !done() && !callers.iter().any(thread::ScopedJoinHandle::is_finished) {
+        while !done(count.load(Ordering::SeqCst)) && !callers.iter().any(thread::ScopedJoinHandle::is_finished) {
             thread::sleep(Duration::from_millis(20));
         }
         stop.store(true, Ordering::SeqCst);
-        callers.into_iter().flat_map(|caller| caller.join().expect("every call is answered")).collect()
+        callers.into_iter().flat_map(|caller| caller.join().expect("every answer is right")).collect()
     })
 }
 
-/// Sends requests for [`QUIET`] before the flood, then during it, until `is_full` and for five seconds more.
+/// None of these calls failed, and at most one in a hundred took longer than [`LONGEST`], or one if there are fewer. A machine that stands
+/// still takes its time from all, so that time is not counted; and while it does, it can lose connections that it had no time to use.
+fn assert_answered_in_time(what: &str, calls: &[Call]) {
+    let stalls = Stalls::watch();
+    for call in calls {
+        let lost = stalls.lost(call.began.checked_sub(FRESH).unwrap_or(call.began), call.ended);
+        if let Some(failure) = &call.failure {
+            assert!(lost > FRESH, "{what}: a call failed after {:?}, {failure}", call.time());
+            eprintln!("{what}: a call failed while the machine stood still for {lost:?}, {failure}");
+        }
+    }
+    let longest = |call: &Call| stalls.extended(LONGEST, call.began, call.ended);
+    let late: Vec<_> = calls.iter().filter(|call| call.time() > longest(call)).map(Call::time).collect();
+    assert!(late.len() <= 1.max(calls.len() / 100), "{what}: of {} calls, some took {late:?}", calls.len());
+}
+
+/// Sends requests for [`QUIET`] before the flood, then during it, until `is_full`, and for five seconds and [`CALLS`] more.
 fn assert_calls_go_on(
     what: &str,
     pod: &Pod,
     strangers: impl Iterator<Item = Stranger>,
     mut is_full: impl FnMut(&Flood) -> bool,
 ) {
+    let stalls = Stalls::watch();
     eventually("the previous strangers to be gone", || (pod.metric("portcullis_connections") < 16.0).then_some(()));
     let (start, mut strangers) = (Instant::now(), Some(strangers));
-    let (mut flood, mut full_since) = (None, None);
-    let times = calls(pod, || {
+    let (mut flood, mut full) = (None, None);
+    let mut flooded = start;
+    let all = calls(pod, |count| {
         if start.elapsed() > QUIET
+            && count > 0
             && let Some(strangers) = strangers.take()
         {
+            flooded = Instant::now();
             flood = Some(Flood::of(strangers));
         }
-        if full_since.is_none() && flood.as_ref().is_some_and(&mut is_full) {
-            full_since = Some(Instant::now());
+        if full.is_none() && flood.as_ref().is_some_and(&mut is_full) {
+            full = Some((Instant::now(), count));
         }
-        assert!(full_since.is_some() || start.elapsed() < LIMIT * 2, "{what}: the port never was full");
-        full_since.is_some_and(|since| since.elapsed() > Duration::from_secs(5))
+        let is_late = |limit: Duration| start.elapsed() > stalls.extended(limit, start, Instant::now());
+        assert!(full.is_some() || !is_late(LIMIT * 2), "{what}: the port never was full");
+        assert!(!is_late(LIMIT * 5), "{what}: hardly any call is answered");
+        full.is_some_and(|(since, before)| since.elapsed() > Duration::from_secs(5) && count >= before + CALLS)
     });
-    let (mut before, mut during) = (Vec::new(), Vec::new());
-    for (began, time) in times {
-        if began.duration_since(start) < QUIET { &mut before } else { &mut during }.push(time);
-    }
-    before.sort_unstable();
-    during.sort_unstable();
+    let (before, during): (Vec<_>, Vec<_>) = all.into_iter().partition(|call| call.began < flooded);
+    let sorted = |calls: &[Call]| {
+        let mut times: Vec<_> = calls.iter().map(Call::time).collect();
+        times.sort_unstable();
+        times
+    };
+    let (times_before, times) = (sorted(&before), sorted(&during));
     let part = |times: &[Duration], percent: usize| times[times.len() * percent / 100];
-    let (p99, longest) = (part(&during, 99), during[during.len() - 1]);
-    let ratio = p99.as_secs_f64() / part(&before, 99).as_secs_f64();
+    let (p99, longest) = (part(&times, 99), times[times.len() - 1]);
+    let ratio = p99.as_secs_f64() / part(&times_before, 99).as_secs_f64();
     let visits = flood.map_or(0, |flood| flood.visits());
     eprintln!(
         "{what}: {} calls before, median {:?}, p99 {:?}; {} calls meanwhile, median {:?}, p99 {p99:?} ({ratio:.1} times), longest \
          {longest:?}; {visits} visits",
         before.len(),
-        part(&before, 50),
-        part(&before, 99),
+        part(&times_before, 50),
+        part(&times_before, 99),
         during.len(),
-        part(&during, 50),
+        part(&times, 50),
     );
-    assert!(longest < LONGEST, "{what}: a call took {longest:?}");
+    assert_answered_in_time(&format!("{what}, before"), &before);
+    assert_answered_in_time(what, &during);
 }
 
 /// Bodies in a trickle, with the default limits. Without TLS, because a debug build cannot do thousands of handshakes within seconds, and
@@ -156,6 +204,7 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
     let server = Server::with(|setup| setup.evaluator("--max-connections", CAP));
     let pod = &server.pod;
     let admission = pod.admission();
+    let (stalls, start) = (Stalls::watch(), Instant::now());
     let hello = client_hello(admission).expect("a hello");
     let from: Vec<_> = addresses(8).collect();
     let strangers = (0..4096).map(|number| {
@@ -182,7 +231,10 @@ fn fault_z13_every_stage_of_a_connection_is_held_up() {
         .logs()
         .into_iter()
         .filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with("too many connections")));
-    assert_eq!(told.count(), 1, "a flood is logged once");
+    // A flood is over when no connection was closed for ten seconds.
+    let pauses = stalls.lost(start, Instant::now()).as_secs() / 10;
+    let (told, most) = (told.count() as u64, 1 + pauses);
+    assert!((1..=most).contains(&told), "a flood is logged once: {told} lines, want at most {most}");
     server.finish();
 }
 
@@ -192,16 +244,34 @@ fn flood_time() -> Duration {
     Duration::from_secs(seconds.unwrap_or(20))
 }
 
-/// Probes as a kubelet makes them: each on a connection of its own.
-fn assert_probed(pod: &Pod, program: Program) {
+/// Failures in a row after which a kubelet acts, and the time between two of its probes, as in the chart.
+const IN_A_ROW: usize = 3;
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// A probe as a kubelet makes it, on a connection of its own. An error says what was wrong.
+fn probe(pod: &Pod, program: Program, path: &str) -> Result<(), String> {
+    let began = Instant::now();
+    let mut connection = Raw::tcp(pod.probe_address(program)).map_err(|error| format!("no connection: {error}"))?;
+    let ask = request("GET", path, &[("Connection", "close"), ("Content-Type", "")], "");
+    connection.send(ask).map_err(|error| format!("not sent: {error}"))?;
+    let answer = connection.response().map_err(|error| format!("no answer: {error}"))?;
+    let (took, longest) = (began.elapsed(), Stalls::watch().extended(LONGEST, began, Instant::now()));
+    if answer.status == 200 && took < longest { Ok(()) } else { Err(format!("after {took:?}: {answer:?}")) }
+}
+
+/// The kubelet leaves the program alone. Returns how many probes failed.
+fn assert_probed(pod: &Pod, program: Program) -> usize {
+    let mut failed = 0;
     for path in ["/readyz", "/livez"] {
-        let start = Instant::now();
-        let mut connection = Raw::tcp(pod.probe_address(program)).expect("connects");
-        connection.send(request("GET", path, &[("Connection", "close"), ("Content-Type", "")], "")).expect("sends");
-        let answer = connection.response().unwrap_or_else(|error| panic!("{program} {path}: {error}"));
-        assert_eq!(answer.status, 200, "{program} {path}: {answer:?}");
-        assert!(start.elapsed() < LONGEST, "{program} {path} took {:?}", start.elapsed());
+        let mut in_a_row = Vec::new();
+        while let Err(failure) = probe(pod, program, path) {
+            in_a_row.push(failure);
+            assert!(in_a_row.len() < IN_A_ROW, "{program} {path}: {in_a_row:?}");
+            thread::sleep(PERIOD);
+        }
+        failed += in_a_row.len();
     }
+    failed
 }
 
 /// Strangers at a probe or state port, who are silent, trickle, stay after an answer, or ask for much.
@@ -219,10 +289,16 @@ fn at(port: SocketAddr, count: usize) -> impl Iterator<Item = Stranger> {
     })
 }
 
+/// The metrics of a program whose probe port may be full.
+fn metrics(pod: &Pod, program: Program) -> String {
+    eventually("the metrics", || pod.probe(program, "/metrics").ok().filter(|answer| answer.status == 200)).body
+}
+
 /// How often the reporter could not read the state of another program.
-fn unread(pod: &Pod) -> Vec<String> {
-    let is = |line: &&str| line.starts_with("portcullis_reporter_state_read_failures_total");
-    pod.metrics(Program::Reporter).lines().filter(is).map(str::to_owned).collect()
+fn unread(pod: &Pod) -> usize {
+    let text = metrics(pod, Program::Reporter);
+    let of_series = text.lines().filter(|line| line.starts_with("portcullis_reporter_state_read_failures_total"));
+    of_series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as usize
 }
 
 #[test]
@@ -234,32 +310,43 @@ fn fault_z14_floods_of_probe_ports() {
     let before = pod.evaluator().usage();
     let probes = || PROGRAMS.map(|program| pod.probe_address(program));
     let states = || [Program::Evaluator, Program::Loader].map(|program| pod.state_address(program));
-    // While the programs start, the reporter asks in vain.
-    let unread_before = unread(pod);
-    let mut generation = 1;
+    let (stalls, mut generation) = (Stalls::watch(), 1);
     for (what, ports) in [("probe ports", probes().to_vec()), ("state ports", states().to_vec())] {
+        // While the programs start, the reporter asks in vain.
+        let unread_before = unread(pod);
         let strangers = ports.iter().flat_map(|port| at(*port, 200)).collect::<Vec<_>>();
         let flood = Flood::of(strangers.clone());
         eventually("every stranger to have come", || (flood.visits() >= strangers.len() as u64).then_some(()));
         let start = Instant::now();
+        let (mut reports, mut probed, mut failed) = (0, 0, 0);
         while start.elapsed() < flood_time() {
             for program in PROGRAMS {
-                assert_probed(pod, program);
+                failed += assert_probed(pod, program);
+                probed += 2;
             }
             // Reporting goes on: a change is served and reported.
             generation += 1;
+            reports += 1;
             server.folder.put(&Policy::cluster("denies").denying(&format!("generation {generation}")));
             pod.wait_current(DENIES, generation);
             pod.wait_condition(DENIES, "Ready", "True", "Active");
         }
-        assert_eq!(unread(pod), unread_before, "{what}: a state could not be read");
-        eprintln!("{what}: {} visits, {generation} generations", flood.visits());
+        // Each report takes at least one read of a state. A few attempts may fail where the machine is slow: what counts is that a kubelet
+        // would restart nothing, and that what cannot be read is read again.
+        let lost = usize::try_from(stalls.lost(start, Instant::now()).as_secs()).unwrap_or(usize::MAX);
+        let failures = unread(pod) - unread_before;
+        assert!(failures <= 1 + lost + reports / 10, "{what}: {failures} reads failed beside {reports} reports");
+        assert!(failed <= 1 + lost + probed / 20, "{what}: {failed} of {probed} probes failed");
+        eprintln!(
+            "{what}: {} visits, {reports} reports, {failures} reads and {failed} of {probed} probes failed",
+            flood.visits()
+        );
     }
     for program in PROGRAMS {
-        assert!(pod.metrics(program).contains("portcullis_probe_connections_closed_total "), "{program}");
+        assert!(metrics(pod, program).contains("portcullis_probe_connections_closed_total "), "{program}");
     }
     // What somebody else asks there is answered too.
-    assert_eq!(Client::plain(pod.state_address(Program::Loader)).get("/v1/state").expect("answers").status, 200);
+    eventually("the loader's state", || pod.loader_state());
     eventually("descriptors and threads as before", || {
         let after = pod.evaluator().usage();
         (after.descriptors <= before.descriptors + 4 && after.threads <= before.threads + 2).then_some(())
