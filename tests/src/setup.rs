@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::address::Addresses;
 use crate::files::open_to_all;
-use crate::{Authority, Client, Folder, Launch, Pod, Process, Program, address, program};
+use crate::{Authority, Client, Folder, Launch, Pod, Process, Program, Stalls, address, program};
 
 /// The setup of a pod.
 #[derive(Debug, Clone)]
@@ -186,6 +186,8 @@ impl PodSetup {
     /// # Panics
     /// When one does not open its ports in time.
     pub fn begin(self) -> Pod {
+        // Tests that measure need it from the start.
+        Stalls::watch();
         let addresses = Addresses::take();
         let folder = |name: &str| self.root.join(name).to_string_lossy().into_owned();
         let volume = self.volume.to_string_lossy().into_owned();

@@ -25,7 +25,7 @@ struct Seen {
 }
 
 impl Stalls {
-    /// Those of this machine, which is watched from the first call on: call it before what is measured.
+    /// Those of this machine, which is watched from the first call on, so in every test that has started a pod.
     ///
     /// # Panics
     /// When there can be no more threads.
@@ -48,6 +48,12 @@ impl Stalls {
     /// count twice, as what piled up meanwhile has to be done too, and so do those from just before.
     pub fn extended(&self, limit: Duration, from: Instant, to: Instant) -> Duration {
         limit + 2 * self.lost(from.checked_sub(limit).unwrap_or(from), to)
+    }
+
+    /// Whether something that took so long, and has just ended, took less than [`Stalls::extended`] allows.
+    pub fn is_in_time(&self, limit: Duration, took: Duration) -> bool {
+        let now = Instant::now();
+        took < self.extended(limit, now.checked_sub(took).unwrap_or(now), now)
     }
 
     /// Does `work`, and asserts that it took less than [`Stalls::extended`] allows.
@@ -113,5 +119,6 @@ mod tests {
         assert_eq!(stalls.within(crate::LIMIT, "nothing", || 7), 7);
         let now = Instant::now();
         assert!(stalls.extended(crate::LIMIT, now, now) >= crate::LIMIT);
+        assert!(stalls.is_in_time(crate::LIMIT, Duration::ZERO));
     }
 }

@@ -25,7 +25,7 @@ fn fault_l02_source_never_answers() {
         silent.answer(&format!("/{number}.wasm"), [Reply::silence()]);
     }
     folder.put(&Policy::cluster("healthy").module(&healthy.url("/m.wasm")));
-    let pod = pod_with(&folder, &silent).loader("--fetch-header-timeout", "5s").begin();
+    let pod = pod_with(&folder, &silent).loader("--fetch-header-timeout", "20s").begin();
     pod.assert_recovered("cluster/healthy", 1);
     let waiting = pod.evaluator_state().expect("answers").deviations;
     assert!(waiting.iter().all(|deviation| deviation.failure.is_none()), "no attempt is over yet: {waiting:?}");

@@ -103,7 +103,10 @@ fn fault_h03_body_above_the_limit() {
         body
     };
     let client = server.pod.client();
-    assert_eq!(client.post(PATH, padded(LIMIT_BYTES)).expect("answers").status, 200);
+    // A body that comes slowly is refused, and a busy machine may be slow to send it.
+    eventually("an answer to the longest body", || {
+        client.post(PATH, padded(LIMIT_BYTES)).ok().filter(|answer| answer.status == 200)
+    });
     if let Ok(answer) = client.post(PATH, padded(LIMIT_BYTES + 1)) {
         assert_eq!(answer.status, 413, "{answer:?}");
     }
@@ -151,10 +154,13 @@ fn fault_h11_idle_connections() {
 
     // Oldest first: of the first as many as were closed none is open, of the rest none was closed. The canary's own
     // connection and some that nobody counts may shift the border.
-    let is_closed = |connection: &mut Raw| connection.closed_within(Duration::from_millis(1)).is_some();
+    let is_closed = |connection: &mut Raw, limit: Duration| connection.closed_within(limit).is_some();
     let border = IDLE - open;
-    assert!(idle[..border - 16].iter_mut().all(is_closed), "an old connection is still open");
-    assert!(!idle[border + 16..].iter_mut().any(is_closed), "a young connection was closed before an old one");
+    let mut old = idle[..border - 16].iter_mut();
+    assert!(old.all(|connection| is_closed(connection, LIMIT)), "an old connection is still open");
+    let mut young = idle[border + 16..].iter_mut();
+    let closed = young.any(|connection| is_closed(connection, Duration::from_millis(1)));
+    assert!(!closed, "a young connection was closed before an old one");
     let last = idle.last_mut().expect("there are some");
     last.send(&ask).expect("sends");
     assert_eq!(last.response().expect("answers").status, 404);

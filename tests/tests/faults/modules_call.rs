@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Review, eventually, heavy};
+use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Review, Stalls, eventually, heavy};
 use serde_json::{Value, json};
 
 /// Each guest fails for this reason whenever it is called, by name and with this text; with `failurePolicy: Ignore` the request passes
 /// with a warning. The policy's health does not change, and other policies keep working.
 fn assert_fails(reason: Reason, guests: &[(&str, &str)]) {
     let folder = Folder::with_canary();
-    let strict = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(1);
-    let lax = |guest: &str| Policy::cluster(&format!("{}-lax", guest.replace('_', "-"))).guest(guest).timeout(1);
+    // What fails by itself has all the time that it may need on a busy machine.
+    let seconds = if reason == Reason::EvaluationTimedOut { 1 } else { 20 };
+    let strict = |guest: &str| Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(seconds);
+    let lax = |guest: &str| Policy::cluster(&format!("{}-lax", guest.replace('_', "-"))).guest(guest).timeout(seconds);
     for (guest, _) in guests {
         folder.put(&strict(guest));
         folder.put(&lax(guest).ignoring_failure());
@@ -81,10 +83,9 @@ fn fault_m13_endless_loop() {
     for id in ["cluster/loops", "cluster/wasi-loops"] {
         pod.wait_current(id, 1);
         let review = Review::pod();
-        let answer = pod.ask(id, &review);
+        let answer = Stalls::watch().within(Duration::from_secs(10), id, || pod.ask(id, &review));
         answer.assert_not_judged(&review, id, Reason::EvaluationTimedOut);
         assert!(answer.verdict().message.ends_with(TIMED_OUT), "{answer:?}");
-        assert!(answer.elapsed < Duration::from_secs(10), "{answer:?}");
 
         let before = canary.answers();
         let answers = pod.client().ask_at_once(100, id, &review);

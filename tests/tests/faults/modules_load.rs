@@ -74,7 +74,8 @@ fn fault_m02_cut_and_mutated_modules() {
         for number in 0..MUTANTS {
             let file = format!("modules/mutant-{number}-{round}.wasm");
             folder.write(&format!("policies/{file}"), random.mutant(&originals));
-            folder.put(&Policy::cluster(&format!("mutant-{number}")).module(&file));
+            // Some never end.
+            folder.put(&Policy::cluster(&format!("mutant-{number}")).module(&file).timeout(2));
         }
         refused += eventually_within(10 * LIMIT, &format!("all mutants of round {round} to be judged"), || {
             judged(&pod, round).filter(|(accepted, refused)| accepted + refused == MUTANTS).map(|(_, refused)| refused)
@@ -196,12 +197,12 @@ fn fault_m11_start_never_returns() {
 
     let loops = ["loop_in_init", "loop_in_start_export", "start_loop"];
     for guest in loops {
-        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest));
+        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(2));
     }
     for guest in loops {
         pod.assert_unserved(&format!("cluster/{}", guest.replace('_', "-")), Reason::StartTimedOut);
     }
-    folder.put(&Policy::cluster("updated").guest("start_loop"));
+    folder.put(&Policy::cluster("updated").guest("start_loop").timeout(2));
     pod.assert_kept(UPDATED, Reason::StartTimedOut, 1, |verdict| verdict.message == "generation one");
     // The memory of what was loaded is free again.
     folder.put(&Policy::cluster("updated").denying("generation three"));

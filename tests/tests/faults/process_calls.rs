@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Canary, Folder, Pod, Policy, Process, Program, Raw, Review, StopOnDrop, eventually, heavy, request,
+    Answer, Canary, Folder, Pod, Policy, Process, Program, Raw, Review, Stalls, StopOnDrop, eventually,
+    eventually_within, heavy, request,
 };
 use rustix::process::Signal;
 
@@ -72,6 +73,11 @@ fn fault_e06_more_requests_than_capacity() {
     canary.finish(&pod);
 }
 
+/// Whether an answer that has just come was there well before 30 seconds were over.
+fn is_before_the_own_limit(answer: &Answer) -> bool {
+    Stalls::watch().is_in_time(Duration::from_secs(15), answer.elapsed)
+}
+
 /// The limits are so far apart that a slow machine does not blur them.
 #[test]
 fn fault_e07_the_smaller_of_two_limits() {
@@ -91,14 +97,14 @@ fn fault_e07_the_smaller_of_two_limits() {
     for timeout in ["1s", "1000ms", "0.5s"] {
         let (review, answer) = ask(format!("/validate/{LOOPS}?timeout={timeout}"));
         answer.assert_not_judged(&review, LOOPS, Reason::EvaluationTimedOut);
-        assert!(answer.elapsed < Duration::from_secs(15), "the policy's own limit was waited for: {answer:?}");
+        assert!(is_before_the_own_limit(&answer), "the policy's own limit was waited for: {answer:?}");
     }
     let (_, answer) = ask(format!("/admit/{}?timeout=1s", policy.group()));
     assert!(
         answer.verdict().message.contains(&format!("policy {LOOPS}: {}", Reason::EvaluationTimedOut)),
         "{answer:?}"
     );
-    assert!(answer.elapsed < Duration::from_secs(15), "{answer:?}");
+    assert!(is_before_the_own_limit(&answer), "{answer:?}");
     // The answer is there before the API server gives up, unless the machine is busy with other tests at that moment.
     eventually("an answer within the second that the API server waits", || {
         let (_, answer) = ask(format!("/validate/{LOOPS}?timeout=1s"));
@@ -107,7 +113,7 @@ fn fault_e07_the_smaller_of_two_limits() {
     // A longer timeout of the request does not extend the policy's own.
     let (review, answer) = ask("/validate/cluster/short?timeout=30s".to_owned());
     answer.assert_not_judged(&review, "cluster/short", Reason::EvaluationTimedOut);
-    assert!(answer.elapsed < Duration::from_secs(15), "{answer:?}");
+    assert!(is_before_the_own_limit(&answer), "{answer:?}");
     canary.finish(&pod);
 }
 
@@ -171,7 +177,7 @@ impl Throttle<'_> {
 fn fault_e15_a_tenth_of_a_processor() {
     let _alone = heavy();
     let folder = Folder::with_canary();
-    folder.put(&Policy::cluster("denies").guest("always_deny").timeout(10));
+    folder.put(&Policy::cluster("denies").guest("always_deny").timeout(30));
     folder.put(&Policy::cluster("loops").guest("endless_loop").timeout(1));
     let pod = Pod::on(&folder).start();
     for id in [DENIES, LOOPS] {
@@ -192,11 +198,11 @@ fn fault_e15_a_tenth_of_a_processor() {
                 let overloaded = answer.verdict().message.contains(Reason::Overloaded.as_str());
                 let reason = if overloaded { Reason::Overloaded } else { Reason::EvaluationTimedOut };
                 answer.assert_not_judged(&review, LOOPS, reason);
-                assert!(answer.elapsed < Duration::from_secs(20), "{answer:?}");
+                assert!(Stalls::watch().is_in_time(Duration::from_secs(20), answer.elapsed), "{answer:?}");
             }
             assert_eq!(pod.ask(DENIES, &review).verdict().message, "denied by always_deny");
-            let live = livez(&pod);
-            assert_eq!(live.status, 200, "{live:?}");
+            // A kubelet asks every ten seconds, and restarts a program that fails three times in a row.
+            eventually_within(Duration::from_secs(30), "liveness", || (livez(&pod).status == 200).then_some(()));
         }
     });
     canary.resume();

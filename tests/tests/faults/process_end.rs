@@ -118,7 +118,7 @@ fn fault_e03_sigterm_under_load() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     // Long enough for all that has to be seen before the port closes.
-    let pod = Pod::on(&folder).evaluator("--drain-delay", "8s").start();
+    let pod = Pod::on(&folder).evaluator("--drain-delay", "25s").start();
     pod.wait_current(DENIES, 1);
     let canary = Canary::on(&pod);
     let ask = || request("POST", PATH, &[], Review::pod().bytes());
@@ -180,7 +180,7 @@ fn fault_e04_request_longer_than_the_grace() {
     for policy in &policies {
         folder.put(&policy.clone().timeout(30));
     }
-    let pod = Pod::on(&folder).evaluator("--drain-delay", "100ms").evaluator("--grace", "2s").start();
+    let pod = Pod::on(&folder).evaluator("--drain-delay", "100ms").evaluator("--grace", "5s").start();
     let canary = Canary::on(&pod);
     let group = policies[0].group();
     for policy in &policies {

@@ -150,7 +150,8 @@ fn fault_e13_policy_is_deleted_while_it_is_asked() {
     let answer = pod.client().try_ask(CHANGES, &Review::pod()).expect("answers");
     assert_eq!(answer.status, 404, "{answer:?}");
 
-    // A running evaluation ends as it would have ended.
+    // A running evaluation ends as it would have ended. It is the only one, without the canary's.
+    canary.pause();
     let review = Review::pod();
     thread::scope(|scope| {
         let running = scope.spawn(|| pod.new_client().ask("cluster/loops", &review));
@@ -163,6 +164,7 @@ fn fault_e13_policy_is_deleted_while_it_is_asked() {
         });
         running.join().expect("answers").assert_not_judged(&review, "cluster/loops", Reason::EvaluationTimedOut);
     });
+    canary.resume();
     // Its series go with it.
     eventually("no series of what is gone", || {
         let text = pod.metrics(portcullis_tests::Program::Evaluator);
@@ -197,7 +199,7 @@ fn fault_e14_soak() {
                 folder.put(&edit(generation));
                 pod.wait_current(CHANGES, generation);
             }
-            portcullis_tests::eventually_within(portcullis_tests::LIMIT * 3, "evaluations", || {
+            portcullis_tests::eventually_within(portcullis_tests::LIMIT * 10, "evaluations", || {
                 (count.load(Ordering::SeqCst) >= evaluations).then_some(())
             });
         });

@@ -58,7 +58,8 @@ fn fault_s02_the_check_of_settings_fails() {
     let canary = Canary::on(&pod);
     pod.wait_current("cluster/updated", 1);
     for guest in guests {
-        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest));
+        // Two of them never end.
+        folder.put(&Policy::cluster(&guest.replace('_', "-")).guest(guest).timeout(2));
     }
     for guest in guests {
         pod.assert_unserved(&format!("cluster/{}", guest.replace('_', "-")), Reason::SettingsCheckFailed);

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, Verdict, heavy};
+use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Review, Stalls, StopOnDrop, Verdict, heavy};
 use serde_json::{Value, json};
 
 const DENIES: &str = "cluster/denies";
@@ -78,7 +78,9 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
     let review = Review::small_pod().with("/object", object.clone());
     let before = median(&pod, DENIES, 50);
     let done = AtomicBool::new(false);
-    let during = thread::scope(|scope| {
+    // The machine is busy with this test's own client as well; a blocked lane would answer after seconds.
+    let limit = 20 * before + Duration::from_millis(200);
+    thread::scope(|scope| {
         let callers = scope.spawn(|| {
             let _done = StopOnDrop(&done);
             let mut right = 0;
@@ -95,15 +97,14 @@ fn fault_z06_a_list_of_a_million_is_emptied() {
             }
             assert!(right > 0, "not one is done in its time");
         });
-        let mut during = Vec::new();
         while !done.load(Ordering::SeqCst) {
-            during.push(median(&pod, DENIES, 5));
+            let start = Instant::now();
+            let during = median(&pod, DENIES, 5);
+            let longest = Stalls::watch().extended(limit, start, Instant::now());
+            assert!(during < longest, "{before:?} became {during:?}, and {longest:?} are allowed here and now");
         }
         callers.join().expect("every answer is right");
-        during.into_iter().max().unwrap_or_default()
     });
-    // The machine is busy with this test's own client as well; a blocked lane would answer after seconds.
-    assert!(during < 20 * before + Duration::from_millis(200), "{before:?} became {during:?}");
     let after = pod.evaluator().usage();
     assert!(after.peak < memory.peak + (256 << 20), "{memory} became {after}");
     canary.finish(&pod);

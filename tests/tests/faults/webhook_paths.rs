@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use portcullis_contract::{ADMIT_PATH, GroupId, MARKER_PATH, PathKey, PathKeys};
-use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Review, StopOnDrop, eventually};
+use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Review, Stalls, StopOnDrop, eventually};
 
 use crate::http::{DENIES, assert_closed};
 
@@ -79,13 +79,16 @@ fn fault_z12_strangers_who_do_not_know_the_code_of_a_path_are_refused_by_the_hea
     let asked = thread::scope(|scope| {
         let canary = scope.spawn(|| {
             let client = pod.new_client();
-            let mut asked = 0_u32;
+            let (mut asked, mut late) = (0_u32, 0_u32);
             while !ends.load(Ordering::SeqCst) {
                 let answer = client.post(&known, Review::pod().bytes()).expect("answers");
-                assert!(!answer.verdict().allowed && answer.elapsed < Duration::from_secs(1), "{answer:?}");
+                assert!(!answer.verdict().allowed, "{answer:?}");
                 asked += 1;
+                late += u32::from(!Stalls::watch().is_in_time(Duration::from_secs(1), answer.elapsed));
                 thread::sleep(PACE);
             }
+            // Other tests use the machine as well.
+            assert!(late <= 1 + asked / 100, "{late} of {asked} answers took more than a second");
             asked
         });
         let stop = StopOnDrop(&ends);
