@@ -7,9 +7,9 @@ use std::time::Duration;
 use portcullis_testkit::{eventually_within, lock};
 use rustix::process::{Resource, Rlimit};
 
-/// Longest wait for anything that should happen soon. Wide, as debug builds of several pods may share two cores; what waits
+/// Longest wait for anything that should happen soon. Wide, as debug builds of several pods may share two slow cores; what waits
 /// for it goes on as soon as it happens.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A number of descriptors that is enough for every test.
 const MANY: u64 = 1 << 16;

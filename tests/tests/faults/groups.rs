@@ -135,7 +135,7 @@ fn fault_w15_group_that_nobody_knows() {
     let policy = Policy::cluster("denies").guest("always_deny").on("services");
     let other = Policy::cluster("other").guest("always_deny").on("secrets");
     folder.put(&policy);
-    let pod = Pod::on(&folder).loader("--tombstone", "3s").start();
+    let pod = Pod::on(&folder).loader("--tombstone", "10s").start();
     let canary = Canary::on(&pod);
     pod.wait_current("cluster/denies", 1);
     let ask = |group: &str| pod.client().post(&format!("/admit/{group}"), Review::pod().bytes()).expect("answers");

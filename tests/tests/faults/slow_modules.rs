@@ -9,7 +9,7 @@ const SLOW: usize = 500;
 /// How long each of their modules takes: all of them more than a quarter of an hour.
 const EACH: Duration = Duration::from_secs(8);
 /// Short in comparison, and long enough for debug builds on two cores.
-const START_GATE: &str = "30s";
+const START_GATE: &str = "45s";
 const GREEDY: &str = "namespaced/a-greedy/";
 
 fn assert_denies(pod: &Pod, policy: &Policy, text: &str) {

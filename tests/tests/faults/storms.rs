@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Phase, Reason};
-use portcullis_tests::{
-    Canary, Folder, Pod, Policy, Program, Reply, Source, Stalls, eventually, eventually_within, heavy,
-};
+use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Source, Stalls, eventually, heavy};
 use serde_json::json;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -64,9 +62,7 @@ fn fault_l24_two_hundred_failing_policies_are_no_storm() {
     assert!(health.body.contains(&source.host()) && health.body.contains("policy cluster/p"), "{}", health.body);
 
     source.otherwise(|asked| Reply::module_named(&asked.path));
-    eventually_within(Duration::from_secs(60), "all policies to serve", || {
-        pod.evaluator_state().filter(|state| state.current.len() == 201)
-    });
+    eventually("all policies to serve", || pod.evaluator_state().filter(|state| state.current.len() == 201));
     assert_eq!(pod.probe(Program::Loader, &path).expect("answers").status, 200);
     canary.finish(&pod);
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use portcullis_contract::Reason;
 use portcullis_tests::{Folder, Pod, Policy, Program, Review, eventually};
 use serde_json::Value;
 
@@ -181,6 +182,7 @@ fn promise_programs_show_the_metrics_of_the_page() {
     folder.put(&Policy::cluster("broken").bytes(b"no module"));
     let pod = Pod::on(&folder).with(Program::Evaluator, &["--kubewarden-metrics"]).start();
     pod.assert_recovered("cluster/denies", 1);
+    pod.wait_failure("cluster/broken", Reason::ModuleInvalid);
     assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);
     assert!(!pod.ask("cluster/broken", &Review::pod()).verdict().allowed);
     for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
@@ -224,6 +226,7 @@ fn promise_the_metrics_of_kubewarden_are_there_for_those_who_ask() {
     for id in ["cluster/denies", "namespaced/team-a/mutates"] {
         pod.wait_current(id, 1);
     }
+    pod.wait_failure("cluster/broken", Reason::ModuleInvalid);
     let audit = |path: &str| pod.client().post(path, Review::pod().with("/operation", "UPDATE").bytes());
     for _ in 0..3 {
         assert!(!pod.ask("cluster/denies", &Review::pod()).verdict().allowed);

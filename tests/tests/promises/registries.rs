@@ -65,6 +65,8 @@ fn promise_a_pushed_module_is_active_and_stays_what_it_was_when_its_tag_moves() 
     pod.assert_recovered(REMOTE, 1);
     assert_eq!(pod.wait_current(REMOTE, 1).digest, digest);
     assert_eq!(resolved(&pod, REMOTE), digest.to_string());
+    // The registry may write its log after the answer.
+    eventually("the registry to log the module", || (registry.blobs_given() > blobs).then_some(()));
     assert_eq!(registry.blobs_given() - blobs, 1, "it was fetched, by its digest");
     assert_eq!(registry.manifests_given(), manifests, "nobody asked what the tag is now");
 }
@@ -92,6 +94,7 @@ fn promise_two_hundred_policies_over_twenty_modules_fetch_twenty_blobs() {
     });
     eprintln!("200 policies over 20 modules serve after {:?}", start.elapsed());
     assert!(state.deviations.is_empty(), "{:?}", state.deviations);
+    eventually("the registry to log each module", || (registry.blobs_given() - blobs >= 20).then_some(()));
     assert_eq!(registry.blobs_given() - blobs, 20, "each module was fetched once");
     let compiled = pod.metrics(Program::Loader);
     let compiled = compiled.lines().find(|line| line.starts_with("portcullis_compilations_total{result=\"ok\"}"));
