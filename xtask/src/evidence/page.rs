@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::catalogue::{self, Row, rows_of};
 use super::sources::{self, Source};
-use crate::files::{self, TextFile};
+use crate::files;
 
 /// The path of the page.
 pub(crate) const PATH: &str = "docs/faults.md";
