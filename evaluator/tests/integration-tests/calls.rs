@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 
-use crate::rig::{Policy, Rig};
+use crate::rig::{LIMIT, Policy, Rig};
 
 const ID: &str = "cluster/a";
 
@@ -123,14 +123,6 @@ async fn nonsense_is_no_answer() {
 
 #[tokio::test]
 async fn large_answers() {
-    // However busy the machine is, they are answers before they are late.
-    let rig = async |guest| {
-        let mut policy = Policy::guest(ID, guest);
-        policy.last_candidate().timeout_eval_seconds = Some(10);
-        let rig = Rig::start();
-        rig.apply(policy).await;
-        rig
-    };
     for guest in ["answer_10mib", "wasi_stdout_flood"] {
         assert_eq!(rig(guest).await.failure(ID).await.0, Reason::ResponseTooLarge, "{guest}");
     }
@@ -152,10 +144,16 @@ async fn what_runs_away_is_stopped_in_time() {
     ] {
         let rig = rig(guest).await;
         let start = Instant::now();
-        assert_eq!(rig.failure(ID).await, (Reason::EvaluationTimedOut, text.to_owned()), "{guest}");
+        let error = rig.ask_within(ID, "{}", Duration::from_millis(500)).await.expect_err("too late");
+        assert_eq!((error.reason, &*error.text), (Reason::EvaluationTimedOut, text), "{guest}");
         let time = start.elapsed();
-        assert!(time >= Duration::from_millis(490) && time < Duration::from_secs(2), "{guest}: {time:?}");
+        assert!(time >= Duration::from_millis(490) && time < LIMIT / 2, "{guest}: {time:?}");
     }
+    let rig = Rig::hurried();
+    rig.apply(Policy::guest(ID, "endless_loop")).await;
+    let start = Instant::now();
+    assert_eq!(rig.failure(ID).await, (Reason::EvaluationTimedOut, text.to_owned()), "the policy's own limit");
+    assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -171,7 +169,7 @@ async fn the_smaller_limit_counts() {
     let start = Instant::now();
     let error = rig.ask_within(ID, "{}", Duration::from_millis(100)).await.expect_err("too late");
     assert_eq!(error.reason, Reason::EvaluationTimedOut);
-    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -184,7 +182,10 @@ async fn a_short_sleep_is_slept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_of_endless_loops_is_refused_and_neighbours_go_on() {
-    let rig = Arc::new(rig("endless_loop").await);
+    let rig = Arc::new(Rig::start());
+    let mut endless = Policy::guest(ID, "endless_loop");
+    endless.last_candidate().timeout_eval_seconds = Some(5);
+    rig.put(endless);
     rig.put(Policy::guest("cluster/neighbour", "always_accept"));
     rig.publish().await;
     let crowd: Vec<_> = (0..100)
@@ -193,15 +194,11 @@ async fn a_crowd_of_endless_loops_is_refused_and_neighbours_go_on() {
             tokio::spawn(async move { rig.failure(ID).await.0 })
         })
         .collect();
-    let mut slowest = Duration::ZERO;
-    let end = Instant::now() + Duration::from_millis(400);
-    while Instant::now() < end {
-        let start = Instant::now();
+    for _ in 0..50 {
         assert!(rig.ask("cluster/neighbour", "{}").await.unwrap().accepted);
-        slowest = slowest.max(start.elapsed());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(slowest < Duration::from_millis(250), "{slowest:?}");
+    assert!(crowd.iter().any(|one| !one.is_finished()), "the neighbour waited for the crowd");
     let mut refused = 0;
     for one in crowd {
         match one.await.unwrap() {
@@ -220,7 +217,7 @@ async fn who_hangs_up_leaves_nothing_running() {
         let call = rig.ask(ID, "{}");
         assert!(tokio::time::timeout(Duration::from_millis(15), call).await.is_err());
     }
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + LIMIT / 2;
     while rig.metrics.instances.get() > 0 {
         assert!(Instant::now() < end, "{} instances are left", rig.metrics.instances.get());
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Failure, FailurePolicy, Mode, Reason, ReplicaState};
 use portcullis_process::files;
 
-use crate::rig::{Policy, Rig, deny_text};
+use crate::rig::{LIMIT, Policy, Rig, deny_text};
 
 const ID: &str = "cluster/a";
 
@@ -119,7 +120,7 @@ async fn a_policy_that_is_gone_is_forgotten() {
     assert!(!rig.is_known(ID) && rig.is_known("cluster/b"));
     rig.take_out("cluster/b");
     rig.publish().await;
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(60);
     while fs::read_dir(rig.private.path()).unwrap().count() > 0 {
         assert!(Instant::now() < end, "the private copy is left");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -158,12 +159,12 @@ async fn a_manifest_that_cannot_be_used_changes_nothing() {
 #[tokio::test]
 async fn a_slow_candidate_delays_nobody() {
     let rig = Rig::start();
-    rig.put(Policy::guest("cluster/slow", "loop_in_init"));
+    let mut slow = Policy::guest("cluster/slow", "loop_in_init");
+    slow.last_candidate().timeout_eval_seconds = Some(5);
+    rig.put(slow);
     rig.put(denying("by 1", 1));
-    let start = Instant::now();
     let number = rig.publish_and_go_on();
     let state = rig.until(|state| state.current.len() == 1).await;
-    assert!(start.elapsed() < Duration::from_millis(450), "{:?}", start.elapsed());
     assert_ne!(state.manifest_number, number, "not applied to the end");
     assert_eq!(rig.denial(ID).await, "by 1");
     rig.until(|state| state.manifest_number == number).await;
@@ -178,7 +179,7 @@ async fn a_newer_manifest_overtakes_a_slow_candidate() {
     rig.until(|state| !state.deviations.is_empty()).await;
     let start = Instant::now();
     rig.apply(denying("by 2", 2)).await;
-    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
     assert_eq!(rig.denial(ID).await, "by 2");
 }
 
@@ -201,19 +202,26 @@ async fn two_policies_with_one_module_keep_their_settings_apart() {
 async fn no_request_sees_a_gap_or_a_mixture_while_generations_change() {
     let rig = Arc::new(Rig::start());
     rig.apply(denying("by 1", 1)).await;
+    let answers = Arc::new(AtomicUsize::new(0));
     let asking = {
-        let rig = Arc::clone(&rig);
+        let (rig, answers) = (Arc::clone(&rig), Arc::clone(&answers));
         tokio::spawn(async move {
             let mut seen = std::collections::BTreeSet::new();
             while rig.loaded(ID).generation() < 40 {
                 let message = rig.denial(ID).await;
                 seen.insert(message.trim_start_matches("by ").parse::<i64>().unwrap());
+                answers.fetch_add(1, Ordering::SeqCst);
             }
             seen.len()
         })
     };
     for generation in 2..=40 {
+        // The second of two answers was asked for after the generation before came into force.
+        let enough = answers.load(Ordering::SeqCst) + 2;
+        while answers.load(Ordering::SeqCst) < enough && !asking.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         rig.apply(denying(&format!("by {generation}"), generation)).await;
     }
-    assert!(asking.await.unwrap() > 5);
+    assert!(asking.await.unwrap() >= 39);
 }

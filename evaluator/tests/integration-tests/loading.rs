@@ -74,9 +74,6 @@ async fn modules_that_do_not_start() {
         |function: &str| format!("Initialization failed: {function} init interrupted, execution deadline exceeded");
     let unreachable = "Initialization failed: wasm trap: wasm `unreachable` instruction executed".to_owned();
     for (guest, reason, text) in [
-        ("start_loop", Reason::StartTimedOut, timed_out("start")),
-        ("loop_in_start_export", Reason::StartTimedOut, timed_out("_start")),
-        ("loop_in_init", Reason::StartTimedOut, timed_out("wapc_init")),
         ("start_trap", Reason::InstantiationFailed, unreachable.clone()),
         ("trap_in_init", Reason::InstantiationFailed, unreachable),
         (
@@ -86,6 +83,12 @@ async fn modules_that_do_not_start() {
         ),
     ] {
         assert_eq!(refusal(guest).await, (reason, text), "{guest}");
+    }
+    for (guest, function) in
+        [("start_loop", "start"), ("loop_in_start_export", "_start"), ("loop_in_init", "wapc_init")]
+    {
+        let refusal = Rig::hurried().refusal(Policy::guest(ID, guest)).await;
+        assert_eq!(refusal, (Reason::StartTimedOut, timed_out(function)), "{guest}");
     }
 }
 
@@ -103,16 +106,14 @@ async fn settings_that_the_guest_refuses() {
 
 #[tokio::test]
 async fn settings_checks_that_fail_themselves() {
-    for guest in [
-        "settings_trap",
-        "settings_loop",
-        "settings_garbage",
-        "settings_wrong_shape",
-        "settings_no_reply",
-        "wasi_settings_loop",
-        "wasi_settings_bad_stdout",
-    ] {
+    for guest in
+        ["settings_trap", "settings_garbage", "settings_wrong_shape", "settings_no_reply", "wasi_settings_bad_stdout"]
+    {
         let (reason, text) = refusal(guest).await;
+        assert_eq!(reason, Reason::SettingsCheckFailed, "{guest}: {text}");
+    }
+    for guest in ["settings_loop", "wasi_settings_loop"] {
+        let (reason, text) = Rig::hurried().refusal(Policy::guest(ID, guest)).await;
         assert_eq!(reason, Reason::SettingsCheckFailed, "{guest}: {text}");
     }
     let text = "Policy settings are invalid: Error invoking settings validation callback: \

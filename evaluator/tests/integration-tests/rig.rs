@@ -21,8 +21,12 @@ use portcullis_process::{Latch, Liveness, Shutdown, StateFeed, files};
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 
-/// A time that nothing here should take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A time that nothing here should take, however slow the machine is.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The time limit of policies: a machine that stalls for seconds makes no call late.
+pub const LIMIT: Duration = Duration::from_secs(60);
+/// The time limit of policies that are to be late.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// An evaluator without its ports.
 pub struct Rig {
@@ -43,8 +47,17 @@ impl Rig {
         Self::on(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()))
     }
 
+    /// An evaluator on an empty volume whose policies have little time.
+    pub fn hurried() -> Self {
+        Self::limited(Arc::new(tempfile::tempdir().unwrap()), Arc::new(tempfile::tempdir().unwrap()), SHORT)
+    }
+
     /// An evaluator on a volume that is there.
     pub fn on(volume: Arc<TempDir>, private: Arc<TempDir>) -> Self {
+        Self::limited(volume, private, LIMIT)
+    }
+
+    fn limited(volume: Arc<TempDir>, private: Arc<TempDir>, policy_timeout: Duration) -> Self {
         fs::create_dir_all(volume.path().join("artifacts")).unwrap();
         let metrics = Metrics::new().unwrap();
         let limits = RunLimits { instances: 16, ..RunLimits::default() };
@@ -66,7 +79,7 @@ impl Rig {
             private_size: None,
             poll_interval: Duration::from_secs(5),
             start_gate: Duration::from_secs(60),
-            policy_timeout: Duration::from_millis(500),
+            policy_timeout,
             error_window: Duration::from_secs(300),
             path_keys: None,
             engine: RunningEngine::new(limits).unwrap(),
@@ -171,7 +184,7 @@ impl Rig {
 
     /// Asks a policy through its share, as a request does.
     pub async fn ask(&self, id: &str, request: &str) -> Result<Verdict, EvaluationError> {
-        self.ask_within(id, request, Duration::from_secs(10)).await
+        self.ask_within(id, request, LIMIT).await
     }
 
     pub async fn ask_within(&self, id: &str, request: &str, time: Duration) -> Result<Verdict, EvaluationError> {
