@@ -161,7 +161,7 @@ mod tests {
         let failures = Failures::new("watch", count);
         let mut events = pin!(watch(api(watches, &asked), watcher::Config::default(), failures));
         let object = async { while !matches!(events.next().await, Some(Event::Apply(_))) {} };
-        tokio::time::timeout(Duration::from_secs(20), object).await.expect("an object");
+        tokio::time::timeout(Duration::from_secs(60), object).await.expect("an object");
         (asked.lock().expect("no test panics in it").clone(), failed.lock().expect("no test panics in it").clone())
     }
 

@@ -113,7 +113,7 @@ mod tests {
         let first = feed.latest().0;
         let reader = tokio::spawn({
             let feed = feed.clone();
-            async move { feed.after(first, Duration::from_secs(10)).await }
+            async move { feed.after(first, Duration::from_secs(60)).await }
         });
         feed.publish((0, "b"), number);
         assert_eq!(*reader.await.expect("joins"), (first + 1, "b"));

@@ -210,7 +210,7 @@ impl BrokerLink {
         let until = Instant::now() + (left - left / LEFT_TO_GUEST);
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut writer = self.writer.subscribe();
-        let connected = timeout(CONNECT.min(left / 2), writer.wait_for(Option::is_some));
+        let connected = timeout(patience(left), writer.wait_for(Option::is_some));
         let sender = match connected.await {
             Ok(Ok(sender)) => sender.clone(),
             _ => None,
@@ -266,6 +266,11 @@ impl BrokerLink {
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How long a call with this much time left waits for the broker to connect.
+fn patience(left: Duration) -> Duration {
+    CONNECT.min(left / 2)
 }
 
 struct OnDrop<F: FnMut()>(F);
@@ -345,10 +350,10 @@ mod tests {
     async fn replies_come_in_any_order() {
         let rig = Rig::new(None);
         let mut broker = rig.connect().await;
-        let (one, other) = (rig.call("one", 5000), rig.call("other", 5000));
+        let (one, other) = (rig.call("one", 60_000), rig.call("other", 5000));
         let calls = [next(&mut broker).await, next(&mut broker).await];
         for (call, payload) in calls.iter().rev() {
-            assert!(call.millis < 5000 && call.request == LOOKUP);
+            assert!(call.millis < 60_000 && call.request == LOOKUP);
             reply(&mut broker, call.number, BrokerOutcome::Done, payload).await;
         }
         assert_eq!(one.await.expect("ends").expect("a reply"), "one");
@@ -361,7 +366,7 @@ mod tests {
         let rig = Rig::new(None);
         let mut broker = rig.connect().await;
         for outcome in [BrokerOutcome::Denied, BrokerOutcome::Failed] {
-            let call = rig.call("", 5000);
+            let call = rig.call("", 60_000);
             let (header, _) = next(&mut broker).await;
             reply(&mut broker, header.number, outcome, b"no\x1b[2J").await;
             let error = call.await.expect("ends").expect_err("a failure");
@@ -374,19 +379,21 @@ mod tests {
     async fn without_a_broker_the_guest_learns_it_before_its_deadline() {
         let rig = Rig::new(None);
         let start = Instant::now();
-        assert!(text(rig.call("", 400).await.expect("ends")).contains("the loader of this pod does not answer"));
-        assert!(start.elapsed() < Duration::from_millis(400));
+        assert!(text(rig.call("", 60_000).await.expect("ends")).contains("the loader of this pod does not answer"));
+        assert!(start.elapsed() < Duration::from_secs(60));
+        assert_eq!(patience(Duration::from_secs(60)), CONNECT);
+        assert_eq!(patience(Duration::from_millis(400)), Duration::from_millis(200));
     }
 
     #[tokio::test]
     async fn a_slow_broker_leaves_time_to_the_guest_and_its_late_reply_is_dropped() {
         let rig = Rig::new(None);
         let mut broker = rig.connect().await;
-        let call = rig.call("", 300);
+        let call = rig.call("", 2000);
         let (header, _) = next(&mut broker).await;
         assert!(text(call.await.expect("ends")).contains("took longer than the policy's time allows"));
         reply(&mut broker, header.number, BrokerOutcome::Done, b"late").await;
-        let call = rig.call("again", 5000);
+        let call = rig.call("again", 60_000);
         let (header, payload) = next(&mut broker).await;
         reply(&mut broker, header.number, BrokerOutcome::Done, &payload).await;
         assert_eq!(call.await.expect("ends").expect("a reply"), "again");
@@ -396,12 +403,12 @@ mod tests {
     async fn a_broker_that_dies_fails_what_waits_and_its_successor_goes_on() {
         let rig = Rig::new(None);
         let mut broker = rig.connect().await;
-        let call = rig.call("", 5000);
+        let call = rig.call("", 60_000);
         next(&mut broker).await;
         drop(broker);
         assert!(text(call.await.expect("ends")).contains("ended the connection"));
         // It comes back while a guest already waits.
-        let call = rig.call("again", 5000);
+        let call = rig.call("again", 60_000);
         let mut broker = rig.connect().await;
         let (header, payload) = next(&mut broker).await;
         reply(&mut broker, header.number, BrokerOutcome::Done, &payload).await;
@@ -413,7 +420,7 @@ mod tests {
         for nonsense in [&b"{}\n"[..], b"no header", b""] {
             let rig = Rig::new(None);
             let mut broker = rig.connect().await;
-            let call = rig.call("", 5000);
+            let call = rig.call("", 60_000);
             next(&mut broker).await;
             broker.send(Bytes::from_static(nonsense)).await.expect("sends");
             assert!(text(call.await.expect("ends")).contains("ended the connection"));
@@ -427,12 +434,12 @@ mod tests {
         let mut broker = rig.connect().await;
         reply(&mut broker, 4711, BrokerOutcome::Done, b"for nobody").await;
         let held = Arc::clone(&rig.link.unclaimed).try_acquire_many_owned((UNCLAIMED - 4) as u32).expect("free");
-        let call = rig.call("", 5000);
+        let call = rig.call("", 60_000);
         let (header, _) = next(&mut broker).await;
         reply(&mut broker, header.number, BrokerOutcome::Done, b"12345").await;
         assert!(text(call.await.expect("ends")).contains("too many large replies"));
         drop(held);
-        let call = rig.call("", 5000);
+        let call = rig.call("", 60_000);
         let (header, _) = next(&mut broker).await;
         reply(&mut broker, header.number, BrokerOutcome::Done, b"12345").await;
         assert_eq!(call.await.expect("ends").expect("a reply"), "12345");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn soon() -> Option<Instant> {
-        Some(Instant::now() + Duration::from_secs(5))
+        Some(Instant::now() + Duration::from_secs(60))
     }
 
     #[tokio::test]
@@ -256,7 +256,7 @@ mod tests {
         let mut results = [one.await.expect("ends"), other.await.expect("ends")];
         results.sort_by_key(Result::is_err);
         assert_eq!(results, [Ok(75), Err(NothingLeft::GivenUp)]);
-        assert!(before.elapsed() < Duration::from_secs(3));
+        assert!(before.elapsed() < Duration::from_secs(30));
     }
 
     #[tokio::test]

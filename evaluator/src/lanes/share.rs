@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(5)
+        Instant::now() + Duration::from_secs(60)
     }
 
     #[tokio::test]
@@ -233,7 +233,7 @@ mod tests {
         let before = Instant::now();
         let refusal = share.run(soon(), async {}).await.expect_err("refused");
         assert!(matches!(refusal, LaneError::Overloaded { .. }));
-        assert!(before.elapsed() < Duration::from_secs(1));
+        assert!(before.elapsed() < Duration::from_secs(30));
         running.iter().for_each(|task| task.abort());
     }
 

@@ -205,8 +205,9 @@ mod tests {
         Scheduled::new(future, Arc::clone(&order), who("namespaced/b/x"), None).await;
         let meanwhile = greedy.load(Ordering::SeqCst) - before;
         assert_eq!(modest.load(Ordering::SeqCst), 50);
-        // Processor time is shared, so on a busy machine the numbers differ a little.
-        assert!((25..=100).contains(&meanwhile), "{meanwhile}");
+        // Who is not scheduled by the machine when its turn comes loses turns, so the numbers differ on a busy one. Without
+        // fairness they would have forty times as many.
+        assert!((10..=500).contains(&meanwhile), "{meanwhile}");
         tasks.iter().for_each(|task| task.abort());
     }
 

@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test]
     async fn below_the_floor_nothing_is_taken() {
         let (memory, metrics) = memory(2 * MIB, 0);
-        let (mut account, hold) = account(&memory, "cluster/a", 1000);
+        let (mut account, hold) = account(&memory, "cluster/a", 60_000);
         assert_eq!(account.grow(MIB).await, Ok(()));
         assert_eq!(account.grow(MIB).await, Ok(()));
         assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64);
@@ -180,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn above_it_steps_are_taken_and_come_back_with_the_hold() {
         let (memory, metrics) = memory(MIB, 8 * MIB);
-        let (mut account, hold) = account(&memory, "cluster/a", 1000);
+        let (mut account, hold) = account(&memory, "cluster/a", 60_000);
         assert_eq!(account.grow(MIB + 1).await, Ok(()));
         assert_eq!(account.grow(1000).await, Ok(()), "within the step");
         assert_eq!(metrics.guest_memory.get(), 2 * MIB as i64);
@@ -193,10 +193,10 @@ mod tests {
     #[tokio::test]
     async fn who_finds_nothing_left_waits_and_is_refused_in_time() {
         let (memory, metrics) = memory(MIB, 8 * MIB);
-        let (mut first, _hold) = account(&memory, "cluster/a", 10_000);
+        let (mut first, _hold) = account(&memory, "cluster/a", 60_000);
         assert_eq!(first.grow(9 * MIB).await, Ok(()));
-        let (mut second, _hold) = account(&memory, "cluster/b", 80);
         let begin = Instant::now();
+        let (mut second, _hold) = account(&memory, "cluster/b", 80);
         assert_eq!(second.grow(2 * MIB).await, Err(NoMemory));
         assert!(begin.elapsed() >= Duration::from_millis(60), "{:?}", begin.elapsed());
         assert_eq!((metrics.guest_memory_waits.get(), metrics.guest_memory_refused.get()), (1, 1));
@@ -205,9 +205,9 @@ mod tests {
     #[tokio::test]
     async fn what_comes_back_ends_the_wait() {
         let (memory, _) = memory(MIB, 8 * MIB);
-        let (mut first, hold) = account(&memory, "cluster/a", 10_000);
+        let (mut first, hold) = account(&memory, "cluster/a", 60_000);
         assert_eq!(first.grow(9 * MIB).await, Ok(()));
-        let (mut second, _hold) = account(&memory, "cluster/b", 10_000);
+        let (mut second, _hold) = account(&memory, "cluster/b", 60_000);
         let grown = tokio::spawn(async move { second.grow(2 * MIB).await });
         tokio::task::yield_now().await;
         drop((first, hold));

@@ -13,7 +13,7 @@ use portcullis_testkit::eventually_within;
 pub(crate) use portcullis_testkit::wat as module;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A module that differs from others by its number.
 pub(crate) fn numbered(number: u32) -> Vec<u8> {

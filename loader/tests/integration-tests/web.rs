@@ -185,10 +185,10 @@ fn fault_l02_a_source_that_hangs_holds_up_no_other() {
     let other = Server::start(Some(place.authority.config("127.0.0.1", false)));
     other.on("/good", Reply::ok(numbered(1)));
     place.folder.write("good.yaml", policy("good", &format!("https://{}/good", other.address), "{}"));
-    let loader = place.start(&["--fetch-header-timeout", "2s"]);
+    let loader = place.start(&["--fetch-header-timeout", "15s"]);
     let start = Instant::now();
     loader.serves("cluster/good", 1);
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(15), "it waited for the one that hangs");
     assert_eq!(reason(&loader, "slow0"), Reason::RegistryTimeout);
 }
 
@@ -307,7 +307,9 @@ fn say(mut stream: TcpStream, bytes: &[u8]) {
     let mut hello = [0; 512];
     let _ = stream.read(&mut hello);
     let _ = stream.write_all(bytes);
-    thread::sleep(Duration::from_millis(200));
+    // The client hangs up when it has read this.
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
 
 #[test]

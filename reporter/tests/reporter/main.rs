@@ -118,7 +118,7 @@ impl Reporter {
 
     /// The first status for which `look` gives something.
     fn until<T>(&self, what: &str, look: impl Fn(Option<&ObservedPolicy>) -> Option<T>) -> T {
-        let limit = Instant::now() + Duration::from_secs(30);
+        let limit = Instant::now() + Duration::from_secs(120);
         loop {
             let status = self.status();
             if let Some(found) = look(status.as_ref()) {

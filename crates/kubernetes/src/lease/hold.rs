@@ -194,7 +194,7 @@ mod tests {
         let (stop, end) = tokio::sync::oneshot::channel::<()>();
         let end = async move { drop(end.await) };
         let holding = tokio::spawn(hold_lease(stand.client(), settings("pod-a"), sender, stand.failures(), end));
-        tokio::time::timeout(Duration::from_secs(10), leadership.held()).await.expect("leads");
+        tokio::time::timeout(Duration::from_secs(60), leadership.held()).await.expect("leads");
         assert_eq!(stand.holder().as_deref(), Some("pod-a"));
         stop.send(()).expect("still held");
         holding.await.expect("ends");
@@ -210,7 +210,7 @@ mod tests {
         let (stop, end) = tokio::sync::oneshot::channel::<()>();
         let end = async move { drop(end.await) };
         let holding = tokio::spawn(hold_lease(stand.client(), settings("pod-a"), sender, stand.failures(), end));
-        tokio::time::timeout(Duration::from_secs(10), first.held()).await.expect("leads");
+        tokio::time::timeout(Duration::from_secs(60), first.held()).await.expect("leads");
         let (sender, mut second) = Leadership::new();
         let end = std::future::pending();
         let other = tokio::spawn(hold_lease(stand.client(), settings("pod-b"), sender, stand.failures(), end));
@@ -218,7 +218,7 @@ mod tests {
         assert!(first.is_held() && !second.is_held());
         stop.send(()).expect("still held");
         holding.await.expect("ends");
-        tokio::time::timeout(Duration::from_secs(10), second.held()).await.expect("the other leads");
+        tokio::time::timeout(Duration::from_secs(60), second.held()).await.expect("the other leads");
         assert!(!first.is_held());
         other.abort();
     }
