@@ -32,7 +32,9 @@ fn fault_r02_a_busy_api_server_is_left_alone_as_long_as_it_asks_and_the_last_sta
     );
     let before = proxy.requests_of("PATCH", "/replicareports/").len();
     replica.says(&object, unreachable());
-    std::thread::sleep(Duration::from_millis(1500));
+    eventually_within(SOON, "the write that is refused", || {
+        (proxy.requests_of("PATCH", "/replicareports/").len() > before).then_some(())
+    });
     replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
     let found = stage.word(&policy, "Error");
     assert_eq!(told(&found, "Degraded"), "True/NotFound");
@@ -76,15 +78,11 @@ fn fault_r05_a_slow_api_server_makes_no_queue() {
         std::thread::sleep(Duration::from_millis(50));
     }
     replica.says(&object, Says::Failed(0, "NotFound", "gone".to_owned(), false));
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(
-        proxy.requests_of("PATCH", "/replicareports/").len(),
-        before + 1,
-        "one is on its way, the rest is one slot"
-    );
-    eventually_within(SOON, "the slow one's end", || {
-        (proxy.requests_of("PATCH", "/replicareports/").len() == before + 2).then_some(())
-    });
+    let writes = || proxy.requests_of("PATCH", "/replicareports/").len() - before;
+    eventually_within(SOON, "the first write", || (writes() > 0).then_some(()));
+    // One is on its way, the rest is one slot.
+    never(Duration::from_secs(2), "a second write", || (writes() != 1).then(writes));
+    eventually_within(SOON, "the slow one's end", || (writes() == 2).then_some(()));
     let last = proxy.requests_of("PATCH", "/replicareports/").pop().unwrap();
     assert!(last.body.contains("NotFound"), "the last state wins");
     drop(policy);
@@ -126,6 +124,12 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
         object,
         PodSetup::default().flag(Program::Reporter, "--watch-limit", "8s")
     );
+    // A new watch has its whole time before it.
+    let watches = || proxy.requests_of("GET", "/replicareports?&watch").len();
+    let before = watches();
+    eventually_within(SOON, "a new watch", || {
+        (watches() > before && proxy.watches("/replicareports?") > 0).then_some(())
+    });
     for part in ["/replicareports?", "/policies?"] {
         proxy.hold(part);
     }
@@ -135,10 +139,8 @@ fn fault_r07_a_silent_watch_is_noticed_by_its_own_time_limit() {
     never(Duration::from_secs(1), "a status", || {
         (told(&stage.installation.object(&policy)?, "Ready") == "False/Error").then_some(())
     });
-    let watches = proxy.requests_of("GET", "/replicareports?&watch").len();
-    eventually_within(SOON, "another watch", || {
-        (proxy.requests_of("GET", "/replicareports?&watch").len() > watches).then_some(())
-    });
+    let before = watches();
+    eventually_within(SOON, "another watch", || (watches() > before).then_some(()));
     proxy.clear();
     stage.word(&policy, "Error");
 }

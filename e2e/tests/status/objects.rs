@@ -86,7 +86,7 @@ fn fault_r25_an_edited_status_is_repaired_and_foreign_conditions_stay() {
         conditions.sort_by_key(|condition| condition["type"].to_string());
         status
     };
-    let repaired = eventually_within(Duration::from_secs(5), "the repair", || {
+    let repaired = eventually_within(SOON, "the repair", || {
         let status = stage.installation.object(&policy)?["status"].clone();
         (ours(&status) == ours(&before)).then_some(status)
     });

@@ -1,6 +1,6 @@
 //! What replicas do becomes the status of a policy.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis_e2e::{PodSetup, Program, condition, eventually_within, never};
 use serde_json::json;
@@ -48,14 +48,13 @@ fn fault_r19_when_the_failing_pod_is_deleted_it_is_active_again_by_itself() {
         stage.events(&object).iter().any(|(r, _)| r == "RegistryUnreachable").then_some(())
     });
     failing.pod.delete_object();
-    let start = Instant::now();
-    let found = stage.word_within(Duration::from_secs(10), &policy, "Active");
+    // Without the deletion, a report counts for longer than both waits together.
+    let found = stage.word(&policy, "Active");
     assert_eq!(told(&found, "Degraded"), "False/AsExpected");
-    eventually_within(Duration::from_secs(10), "the end of the entry", || {
+    eventually_within(SOON, "the end of the entry", || {
         let found = stage.installation.object(&policy)?;
         (found["status"]["replicas"].as_array()?.len() == 1).then_some(())
     });
-    assert!(start.elapsed() < Duration::from_secs(15));
     eventually_within(SOON, "Recovered", || stage.events(&object).iter().any(|(r, _)| r == "Recovered").then_some(()));
 }
 

@@ -101,5 +101,5 @@ pub(crate) fn rules(resources: &[&str]) -> Value {
     json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"] }])
 }
 
-/// Within this time a webhook is repaired.
-pub(crate) const REPAIR: Duration = Duration::from_secs(5);
+/// Within this time a webhook is repaired, also by a machine that stalls for seconds.
+pub(crate) const REPAIR: Duration = Duration::from_secs(30);
