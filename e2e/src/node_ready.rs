@@ -15,8 +15,8 @@ use crate::node::{config, import, link};
 use crate::start::{Started, not_ready, wait};
 use crate::{Cache, Error};
 
-/// For one question.
-const LIMIT: Duration = Duration::from_secs(2);
+/// For one question, which is asked again.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Waits until a part of the node, or of the control plane of a cluster with one, can be used by those that start after it.
 pub(crate) fn wait_for_part(

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 /// How long a killed process may take to end; it can only be waiting for its disk.
-const GONE: Duration = Duration::from_secs(20);
+const GONE: Duration = Duration::from_secs(120);
 
 /// The identity of a process: its id, and when it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

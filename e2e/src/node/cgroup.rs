@@ -14,7 +14,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: [&str; 6] = ["cpuset", "cpu", "io", "memory", "hugetlb", "pids"];
 
 /// How long a group may be busy after its last process has been killed.
-const GONE: Duration = Duration::from_secs(10);
+const GONE: Duration = Duration::from_secs(120);
 
 /// Makes the group.
 pub(super) fn make(name: &str) -> Result<(), Error> {

@@ -54,7 +54,15 @@ fn check(program: &PodProgram, flows: &[Flow<'_>]) {
     let wrong: Vec<_> = flows
         .iter()
         .filter_map(|(sentence, from, to, expected)| {
-            let found = from.container.reach(program, *to);
+            // A program may be late, or its answer. What is forbidden never is possible.
+            let tries = if *expected == Reach::Forbidden { 1 } else { 5 };
+            let mut found = from.container.reach(program, *to);
+            for _ in 1..tries {
+                if found == *expected {
+                    break;
+                }
+                found = from.container.reach(program, *to);
+            }
             (found != *expected).then(|| format!("not so: {sentence}: {found:?}"))
         })
         .collect();

@@ -1,6 +1,6 @@
 //! A cluster answers to the real kubectl, and shares nothing with another.
 
-use portcullis_e2e::{Cluster, Options, VERSION};
+use portcullis_e2e::{Cluster, Options, VERSION, eventually};
 
 use crate::{cluster, is_routed};
 
@@ -71,8 +71,8 @@ fn two_api_servers_are_one_cluster() {
 fn the_audit_log_tells_who_asked_for_what() {
     let cluster = cluster();
     cluster.kubectl(["create", "namespace", "shop"]).expect("a namespace");
-    let events = cluster.audit_events();
-    let is_ours = |event: &&serde_json::Value| event["verb"] == "create" && event["objectRef"]["name"] == "shop";
-    let event = events.iter().find(is_ours).unwrap_or_else(|| panic!("{} events, and not ours", events.len()));
+    let is_ours = |event: &serde_json::Value| event["verb"] == "create" && event["objectRef"]["name"] == "shop";
+    // It is written after the answer.
+    let event = eventually("the event", || cluster.audit_events().into_iter().find(is_ours));
     assert_eq!(event["user"]["username"], "admin");
 }

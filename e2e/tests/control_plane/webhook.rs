@@ -57,7 +57,7 @@ fn refuse(listener: TcpListener, config: Arc<ServerConfig>, why: &'static str) {
         })
         .to_string();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}", answer.len());
-        write!(stream.get_mut(), "{head}\r\nConnection: close\r\n\r\n{answer}").unwrap();
+        write!(stream.get_mut(), "{head}\r\nConnection: close\r\n\r\n{answer}").ok();
         stream.get_mut().conn.send_close_notify();
         stream.get_mut().flush().ok();
     }

@@ -31,7 +31,13 @@ fn services_have_names_and_reach_pods() {
     for pod in ["one", "two"] {
         scene.make_pod(pod);
     }
-    let lookup = |name: &str| scene.exec("one", &["lookup", name]).expect("a name").to_owned();
+    // Names and addresses are known to the whole cluster in a moment.
+    let lookup = |name: &str| {
+        eventually(&format!("the name {name}"), || {
+            let found = scene.exec("one", &["lookup", name]);
+            found.is_ok().then(|| found.stdout.trim().to_owned())
+        })
+    };
     let address = |args: &[&str]| scene.kubectl(args).expect("an address").to_owned();
     let service = address(&["get", "service", "web", "--output=jsonpath={.spec.clusterIP}"]);
     for name in ["web", "web.service", "web.service.svc.cluster.local"] {
@@ -83,8 +89,10 @@ fn pods_reach_the_api_server_and_nothing_beyond_the_cluster() {
     let scene = Scene::new(&SHARED, "ways");
     scene.make_pod("one");
     // Refusing a stranger is an answer.
-    let asked = scene.exec("one", &["get", "https://kubernetes.default.svc/readyz"]);
-    assert!(asked.stderr.contains("certificate"), "{asked:?}");
+    eventually("a refusal by the API server", || {
+        let asked = scene.exec("one", &["get", "https://kubernetes.default.svc/readyz"]);
+        asked.stderr.contains("certificate").then_some(())
+    });
     let outside = scene.exec("one", &["get", "http://192.0.2.1"]);
     assert!(!outside.is_ok(), "{outside:?}");
 }

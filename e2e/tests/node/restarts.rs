@@ -24,7 +24,7 @@ fn containers_go_on_while_kubelet_and_containerd_restart_and_start_anew_with_the
     cluster.start_node();
     eventually("a restart of the container", || (scene.restarts("one") > 0).then_some(()));
     scene.wait_ready("one");
-    scene.exec("one", &["lookup", "kubernetes.default"]).expect("a name");
+    eventually("a name", looks_up);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_whole_cluster_comes_back_with_what_it_stored() {
     cluster.start_all();
     eventually("a restart of the container", || (scene.restarts("one") > 0).then_some(()));
     scene.wait_ready("one");
-    assert_eq!(scene.get("one", "http://web"), "this is one");
+    eventually("an answer of one", || (scene.get("one", "http://web") == "this is one").then_some(()));
 }
 
 #[test]
@@ -58,5 +58,5 @@ fn with_two_api_servers_a_node_goes_on_without_the_first() {
     second(&["delete", "pod", "one", "--timeout=60s"]).expect("the end of a pod");
     cluster.start_again(Component::ApiServer(1));
     scene.make_pod("two");
-    assert_eq!(scene.get("two", "http://web"), "this is two");
+    eventually("an answer of two", || (scene.get("two", "http://web") == "this is two").then_some(()));
 }

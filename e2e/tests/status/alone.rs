@@ -35,6 +35,13 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let stage = Stage::new(cluster(), "older");
     let api = stage.installation.api();
     let newer = definition(&api.get(CRD).unwrap());
+    // Fields that the API server knows, of all definitions of this version.
+    let mentions = || {
+        let (_, schemas) =
+            api.text("/openapi/v3/apis/policies.portcullis.dev/v1alpha1").ok().filter(|(code, _)| *code == 200)?;
+        Some(schemas.matches("replicasOmitted").count()).filter(|count| *count > 0)
+    };
+    let before = eventually_within(SOON, "the newer definition", mentions);
     let mut older = newer.clone();
     let status = &mut older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
     status.as_object_mut().unwrap().remove("replicasOmitted");
@@ -42,6 +49,7 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let resource_version = &api.get(CRD).unwrap()["metadata"]["resourceVersion"];
     older["metadata"]["resourceVersion"] = resource_version.clone();
     replace(&older);
+    eventually_within(SOON, "the older definition", || mentions().filter(|now| *now < before));
     std::thread::sleep(Duration::from_secs(2));
 
     let replica = stage.replica();
