@@ -141,7 +141,10 @@ impl Cluster {
             Component::ApiServer(number) => {
                 start::wait_for_api_server(&self.layout, &self.client, &mut lock(&self.started), number)?;
                 let needs_right = number == 1 && self.layout.node.is_some();
-                if needs_right { node_ready::allow_kubelet_api(&self.layout, &self.client) } else { Ok(()) }
+                if !needs_right {
+                    return Ok(());
+                }
+                node_ready::allow_kubelet_api(&self.layout, &self.client, &mut lock(&self.started))
             }
             _ => node_ready::wait_for_part(&self.cache, &self.layout, &mut lock(&self.started), component),
         }

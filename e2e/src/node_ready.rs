@@ -83,8 +83,8 @@ fn takes_pods(node: &Value) -> bool {
     is_ready && list(&node["spec"]["taints"]).is_empty()
 }
 
-/// Lets API servers ask the kubelet, for `kubectl logs` and `exec`.
-pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client) -> Result<(), Error> {
+/// Lets API servers ask the kubelet, for `kubectl logs` and `exec`. One that has just started may refuse this for a moment.
+pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client, started: &mut [Started]) -> Result<(), Error> {
     let name = "portcullis-tests:kube-apiserver-kubelet-client";
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     // It is there already when an API server comes back, which may refuse to make anything: its webhooks may be away.
@@ -101,14 +101,9 @@ pub(crate) fn allow_kubelet_api(layout: &Layout, client: &Client) -> Result<(), 
     let body = binding.to_string();
     let question = Question { method: "POST", path, content_type: "application/json", body: &body };
     let what = "the right of API servers to ask the kubelet";
-    match client.send(layout.api_server(1), &question) {
-        Ok((201 | 409, _)) => Ok(()),
-        Ok((status, answer)) => {
-            let said = String::from_utf8_lossy(&answer).into_owned();
-            Err(not_ready(layout, &format!("{what}: {status} {said}"), Component::ApiServer(1)))
-        }
-        Err(error) => Err(not_ready(layout, &format!("{what}: {error}"), Component::ApiServer(1))),
-    }
+    wait(layout, started, Component::ApiServer(1), what, || {
+        matches!(client.send(layout.api_server(1), &question), Ok((201 | 409, _)))
+    })
 }
 
 /// Whether a path answers with status 200, without TLS.

@@ -6,7 +6,7 @@ use portcullis_testkit::eventually_within;
 
 /// Longest wait for anything that should happen soon. Wide, as debug builds of several installations may share two cores; a
 /// wait ends as soon as it happens.
-pub const LIMIT: Duration = Duration::from_secs(90);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// Looks until there is something, [`LIMIT`] at most.
 ///

@@ -21,12 +21,12 @@ fn an_installation_gets_its_certificates() {
 
     let controller = &installation.pods()[0];
     let left = |which: &str| {
-        let (_, metrics) = controller.probe(Program::Controller, "/metrics").unwrap();
+        let (_, metrics) = controller.probe(Program::Controller, "/metrics")?;
         let series = format!("portcullis_controller_certificate_expiry_seconds{{certificate=\"{which}\"}} ");
         metrics.lines().find_map(|line| line.strip_prefix(&*series)?.parse::<i64>().ok())
     };
     let day = 24 * 3600;
-    let (ca, serving) = (left("ca").unwrap(), left("serving").unwrap());
+    let (ca, serving) = eventually("the times left", || Some((left("ca")?, left("serving")?)));
     assert!(ca > 364 * day && ca <= 365 * day, "{ca}");
     assert!(serving > 89 * day && serving <= 90 * day, "{serving}");
 
@@ -43,8 +43,10 @@ fn an_installation_gets_its_certificates() {
         Some(Secrets::of(&installation)).filter(|now| now.are_settled() && now.authority != made.authority)
     });
     assert_ne!(replaced.leaf, again.leaf);
-    let events = events(&installation, &secrets::name(&installation, "ca"), "CertificateInvalid");
-    assert!(events[0]["note"].as_str().unwrap().contains("`ca.key` is not a private key"), "{events:?}");
+    let event = eventually("an event", || {
+        events(&installation, &secrets::name(&installation, "ca"), "CertificateInvalid").pop()
+    });
+    assert!(event["note"].as_str().unwrap().contains("`ca.key` is not a private key"), "{event:?}");
     assert_eq!(controller.restarts(Program::Controller), 0);
     let secret = key.lines().nth(1).unwrap();
     assert!(controller.program(Program::Controller).lines().iter().all(|line| !line.contains(secret)));

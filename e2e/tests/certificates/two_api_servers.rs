@@ -54,7 +54,7 @@ fn fault_w09_an_api_server_that_is_gone_takes_no_status_away_and_is_not_waited_f
     installation.wait_for(&second, "Ready", "True");
 
     cluster.start_again(Component::ApiServer(2));
-    eventually_within(Duration::from_secs(60), "a denial by the one that came back", || {
+    eventually_within(Duration::from_secs(180), "a denial by the one that came back", || {
         installation.api().at(2).denies_configmap(&namespace, &text)?.then_some(())
     });
     installation.wait_for(&policy, "Ready", "True");

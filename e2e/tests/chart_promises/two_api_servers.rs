@@ -43,7 +43,7 @@ fn fault_w09_what_helm_installs_is_ready_when_both_api_servers_call_and_goes_on_
     assert_eq!(is_denied(1, "none at all"), Some(true));
 
     cluster.start_again(Component::ApiServer(2));
-    eventually_within(Duration::from_secs(60), "a denial by the one that came back", || {
+    eventually_within(Duration::from_secs(180), "a denial by the one that came back", || {
         is_denied(2, "none at all").filter(|denied| *denied)
     });
 }

@@ -62,7 +62,7 @@ impl<'a> Scene<'a> {
     }
 
     pub(crate) fn wait_ready(&self, pod: &str) {
-        self.kubectl(&["wait", "--for=condition=Ready", "--timeout=120s", "pod", pod]).expect("a ready pod");
+        self.kubectl(&["wait", "--for=condition=Ready", "--timeout=240s", "pod", pod]).expect("a ready pod");
     }
 
     /// Runs the pod's program inside once more.

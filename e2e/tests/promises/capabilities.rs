@@ -382,7 +382,8 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
         assert_eq!(condition(&object, "ContextSynced").unwrap()["status"], "True");
     }
     wait_for_verdict(&installation, &shop, &mail, Some(&format!("Namespace {mail} has this name")));
-    assert_eq!(proxy.watches("/api/v1/namespaces"), 2, "all objects for rules in Rego, a probe for guests that call");
+    // All objects for rules in Rego, a probe for guests that call.
+    eventually("two watches", || (proxy.watches("/api/v1/namespaces") == 2).then_some(()));
 
     // A kind that the API server refuses: the status names it and the rule, and the grant is enough.
     let policy = judges(&installation, &post, "context-forbidden", "unique-names", &["Endpoints"]);
@@ -413,7 +414,7 @@ fn fault_b09_policies_wait_for_what_they_read_and_say_what_to_grant() {
     );
 
     // Nobody needs it any longer, nor did in the manifest before.
-    assert_eq!(proxy.watches("/api/v1/endpoints"), 1);
+    eventually("one watch", || (proxy.watches("/api/v1/endpoints") == 1).then_some(()));
     installation.api().delete(&policy.path(), None).unwrap();
     eventually("the end of the policy", || installation.object(&policy).is_none().then_some(()));
     for (is_suspended, reason) in [(true, "Suspended"), (false, "Active")] {
