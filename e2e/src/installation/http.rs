@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long one probe may take. On a busy machine, containers are slow without hanging.
-const PROBE_LIMIT: Duration = Duration::from_secs(2);
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
 /// `GET path` over plain HTTP: status and body.
 pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {

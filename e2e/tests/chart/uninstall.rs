@@ -80,7 +80,7 @@ fn fault_k10_the_controllers_end_then_the_webhooks_go_then_the_finalizers() {
     objects.retain(|object| object["kind"] != "Job");
     apply(&objects);
     let definitions = portcullis_e2e::Helm::chart().join("definitions").display().to_string();
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "--filename", &definitions];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s", "--filename", &definitions];
     cluster().kubectl(wait).expect("definitions that are served");
 
     let webhook = |name: &str, server: &str| {

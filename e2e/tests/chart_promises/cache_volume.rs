@@ -69,7 +69,7 @@ fn fault_k05_h18_with_a_volume_or_a_sibling_pods_start_without_the_source_and_sw
 
     release.uninstall().expect("the end of the installation");
     release.delete_policies();
-    release.site().kubectl(["delete", "namespace", release.namespace(), &shop, "--timeout=120s"]).expect("the end");
+    release.site().kubectl(["delete", "namespace", release.namespace(), &shop, "--timeout=240s"]).expect("the end");
     if let Some(cluster) = site().own_cluster() {
         cluster.remove_volumes(release.namespace());
     }

@@ -24,7 +24,7 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
 
     let load = release.load(&shop, 50);
     for policy in [&goes, &alone] {
-        release.site().kubectl(["delete", "--timeout=60s", &policy.reference()]).expect("a deletion");
+        release.site().kubectl(["delete", "--timeout=180s", &policy.reference()]).expect("a deletion");
     }
     eventually("the end of a webhook", || (release.webhooks().len() < webhooks).then_some(()));
     release.create_pod(&shop, "two", &privileged).expect("a pod that nobody minds any more");

@@ -23,9 +23,9 @@ fn fault_k10_uninstalling_leaves_nothing_that_blocks() {
     assert!(release.webhooks().is_empty(), "{:#?}", release.webhooks());
     release.create_pod(&shop, "two", &json!({})).expect("a pod that nobody judges");
     // The policy still exists, as the definitions do, and can be deleted without help.
-    release.site().kubectl(["delete", &policy.reference(), "--timeout=30s"]).expect("a policy that goes");
+    release.site().kubectl(["delete", &policy.reference(), "--timeout=180s"]).expect("a policy that goes");
     for namespace in [release.namespace(), &shop] {
-        release.site().kubectl(["delete", "namespace", namespace, "--timeout=120s"]).expect("a namespace that goes");
+        release.site().kubectl(["delete", "namespace", namespace, "--timeout=240s"]).expect("a namespace that goes");
     }
     eventually("nothing is left", || {
         let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings";

@@ -61,5 +61,5 @@ fn fault_k07_an_upgrade_and_the_way_back_keep_policies_and_what_they_say_and_fai
 
     release.uninstall().expect("the end of the installation");
     release.delete_policies();
-    release.site().kubectl(["delete", "namespace", release.namespace(), &shop, "--timeout=120s"]).expect("the end");
+    release.site().kubectl(["delete", "namespace", release.namespace(), &shop, "--timeout=240s"]).expect("the end");
 }

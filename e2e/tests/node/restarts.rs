@@ -55,7 +55,7 @@ fn with_two_api_servers_a_node_goes_on_without_the_first() {
         let context = ["--context", "api-server-2", "--namespace", "two"];
         cluster.kubectl_as(&kubeconfig, context.into_iter().chain(args.iter().copied()), "")
     };
-    second(&["delete", "pod", "one", "--timeout=60s"]).expect("the end of a pod");
+    second(&["delete", "pod", "one", "--timeout=180s"]).expect("the end of a pod");
     cluster.start_again(Component::ApiServer(1));
     scene.make_pod("two");
     eventually("an answer of two", || (scene.get("two", "http://web") == "this is two").then_some(()));

@@ -20,7 +20,7 @@ fn first_apply_denies_in_the_words_of_kubectl() {
     assert!(denied.stderr.contains(".policies.portcullis.dev\" denied the request"), "{denied:?}");
     installation.create_pod(&shop, "plain", &json!({})).expect("a pod that the policy allows");
 
-    let wait = ["wait", "--for=condition=Ready", "--timeout=30s", &policy.reference()];
+    let wait = ["wait", "--for=condition=Ready", "--timeout=180s", &policy.reference()];
     installation.cluster().kubectl(wait).expect("what kubectl waits for");
     let table = installation.cluster().kubectl(["get", &policy.reference()]);
     let table = table.expect("the table");

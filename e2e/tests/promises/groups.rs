@@ -37,7 +37,7 @@ fn a_policy_joins_and_leaves_a_group_and_no_webhook_changes() {
 
     installation.apply_ready(std::slice::from_ref(&second));
     assert_denied(&installation.create_pod(&shop, "two", &json!({})), "the second says no");
-    installation.cluster().kubectl(["delete", "--timeout=60s", &second.reference()]).expect("a deleted policy");
+    installation.cluster().kubectl(["delete", "--timeout=180s", &second.reference()]).expect("a deleted policy");
     installation.create_pod(&shop, "three", &json!({})).expect("a pod again");
     let version = |webhooks: &[serde_json::Value]| webhooks[0]["metadata"]["resourceVersion"].clone();
     assert_eq!(version(&installation.webhooks()), version(&before));

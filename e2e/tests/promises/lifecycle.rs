@@ -14,7 +14,7 @@ fn a_policy_is_deleted_and_made_again() {
     for round in 1..=2 {
         installation.apply_ready(std::slice::from_ref(&policy));
         assert_denied(&installation.create_pod(&shop, "one", &json!({})), "policy cluster/again: not now");
-        let delete = ["delete", "--timeout=60s", &policy.reference()];
+        let delete = ["delete", "--timeout=180s", &policy.reference()];
         installation.cluster().kubectl(delete).expect("a deleted policy");
         // The API server may call a webhook that was deleted for a moment; its path allows everything then.
         let (code, message) = try_pod(&installation, &shop);

@@ -57,7 +57,7 @@ fn programs_in_a_cluster_show_the_metrics_of_the_page() {
         (&controller, Program::Controller),
     ];
     for (pod, program) in programs {
-        let (code, text) = pod.probe(program, "/metrics").unwrap();
+        let (code, text) = eventually("metrics", || pod.probe(program, "/metrics"));
         assert_eq!(code, 200, "{program}");
         let mut name = "";
         for line in text.lines() {

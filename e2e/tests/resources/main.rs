@@ -38,7 +38,7 @@ fn install(cluster: &Cluster) -> String {
     let folder = definitions_folder();
     let applied = cluster.kubectl(["apply", "--filename", folder.to_str().unwrap()]);
     applied.expect("the definitions");
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "--filename", folder.to_str().unwrap()];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s", "--filename", folder.to_str().unwrap()];
     cluster.kubectl(wait).expect("definitions that serve");
     assert_eq!(applied.stderr, "", "a definition that the API server warns of");
     applied.stdout

@@ -31,7 +31,9 @@ fn watch_errors(pod: &Pod) -> f64 {
 
 fn assert_loader_is_well(pod: &Pod) {
     for path in ["/livez", "/readyz"] {
-        assert_eq!(pod.probe(Program::Loader, path).map(|(status, _)| status), Some(200), "{path}");
+        // An answer may be late on a machine that stalls.
+        let status = eventually(path, || Some(pod.probe(Program::Loader, path)?.0));
+        assert_eq!(status, 200, "{path}");
     }
 }
 
@@ -78,8 +80,7 @@ fn fault_r06_watch_of_the_loader_is_cut() {
     let (proxy, pod) = behind(&installation, PodSetup::default());
     policy.wait_serving(&pod, 1);
     for generation in 2..4 {
-        eventually("a watch", || (proxy.watches(REVISIONS) > 0).then_some(()));
-        assert!(proxy.cut(REVISIONS) > 0);
+        eventually("a watch to cut", || (proxy.cut(REVISIONS) > 0).then_some(()));
         revise(&policy, generation);
         policy.wait_serving(&pod, generation);
     }
