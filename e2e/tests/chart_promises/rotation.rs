@@ -14,14 +14,14 @@ const CALLS: u32 = 100;
 /// Longest wait for a rotation, whose pauses are the test's own.
 const ROTATION: Duration = Duration::from_secs(240);
 /// A certificate that expires soon, but not before it has reached the pods.
-const SHORT: Duration = Duration::from_secs(25);
+const SHORT: Duration = Duration::from_secs(40);
 /// A certificate that is not about to end.
 const LONG: Duration = Duration::from_secs(100 * 24 * 3600);
 
 /// Pauses of seconds, and who makes the certificates.
 fn settings(mode: &str) -> Value {
     // The last pause is longer than pods take to follow that kubelets are made to look at.
-    let flags = ["--webhook-pause=1s", "--revision-pause=500ms", "--ca-pause=2s", "--tls-pause=15s"];
+    let flags = ["--webhook-pause=1s", "--revision-pause=500ms", "--ca-pause=5s", "--tls-pause=15s"];
     json!({ "controller": { "extraArgs": flags }, "certificates": { "mode": mode } })
 }
 

@@ -174,7 +174,7 @@ impl Replica {
 
     /// The value of one of the reporter's metrics; the sum where it has labels that begin so.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let (_, text) = self.pod.probe(Program::Reporter, "/metrics").unwrap();
+        let (_, text) = eventually_within(SOON, "metrics", || self.pod.probe(Program::Reporter, "/metrics"));
         let values = text
             .lines()
             .filter(|line| line.starts_with(name))

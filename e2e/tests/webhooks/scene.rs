@@ -20,8 +20,8 @@ pub(crate) fn quick() -> PodSetup {
         .flag(Program::Controller, "--webhook-pause", "1s")
         .flag(Program::Controller, "--revision-pause", "500ms")
         .flag(Program::Controller, "--waiting-event", "3s")
-        .flag(Program::Controller, "--ca-pause", "2s")
-        .flag(Program::Controller, "--tls-pause", "3s")
+        .flag(Program::Controller, "--ca-pause", "5s")
+        .flag(Program::Controller, "--tls-pause", "5s")
 }
 
 impl Scene {
