@@ -84,7 +84,7 @@ async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf
         kubeconfig: args.kubeconfig.clone(),
     };
     let cluster = Cluster::connect(&source).await?;
-    // A cluster that is away is told before anything is compiled.
+    // A cluster that does not answer ends this before anything is compiled.
     let discovered = cluster.resources(|group, version| scope.is_of(group, version)).await?;
     let mut loader = args.access.for_loader(&args.allow_private);
     loader.extend(args.limits.for_loader());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use portcullis_e2e::example;
+use portcullis_e2e::{eventually, example};
 use serde_json::{Value, json};
 
 use crate::scene::kubeconfig_of;
@@ -77,7 +77,10 @@ fn the_objects_that_a_policy_would_deny_are_counted_exactly() {
     assert_eq!(clean.code, Some(0), "{}{}", clean.stdout, clean.stderr);
 
     // Nothing was written, and nothing is read that its user may not read.
-    let list = installation.api().get("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies").unwrap();
+    // An API server does not answer while other tests apply the definitions.
+    let list = eventually("the ClusterPolicies", || {
+        installation.api().get("/apis/policies.portcullis.dev/v1alpha1/clusterpolicies")
+    });
     assert!(list["items"].as_array().unwrap().iter().all(|item| item["metadata"]["name"] != "impact"), "{list}");
     let rules = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }]);
     let user = kubeconfig_of(&namespaces[0], "impact", &rules);
