@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-use portcullis_testkit::example;
+use portcullis_testkit::{example, skip};
 
 use crate::Policy;
 
@@ -28,9 +28,7 @@ impl SdkGuest {
         let built = env::var_os("PORTCULLIS_GUESTS_DIR").map(PathBuf::from);
         let module = built.and_then(|built| fs::read(built.join("host-capabilities-go.wasm")).ok());
         if module.is_none() {
-            eprintln!(
-                "SKIPPED in part: host-capabilities-go was not built; `cargo xtask test` builds it where there is Go"
-            );
+            skip("host-capabilities-go was not built; `cargo xtask test` builds it where there is Go");
         }
         module.map(|module| Self { sdk: "go", module })
     }

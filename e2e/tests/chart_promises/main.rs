@@ -22,6 +22,7 @@ mod locked_out;
 mod network;
 mod newcomers;
 mod random_faults;
+mod reads_objects;
 mod restarts;
 mod rolling;
 mod room;

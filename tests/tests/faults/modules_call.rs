@@ -73,6 +73,11 @@ fn fault_m09_memory_without_end() {
 }
 
 #[test]
+fn fault_m10_tables_without_end() {
+    assert_fails(Reason::EvaluationTrapped, &[("table_growth", TRAPPED)]);
+}
+
+#[test]
 fn fault_m13_endless_loop() {
     let _alone = heavy();
     let folder = Folder::with_canary();
@@ -102,6 +107,11 @@ fn fault_m13_endless_loop() {
         assert!(canary.answers() > before, "the canary was asked meanwhile");
     }
     canary.finish(&pod);
+}
+
+#[test]
+fn fault_m14_sleeps_in_a_host_call() {
+    assert_fails(Reason::EvaluationTimedOut, &[("clock_sleep", TIMED_OUT)]);
 }
 
 #[test]
@@ -164,6 +174,29 @@ fn fault_m18_answers_that_make_no_sense() {
             ("wasi_no_stdout", "internal server error: Cannot deserialize policy validation response: "),
         ],
     );
+}
+
+#[test]
+fn fault_m19_answers_of_many_megabytes() {
+    const ROUNDS: usize = 50;
+    assert_fails(Reason::ResponseTooLarge, &[("answer_10mib", ""), ("wasi_stdout_flood", "")]);
+
+    // Of 2,000 MiB that the guest answers, nothing stays.
+    let folder = Folder::with_canary();
+    folder.put(&Policy::cluster("talks").guest("answer_10mib").timeout(20));
+    let pod = Pod::on(&folder).start();
+    let canary = Canary::on(&pod);
+    pod.wait_current("cluster/talks", 1);
+    let review = Review::pod();
+    let before = pod.evaluator().usage();
+    for _ in 0..ROUNDS {
+        for answer in pod.client().ask_at_once(4, "cluster/talks", &review) {
+            answer.expect("answers").assert_not_judged(&review, "cluster/talks", Reason::ResponseTooLarge);
+        }
+    }
+    let after = pod.evaluator().usage();
+    assert!(after.peak < before.peak + (160 << 20), "{before} became {after}");
+    canary.finish(&pod);
 }
 
 #[test]

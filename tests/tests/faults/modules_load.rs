@@ -188,6 +188,11 @@ fn fault_m08_first_memory_above_the_limit() {
 }
 
 #[test]
+fn fault_m10_tables_above_the_limit() {
+    assert_refused(Reason::MemoryLimit, &[("huge_first_table", "20000000 elements"), ("many_tables", "99 tables")]);
+}
+
+#[test]
 fn fault_m11_start_never_returns() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
