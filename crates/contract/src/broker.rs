@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{Capability, PolicyId};
+use crate::{BrokerCheck, Capability, PolicyId};
 
 /// Largest payload of a call, in bytes.
 pub const BROKER_MAX_PAYLOAD: usize = 1 << 20;
@@ -88,6 +88,8 @@ pub enum BrokerMessage {
     Call(BrokerCall),
     /// An export.
     Export(BrokerExport),
+    /// A question about a policy that is applied.
+    Check(BrokerCheck),
 }
 
 /// Telemetry of the evaluator, which the loader posts to the collector that its own settings name. The body is the one of the request, of at

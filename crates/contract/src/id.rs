@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A policy's id: `cluster/<name>`, `namespaced/<namespace>/<name>`, or a name of a Kubewarden `policies.yml`, which has no
-/// slash. Ids of different policies never collide. It is checked on construction and safe as a URL path and a file name.
+/// slash. A policy that is only tried, because somebody applies it, is `check/<number>` or `check/<namespace>/<number>`; those ids are the
+/// loader's own. Ids of different policies never collide. It is checked on construction and safe as a URL path and a file name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyId(Arc<str>);
 
@@ -34,6 +35,18 @@ impl PolicyId {
         format!("namespaced/{namespace}/{name}").parse()
     }
 
+    /// The id under which a policy is tried that somebody applies, in a namespace or in none. The number is this pod's own.
+    ///
+    /// # Errors
+    /// When `namespace` is no DNS label of at most 63 characters.
+    pub fn check(namespace: Option<&str>, number: u64) -> Result<Self, PolicyIdError> {
+        match namespace {
+            Some(namespace) => format!("check/{namespace}/{number}"),
+            None => format!("check/{number}"),
+        }
+        .parse()
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -46,7 +59,13 @@ impl PolicyId {
 
     /// The namespace of a Policy; nothing for the others.
     pub fn namespace(&self) -> Option<&str> {
-        self.0.strip_prefix("namespaced/")?.split('/').next()
+        let rest = self.0.strip_prefix("namespaced/").or_else(|| self.0.strip_prefix("check/"))?;
+        Some(rest.split_once('/')?.0)
+    }
+
+    /// Whether the policy is only tried, because somebody applies it: no object has this id, and nobody may ask it.
+    pub fn is_check(&self) -> bool {
+        self.0.starts_with("check/")
     }
 
     /// Whether the id is one of a Kubewarden `policies.yml`.
@@ -68,6 +87,16 @@ fn is_dns_name(name: &str) -> bool {
         })
 }
 
+/// A DNS label (RFC 1123).
+fn is_dns_label(name: &str) -> bool {
+    is_dns_name(name) && !name.contains('.')
+}
+
+/// A decimal number that fits in 64 bits.
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok_and(|number| number.to_string() == text)
+}
+
 /// A name of a `policies.yml`: upstream forbids the slash only; here also what is unsafe in paths and terminals.
 fn is_bare_name(name: &str) -> bool {
     !name.is_empty()
@@ -85,9 +114,9 @@ impl FromStr for PolicyId {
         let mut segments = text.split('/');
         let valid = match (segments.next(), segments.next(), segments.next(), segments.next()) {
             (Some("cluster"), Some(name), None, None) => is_dns_name(name),
-            (Some("namespaced"), Some(namespace), Some(name), None) => {
-                is_dns_name(namespace) && !namespace.contains('.') && is_dns_name(name)
-            }
+            (Some("namespaced"), Some(namespace), Some(name), None) => is_dns_label(namespace) && is_dns_name(name),
+            (Some("check"), Some(number), None, None) => is_number(number),
+            (Some("check"), Some(namespace), Some(number), None) => is_dns_label(namespace) && is_number(number),
             (Some(name), None, None, None) => is_bare_name(name),
             _ => false,
         };
@@ -134,6 +163,24 @@ mod tests {
         for good in ["cluster/no-privileged", "namespaced/team-a/labels", "clusterwide-group-x", "cluster"] {
             assert_eq!(good.parse::<PolicyId>().map(|id| id.to_string()).as_deref(), Ok(good));
         }
+    }
+
+    #[test]
+    fn a_policy_that_is_tried_belongs_to_its_namespace_and_is_no_object() {
+        let (cluster, team) =
+            (PolicyId::check(None, 7).expect("an id"), PolicyId::check(Some("team-a"), 8).expect("an id"));
+        assert_eq!((cluster.as_str(), cluster.namespace()), ("check/7", None));
+        assert_eq!((team.as_str(), team.namespace()), ("check/team-a/8", Some("team-a")));
+        assert!(cluster.is_check() && team.is_check());
+        for other in ["cluster/check", "namespaced/check/7", "check", "cluster/a"] {
+            let id: PolicyId = other.parse().expect("an id");
+            assert!(!id.is_check(), "{other}");
+        }
+        for bad in ["check/", "check/a", "check/07", "check/+7", "check/a.b/7", "check/a/b", "check/a/7/8", "check/-1"]
+        {
+            assert!(bad.parse::<PolicyId>().is_err(), "{bad}");
+        }
+        assert!(PolicyId::check(Some("A"), 1).is_err());
     }
 
     #[test]

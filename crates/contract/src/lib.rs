@@ -10,6 +10,7 @@
 
 mod broker;
 mod capability;
+mod check;
 mod context;
 mod digest;
 mod failure;
@@ -33,6 +34,7 @@ pub use broker::{
     Signal, decode_frame, encode_frame,
 };
 pub use capability::{Capability, UnknownCapability, is_granted, not_granted};
+pub use check::{BrokerCheck, CHECK_PATH, CheckFailure, CheckOutcome, CheckVerdict, PolicyCheck};
 pub use context::{ContextProblem, ContextReason};
 pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;

@@ -13,10 +13,13 @@ use std::str::FromStr;
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
-use crate::{Digest, GroupId, MARKER_PATH, hex};
+use crate::{CHECK_PATH, Digest, GroupId, MARKER_PATH, hex};
 
 /// First segment of the path by which the policies of a group are asked.
 pub const ADMIT_PATH: &str = "admit";
+
+/// What stands in a path of checks where others have the group.
+const POLICIES: &str = "policies";
 
 /// The text that stands for [`PathKey::Plain`].
 const PLAIN: &str = "plain";
@@ -64,6 +67,30 @@ impl PathKey {
                 let code: [u8; 32] = mac(key, root, group.as_str()).finalize().into_bytes().into();
                 format!("/{root}/{group}/{}", hex::encode(&code))
             }
+        }
+    }
+
+    /// The path by which API servers ask about policies that are applied: `/check/policies/<code>`.
+    pub fn check_path(&self) -> String {
+        match self {
+            Self::Plain => format!("/{CHECK_PATH}/{POLICIES}"),
+            Self::Secret(key) => {
+                let code: [u8; 32] = mac(key, CHECK_PATH, POLICIES).finalize().into_bytes().into();
+                format!("/{CHECK_PATH}/{POLICIES}/{}", hex::encode(&code))
+            }
+        }
+    }
+
+    /// Whether this key has made a path of checks. How long it takes reveals nothing of the code that would be right.
+    pub fn opens_check(&self, path: &str) -> bool {
+        let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(CHECK_PATH));
+        let Some(rest) = rest.and_then(|rest| rest.strip_prefix('/')?.strip_prefix(POLICIES)) else { return false };
+        match self {
+            Self::Plain => rest.is_empty(),
+            Self::Secret(key) => rest
+                .strip_prefix('/')
+                .and_then(hex::decode)
+                .is_some_and(|code| mac(key, CHECK_PATH, POLICIES).verify_slice(&code).is_ok()),
         }
     }
 
@@ -115,6 +142,11 @@ impl PathKeys {
     /// First segment and group of a path that one of the keys has made.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         self.all().find_map(|key| key.opened(path))
+    }
+
+    /// Whether one of the keys has made a path of checks.
+    pub fn opens_check(&self, path: &str) -> bool {
+        self.all().any(|key| key.opens_check(path))
     }
 
     /// The form of the Secret. For the Secret and for nothing else.
@@ -214,6 +246,22 @@ mod tests {
         }
         let flipped = if path.ends_with('0') { '1' } else { '0' };
         assert_eq!(KEY.opened(&format!("{}{flipped}", &path[..path.len() - 1])), None);
+    }
+
+    #[test]
+    fn the_path_of_checks_opens_itself_and_nothing_else() {
+        let path = KEY.check_path();
+        assert!(KEY.opens_check(&path) && !OTHER.opens_check(&path) && !PathKey::Plain.opens_check(&path));
+        assert!(PathKeys { current: OTHER, next: None, previous: Some(KEY) }.opens_check(&path));
+        assert_eq!(KEY.opened(&path), None);
+        assert!(!KEY.opens_check(&KEY.path(ADMIT_PATH, &group())));
+        for wrong in [format!("{path}0"), format!("{path}/"), path[1..].to_owned(), path[..path.len() - 1].to_owned()] {
+            assert!(!KEY.opens_check(&wrong), "{wrong}");
+        }
+        let plain = PathKey::Plain.check_path();
+        assert_eq!(plain, "/check/policies");
+        assert!(PathKey::Plain.opens_check(&plain) && !KEY.opens_check(&plain));
+        assert!(!PathKey::Plain.opens_check("/check/policies/x") && !PathKey::Plain.opens_check("/check/policiesx"));
     }
 
     #[test]

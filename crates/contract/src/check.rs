@@ -1,0 +1,141 @@
+//! What is said when somebody applies a policy: the API server asks an evaluator, which asks the loader of its pod.
+//!
+//! The loader adds the policy to its manifest under an id of its own ([`PolicyId::is_check`](crate::PolicyId::is_check)), without a match
+//! group, so that nobody asks it. What loader and evaluator make of it is the answer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Failure, Reason};
+
+/// First segment of the path by which API servers ask about policies that are applied.
+pub const CHECK_PATH: &str = "check";
+
+/// The question, from evaluator to loader. The body of its frame is the policy, as JSON; it has at most
+/// [`BROKER_MAX_PAYLOAD`](crate::BROKER_MAX_PAYLOAD) bytes. The body of the reply is a [`CheckVerdict`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerCheck {
+    /// Tells it apart from the calls of the connection; the reply has the same.
+    pub number: u64,
+    /// Who asks, and for how long.
+    pub check: PolicyCheck,
+}
+
+/// Who applies a policy, and how long the answer may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyCheck {
+    /// The user, as the API server names them; cleaned, at most [`PolicyCheck::LONGEST_USER`] bytes.
+    pub user: String,
+    /// How long the API server can wait, in milliseconds.
+    pub millis: u64,
+}
+
+impl PolicyCheck {
+    /// Longest name of a user, in bytes. What is longer is cut, and shares its budget with what is cut to the same.
+    pub const LONGEST_USER: usize = 256;
+}
+
+/// What is known of a policy that is applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckVerdict {
+    /// Whether it would load.
+    pub outcome: CheckOutcome,
+    /// Why not, or why that is not known; without the name of the policy.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<CheckFailure>,
+    /// What its author should know although it loads, a sentence each. Texts of a guest or of a module are cleaned.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
+}
+
+/// What comes of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckOutcome {
+    /// It loads.
+    Passed,
+    /// It cannot load until it is edited, so it is refused.
+    Refused,
+    /// It does not load now, or there was no time to find out. It is admitted, and its author is warned.
+    Unknown,
+}
+
+/// Why a policy does not load, or is not known to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckFailure {
+    /// The reason that its status would have; absent where there was no time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<Reason>,
+    /// A sentence.
+    pub message: String,
+}
+
+impl CheckVerdict {
+    /// It loads.
+    pub fn passed(warnings: Vec<String>) -> Self {
+        Self { outcome: CheckOutcome::Passed, failure: None, warnings }
+    }
+
+    /// It is refused.
+    pub fn refused(reason: Reason, message: String) -> Self {
+        let failure = Some(CheckFailure { reason: Some(reason), message });
+        Self { outcome: CheckOutcome::Refused, failure, warnings: Vec::new() }
+    }
+
+    /// It is not known whether it loads.
+    pub fn unknown(reason: Option<Reason>, message: impl Into<String>) -> Self {
+        let failure = Some(CheckFailure { reason, message: message.into() });
+        Self { outcome: CheckOutcome::Unknown, failure, warnings: Vec::new() }
+    }
+
+    /// What a failure of loader or evaluator means for who applies the policy. Only what an edit alone can mend is refused: a module
+    /// may be pushed, and a pull secret made, right after the policy.
+    pub fn of_failure(failure: &Failure) -> Self {
+        match failure.reason.class() {
+            crate::Class::Final => Self::refused(failure.reason, failure.message.clone()),
+            crate::Class::Outside | crate::Class::Retry => Self::unknown(Some(failure.reason), failure.message.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BrokerMessage, decode_frame, encode_frame};
+
+    #[test]
+    fn only_what_an_edit_alone_can_mend_is_refused() {
+        for (reason, outcome) in [
+            (Reason::SettingsInvalid, CheckOutcome::Refused),
+            (Reason::ModuleInvalid, CheckOutcome::Refused),
+            (Reason::NotFound, CheckOutcome::Unknown),
+            (Reason::RegistryUnreachable, CheckOutcome::Unknown),
+        ] {
+            let verdict = CheckVerdict::of_failure(&Failure::new(1, reason, "why"));
+            assert_eq!(verdict.outcome, outcome, "{reason}");
+            let failure = verdict.failure.expect("a failure");
+            assert_eq!((failure.reason, failure.message.as_str()), (Some(reason), "why"));
+        }
+    }
+
+    #[test]
+    fn a_question_is_told_apart_from_a_call_and_an_export() {
+        let check = BrokerCheck { number: 3, check: PolicyCheck { user: "alice".into(), millis: 9000 } };
+        let frame = encode_frame(&check, b"{}").expect("encodes");
+        let (message, body) = decode_frame::<BrokerMessage>(&frame).expect("decodes");
+        assert_eq!((message, &frame[body..]), (BrokerMessage::Check(check), &b"{}"[..]));
+    }
+
+    #[test]
+    fn a_verdict_is_read_as_it_is_written() {
+        for verdict in [
+            CheckVerdict::passed(vec!["one".into()]),
+            CheckVerdict::refused(Reason::SettingsInvalid, "no".into()),
+            CheckVerdict::unknown(None, "late"),
+        ] {
+            let json = serde_json::to_string(&verdict).expect("encodes");
+            assert_eq!(serde_json::from_str::<CheckVerdict>(&json).expect("decodes"), verdict, "{json}");
+        }
+    }
+}
