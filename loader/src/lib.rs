@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod checks;
 mod claims;
 pub mod compile;
 mod content;
@@ -54,10 +55,11 @@ use portcullis_process::{
 use portcullis_registry::Web;
 use portcullis_registry::oci::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 pub use crate::args::Args;
 use crate::args::{Input, Settings};
+use crate::checks::{Checks, PolicyChecks};
 use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
@@ -70,6 +72,8 @@ use crate::work::{Outside, work};
 
 /// Longest time between two turns of a loop that is alive.
 const ALIVE: Duration = Duration::from_secs(30);
+/// Questions about policies that wait to be taken up. Each has at most 1 MiB.
+const CHECKS: usize = 16;
 
 /// Runs the loader until a signal ends it.
 ///
@@ -153,11 +157,17 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     }
     let collectors = Collectors::from_env();
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
+    let checks = Checks::new(args.broker.policy_checks == PolicyChecks::Deny, evaluator.clone());
+    let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
+        let (sender, requests) = mpsc::channel(CHECKS);
+        tokio::spawn(Arc::clone(&checks).serve(requests));
+        sender
+    });
     let record = Arc::new(Record::default());
     let mut provided = Provided { namespaced: args.broker.namespaced_capability.clone(), ..Provided::default() };
     if let Some(path) = &args.broker.broker_socket {
         let socket = Socket { path: path.clone(), user: args.broker.evaluator_user };
-        let services = services(args, &settings, cluster, collectors).await?;
+        let services = Services { checks: asked, ..services(args, &settings, cluster, collectors).await? };
         provided.broker = true;
         provided.cluster = services.cluster.is_ok() || args.broker.replay_capabilities.is_some();
         let metrics = portcullis_broker::Metrics::new(&metrics.registry).context("failed to set up metrics")?;
@@ -175,6 +185,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
         shutdown: shutdown.clone(),
         record,
         provided: Arc::new(provided),
+        checks,
     };
     supervised("work", &shutdown, move || work(outside.clone(), Arc::clone(&runner)));
     shutdown.begun().await;
@@ -203,6 +214,7 @@ async fn services(
         namespaced: args.broker.namespaced_capability.clone(),
         session: args.broker.session()?,
         collectors,
+        checks: None,
     })
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::checks::Checks;
 use crate::claims::Claims;
 use crate::input::{Desired, Stamp};
 use crate::jobs::{JobContext, JobRunner, blocking, mistake};
@@ -45,6 +46,8 @@ pub(crate) struct Outside {
     pub(crate) record: Arc<Record>,
     /// What the installation provides to policies.
     pub(crate) provided: Arc<Provided>,
+    /// Tries policies that somebody applies.
+    pub(crate) checks: Arc<Checks>,
 }
 
 /// One run of the loop.
@@ -146,6 +149,8 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     outside.desired.mark_changed();
     outside.evaluator.mark_changed();
     let mut contexts = outside.record.contexts();
+    let mut trials = outside.checks.trials();
+    trials.mark_changed();
     while !outside.shutdown.has_begun() {
         outside.beat.now();
         let wake = work.turn();
@@ -175,6 +180,11 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
                 if let Some(state) = state {
                     work.evaluator(state);
                 }
+            }
+            // The checks outlive the loop.
+            _ = trials.changed() => {
+                let trials = Arc::clone(&trials.borrow_and_update());
+                work.take(plan::Event::Tried(trials), Now::get());
             }
             // The record outlives the loop.
             _ = contexts.changed() => work.publish_state(),
@@ -318,7 +328,11 @@ impl Work {
 
     /// Publishes the state, and logs what began and what ended.
     fn publish_state(&mut self) {
-        let state = self.plan.state(&self.outside.program, &self.outside.record.contexts().borrow());
+        let mut state = self.plan.state(&self.outside.program, &self.outside.record.contexts().borrow());
+        // Nobody else need know of what is only tried.
+        let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
+        state.policies = policies;
+        self.outside.checks.learn(tried);
         let metrics = &self.runner.metrics;
         let published = state.policies.iter().filter(|policy| policy.phase == Phase::Published).count();
         let mut failing = BTreeMap::new();

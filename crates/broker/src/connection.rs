@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::admission::Admission;
+use crate::check::Checks;
 use crate::exports::Exports;
 use crate::{ProvideError, Socket};
 
@@ -32,8 +33,14 @@ const QUEUE: usize = 16;
 /// more does not read its replies.
 const MOST: usize = 4096;
 
+/// What answers messages that are no calls of policies.
+pub(crate) struct Others {
+    pub(crate) exports: Exports,
+    pub(crate) checks: Checks,
+}
+
 /// Connects again and again, and answers.
-pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, exports: Arc<Exports>) {
+pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, others: Arc<Others>) {
     let user = socket.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let (mut refused, mut pause) = (false, PAUSE);
     loop {
@@ -43,7 +50,7 @@ pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, e
             if pause == PAUSE {
                 tracing::info!(socket = %socket.path.display(), "connected to the evaluator");
             }
-            answer(stream, &admission, &exports).await;
+            answer(stream, &admission, &others).await;
             pause = if connected.elapsed() > SETTLED { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             tracing::debug!("the evaluator ended the connection; connecting again");
         }
@@ -63,7 +70,7 @@ async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStrea
 }
 
 /// Answers the calls of one connection until it ends.
-async fn answer(stream: UnixStream, admission: &Arc<Admission>, exports: &Arc<Exports>) {
+async fn answer(stream: UnixStream, admission: &Arc<Admission>, others: &Arc<Others>) {
     let codec = LengthDelimitedCodec::builder().max_frame_length(BROKER_MAX_FRAME).new_codec();
     let (mut sink, mut frames) = Framed::new(stream, codec).split::<Bytes>();
     let (replies, mut outgoing) = mpsc::channel(QUEUE);
@@ -93,17 +100,16 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, exports: &Arc<Ex
                         return;
                     }
                     let payload = admitted(&message, &frame[start..], calls.len() >= MOST);
-                    let (admission, exports, replies) = (Arc::clone(admission), Arc::clone(exports), replies.clone());
+                    let (admission, others, replies) = (Arc::clone(admission), Arc::clone(others), replies.clone());
                     calls.spawn(async move {
-                        let (number, answer) = match (message, payload) {
-                            (BrokerMessage::Call(call), Ok(payload)) => {
-                                (call.number, admission.answer(&call, payload).await)
-                            }
+                        let number = message.number();
+                        let answer = match (message, payload) {
+                            (_, Err(refusal)) => Err(refusal),
+                            (BrokerMessage::Call(call), Ok(payload)) => admission.answer(&call, payload).await,
                             (BrokerMessage::Export(export), Ok(payload)) => {
-                                (export.number, exports.post(export.export, payload).await)
+                                others.exports.post(export.export, payload).await
                             }
-                            (BrokerMessage::Call(call), Err(refusal)) => (call.number, Err(refusal)),
-                            (BrokerMessage::Export(export), Err(refusal)) => (export.number, Err(refusal)),
+                            (BrokerMessage::Check(check), Ok(payload)) => others.checks.ask(check.check, payload).await,
                         };
                         // The connection may have ended.
                         let _ = replies.send((number, answer)).await;
@@ -126,6 +132,7 @@ fn admitted(message: &BrokerMessage, payload: &[u8], is_full: bool) -> Result<By
     let (name, limit) = match message {
         BrokerMessage::Call(_) => ("call", BROKER_MAX_PAYLOAD),
         BrokerMessage::Export(_) => ("export", MAX_EXPORT),
+        BrokerMessage::Check(_) => ("policy", BROKER_MAX_PAYLOAD),
     };
     match payload.len() > limit {
         true => Err(ProvideError::failed(format!("the {name} has {} bytes, the limit is {limit}", payload.len()))),

@@ -15,6 +15,7 @@
 mod admission;
 mod cache;
 mod certificate;
+mod check;
 mod connection;
 mod context;
 mod dns;
@@ -35,14 +36,19 @@ use portcullis_kubernetes::ApiServer;
 use portcullis_process::Shutdown;
 use portcullis_process::telemetry::Collectors;
 use portcullis_registry::oci::Registry;
+use tokio::sync::mpsc;
 
 use crate::admission::Admission;
+pub use crate::check::CheckRequest;
+use crate::check::Checks;
+use crate::connection::Others;
 pub use crate::context::{ContextNeed, Contexts};
 pub use crate::error::ProvideError;
 use crate::exports::Exports;
 pub use crate::metrics::Metrics;
 pub use crate::record::Record;
 pub use crate::session::{Session, SessionError};
+pub use crate::share::KeyedPermits;
 
 /// What the broker works with.
 pub struct Services {
@@ -60,6 +66,8 @@ pub struct Services {
     pub session: Session,
     /// Where the evaluator's spans and metrics go.
     pub collectors: Collectors,
+    /// Who answers questions about policies that are applied; none where the installation asks none.
+    pub checks: Option<mpsc::Sender<CheckRequest>>,
 }
 
 /// The evaluator's socket.
@@ -72,10 +80,13 @@ pub struct Socket {
 
 /// Connects to the evaluator and answers its calls until the shutdown; it connects again whenever the connection ends.
 pub async fn run(socket: Socket, mut services: Services, record: Arc<Record>, metrics: Metrics, shutdown: Shutdown) {
-    let exports = Arc::new(Exports::new(std::mem::take(&mut services.collectors)));
+    let others = Others {
+        exports: Exports::new(std::mem::take(&mut services.collectors)),
+        checks: Checks::new(services.checks.take()),
+    };
     let admission = Arc::new(Admission::new(services, record, metrics));
     tokio::select! {
-        () = connection::answer_for_ever(socket, Arc::clone(&admission), exports) => {}
+        () = connection::answer_for_ever(socket, Arc::clone(&admission), Arc::new(others)) => {}
         () = admission.sweep() => {}
         () = admission.keep() => {}
         () = shutdown.begun() => {}

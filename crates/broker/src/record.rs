@@ -80,8 +80,10 @@ impl Record {
     /// The objects that the generations of the newest manifest read.
     pub(crate) fn needs(&self) -> HashSet<ContextNeed> {
         let current = self.current.load();
+        // What is only tried answers nothing, and begins no watch.
         let each = current[0]
             .iter()
+            .filter(|(policy, _)| !policy.is_check())
             .flat_map(|(policy, generations)| generations.values().map(move |grants| (policy, grants)));
         let needs =
             each.flat_map(|(policy, grants)| ContextNeed::of(policy, grants.mode, &grants.capabilities, &grants.kinds));

@@ -14,10 +14,16 @@ const TENANT: usize = 24;
 /// Calls of all at the same time.
 const ALL: usize = 96;
 
+/// A number of permits for each key. Keys of which nobody holds a permit are forgotten.
+pub struct KeyedPermits<K> {
+    keys: Mutex<HashMap<K, Arc<Semaphore>>>,
+    permits: usize,
+}
+
 /// The shares.
 pub(crate) struct Shares {
-    policies: Mutex<HashMap<PolicyId, Arc<Semaphore>>>,
-    tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+    policies: KeyedPermits<PolicyId>,
+    tenants: KeyedPermits<Tenant>,
     all: Arc<Semaphore>,
 }
 
@@ -28,29 +34,43 @@ pub(crate) struct Share {
 
 impl Default for Shares {
     fn default() -> Self {
-        Self { policies: Mutex::default(), tenants: Mutex::default(), all: Arc::new(Semaphore::new(ALL)) }
+        Self {
+            policies: KeyedPermits::new(POLICY),
+            tenants: KeyedPermits::new(TENANT),
+            all: Arc::new(Semaphore::new(ALL)),
+        }
     }
 }
 
 impl Shares {
     /// Waits for a share. Who waits for its own policy or namespace keeps no other waiting.
     pub(crate) async fn take(&self, policy: &PolicyId) -> Share {
-        let policy_share = own(&self.policies, policy, POLICY);
-        let tenant_share = own(&self.tenants, &Tenant::of(policy), TENANT);
-        let take = |semaphore: Arc<Semaphore>| async { semaphore.acquire_owned().await.expect("it is never closed") };
-        let permits = [take(policy_share).await, take(tenant_share).await, take(Arc::clone(&self.all)).await];
-        Share { _permits: permits }
+        let own = [self.policies.take(policy).await, self.tenants.take(&Tenant::of(policy)).await];
+        let all = Arc::clone(&self.all).acquire_owned().await.expect("it is never closed");
+        let [policy, tenant] = own;
+        Share { _permits: [policy, tenant, all] }
     }
 }
 
-/// The semaphore of one; those that nobody holds are forgotten.
-fn own<K: Clone + Eq + Hash>(all: &Mutex<HashMap<K, Arc<Semaphore>>>, key: &K, permits: usize) -> Arc<Semaphore> {
-    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = all.get(key) {
-        return Arc::clone(found);
+impl<K: Clone + Eq + Hash> KeyedPermits<K> {
+    /// This many for each key.
+    pub fn new(permits: usize) -> Self {
+        Self { keys: Mutex::default(), permits }
     }
-    all.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
-    Arc::clone(all.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(permits))))
+
+    /// Waits for a permit of a key.
+    pub async fn take(&self, key: &K) -> OwnedSemaphorePermit {
+        self.of(key).acquire_owned().await.expect("it is never closed")
+    }
+
+    fn of(&self, key: &K) -> Arc<Semaphore> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = keys.get(key) {
+            return Arc::clone(found);
+        }
+        keys.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+        Arc::clone(keys.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.permits))))
+    }
 }
 
 #[cfg(test)]
@@ -77,6 +97,6 @@ mod tests {
         assert!(take(&shares, "namespaced/b/other").is_some() && take(&shares, "cluster/c").is_some());
         drop((flood, more));
         assert!(take(&shares, "namespaced/a/flood").is_some() && take(&shares, "cluster/new").is_some());
-        assert!(shares.policies.lock().expect("not poisoned").len() < 5, "what nobody holds is forgotten");
+        assert!(shares.policies.keys.lock().expect("not poisoned").len() < 5, "what nobody holds is forgotten");
     }
 }

@@ -92,6 +92,17 @@ pub enum BrokerMessage {
     Check(BrokerCheck),
 }
 
+impl BrokerMessage {
+    /// The number of the message, which its reply has too.
+    pub fn number(&self) -> u64 {
+        match self {
+            Self::Call(call) => call.number,
+            Self::Export(export) => export.number,
+            Self::Check(check) => check.number,
+        }
+    }
+}
+
 /// Telemetry of the evaluator, which the loader posts to the collector that its own settings name. The body is the one of the request, of at
 /// most [`MAX_EXPORT`] bytes; that of a reply is empty, or an error text for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,8 @@ use portcullis_broker::{Session, SessionError};
 use portcullis_contract::Capability;
 use portcullis_process::SettingError;
 
+use crate::checks::PolicyChecks;
+
 /// Settings of the broker.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BrokerArgs {
@@ -21,6 +23,11 @@ pub struct BrokerArgs {
     /// or a path like net/v1/dns_lookup_host. May be given several times; without any they have none. ClusterPolicies are not limited.
     #[arg(long, env = "PORTCULLIS_NAMESPACED_CAPABILITY", value_name = "PATTERN", value_delimiter = ',')]
     pub namespaced_capability: Vec<String>,
+
+    /// What happens to a policy that somebody applies and that cannot load until it is edited: the evaluator is asked by the API server, and
+    /// this program tries the policy first. The controller registers the webhook for it; give it the same setting.
+    #[arg(long, env = "PORTCULLIS_POLICY_CHECKS", value_enum, default_value = "off")]
+    pub policy_checks: PolicyChecks,
 
     /// Writes what policies ask their host for, and the answers, to this file, in the form of kwctl.
     #[arg(long, env = "PORTCULLIS_RECORD_CAPABILITIES", value_name = "FILE", requires = "broker_socket")]

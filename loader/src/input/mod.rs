@@ -2,6 +2,7 @@
 //!
 //! A folder makes them, or a watch of revisions in Kubernetes.
 
+mod applied;
 mod decode;
 mod directory;
 mod group;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use portcullis_contract::Digest;
 use tokio::sync::watch;
 
+pub(crate) use self::applied::{Applied, NotTried};
 pub(crate) use self::directory::watch_directory;
 pub(crate) use self::kubernetes::{Installation, watch_revisions};
 pub(crate) use self::scan::Directory;

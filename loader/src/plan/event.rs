@@ -6,6 +6,7 @@ use portcullis_contract::EvaluatorState;
 
 use super::attempts::AttemptError;
 use super::{Job, Outcome};
+use crate::checks::Trials;
 use crate::input::Snapshot;
 
 /// Something that happened outside the plan.
@@ -13,6 +14,8 @@ use crate::input::Snapshot;
 pub(crate) enum Event {
     /// The input gave a snapshot.
     Desired(Arc<Snapshot>),
+    /// These candidates are tried, and no others.
+    Tried(Trials),
     /// A job is running and has got this far.
     Progress {
         /// The job.

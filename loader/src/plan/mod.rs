@@ -37,7 +37,7 @@ pub(crate) use self::job::{Job, Outcome, Prepared};
 use self::policy::Policy;
 use self::want::Wanted;
 use crate::claims::Claims;
-use crate::content::Body;
+use crate::content::{Body, DesiredPolicy};
 use crate::input::{Snapshot, Stamp};
 use crate::mismatch::Provided;
 use crate::pins::Pins;
@@ -141,7 +141,8 @@ impl Plan {
         };
         let Some(manifest) = manifest else { return plan };
         plan.groups = Groups::restore(&manifest.groups);
-        for entry in &manifest.policies {
+        // Nobody waits any longer for what an earlier loader tried.
+        for entry in manifest.policies.iter().filter(|entry| !entry.id.is_check()) {
             for named in entry.candidates.iter().flat_map(Candidate::modules) {
                 let Some(record) = artifact_of(&named) else { continue };
                 let mut compilation =
@@ -165,6 +166,7 @@ impl Plan {
         self.changed = true;
         match event {
             Event::Desired(snapshot) => self.desire(&snapshot, now),
+            Event::Tried(trials) => self.try_out(&trials, now),
             Event::Progress { job, bytes, total } => self.progress(&job, bytes, total, now),
             Event::Ended(Outcome::Fetched(reference, result)) => self.fetched(&reference, result, now, random),
             Event::Ended(Outcome::Brought(reference, pins, result)) => {
@@ -209,7 +211,8 @@ impl Plan {
                 self.begin(&desired.id);
             }
         }
-        let gone: Vec<PolicyId> = self.policies.keys().filter(|id| !seen.contains(*id)).cloned().collect();
+        let is_gone = |id: &&PolicyId| !seen.contains(*id) && !id.is_check();
+        let gone: Vec<PolicyId> = self.policies.keys().filter(is_gone).cloned().collect();
         for id in gone {
             let Some(policy) = self.policies.get_mut(&id) else { continue };
             if let Some(unreadable) = snapshot.unreadable.get(&policy.file) {
@@ -230,6 +233,17 @@ impl Plan {
         }
         self.stamps.clone_from(&snapshot.stamps);
         self.note_problems(snapshot, now);
+    }
+
+    /// Takes in which candidates are tried. They never change.
+    fn try_out(&mut self, trials: &[Arc<DesiredPolicy>], now: Now) {
+        self.policies.retain(|id, _| !id.is_check() || trials.iter().any(|trial| trial.id == *id));
+        for trial in trials {
+            if !self.policies.contains_key(&trial.id) {
+                self.policies.insert(trial.id.clone(), Policy::new(DesiredPolicy::clone(trial), 1, now));
+                self.begin(&trial.id);
+            }
+        }
     }
 
     fn note_problems(&mut self, snapshot: &Snapshot, now: Now) {

@@ -184,7 +184,7 @@ impl Plan {
         let mut failures: Vec<(&Reference, Option<Failure>)> = modules.chain(admissions).collect();
         failures.sort_by_key(|(reference, _)| *reference);
         for (reference, failure) in failures {
-            let Some(host) = reference.host() else { continue };
+            let Some(host) = reference.host().filter(|_| !self.is_only_tried(reference)) else { continue };
             let health = hosts.entry(host.clone()).or_insert(SourceHealth { host, failure: None, policy: None });
             if health.failure.is_none() {
                 health.failure = failure;
@@ -195,8 +195,18 @@ impl Plan {
     }
 
     fn user_of(&self, reference: &Reference) -> Option<PolicyId> {
-        let mut users = self.policies.iter().filter(|(_, policy)| !policy.parts_at(reference).is_empty());
-        users.next().map(|(id, _)| id.clone())
+        self.users_of(reference).find(|id| !id.is_check()).cloned()
+    }
+
+    /// Whether only candidates that somebody applies name it.
+    fn is_only_tried(&self, reference: &Reference) -> bool {
+        let mut users = self.users_of(reference).peekable();
+        users.peek().is_some() && users.all(PolicyId::is_check)
+    }
+
+    fn users_of<'p>(&'p self, reference: &'p Reference) -> impl Iterator<Item = &'p PolicyId> {
+        let users = self.policies.iter().filter(move |(_, policy)| !policy.parts_at(reference).is_empty());
+        users.map(|(id, _)| id)
     }
 }
 

@@ -1,0 +1,338 @@
+//! Tries policies that somebody applies, before they are admitted.
+//!
+//! A candidate goes the way of every policy: fetched, compiled, published, loaded by the evaluator, under an id of its own and without a
+//! match group, so that no request reaches it. What loader and evaluator make of it is the answer. It stays for a while after that: the
+//! policy itself comes a moment later, and finds its module fetched and compiled.
+
+mod verdict;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use portcullis_broker::{CheckRequest, KeyedPermits};
+use portcullis_contract::{CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, PolicyCheck, PolicyId, Tenant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{timeout, timeout_at};
+
+use crate::content::DesiredPolicy;
+use crate::input::{Applied, NotTried};
+
+/// Checks of one user at the same time.
+const USER: usize = 4;
+/// Checks of one namespace at the same time; ClusterPolicies together count as one.
+const TENANT: usize = 6;
+/// All checks at the same time: as many as an evaluator asks about.
+const ALL: usize = 16;
+/// How long a candidate stays that was checked.
+const STAYS: Duration = Duration::from_secs(10);
+/// Most candidates that stay; the oldest goes first.
+const MOST_STAY: usize = 16;
+/// The longest that anyone waits: as long as API servers do at most.
+const LONGEST: Duration = Duration::from_secs(30);
+/// The part of its time that a check leaves to the way back.
+const LEFT_FOR_REPLY: u32 = 20;
+
+/// The candidates, oldest first.
+pub(crate) type Trials = Arc<Vec<Arc<DesiredPolicy>>>;
+
+/// What happens to policies that an edit alone can mend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PolicyChecks {
+    /// No policy is checked.
+    Off,
+    /// They are admitted with a warning.
+    Warn,
+    /// They are refused.
+    Deny,
+}
+
+/// The checks of this pod.
+pub(crate) struct Checks {
+    denies: bool,
+    users: KeyedPermits<String>,
+    tenants: KeyedPermits<Tenant>,
+    all: Arc<Semaphore>,
+    /// Of the next candidate. It begins with the time, so that an evaluator takes none for one of an earlier loader.
+    next: AtomicU64,
+    trials: watch::Sender<Trials>,
+    /// Those of them that stay although they were checked.
+    checked: Mutex<VecDeque<PolicyId>>,
+    /// What the loop says of them.
+    policies: watch::Sender<Arc<Vec<LoaderPolicy>>>,
+    evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
+}
+
+/// A candidate that is being checked.
+struct Trial {
+    checks: Arc<Checks>,
+    id: PolicyId,
+    _permits: [OwnedSemaphorePermit; 3],
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.checks.keep_for_a_while(&self.id);
+    }
+}
+
+impl Checks {
+    /// Checks that refuse what an edit alone can mend, or that only warn.
+    pub(crate) fn new(denies: bool, evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>) -> Arc<Self> {
+        Arc::new(Self {
+            denies,
+            users: KeyedPermits::new(USER),
+            tenants: KeyedPermits::new(TENANT),
+            all: Arc::new(Semaphore::new(ALL)),
+            next: AtomicU64::new(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(1)),
+            trials: watch::Sender::default(),
+            checked: Mutex::default(),
+            policies: watch::Sender::default(),
+            evaluator,
+        })
+    }
+
+    /// The candidates, as they change.
+    pub(crate) fn trials(&self) -> watch::Receiver<Trials> {
+        self.trials.subscribe()
+    }
+
+    /// Takes what the loop says of the candidates.
+    pub(crate) fn learn(&self, policies: Vec<LoaderPolicy>) {
+        self.policies.send_if_modified(|before| {
+            let differs = **before != policies;
+            if differs {
+                *before = Arc::new(policies);
+            }
+            differs
+        });
+    }
+
+    /// Answers questions until nobody can ask any longer.
+    pub(crate) async fn serve(self: Arc<Self>, mut requests: mpsc::Receiver<CheckRequest>) {
+        while let Some(mut request) = requests.recv().await {
+            let checks = Arc::clone(&self);
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                let verdict = tokio::select! {
+                    verdict = checks.answer(&request.check, &request.policy, begun) => verdict,
+                    () = request.reply.closed() => return,
+                };
+                // Who asked may have stopped waiting.
+                let _ = request.reply.send(verdict);
+            });
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, check: &PolicyCheck, policy: &[u8], begun: Instant) -> CheckVerdict {
+        let time = Duration::from_millis(check.millis).min(LONGEST);
+        let deadline = begun + (time - time / LEFT_FOR_REPLY);
+        let applied = str::from_utf8(policy).map_err(|error| NotTried::Unreadable(error.to_string()));
+        let applied = match applied.and_then(Applied::read) {
+            Ok(applied) => applied,
+            Err(NotTried::Unreadable(text)) => return CheckVerdict::unknown(None, text),
+            Err(NotTried::Invalid(problem)) => {
+                return self.as_configured(CheckVerdict::refused(problem.reason, problem.message));
+            }
+        };
+        let title = applied.title.clone();
+        let Ok(trial) = timeout(time / 2, self.begin(check, applied)).await else {
+            return CheckVerdict::unknown(None, "too many policies are being checked on this replica");
+        };
+        let verdict = match trial {
+            Ok(trial) => {
+                let settled = timeout_at(deadline.into(), self.settled(&trial.id)).await;
+                settled.unwrap_or_else(|_| self.read(verdict::unfinished, &trial.id))
+            }
+            Err(text) => CheckVerdict::unknown(None, text),
+        };
+        tracing::info!(
+            policy = title,
+            outcome = ?verdict.outcome,
+            reason = verdict.failure.as_ref().and_then(|failure| failure.reason).map(tracing::field::display),
+            milliseconds = begun.elapsed().as_millis(),
+            "a policy that is applied was checked"
+        );
+        self.as_configured(verdict)
+    }
+
+    /// Waits for a share, and adds the candidate to those that are tried.
+    async fn begin(self: &Arc<Self>, check: &PolicyCheck, applied: Applied) -> Result<Trial, String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = PolicyId::check(applied.namespace.as_deref(), number).map_err(|error| error.to_string())?;
+        // Who waits for its own share keeps no other waiting.
+        let (user, tenant) = (self.users.take(&check.user).await, self.tenants.take(&Tenant::of(&id)).await);
+        let all = Arc::clone(&self.all).acquire_owned().await.map_err(|error| error.to_string())?;
+        let candidate = Arc::new(applied.tried_as(id.clone()));
+        self.trials.send_modify(|trials| Arc::make_mut(trials).push(candidate));
+        Ok(Trial { checks: Arc::clone(self), id, _permits: [user, tenant, all] })
+    }
+
+    /// Waits until it is known what becomes of a candidate.
+    async fn settled(&self, id: &PolicyId) -> CheckVerdict {
+        let (mut policies, mut evaluator) = (self.policies.subscribe(), self.evaluator.clone());
+        loop {
+            policies.mark_unchanged();
+            evaluator.mark_unchanged();
+            if let Some(verdict) = self.read(verdict::settled, id) {
+                return verdict;
+            }
+            let ended = tokio::select! {
+                changed = policies.changed() => changed.is_err(),
+                changed = evaluator.changed() => changed.is_err(),
+            };
+            if ended {
+                // The program ends.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn read<T>(&self, judge: impl FnOnce(Option<&LoaderPolicy>, Option<&EvaluatorState>) -> T, id: &PolicyId) -> T {
+        let policies = Arc::clone(&self.policies.borrow());
+        let evaluator = self.evaluator.borrow().clone();
+        judge(policies.iter().find(|policy| policy.id == *id), evaluator.as_deref())
+    }
+
+    /// The verdict as this installation gives it.
+    fn as_configured(&self, verdict: CheckVerdict) -> CheckVerdict {
+        match verdict {
+            CheckVerdict { outcome: CheckOutcome::Refused, .. } if !self.denies => {
+                CheckVerdict { outcome: CheckOutcome::Unknown, ..verdict }
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// Lets a candidate stay that was checked, and the oldest of those go if they are too many.
+    fn keep_for_a_while(self: &Arc<Self>, id: &PolicyId) {
+        let oldest = {
+            let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+            checked.push_back(id.clone());
+            (checked.len() > MOST_STAY).then(|| checked.pop_front()).flatten()
+        };
+        oldest.iter().for_each(|id| self.forget(id));
+        let (checks, id) = (Arc::clone(self), id.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(STAYS).await;
+            checks.checked.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != id);
+            checks.forget(&id);
+        });
+    }
+
+    fn forget(&self, id: &PolicyId) {
+        self.trials.send_if_modified(|trials| {
+            let is_there = trials.iter().any(|trial| trial.id == *id);
+            if is_there {
+                Arc::make_mut(trials).retain(|trial| trial.id != *id);
+            }
+            is_there
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_contract::Reason;
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(kind: &str, namespace: Option<&str>, module: &str) -> Vec<u8> {
+        let object = json!({
+            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": kind, "metadata": {"name": "a", "namespace": namespace},
+            "spec": {"module": module, "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+            ]},
+        });
+        object.to_string().into_bytes()
+    }
+
+    fn good() -> Vec<u8> {
+        policy("ClusterPolicy", None, "https://example.com/a.wasm")
+    }
+
+    fn asks(user: &str, millis: u64) -> PolicyCheck {
+        PolicyCheck { user: user.to_owned(), millis }
+    }
+
+    fn checks(denies: bool) -> (Arc<Checks>, watch::Sender<Option<Arc<EvaluatorState>>>) {
+        let (sender, evaluator) = watch::channel(None);
+        (Checks::new(denies, evaluator), sender)
+    }
+
+    /// Asks in the background, and gives the candidate's id once it is tried.
+    async fn ask(checks: &Arc<Checks>, check: PolicyCheck) -> (tokio::task::JoinHandle<CheckVerdict>, PolicyId) {
+        let mut trials = checks.trials();
+        trials.mark_unchanged();
+        let own = Arc::clone(checks);
+        let answer = tokio::spawn(async move { own.answer(&check, &good(), Instant::now()).await });
+        trials.changed().await.expect("a candidate");
+        let id = trials.borrow().last().expect("a candidate").id.clone();
+        (answer, id)
+    }
+
+    fn loads(id: &PolicyId) -> EvaluatorState {
+        let mut state = EvaluatorState::default();
+        state.current.insert(id.clone(), verdict::tests::current(id));
+        state
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_candidate_that_loads_passes_and_stays_until_the_policy_has_come() {
+        let (checks, evaluator) = checks(true);
+        let (answer, id) = ask(&checks, asks("alice", 10_000)).await;
+        assert!(id.is_check());
+        checks.learn(vec![verdict::tests::policy(&id)]);
+        evaluator.send_replace(Some(Arc::new(loads(&id))));
+        assert_eq!(answer.await.expect("ends"), CheckVerdict::passed(Vec::new()));
+        assert_eq!(checks.trials().borrow().len(), 1, "its module is needed in a moment");
+        tokio::time::sleep(STAYS + Duration::from_secs(1)).await;
+        assert!(checks.trials().borrow().is_empty());
+        assert!(checks.checked.lock().expect("not poisoned").is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_is_an_answer_in_time_whatever_hangs() {
+        let (checks, _evaluator) = checks(true);
+        let (answer, _) = ask(&checks, asks("alice", 10_000)).await;
+        let start = tokio::time::Instant::now();
+        let verdict = answer.await.expect("ends");
+        assert_eq!(verdict.outcome, CheckOutcome::Unknown);
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_user_leaves_room_for_others_and_candidates_have_a_number() {
+        let (checks, evaluator) = checks(true);
+        let mut flood = Vec::new();
+        for _ in 0..50 {
+            let own = Arc::clone(&checks);
+            flood.push(tokio::spawn(async move { own.answer(&asks("flood", 10_000), &good(), Instant::now()).await }));
+        }
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(checks.trials().borrow().len(), USER);
+        let (answer, id) = ask(&checks, asks("alice", 10_000)).await;
+        evaluator.send_replace(Some(Arc::new(loads(&id))));
+        assert_eq!(answer.await.expect("ends").outcome, CheckOutcome::Passed);
+        for one in flood {
+            assert_eq!(one.await.expect("ends").outcome, CheckOutcome::Unknown);
+            assert!(checks.trials().borrow().len() <= ALL + MOST_STAY);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_edit_alone_can_mend_is_refused_or_warned_of() {
+        let bad = policy("ClusterPolicy", None, "ftp://example.com/a.wasm");
+        for (denies, outcome) in [(true, CheckOutcome::Refused), (false, CheckOutcome::Unknown)] {
+            let verdict = checks(denies).0.answer(&asks("alice", 10_000), &bad, Instant::now()).await;
+            assert_eq!(verdict.outcome, outcome);
+            assert_eq!(verdict.failure.and_then(|failure| failure.reason), Some(Reason::SpecInvalid));
+        }
+        let odd = checks(true).0.answer(&asks("alice", 10_000), &[0xff], Instant::now()).await;
+        assert_eq!(odd.outcome, CheckOutcome::Unknown);
+    }
+}

@@ -1,0 +1,141 @@
+//! From a policy that somebody applies to what is tried of it.
+
+use std::collections::BTreeSet;
+
+use portcullis_api::kubernetes::decode_spec;
+use portcullis_api::{API_VERSION, Kind, Metadata, Policy};
+use portcullis_contract::{Digest, PolicyId, clean};
+use portcullis_yaml::{Document, MAX_DEPTH};
+use serde_json::Value;
+
+use super::manifest::{Origin, judge};
+use crate::content::{Body, DesiredPolicy, Head, Object, hash, uid};
+use crate::pins::Pins;
+use crate::problem::Problem;
+
+/// A policy that somebody applies.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    /// Its namespace; none for a ClusterPolicy.
+    pub namespace: Option<String>,
+    /// Kind and name, for logs.
+    pub title: String,
+    head: Head,
+    body: Body,
+    hash: Digest,
+}
+
+/// Why an object cannot be tried.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotTried {
+    /// It is no policy of this release: the API server's own schema has more to say about it.
+    Unreadable(String),
+    /// Its spec says what cannot be.
+    Invalid(Problem),
+}
+
+impl Applied {
+    /// Reads the object as an API server sends it.
+    ///
+    /// # Errors
+    /// When it is no policy, or its spec cannot be used.
+    pub(crate) fn read(text: &str) -> Result<Self, NotTried> {
+        let unreadable = |text: String| NotTried::Unreadable(text);
+        let mut documents = portcullis_yaml::json_documents(text).map_err(|error| unreadable(error.to_string()))?;
+        let Some(Document { mut value, too_deep, .. }) = (documents.len() == 1).then(|| documents.remove(0)) else {
+            return Err(unreadable("want one object".to_owned()));
+        };
+        let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+        let kind = match text(&value, "kind").as_deref() {
+            Some("Policy") => Kind::Policy,
+            Some("ClusterPolicy") => Kind::ClusterPolicy,
+            other => {
+                let shown = clean(other.unwrap_or("(absent)"), 100);
+                return Err(unreadable(format!("kind {shown} is neither Policy nor ClusterPolicy")));
+            }
+        };
+        let name = text(&value["metadata"], "name").unwrap_or_default();
+        let namespace = text(&value["metadata"], "namespace").filter(|_| kind == Kind::Policy);
+        // Settings are taken out first, so that no error text of the decoder can quote them.
+        let mut spec = value.get_mut("spec").map(Value::take).unwrap_or_default();
+        let taken = spec.as_object_mut().and_then(|spec| spec.shift_remove("settings"));
+        if too_deep.as_ref().is_some_and(|path| path.first().is_none_or(|key| key != "spec")) {
+            return Err(unreadable(format!("it is nested deeper than {MAX_DEPTH} levels")));
+        }
+        let spec = decode_spec(spec).map_err(|error| unreadable(format!("spec.{error}")))?;
+        let title = format!("{} {}", text(&value, "kind").unwrap_or_default(), clean(&name, 100));
+        let metadata = Metadata { name, namespace: namespace.clone(), ..Metadata::default() };
+        let policy = Policy { api_version: API_VERSION.to_owned(), kind, metadata, spec, status: None };
+        let (head, body) = judge(policy, taken, too_deep.as_deref(), Origin::Cluster);
+        let (head, body) = (Head { group: None, ..head }, body.map_err(NotTried::Invalid)?);
+        let hash = hash(&head, &body);
+        Ok(Self { namespace, title, head, body, hash })
+    }
+
+    /// What is tried, under an id of its own: a first generation without a match group, whose modules nothing is known of.
+    pub(crate) fn tried_as(self, id: PolicyId) -> DesiredPolicy {
+        let Self { title, head, body, hash, .. } = self;
+        let object = Object {
+            uid: uid(&id),
+            generation: 1,
+            pins: Pins::default(),
+            older_groups: BTreeSet::new(),
+            last_served: None,
+            enforced: false,
+            newest_served: false,
+        };
+        DesiredPolicy { id, file: title, created: None, hash, head: Some(head), body: Ok(body), object: Some(object) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(change: impl FnOnce(&mut Value)) -> String {
+        let mut object = json!({
+            "apiVersion": API_VERSION, "kind": "Policy", "metadata": {"name": "labels", "namespace": "team"},
+            "spec": {"module": "https://example.com/a.wasm", "settings": {"secret": "s3cret"}, "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+            ]},
+            "status": {"summary": "1/1"},
+        });
+        change(&mut object);
+        object.to_string()
+    }
+
+    #[test]
+    fn what_is_tried_belongs_to_the_namespace_and_to_no_group() {
+        let applied = Applied::read(&object(|_| ())).expect("a policy");
+        assert_eq!((applied.namespace.as_deref(), applied.title.as_str()), (Some("team"), "Policy labels"));
+        let tried = applied.tried_as(PolicyId::check(Some("team"), 4).expect("an id"));
+        assert_eq!(tried.head.expect("a head").group, None);
+        assert_eq!(tried.body.expect("a body").settings.get(), r#"{"secret":"s3cret"}"#);
+        let object = tried.object.expect("an object");
+        assert!(object.generation == 1 && !object.enforced && !object.newest_served);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_without_the_settings() {
+        for (change, part) in [
+            ((|o| o["spec"]["module"] = json!("ftp://example.com/a.wasm")) as fn(&mut Value), "module"),
+            (|o| o["spec"]["settings"] = json!([1]), "settings"),
+        ] {
+            let Err(NotTried::Invalid(problem)) = Applied::read(&object(change)) else { panic!("{part} is taken") };
+            assert!(problem.message.contains(part) && !problem.message.contains("s3cret"), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_policy_is_not_tried() {
+        for text in ["", "[]", "{}", "{} {}", &object(|o| o["kind"] = json!("Pod")), &object(|o| o["spec"] = json!(7))]
+        {
+            assert!(matches!(Applied::read(text), Err(NotTried::Unreadable(_))), "{text}");
+        }
+        let deep = "[".repeat(400) + &"]".repeat(400);
+        let text = object(|_| ()).replace(r#"{"secret":"s3cret"}"#, &format!(r#"{{"a":{deep}}}"#));
+        assert!(Applied::read(&text).is_err());
+    }
+}
