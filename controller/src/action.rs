@@ -87,6 +87,22 @@ pub enum Action {
         /// Its uid.
         uid: String,
     },
+    /// Registers the webhook with which API servers ask about policies that somebody applies.
+    CreateCheckWebhook {
+        /// The webhook configuration.
+        desired: Box<Desired>,
+        /// Whether something else had deleted it.
+        is_repair: bool,
+    },
+    /// Changes the webhook with which API servers ask about policies that somebody applies to what it should be.
+    ChangeCheckWebhook {
+        /// The webhook configuration.
+        desired: Box<Desired>,
+        /// The `resourceVersion` that the decision is based on.
+        version: String,
+        /// Whether something else had changed it.
+        is_repair: bool,
+    },
     /// Proves that every API server calls a webhook.
     Prove {
         /// The match group.
@@ -137,10 +153,21 @@ impl Action {
             }
             Self::TryWebhook { desired, .. }
             | Self::CreateWebhook { desired, .. }
-            | Self::ChangeWebhook { desired, .. } => Key::Webhook(desired.name.clone()),
+            | Self::ChangeWebhook { desired, .. }
+            | Self::CreateCheckWebhook { desired, .. }
+            | Self::ChangeCheckWebhook { desired, .. } => Key::Webhook(desired.name.clone()),
             Self::DeleteWebhook { name, .. } => Key::Webhook(name.clone()),
             Self::Prove { group, .. } => Key::Proof(group.clone()),
             Self::Warn(warning) => Key::Event(warning.policy.uid.clone()),
+        }
+    }
+
+    /// Whether it restores a webhook that something else had changed or deleted.
+    pub fn is_repair(&self) -> bool {
+        match self {
+            Self::CreateWebhook { repaired, .. } | Self::ChangeWebhook { repaired, .. } => repaired.is_some(),
+            Self::CreateCheckWebhook { is_repair, .. } | Self::ChangeCheckWebhook { is_repair, .. } => *is_repair,
+            _ => false,
         }
     }
 
@@ -153,8 +180,8 @@ impl Action {
             Self::Mark { .. } => "mark_revision",
             Self::DeleteRevision { .. } => "delete_revision",
             Self::TryWebhook { .. } => "try_webhook",
-            Self::CreateWebhook { .. } => "create_webhook",
-            Self::ChangeWebhook { .. } => "change_webhook",
+            Self::CreateWebhook { .. } | Self::CreateCheckWebhook { .. } => "create_webhook",
+            Self::ChangeWebhook { .. } | Self::ChangeCheckWebhook { .. } => "change_webhook",
             Self::DeleteWebhook { .. } => "delete_webhook",
             Self::Prove { .. } => "prove_webhook",
             Self::SetCondition { .. } => "set_condition",

@@ -4,11 +4,22 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use portcullis_kubernetes::{Access, is_object_name};
 use portcullis_process::{LogArgs, SettingError, parse_duration};
 
 use crate::certificates::CertificateArgs;
+
+/// What happens when somebody applies a policy that would not load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyChecks {
+    /// API servers do not ask about policies.
+    Off,
+    /// API servers ask the evaluators, which admit every policy, with a warning if it would not load.
+    Warn,
+    /// API servers ask the evaluators, which refuse a policy that cannot load until it is edited.
+    Deny,
+}
 
 /// Keeps the revisions of policies, the webhooks that call them, and the certificates of one policy server. Several may run; the one
 /// that holds the Lease writes.
@@ -87,6 +98,10 @@ pub struct Args {
     /// release that serves no other paths.
     #[arg(long, env = "PORTCULLIS_PLAIN_PATHS")]
     pub plain_paths: bool,
+
+    /// What happens when somebody applies a policy that would not load; must be the same as for the loaders.
+    #[arg(long, env = "PORTCULLIS_POLICY_CHECKS", value_name = "MODE", value_enum, default_value_t = PolicyChecks::Off)]
+    pub policy_checks: PolicyChecks,
 
     /// How many writes to the API server may run at the same time.
     #[arg(long, env = "PORTCULLIS_PARALLEL_WRITES", value_name = "NUMBER", default_value_t = 16)]
@@ -203,6 +218,18 @@ mod tests {
         let base = ["portcullis-controller", "--namespace", "portcullis", "--service", "policy-server"];
         let args = Args::try_parse_from(base.iter().chain(arguments)).expect("parses");
         args.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn policies_are_checked_only_if_a_setting_says_so() {
+        let parse = |arguments: &[&str]| {
+            let base = ["portcullis-controller", "--namespace", "portcullis", "--service", "policy-server"];
+            Args::try_parse_from(base.iter().chain(arguments)).map(|args| args.policy_checks).ok()
+        };
+        assert_eq!(parse(&[]), Some(PolicyChecks::Off));
+        assert_eq!(parse(&["--policy-checks", "warn"]), Some(PolicyChecks::Warn));
+        assert_eq!(parse(&["--policy-checks=deny"]), Some(PolicyChecks::Deny));
+        assert_eq!(parse(&["--policy-checks", "on"]), None);
     }
 
     #[test]

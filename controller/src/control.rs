@@ -183,10 +183,7 @@ impl Control {
         if is_proven && self.failures.pass(&key, verb) == Some(Line::Ends) {
             tracing::info!(action = verb, "works again");
         }
-        if matches!(
-            action,
-            Action::CreateWebhook { repaired: Some(_), .. } | Action::ChangeWebhook { repaired: Some(_), .. }
-        ) {
+        if action.is_repair() {
             self.metrics.repairs.inc();
         }
         match outcome {

@@ -7,6 +7,7 @@ mod condition;
 mod deletion;
 mod groups;
 mod living;
+mod policy_checks;
 mod quota;
 mod revision;
 mod rules;
@@ -42,6 +43,7 @@ pub fn decide(world: &World, memory: &mut Memory, rules: &Rules, now: Now) -> De
         }
     }
     deletion::decide(world, &groups, memory, rules, now, &mut decision);
+    policy_checks::decide(world, memory, rules, &mut decision);
     memory.waiting.retain(|uid, _| world.policies.get(uid).is_some_and(|policy| !policy.is_deleting));
     memory.groups.retain(|group, _| groups.holds(group));
     decision

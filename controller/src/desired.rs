@@ -1,6 +1,7 @@
-//! The webhook configuration that a match group should have. Pure.
+//! The webhook configurations that should exist: that of a match group, and the one for checks of policies. Pure.
 
 mod exclude;
+mod policy_checks;
 mod selector;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use crate::world::{Entries, WebhookView, canonical, webhook_name};
 
 pub use exclude::OWN_CONDITIONS;
+pub use policy_checks::check_webhook;
 
 /// What every webhook contains about the installation.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,8 +43,6 @@ pub struct Installation {
 pub struct Desired {
     /// Validating or mutating.
     pub kind: WebhookKind,
-    /// The match group.
-    pub group: GroupId,
     /// Its name.
     pub name: String,
     /// The complete object.
@@ -53,13 +53,7 @@ pub struct Desired {
 
 /// The webhook configuration of a group, with this timeout.
 pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, timeout_seconds: u32) -> Desired {
-    let client = |root: &str| {
-        json!({
-            "service": {"namespace": installation.namespace, "name": installation.service, "path": installation.path_key.path(root, group),
-                        "port": installation.service_port},
-            "caBundle": encode(&installation.ca_bundle),
-        })
-    };
+    let client = |root: &str| client_config(installation, &installation.path_key.path(root, group));
     let mut entries = vec![
         json!({
             "name": format!("{group}.policies.portcullis.dev"),
@@ -92,7 +86,8 @@ pub fn desired(installation: &Installation, group: &GroupId, part: &MatchPart, t
     if part.kind == WebhookKind::Mutating {
         entries.iter_mut().for_each(|entry| entry["reinvocationPolicy"] = json!("Never"));
     }
-    whole(installation, part.kind, group, Value::from(entries))
+    let name = webhook_name(&installation.policy_server, group);
+    whole(installation, part.kind, name, Value::from(entries))
 }
 
 /// The webhook configuration of a group whose match part is unknown, because no revision can be read: the existing entries, with the
@@ -111,7 +106,7 @@ pub fn kept(installation: &Installation, kind: WebhookKind, group: &GroupId, ent
             service.insert("path".to_owned(), json!(installation.path_key.path(root, group)));
         }
     }
-    whole(installation, kind, group, entries)
+    whole(installation, kind, webhook_name(&installation.policy_server, group), entries)
 }
 
 /// The timeout of a webhook, in seconds.
@@ -119,8 +114,16 @@ pub fn waits(entries: &Entries) -> u64 {
     entries[0]["timeoutSeconds"].as_u64().unwrap_or(0)
 }
 
-fn whole(installation: &Installation, kind: WebhookKind, group: &GroupId, entries: Value) -> Desired {
-    let name = webhook_name(&installation.policy_server, group);
+/// What API servers call: this path of the evaluators.
+fn client_config(installation: &Installation, path: &str) -> Value {
+    json!({
+        "service": {"namespace": installation.namespace, "name": installation.service, "path": path,
+                    "port": installation.service_port},
+        "caBundle": encode(&installation.ca_bundle),
+    })
+}
+
+fn whole(installation: &Installation, kind: WebhookKind, name: String, entries: Value) -> Desired {
     let entries = canonical(kind, entries);
     let word = match kind {
         WebhookKind::Validating => "ValidatingWebhookConfiguration",
@@ -136,7 +139,7 @@ fn whole(installation: &Installation, kind: WebhookKind, group: &GroupId, entrie
         },
         "webhooks": *entries,
     });
-    Desired { kind, group: group.clone(), name, object, entries }
+    Desired { kind, name, object, entries }
 }
 
 impl Desired {
@@ -179,7 +182,7 @@ mod tests {
         }
     }
 
-    fn installation() -> Installation {
+    pub(super) fn installation() -> Installation {
         Installation {
             namespace: "portcullis".into(),
             policy_server: "default".into(),

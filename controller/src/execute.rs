@@ -132,6 +132,8 @@ impl Executor {
             | Action::CreateWebhook { .. }
             | Action::ChangeWebhook { .. }
             | Action::DeleteWebhook { .. }
+            | Action::CreateCheckWebhook { .. }
+            | Action::ChangeCheckWebhook { .. }
             | Action::Prove { .. } => self.write_webhook(action).await,
         }
     }

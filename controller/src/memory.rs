@@ -16,6 +16,8 @@ pub struct Memory {
     pub since: Instant,
     /// What is remembered of each match group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
+    /// The entries of the webhook that checks policies, as they were last seen as desired.
+    pub check_webhook: Option<Entries>,
     /// The shard of a policy's next revision, by the policy's uid and generation.
     pub placed: BTreeMap<(String, i64), u32>,
     /// Since when all revisions of a policy are marked as deleted, by the policy's uid.
@@ -89,6 +91,7 @@ impl Memory {
         Self {
             since: now,
             groups: BTreeMap::new(),
+            check_webhook: None,
             placed: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),

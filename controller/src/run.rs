@@ -12,7 +12,7 @@ use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::args::Args;
+use crate::args::{Args, PolicyChecks};
 use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
 use crate::check::Check;
 use crate::control::{Control, Inputs};
@@ -129,9 +129,11 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
             policy_server: args.policy_server.clone(),
             namespace: args.namespace.clone(),
             installation: Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")),
-            // Timeouts of webhooks are in whole seconds.
             policies_per_namespace: args.policies_per_namespace,
             webhooks_per_namespace: args.webhooks_per_namespace,
+            // Whether a policy is refused or admitted with a warning is up to the loaders.
+            checks_policies: args.policy_checks != PolicyChecks::Off,
+            // Timeouts of webhooks are in whole seconds.
             policy_timeout: u32::try_from(args.policy_timeout.as_millis().div_ceil(1000)).unwrap_or(u32::MAX).max(1),
             webhook_pause: args.webhook_pause,
             revision_pause: args.revision_pause,

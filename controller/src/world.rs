@@ -13,7 +13,7 @@ use portcullis_contract::WebhookKind;
 pub use policy::{Content, PolicyView, StatusView};
 pub use revision::{RevisionView, Unreadable};
 pub(crate) use webhook::canonical;
-pub use webhook::{Entries, WebhookView, webhook_name, webhook_prefix};
+pub use webhook::{Entries, WebhookView, check_webhook_name, webhook_name, webhook_prefix};
 
 /// A collection of objects that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -307,9 +307,10 @@ impl<'w> Groups<'w> {
         if !planned.needs_time {
             return true;
         }
-        let Some(group) = planned.content.as_ref().and_then(|content| self.get(&content.group)) else { return true };
+        let Some(id) = planned.content.as_ref().map(|content| &content.group) else { return true };
+        let Some(group) = self.get(id) else { return true };
         let (Some(found), Some(desired), Some(_)) = (group.found, &group.desired, group.marker) else { return true };
-        let Some(remembered) = memory.groups.get(&desired.group) else { return false };
+        let Some(remembered) = memory.groups.get(id) else { return false };
         let needed = waits(&desired.entries);
         let is_proven =
             remembered.proven.as_ref().is_some_and(|(uid, entries)| *uid == found.uid && waits(entries) >= needed);
@@ -361,7 +362,7 @@ impl<'w> Groups<'w> {
             }
         }
         // The other webhooks are not needed: their last member is gone, or their origin is unknown.
-        for ((kind, name), found) in &world.webhooks {
+        for ((kind, name), found) in world.webhooks.iter().filter(|(_, one)| !one.is_check(&rules.policy_server)) {
             let group = name.strip_prefix(&webhook_prefix(&rules.policy_server));
             let may_be_needed = self.has_unknown && group.is_none_or(|group| !self.groups.contains_key(group));
             if found.is_ours(&rules.policy_server) && !kept.contains(&(*kind, name)) && !may_be_needed {

@@ -2,6 +2,7 @@
 
 mod groups;
 mod policies;
+mod policy_checks;
 mod revisions;
 mod turns;
 mod unreadable;
@@ -110,6 +111,7 @@ pub(super) fn rules() -> Rules {
         policy_timeout: 2,
         policies_per_namespace: 100,
         webhooks_per_namespace: 20,
+        checks_policies: false,
         webhook_pause: Duration::from_secs(5),
         revision_pause: Duration::from_secs(2),
         waiting_event: Duration::from_secs(300),
@@ -256,6 +258,12 @@ fn short(action: &Action) -> String {
         }
         Action::ChangeWebhook { repaired, .. } => format!("change{}", if repaired.is_some() { " back" } else { "" }),
         Action::DeleteWebhook { .. } => "unregister".to_owned(),
+        Action::CreateCheckWebhook { is_repair, .. } => {
+            format!("register checks{}", if *is_repair { " again" } else { "" })
+        }
+        Action::ChangeCheckWebhook { is_repair, .. } => {
+            format!("change checks{}", if *is_repair { " back" } else { "" })
+        }
         Action::Prove { revision, .. } => format!("prove with {revision}"),
         Action::SetCondition { policy, condition, .. } => {
             format!("{} {:?} {} at {}", policy.name, condition.status, condition.reason, condition.observed_generation)

@@ -43,21 +43,23 @@ impl Executor {
                 Ok(applied(collection, written))
             }
             Action::ChangeWebhook { desired, version, repaired, .. } => {
+                let outcome = self.change_webhook(desired, version).await?;
+                self.repaired(repaired.as_ref()).await;
+                Ok(outcome)
+            }
+            Action::CreateCheckWebhook { desired, is_repair } => {
                 passes("controller.before_webhook_write").await?;
                 let collection = Collection::Webhooks(desired.kind);
-                // A merge patch replaces the list as a whole: server-side apply would keep fields of others in our entries.
-                let patch = json!({
-                    "metadata": {
-                        "resourceVersion": version,
-                        "labels": desired.object["metadata"]["labels"],
-                        "ownerReferences": desired.object["metadata"]["ownerReferences"],
-                    },
-                    "webhooks": desired.object["webhooks"],
-                });
-                let written = self.api(collection).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
+                let written = self.api(collection).create(&posts(), &object(desired)?).await?;
                 passes("controller.after_webhook_write").await?;
-                self.repaired(repaired.as_ref()).await;
+                tracing::info!(webhook = desired.name, "registered");
+                repaired_check(desired, *is_repair);
                 Ok(applied(collection, written))
+            }
+            Action::ChangeCheckWebhook { desired, version, is_repair } => {
+                let outcome = self.change_webhook(desired, version).await?;
+                repaired_check(desired, *is_repair);
+                Ok(outcome)
             }
             Action::DeleteWebhook { kind, name, uid } => {
                 let outcome = self.delete(Collection::Webhooks(*kind), name, uid).await?;
@@ -69,6 +71,23 @@ impl Executor {
         }
     }
 
+    async fn change_webhook(&self, desired: &Desired, version: &str) -> Result<Outcome, Failed> {
+        passes("controller.before_webhook_write").await?;
+        let collection = Collection::Webhooks(desired.kind);
+        // A merge patch replaces the list as a whole: server-side apply would keep fields of others in our entries.
+        let patch = json!({
+            "metadata": {
+                "resourceVersion": version,
+                "labels": desired.object["metadata"]["labels"],
+                "ownerReferences": desired.object["metadata"]["ownerReferences"],
+            },
+            "webhooks": desired.object["webhooks"],
+        });
+        let written = self.api(collection).patch(&desired.name, &manager(), &Patch::Merge(patch)).await?;
+        passes("controller.after_webhook_write").await?;
+        Ok(applied(collection, written))
+    }
+
     /// Writes the event about a repair. If that fails, the repair still counts.
     async fn repaired(&self, warning: Option<&PolicyWarning>) {
         let Some(warning) = warning else { return };
@@ -76,6 +95,16 @@ impl Executor {
         if let Err(error) = self.events.write(warning).await {
             tracing::warn!(%error, "failed to write an event");
         }
+    }
+}
+
+/// Logs a repair of the webhook that checks policies. It is about no policy, so there is no event.
+fn repaired_check(desired: &Desired, is_repair: bool) {
+    if is_repair {
+        tracing::warn!(
+            webhook = desired.name,
+            "somebody else had changed or deleted a webhook, which has been repaired"
+        );
     }
 }
 

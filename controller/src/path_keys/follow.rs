@@ -42,12 +42,12 @@ impl WebhookPaths {
 
     /// Whether all paths are derived from this key.
     pub(super) fn are_of(&self, key: PathKey) -> bool {
-        self.0.iter().all(|path| key.opened(path).is_some())
+        self.0.iter().all(|path| has_made(key, path))
     }
 
     /// Whether at least one path has no code.
     pub(super) fn have_plain(&self) -> bool {
-        self.0.iter().any(|path| PathKey::Plain.opened(path).is_some())
+        self.0.iter().any(|path| has_made(PathKey::Plain, path))
     }
 }
 
@@ -97,6 +97,11 @@ impl Replicas {
         };
         self.expected.iter().filter(|pod| !accepts(pod)).map(|(name, _)| name.as_str()).collect()
     }
+}
+
+/// Whether this key has made the path of a webhook: that of a match group, or the one for checks of policies.
+fn has_made(key: PathKey, path: &str) -> bool {
+    key.opened(path).is_some() || key.opens_check(path)
 }
 
 #[cfg(test)]
@@ -174,5 +179,15 @@ mod tests {
         assert!(!of(&[&new, &old]).are_of(A) && !of(&[&new, &old]).have_plain());
         assert!(!of(&[&new, &plain]).are_of(A) && of(&[&new, &plain]).have_plain());
         assert!(!of(&[&new, &String::new()]).are_of(A), "somebody's edit, which is repaired");
+    }
+
+    #[test]
+    fn the_webhook_that_checks_policies_counts_too() {
+        let group = "0123456789abcdef".parse().expect("a group");
+        let admit = A.path(ADMIT_PATH, &group);
+        let of = |check: PathKey| WebhookPaths(vec![admit.clone(), check.check_path()]);
+        assert!(of(A).are_of(A) && !of(A).have_plain());
+        assert!(!of(B).are_of(A), "it still has the path of another key");
+        assert!(!of(PathKey::Plain).are_of(A) && of(PathKey::Plain).have_plain());
     }
 }

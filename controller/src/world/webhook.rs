@@ -51,7 +51,13 @@ impl WebhookView {
     /// Whether it has our labels or our name: if it loses one, it is found by the other.
     pub fn concerns(&self, policy_server: &str) -> bool {
         let group = self.name.strip_prefix(&webhook_prefix(policy_server));
-        self.is_ours(policy_server) || group.is_some_and(|group| group.parse::<GroupId>().is_ok())
+        let is_known = self.is_ours(policy_server) || self.is_check(policy_server);
+        is_known || group.is_some_and(|group| group.parse::<GroupId>().is_ok())
+    }
+
+    /// Whether it is the one with which API servers ask about policies that somebody applies, and not that of a match group.
+    pub fn is_check(&self, policy_server: &str) -> bool {
+        self.kind == WebhookKind::Validating && self.name == check_webhook_name(policy_server)
     }
 
     /// Whether its labels say that a controller of this policy server made it.
@@ -66,7 +72,12 @@ pub fn webhook_name(policy_server: &str, group: &GroupId) -> String {
     format!("{}{group}", webhook_prefix(policy_server))
 }
 
-/// The prefix of the names of a policy server's webhook configurations, before the id of the group.
+/// The name of the webhook configuration with which API servers ask about policies that somebody applies.
+pub fn check_webhook_name(policy_server: &str) -> String {
+    format!("{}check", webhook_prefix(policy_server))
+}
+
+/// The prefix of the names of a policy server's webhook configurations, before the id of the group or `check`.
 pub fn webhook_prefix(policy_server: &str) -> String {
     format!("portcullis-{policy_server}-")
 }
@@ -104,5 +115,16 @@ mod tests {
         assert!(webhook("renamed", ours).is_ours("one"));
         assert!(!webhook("portcullis-one-two-0123456789abcdef", json!({})).concerns("one"));
         assert!(!webhook("theirs", json!({POLICY_SERVER_LABEL: "one"})).concerns("one"));
+    }
+
+    #[test]
+    fn the_webhook_that_checks_policies_is_found_by_its_name_too() {
+        let check = webhook(&check_webhook_name("one"), json!({}));
+        assert_eq!(check.name, "portcullis-one-check");
+        assert!(check.is_check("one") && check.concerns("one") && !check.is_ours("one"));
+        assert!(!check.is_check("two") && !check.concerns("two"));
+        let mutating = WebhookView { kind: WebhookKind::Mutating, ..check };
+        assert!(!mutating.is_check("one") && !mutating.concerns("one"), "that of somebody else");
+        assert!(!webhook("portcullis-one-0123456789abcdef", json!({})).is_check("one"));
     }
 }

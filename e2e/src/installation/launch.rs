@@ -182,11 +182,15 @@ impl Own<'_> {
         // Without a controller, there are no keys.
         let has_keys = program == Program::Evaluator && self.installation.has_controller();
         let keys = has_keys.then(|| ("--path-keys", folder("paths")));
+        let is_checking = matches!(program, Program::Controller | Program::Loader);
+        let checks = self.installation.policy_checks().filter(|_| is_checking);
+        let checks = checks.map(|mode| ("--policy-checks", mode.to_owned()));
         // The evaluator knows nothing about Kubernetes.
         let identity = identity.into_iter().filter(|_| program != Program::Evaluator);
         own.into_iter()
             .chain(siblings)
             .chain(keys)
+            .chain(checks)
             .chain(common)
             .chain(identity)
             .map(|(flag, value)| (flag.to_owned(), value))

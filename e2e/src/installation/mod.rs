@@ -77,6 +77,11 @@ impl<'c> Installation<'c> {
         &self.options.policy_server
     }
 
+    /// The mode of checks of policies that are applied, if it has one.
+    fn policy_checks(&self) -> Option<&str> {
+        self.options.policy_checks.as_deref()
+    }
+
     /// The server of modules for its policies.
     pub fn source(&self) -> &Source {
         &self.source

@@ -9,6 +9,8 @@ pub struct InstallationOptions {
     pub policy_server: String,
     /// Where the certificate of the evaluators comes from.
     pub certificates: Certificates,
+    /// The `--policy-checks` of controller and loaders; their default if absent.
+    pub policy_checks: Option<String>,
 }
 
 /// Where the certificate of the evaluators comes from.
@@ -30,12 +32,23 @@ impl Default for InstallationOptions {
 impl InstallationOptions {
     /// The defaults with this name, which each test has for itself.
     pub fn named(name: &str) -> Self {
-        Self { name: name.to_owned(), policy_server: name.to_owned(), certificates: Certificates::Controller }
+        Self {
+            name: name.to_owned(),
+            policy_server: name.to_owned(),
+            certificates: Certificates::Controller,
+            policy_checks: None,
+        }
     }
 
     /// With a certificate that the test makes: for installations without a controller.
     #[must_use]
     pub fn certified_by_the_test(self) -> Self {
         Self { certificates: Certificates::OfTheTest, ..self }
+    }
+
+    /// With checks of policies that are applied, in this mode: `warn` or `deny`.
+    #[must_use]
+    pub fn checking_policies(self, mode: &str) -> Self {
+        Self { policy_checks: Some(mode.to_owned()), ..self }
     }
 }

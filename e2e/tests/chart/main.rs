@@ -110,6 +110,7 @@ fn everything() -> Value {
             "clientAuthorities": "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----\n",
             "clientNames": ["kube-apiserver"],
         },
+        "policyChecks": { "mode": "deny" },
         "siblings": { "enabled": true },
         "modules": {
             "allowedSources": ["registry://ghcr.io/*"],

@@ -35,6 +35,9 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "networkPolicy": { "egressPorts": [70000] } }), "/networkPolicy/egressPorts/0"),
         (json!({ "certificates": { "mode": "none" } }), "/certificates/mode"),
         (json!({ "webhooks": { "pathKeyAge": "monthly" } }), "/webhooks/pathKeyAge"),
+        (json!({ "policyChecks": { "mode": "on" } }), "/policyChecks/mode"),
+        // As YAML reads the word off without quotes.
+        (json!({ "policyChecks": { "mode": false } }), "/policyChecks/mode"),
         (json!({ "certificates": { "issuerRef": { "nam": "x" } } }), "nam"),
         (json!({ "certificates": { "issuerRef": { "kind": "ClusterIssuer" } } }), "/certificates/issuerRef"),
         (json!({ "labels": { "team": 1 } }), "/labels/team"),

@@ -176,6 +176,27 @@ fn helm_test_asks_the_installation_with_an_account_that_may_do_nothing_else() {
 }
 
 #[test]
+fn policies_are_checked_when_they_are_applied_only_if_a_value_says_so() {
+    for (values, mode) in [
+        (json!({}), "off"),
+        (json!({ "policyChecks": { "mode": "warn" } }), "warn"),
+        (json!({ "policyChecks": { "mode": "deny" } }), "deny"),
+    ] {
+        let objects = render(&values);
+        let checks = |name: &str| {
+            let flags = args(container(&objects, name)).into_iter();
+            flags.filter(|flag| flag.contains("checks")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        for program in ["controller", "loader"] {
+            assert_eq!(checks(program), [format!("--policy-checks={mode}")], "{program}");
+        }
+        for program in ["evaluator", "reporter"] {
+            assert_eq!(checks(program), Vec::<String>::new(), "{program}");
+        }
+    }
+}
+
+#[test]
 fn siblings_find_each_other_by_a_headless_service_and_have_certificates_of_their_own() {
     let objects = render(&json!({ "siblings": { "enabled": true } }));
     let service = &find(&objects, "Service", "portcullis-siblings")["spec"];
