@@ -250,12 +250,13 @@ impl Args {
         self.broker_socket.is_some() && is_wanted && !is_off(signal)
     }
 
-    /// Which paths are open beside those that API servers call.
+    /// Which paths are open beside those of match groups. That of checks is where a loader can answer.
     pub(crate) fn open_paths(&self) -> OpenPaths {
         OpenPaths {
             validate: self.policy_paths.is_on(),
             audit: self.audit.is_on(),
             validate_raw: self.validate_raw.is_on(),
+            check: self.broker_socket.is_some(),
         }
     }
 

@@ -8,7 +8,8 @@
 //!
 //! A request comes in by [`http`], is read by [`review`] and put to guests by [`admission`]; what becomes of their verdicts is
 //! decided in [`verdict`], which is pure. It takes the table once and keeps it, so its answer is wholly of one generation. What is
-//! large in a request or a reply is worked on beside the lanes, in its policy's time.
+//! large in a request or a reply is worked on beside the lanes, in its policy's time. A policy that somebody applies goes through
+//! [`capability`] to the loader of the pod, whose verdict is the answer.
 //!
 //! A change of the volume comes in by [`volume`], which loads what is new and swaps the table. [`guest`] runs modules, [`lanes`]
 //! says when, [`memory`] in how much of it, and [`fair`] who comes first.

@@ -24,12 +24,10 @@ const SECONDS: &[f64] = &[
 pub struct Metrics {
     /// The registry that `/metrics` shows.
     pub registry: Registry,
-    evaluations: IntCounterVec,
-    errors: IntCounterVec,
-    seconds: HistogramVec,
-    wait_seconds: HistogramVec,
-    log_lines_dropped: IntCounterVec,
-    passed_over: IntCounterVec,
+    series: Series,
+    /// Those of policies that are only tried: the registry does not have them, for they would come and go with each policy that somebody
+    /// applies.
+    unshown: Series,
     /// None unless they are asked for.
     kubewarden: Option<Kubewarden>,
     /// Swaps of the table.
@@ -84,6 +82,19 @@ pub struct Metrics {
     pub broker_connected: IntGauge,
     /// Calls of guests that went to the broker, by capability and outcome (done, denied, failed).
     pub capability_calls: IntCounterVec,
+    /// Policies that somebody applied, by outcome (passed, refused, unknown, skipped).
+    pub checks: IntCounterVec,
+}
+
+/// What is counted of single policies.
+#[derive(Clone)]
+struct Series {
+    evaluations: IntCounterVec,
+    errors: IntCounterVec,
+    seconds: HistogramVec,
+    wait_seconds: HistogramVec,
+    log_lines_dropped: IntCounterVec,
+    passed_over: IntCounterVec,
 }
 
 /// The counters of one policy.
@@ -193,34 +204,8 @@ impl Metrics {
     /// Never, with the names given here.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let evaluations = IntCounterVec::new(
-            Opts::new(
-                "portcullis_policy_evaluations_total",
-                "Answers by policy and verdict (allowed, denied, mutated, error)",
-            ),
-            &["policy", "verdict"],
-        )?;
-        let errors = IntCounterVec::new(
-            Opts::new("portcullis_policy_evaluation_errors_total", "Requests without a verdict, by policy and reason"),
-            &["policy", "reason"],
-        )?;
-        let histogram = |name: &str, help: &str| {
-            HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), &["policy"])
-        };
-        let seconds = histogram("portcullis_policy_evaluation_seconds", "Time of an evaluation, without waiting")?;
-        let wait_seconds =
-            histogram("portcullis_policy_wait_seconds", "Time from a request's arrival to its evaluation")?;
-        let log_lines_dropped = IntCounterVec::new(
-            Opts::new("portcullis_policy_log_lines_dropped_total", "Log lines of a policy beyond its rate limit"),
-            &["policy"],
-        )?;
-        let passed_over = IntCounterVec::new(
-            Opts::new(
-                "portcullis_policy_passed_over_total",
-                "Requests whose match group passed over the policy, which was never enforced and is not loaded here",
-            ),
-            &["policy"],
-        )?;
+        let series = Series::new()?;
+        series.register(&registry)?;
         let capability_calls = IntCounterVec::new(
             Opts::new(
                 "portcullis_capability_calls_total",
@@ -228,10 +213,14 @@ impl Metrics {
             ),
             &["capability", "outcome"],
         )?;
-        for collector in [&evaluations, &errors, &log_lines_dropped, &passed_over, &capability_calls] {
-            registry.register(Box::new(collector.clone()))?;
-        }
-        for collector in [&seconds, &wait_seconds] {
+        let checks = IntCounterVec::new(
+            Opts::new(
+                "portcullis_checks_total",
+                "Policies that somebody applied, by what the check found (passed, refused, unknown, skipped)",
+            ),
+            &["outcome"],
+        )?;
+        for collector in [&capability_calls, &checks] {
             registry.register(Box::new(collector.clone()))?;
         }
         let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
@@ -283,13 +272,10 @@ impl Metrics {
             seccomp: gauge("portcullis_seccomp_enforced", "1 where the seccomp filter is in force")?,
             panics: counter("portcullis_panics_total", "Panics in request handlers")?,
             broker_connected: gauge("portcullis_broker_connected", "1 while the broker in the loader is connected")?,
-            evaluations,
-            errors,
-            seconds,
-            wait_seconds,
-            log_lines_dropped,
-            passed_over,
+            series,
+            unshown: Series::new()?,
             capability_calls,
+            checks,
             kubewarden: None,
             registry,
         })
@@ -309,20 +295,22 @@ impl Metrics {
         self.kubewarden.is_some()
     }
 
-    /// The counters of one policy.
+    /// The counters of one policy. Those of one that is only tried are not shown.
     pub fn policy(&self, id: &PolicyId) -> Arc<PolicyMetrics> {
-        let verdict = |verdict: &str| self.evaluations.with_label_values(&[id.as_str(), verdict]);
+        let series = self.series(id);
+        let verdict = |verdict: &str| series.evaluations.with_label_values(&[id.as_str(), verdict]);
+        let kubewarden = self.kubewarden.as_ref().filter(|_| !id.is_check());
         Arc::new(PolicyMetrics {
             allowed: verdict("allowed"),
             denied: verdict("denied"),
             mutated: verdict("mutated"),
             failed: verdict("error"),
-            passed_over: self.passed_over.with_label_values(&[id.as_str()]),
-            seconds: self.seconds.with_label_values(&[id.as_str()]),
-            wait_seconds: self.wait_seconds.with_label_values(&[id.as_str()]),
-            log_lines_dropped: self.log_lines_dropped.with_label_values(&[id.as_str()]),
-            kubewarden: self.kubewarden.as_ref().map(|kubewarden| kubewarden.policy(id)),
-            errors: self.errors.clone(),
+            passed_over: series.passed_over.with_label_values(&[id.as_str()]),
+            seconds: series.seconds.with_label_values(&[id.as_str()]),
+            wait_seconds: series.wait_seconds.with_label_values(&[id.as_str()]),
+            log_lines_dropped: series.log_lines_dropped.with_label_values(&[id.as_str()]),
+            kubewarden: kubewarden.map(|kubewarden| kubewarden.policy(id)),
+            errors: series.errors.clone(),
             failures: Mutex::default(),
             policy: id.clone(),
             is_forgotten: AtomicBool::new(false),
@@ -332,7 +320,68 @@ impl Metrics {
     /// Removes the series of a policy that is gone, so that they do not pile up.
     pub fn forget(&self, policy: &PolicyMetrics) {
         policy.is_forgotten.store(true, Ordering::Relaxed);
-        let id = &policy.policy;
+        self.series(&policy.policy).forget(&policy.policy);
+        if let Some(kubewarden) = &policy.kubewarden {
+            kubewarden.forget();
+        }
+    }
+
+    fn series(&self, id: &PolicyId) -> &Series {
+        if id.is_check() { &self.unshown } else { &self.series }
+    }
+}
+
+impl Series {
+    fn new() -> prometheus::Result<Self> {
+        let histogram = |name: &str, help: &str| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), &["policy"])
+        };
+        Ok(Self {
+            evaluations: IntCounterVec::new(
+                Opts::new(
+                    "portcullis_policy_evaluations_total",
+                    "Answers by policy and verdict (allowed, denied, mutated, error)",
+                ),
+                &["policy", "verdict"],
+            )?,
+            errors: IntCounterVec::new(
+                Opts::new(
+                    "portcullis_policy_evaluation_errors_total",
+                    "Requests without a verdict, by policy and reason",
+                ),
+                &["policy", "reason"],
+            )?,
+            seconds: histogram("portcullis_policy_evaluation_seconds", "Time of an evaluation, without waiting")?,
+            wait_seconds: histogram(
+                "portcullis_policy_wait_seconds",
+                "Time from a request's arrival to its evaluation",
+            )?,
+            log_lines_dropped: IntCounterVec::new(
+                Opts::new("portcullis_policy_log_lines_dropped_total", "Log lines of a policy beyond its rate limit"),
+                &["policy"],
+            )?,
+            passed_over: IntCounterVec::new(
+                Opts::new(
+                    "portcullis_policy_passed_over_total",
+                    "Requests whose match group passed over the policy, which was never enforced and is not loaded here",
+                ),
+                &["policy"],
+            )?,
+        })
+    }
+
+    fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        for collector in [&self.evaluations, &self.errors, &self.log_lines_dropped, &self.passed_over] {
+            registry.register(Box::new(collector.clone()))?;
+        }
+        for collector in [&self.seconds, &self.wait_seconds] {
+            registry.register(Box::new(collector.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes those of a policy.
+    fn forget(&self, id: &PolicyId) {
         for verdict in ["allowed", "denied", "mutated", "error"] {
             // An error says that there is no such series, which is just as well.
             let _ = self.evaluations.remove_label_values(&[id.as_str(), verdict]);
@@ -344,9 +393,6 @@ impl Metrics {
         let _ = self.wait_seconds.remove_label_values(&[id.as_str()]);
         let _ = self.log_lines_dropped.remove_label_values(&[id.as_str()]);
         let _ = self.passed_over.remove_label_values(&[id.as_str()]);
-        if let Some(kubewarden) = &policy.kubewarden {
-            kubewarden.forget();
-        }
     }
 }
 
@@ -371,5 +417,22 @@ mod tests {
         policy.error(Reason::EvaluationTimedOut);
         let text = prometheus::TextEncoder::new().encode_to_string(&metrics.registry.gather()).expect("encodes");
         assert!(!text.contains("cluster/a"), "{text}");
+    }
+
+    #[test]
+    fn a_policy_that_is_only_tried_is_not_shown_and_leaves_nothing() {
+        let metrics = Metrics::new().expect("registers").with_kubewarden().expect("registers");
+        for id in ["check/7", "check/team-a/8"] {
+            let policy = metrics.policy(&id.parse().expect("an id"));
+            policy.allowed.inc();
+            policy.seconds.observe(0.1);
+            policy.error(Reason::Overloaded);
+            assert!(policy.kubewarden.is_none());
+            let text = prometheus::TextEncoder::new().encode_to_string(&metrics.registry.gather()).expect("encodes");
+            assert!(!text.contains("check/") && !text.contains("portcullis_policy_"), "{text}");
+            metrics.forget(&policy);
+        }
+        let left: usize = metrics.unshown.evaluations.collect().iter().map(|family| family.get_metric().len()).sum();
+        assert_eq!(left, 0);
     }
 }

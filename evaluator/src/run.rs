@@ -15,6 +15,7 @@ use portcullis_process::{
 };
 
 use crate::admission::Admission;
+use crate::admission::check::Checks;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
 use crate::capability::{BrokerLink, BrokerOutlet, BrokerSocket};
@@ -178,6 +179,8 @@ impl Parts {
             let outlet = BrokerOutlet { link: Arc::clone(link), signal: Signal::Metrics };
             export_metrics("portcullis-evaluator", self.metrics.registry.clone(), outlet)?;
         }
+        let last_call = LastCall::default();
+        let checks = broker.clone().map(|link| Checks::new(link, last_call.clone(), &self.metrics));
         let follow = Follow {
             broker,
             volume: args.volume.clone(),
@@ -211,7 +214,8 @@ impl Parts {
         };
         let handler = Handler {
             table: self.table,
-            admission: Admission { metrics: self.metrics.clone(), last_call: LastCall::default() },
+            admission: Admission { metrics: self.metrics.clone(), last_call },
+            checks,
             bodies: BodyLimits::new(
                 usize::try_from(args.max_body).context("--max-body")?,
                 self.memory.bodies,

@@ -4,7 +4,10 @@
 //! A panic ends as little as it can. Whatever runs for one policy, from its guest to its decision, runs inside the barrier of
 //! [`crate::lanes::Share::run`], and a panic there is this policy's failure. Around the request is one more barrier, in
 //! [`crate::http`]: a panic that no policy caused becomes the answer that each policy gives to a failure ([`Admission::refused`]).
+//!
+//! A policy that somebody applies is put to no policy, but to the loader of this pod ([`check`]).
 
+pub(crate) mod check;
 pub(crate) mod last_call;
 mod member_deadlines;
 mod policy_group;

@@ -1,4 +1,4 @@
-//! The connection to the broker: calls go out, replies come back in any order.
+//! The connection to the broker: calls, exports and checks go out, replies come back in any order.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use portcullis_contract::{
-    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BrokerCall, BrokerExport, BrokerOutcome, BrokerReply, BrokerRequest,
-    CALLBACK_FAILURE, PolicyId, Signal, clean, decode_frame, encode_frame,
+    BROKER_MAX_ERROR, BROKER_MAX_FRAME, BROKER_MAX_PAYLOAD, BrokerCall, BrokerCheck, BrokerExport, BrokerOutcome,
+    BrokerReply, BrokerRequest, CALLBACK_FAILURE, CheckVerdict, PolicyCheck, PolicyId, Signal, clean, decode_frame,
+    encode_frame,
 };
+use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
@@ -20,7 +22,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use super::peer::{BrokerSocket, is_of};
 use crate::metrics::Metrics;
 
-/// How long a call waits for the broker to connect. The loader is back within that when it restarts.
+/// How long a call or a check waits for the broker to connect. The loader is back within that when it restarts.
 const CONNECT: Duration = Duration::from_secs(1);
 /// How long an export waits for its reply: longer than the loader does for the collector.
 const EXPORT: Duration = Duration::from_secs(65);
@@ -28,8 +30,10 @@ const EXPORT: Duration = Duration::from_secs(65);
 const QUEUE: usize = 64;
 /// Bytes of replies that no guest has taken yet, of all policies together.
 const UNCLAIMED: usize = 64 << 20;
-/// The part of its time that a call leaves to the guest, so that it can still say what failed.
-const LEFT_TO_GUEST: u32 = 20;
+/// Largest verdict on a policy that is applied, in bytes.
+const MAX_VERDICT: usize = 64 << 10;
+/// The part of its time that a call leaves to the guest, so that it can still say what failed, and a check to the way of its verdict.
+const LEFT_TO_CALLER: u32 = 20;
 
 /// The evaluator's end of the broker's socket.
 pub struct BrokerLink {
@@ -68,6 +72,12 @@ impl LinkFailure {
     pub(crate) fn failed(cause: &str) -> Self {
         Self::Failed(format!("{CALLBACK_FAILURE}{}", clean(cause, BROKER_MAX_ERROR)))
     }
+
+    /// The text for others than guests.
+    pub(crate) fn cause(&self) -> &str {
+        let (Self::Denied(text) | Self::Failed(text)) = self;
+        text.strip_prefix(CALLBACK_FAILURE).unwrap_or(text)
+    }
 }
 
 /// Who calls, and for how long.
@@ -82,7 +92,7 @@ pub(crate) struct Caller<'a> {
     pub deadline: Instant,
 }
 
-/// Takes a call out of the list when its guest stops waiting.
+/// Takes a message out of the list when its sender stops waiting.
 struct Waiting<'a>(&'a BrokerLink, u64);
 
 impl Drop for Waiting<'_> {
@@ -206,39 +216,46 @@ impl BrokerLink {
     }
 
     async fn ask(&self, caller: &Caller<'_>, request: BrokerRequest, payload: &[u8]) -> Reply {
-        let left = caller.deadline.saturating_duration_since(Instant::now());
-        let until = Instant::now() + (left - left / LEFT_TO_GUEST);
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let mut writer = self.writer.subscribe();
-        let connected = timeout(patience(left), writer.wait_for(Option::is_some));
-        let sender = match connected.await {
-            Ok(Ok(sender)) => sender.clone(),
-            _ => None,
-        };
-        let Some(sender) = sender else {
+        let left = left_until(caller.deadline);
+        let until = Instant::now() + without_way_back(left);
+        let Some(sender) = self.connected(left).await else {
             return Err(LinkFailure::failed("the loader of this pod does not answer; the policy can be asked again"));
         };
-        let call = BrokerCall {
+        let call = |number| BrokerCall {
             number,
             policy: caller.policy.clone(),
             generation: caller.generation,
             member: caller.member.map(str::to_owned),
             request,
-            millis: u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX),
+            millis: millis(left_until(until)),
         };
-        let frame = encode_frame(&call, payload).map_err(|error| LinkFailure::failed(&error.to_string()))?;
-        let (reply, replied) = oneshot::channel();
-        self.waiting().insert(number, reply);
-        let _waiting = Waiting(self, number);
-        let exchange = async {
-            sender
-                .send(frame.into())
-                .await
-                .map_err(|_| LinkFailure::failed("the loader of this pod ended the connection"))?;
-            replied.await.unwrap_or_else(|_| Err(LinkFailure::failed("the loader of this pod ended the connection")))
+        let late = || format!("'{request}' took longer than the policy's time allows");
+        self.exchange(sender, call, payload, until, late).await
+    }
+
+    /// Asks the loader about a policy that `user` applies, whose JSON is `object`. The verdict is there at the deadline, or a failure is.
+    ///
+    /// # Errors
+    /// When the policy is too large to be sent, and when the loader gives no verdict in time.
+    pub(crate) async fn check(&self, user: &str, object: &str, deadline: Instant) -> Result<CheckVerdict, LinkFailure> {
+        if object.len() > BROKER_MAX_PAYLOAD {
+            let text = format!("it has {} bytes, and at most {BROKER_MAX_PAYLOAD} can be checked", object.len());
+            return Err(LinkFailure::failed(&text));
+        }
+        let Some(sender) = self.connected(left_until(deadline)).await else {
+            return Err(LinkFailure::failed("the loader of this pod does not answer"));
         };
-        let late = |_| Err(LinkFailure::failed(&format!("'{request}' took longer than the policy's time allows")));
-        timeout_at(until.into(), exchange).await.unwrap_or_else(late)
+        let check = |number| {
+            let millis = millis(without_way_back(left_until(deadline)));
+            BrokerCheck { number, check: PolicyCheck { user: clean(user, PolicyCheck::LONGEST_USER), millis } }
+        };
+        let late = || "the loader of this pod gave no answer in time".to_owned();
+        let reply = self.exchange(sender, check, object.as_bytes(), deadline, late).await?;
+        if reply.bytes.len() > MAX_VERDICT {
+            return Err(LinkFailure::failed("the loader of this pod gave an answer that is too long"));
+        }
+        serde_json::from_slice(&reply.bytes)
+            .map_err(|_| LinkFailure::failed("the loader of this pod gave an answer of another form"))
     }
 
     /// Hands an export to the broker.
@@ -247,20 +264,43 @@ impl BrokerLink {
     /// When nothing is connected, or the collector does not take it.
     pub(super) async fn export(&self, signal: Signal, body: &[u8]) -> Result<(), LinkFailure> {
         let sender = self.writer.borrow().clone();
-        let sender = sender.ok_or_else(|| LinkFailure::Failed("the loader of this pod is not connected".to_owned()))?;
+        let sender = sender.ok_or_else(|| LinkFailure::failed("the loader of this pod is not connected"))?;
+        let export = |number| BrokerExport { number, export: signal };
+        let late = || "the loader of this pod gave no answer".to_owned();
+        self.exchange(sender, export, body, Instant::now() + EXPORT, late).await.map(drop)
+    }
+
+    /// The way to the broker; none where it does not connect soon enough for a message with this much time left.
+    async fn connected(&self, left: Duration) -> Option<mpsc::Sender<Bytes>> {
+        let mut writer = self.writer.subscribe();
+        let connected = timeout(patience(left), writer.wait_for(Option::is_some));
+        match connected.await {
+            Ok(Ok(sender)) => sender.clone(),
+            _ => None,
+        }
+    }
+
+    /// Sends a message, whose header is made with its number, and waits for its reply. `late` says what is wrong where none comes until
+    /// then.
+    async fn exchange<H: Serialize>(
+        &self,
+        sender: mpsc::Sender<Bytes>,
+        header: impl FnOnce(u64) -> H,
+        body: &[u8],
+        until: Instant,
+        late: impl FnOnce() -> String,
+    ) -> Reply {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let frame = encode_frame(&BrokerExport { number, export: signal }, body);
-        let frame = frame.map_err(|error| LinkFailure::Failed(error.to_string()))?;
+        let frame = encode_frame(&header(number), body).map_err(|error| LinkFailure::failed(&error.to_string()))?;
         let (reply, replied) = oneshot::channel();
         self.waiting().insert(number, reply);
         let _waiting = Waiting(self, number);
-        let ended = || LinkFailure::Failed("the loader of this pod ended the connection".to_owned());
+        let ended = || LinkFailure::failed("the loader of this pod ended the connection");
         let exchange = async {
             sender.send(frame.into()).await.map_err(|_| ended())?;
-            replied.await.unwrap_or_else(|_| Err(ended())).map(drop)
+            replied.await.unwrap_or_else(|_| Err(ended()))
         };
-        let late = |_| Err(LinkFailure::Failed("the loader of this pod gave no answer".to_owned()));
-        timeout(EXPORT, exchange).await.unwrap_or_else(late)
+        timeout_at(until.into(), exchange).await.unwrap_or_else(|_| Err(LinkFailure::failed(&late())))
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {
@@ -268,7 +308,20 @@ impl BrokerLink {
     }
 }
 
-/// How long a call with this much time left waits for the broker to connect.
+fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// The part of this time in which the reply must be on its way.
+fn without_way_back(left: Duration) -> Duration {
+    left - left / LEFT_TO_CALLER
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a message with this much time left waits for the broker to connect.
 fn patience(left: Duration) -> Duration {
     CONNECT.min(left / 2)
 }
@@ -282,174 +335,4 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::task::JoinHandle;
-
-    use super::*;
-
-    const LOOKUP: BrokerRequest = BrokerRequest::Capability(portcullis_contract::Capability::DnsLookupHost);
-
-    type Frames = Framed<UnixStream, LengthDelimitedCodec>;
-
-    struct Rig {
-        _folder: tempfile::TempDir,
-        path: std::path::PathBuf,
-        link: Arc<BrokerLink>,
-        server: JoinHandle<io::Result<()>>,
-    }
-
-    impl Rig {
-        fn new(user: Option<u32>) -> Self {
-            let folder = tempfile::tempdir().expect("a folder");
-            let path = folder.path().join("broker.sock");
-            let socket = BrokerSocket::bind(&path, user).expect("binds");
-            let link = BrokerLink::new(&Metrics::new().expect("registers"));
-            let server = tokio::spawn(Arc::clone(&link).serve(socket));
-            Self { _folder: folder, path, link, server }
-        }
-
-        async fn connect(&self) -> Frames {
-            let stream = UnixStream::connect(&self.path).await.expect("connects");
-            let codec = LengthDelimitedCodec::builder().max_frame_length(16 << 20).new_codec();
-            Framed::new(stream, codec)
-        }
-
-        fn call(&self, payload: &'static str, millis: u64) -> JoinHandle<Result<Bytes, LinkFailure>> {
-            let link = Arc::clone(&self.link);
-            let policy: PolicyId = "cluster/a".parse().expect("an id");
-            tokio::spawn(async move {
-                let deadline = Instant::now() + Duration::from_millis(millis);
-                let caller = Caller { policy: &policy, generation: 1, member: None, deadline };
-                link.call(&caller, LOOKUP, payload.as_bytes()).await.map(|answer| answer.bytes)
-            })
-        }
-    }
-
-    impl Drop for Rig {
-        fn drop(&mut self) {
-            self.server.abort();
-        }
-    }
-
-    async fn next(frames: &mut Frames) -> (BrokerCall, Vec<u8>) {
-        let frame = frames.next().await.expect("a frame").expect("whole");
-        let (call, start) = decode_frame::<BrokerCall>(&frame).expect("a call");
-        (call, frame[start..].to_vec())
-    }
-
-    async fn reply(frames: &mut Frames, number: u64, outcome: BrokerOutcome, body: &[u8]) {
-        let frame = encode_frame(&BrokerReply { number, outcome }, body).expect("encodes");
-        frames.send(Bytes::from(frame)).await.expect("sends");
-    }
-
-    fn text(result: Result<Bytes, LinkFailure>) -> String {
-        result.expect_err("a failure").to_string()
-    }
-
-    #[tokio::test]
-    async fn replies_come_in_any_order() {
-        let rig = Rig::new(None);
-        let mut broker = rig.connect().await;
-        let (one, other) = (rig.call("one", 60_000), rig.call("other", 60_000));
-        let calls = [next(&mut broker).await, next(&mut broker).await];
-        for (call, payload) in calls.iter().rev() {
-            assert!(call.millis < 60_000 && call.request == LOOKUP);
-            reply(&mut broker, call.number, BrokerOutcome::Done, payload).await;
-        }
-        assert_eq!(one.await.expect("ends").expect("a reply"), "one");
-        assert_eq!(other.await.expect("ends").expect("a reply"), "other");
-        assert!(rig.link.waiting().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_refusal_is_logged_from_a_failure() {
-        let rig = Rig::new(None);
-        let mut broker = rig.connect().await;
-        for outcome in [BrokerOutcome::Denied, BrokerOutcome::Failed] {
-            let call = rig.call("", 60_000);
-            let (header, _) = next(&mut broker).await;
-            reply(&mut broker, header.number, outcome, b"no\x1b[2J").await;
-            let error = call.await.expect("ends").expect_err("a failure");
-            assert_eq!(matches!(error, LinkFailure::Denied(_)), outcome == BrokerOutcome::Denied);
-            assert!(!error.to_string().contains('\x1b'));
-        }
-    }
-
-    #[tokio::test]
-    async fn without_a_broker_the_guest_learns_it_before_its_deadline() {
-        let rig = Rig::new(None);
-        let start = Instant::now();
-        assert!(text(rig.call("", 60_000).await.expect("ends")).contains("the loader of this pod does not answer"));
-        assert!(start.elapsed() < Duration::from_secs(60));
-        assert_eq!(patience(Duration::from_secs(60)), CONNECT);
-        assert_eq!(patience(Duration::from_millis(400)), Duration::from_millis(200));
-    }
-
-    #[tokio::test]
-    async fn a_slow_broker_leaves_time_to_the_guest_and_its_late_reply_is_dropped() {
-        let rig = Rig::new(None);
-        let mut broker = rig.connect().await;
-        let call = rig.call("", 2000);
-        let (header, _) = next(&mut broker).await;
-        assert!(text(call.await.expect("ends")).contains("took longer than the policy's time allows"));
-        reply(&mut broker, header.number, BrokerOutcome::Done, b"late").await;
-        let call = rig.call("again", 60_000);
-        let (header, payload) = next(&mut broker).await;
-        reply(&mut broker, header.number, BrokerOutcome::Done, &payload).await;
-        assert_eq!(call.await.expect("ends").expect("a reply"), "again");
-    }
-
-    #[tokio::test]
-    async fn a_broker_that_dies_fails_what_waits_and_its_successor_goes_on() {
-        let rig = Rig::new(None);
-        let mut broker = rig.connect().await;
-        let call = rig.call("", 60_000);
-        next(&mut broker).await;
-        drop(broker);
-        assert!(text(call.await.expect("ends")).contains("ended the connection"));
-        // It comes back while a guest already waits.
-        let call = rig.call("again", 60_000);
-        let mut broker = rig.connect().await;
-        let (header, payload) = next(&mut broker).await;
-        reply(&mut broker, header.number, BrokerOutcome::Done, &payload).await;
-        assert_eq!(call.await.expect("ends").expect("a reply"), "again");
-    }
-
-    #[tokio::test]
-    async fn a_broker_that_sends_nonsense_is_disconnected() {
-        for nonsense in [&b"{}\n"[..], b"no header", b""] {
-            let rig = Rig::new(None);
-            let mut broker = rig.connect().await;
-            let call = rig.call("", 60_000);
-            next(&mut broker).await;
-            broker.send(Bytes::from_static(nonsense)).await.expect("sends");
-            assert!(text(call.await.expect("ends")).contains("ended the connection"));
-            assert!(broker.next().await.is_none_or(|frame| frame.is_err()));
-        }
-    }
-
-    #[tokio::test]
-    async fn replies_for_nobody_and_large_ones_in_number_have_a_limit() {
-        let rig = Rig::new(None);
-        let mut broker = rig.connect().await;
-        reply(&mut broker, 4711, BrokerOutcome::Done, b"for nobody").await;
-        let held = Arc::clone(&rig.link.unclaimed).try_acquire_many_owned((UNCLAIMED - 4) as u32).expect("free");
-        let call = rig.call("", 60_000);
-        let (header, _) = next(&mut broker).await;
-        reply(&mut broker, header.number, BrokerOutcome::Done, b"12345").await;
-        assert!(text(call.await.expect("ends")).contains("too many large replies"));
-        drop(held);
-        let call = rig.call("", 60_000);
-        let (header, _) = next(&mut broker).await;
-        reply(&mut broker, header.number, BrokerOutcome::Done, b"12345").await;
-        assert_eq!(call.await.expect("ends").expect("a reply"), "12345");
-        assert_eq!(rig.link.unclaimed.available_permits(), UNCLAIMED);
-    }
-
-    #[tokio::test]
-    async fn another_user_is_refused() {
-        let rig = Rig::new(Some(rustix::process::geteuid().as_raw() + 1));
-        let mut stranger = rig.connect().await;
-        assert!(stranger.next().await.is_none_or(|frame| frame.is_err()));
-    }
-}
+mod tests;

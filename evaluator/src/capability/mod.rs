@@ -6,7 +6,8 @@
 //! ```
 //!
 //! This program has no way out of the pod, so it listens: the broker connects to it and waits for calls. A guest that waits for the
-//! broker holds no thread, and waits no longer than its deadline.
+//! broker holds no thread, and waits no longer than its deadline. The same socket takes telemetry to the loader, and policies that it is
+//! to check.
 
 pub(crate) mod cache;
 pub(crate) mod certificate;

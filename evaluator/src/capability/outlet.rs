@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use portcullis_contract::{CALLBACK_FAILURE, Signal};
+use portcullis_contract::Signal;
 use portcullis_process::telemetry::Outlet;
 
 use super::link::BrokerLink;
@@ -18,9 +18,6 @@ pub(crate) struct BrokerOutlet {
 
 impl Outlet for BrokerOutlet {
     async fn send(&self, body: Bytes) -> Result<(), String> {
-        self.link.export(self.signal, &body).await.map_err(|failure| {
-            let text = failure.to_string();
-            text.strip_prefix(CALLBACK_FAILURE).unwrap_or(&text).to_owned()
-        })
+        self.link.export(self.signal, &body).await.map_err(|failure| failure.cause().to_owned())
     }
 }

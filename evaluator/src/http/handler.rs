@@ -18,6 +18,7 @@ use portcullis_process::Readiness;
 use portcullis_process::telemetry::adopt_parent;
 use tracing::{Instrument as _, debug_span};
 
+use crate::admission::check::Checks;
 use crate::admission::{Admission, Purpose, Target, answer_by};
 use crate::http::body::{BodyError, BodyLimits};
 use crate::http::connection::ConnectionState;
@@ -34,15 +35,17 @@ pub(crate) struct Handler {
     pub(crate) table: SharedTable,
     /// Asks the policies.
     pub(crate) admission: Admission,
+    /// Has policies checked that somebody applies; none without a way to a loader.
+    pub(crate) checks: Option<Arc<Checks>>,
     /// Limits on bodies.
     pub bodies: BodyLimits,
     /// Whether the process drains: then each answer asks its client to come back on another connection.
     pub readiness: Readiness,
-    /// Which paths that name a policy answer.
+    /// Which paths answer beside those of match groups.
     pub open: OpenPaths,
-    /// The keys of the paths of match groups; none where any client that knows a group's id may ask it.
+    /// The keys of the paths of match groups and checks; none where any client that knows a group's id may ask it.
     pub keys: Option<Arc<AcceptedKeys>>,
-    /// Requests under way.
+    /// Requests under way, without checks.
     pub under_way: UnderWay,
 }
 
@@ -65,6 +68,8 @@ enum Destination {
     Group(GroupId, Arc<Group>),
     /// The marker of a match group.
     Marker(GroupId),
+    /// What becomes of a policy that somebody applies.
+    Check(Arc<Checks>),
 }
 
 /// A request that policies are asked about: what it takes to answer it if that fails.
@@ -170,7 +175,7 @@ impl Handler {
         let Some(route) = self.open.route(parts.uri.path(), self.keys.as_deref()) else {
             // The head is enough, and no body is read. What is not read cannot be told from a next request.
             let close = !body.is_end_stream();
-            return Err(HttpError { close, ..HttpError::new(StatusCode::NOT_FOUND, "not found") });
+            return Err(HttpError { close, ..not_found() });
         };
         let (destination, timeout) = match self.understood(parts, &body, &route) {
             Ok(understood) => understood,
@@ -220,6 +225,11 @@ impl Handler {
                 // No policy runs, so nothing is waited for and no limit is needed.
                 Ok(Answer::marker(&group).body(review.uid(), Envelope::Review))
             }
+            Destination::Check(checks) => {
+                let review = Review::parse(&body.bytes)?;
+                // Checks have a limit of their own.
+                Ok(checks.answer(&review, arrived, timeout).await.body(review.uid(), Envelope::Review))
+            }
         }
     }
 
@@ -261,7 +271,7 @@ impl Handler {
         if parts.method != Method::POST {
             return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is taken here"));
         }
-        let destination = destination(&self.table.load(), route)?;
+        let destination = destination(&self.table.load(), self.checks.as_ref(), route)?;
         media_type(&parts.headers)?;
         let timeout = route::timeout(parts.uri.query().unwrap_or_default())
             .map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error))?;
@@ -279,8 +289,9 @@ impl Asked {
 }
 
 /// Looks a route up, once for a request: the answer is wholly of this table.
-fn destination(table: &Table, route: &Route<'_>) -> Result<Destination, HttpError> {
-    if table.manifest_number == 0 {
+fn destination(table: &Table, checks: Option<&Arc<Checks>>, route: &Route<'_>) -> Result<Destination, HttpError> {
+    // A check depends on nothing that is served.
+    if table.manifest_number == 0 && *route != Route::Check {
         let text = format!("{}: the loader has not said yet what to serve", Reason::AwaitingManifest);
         return Err(HttpError::new(StatusCode::SERVICE_UNAVAILABLE, text));
     }
@@ -296,12 +307,17 @@ fn destination(table: &Table, route: &Route<'_>) -> Result<Destination, HttpErro
             (id, group) if !group.members.is_empty() => Destination::Marker(id.clone()),
             _ => return Err(unknown("group", id)),
         },
+        Route::Check => Destination::Check(checks.cloned().ok_or_else(not_found)?),
     })
 }
 
 /// The namespace of a request for its span, cleaned and cut; none for objects without one.
 fn namespace(review: &Review<'_>) -> Option<String> {
     review.namespace().map(quoted)
+}
+
+fn not_found() -> HttpError {
+    HttpError::new(StatusCode::NOT_FOUND, "not found")
 }
 
 fn unknown(what: &str, id: &str) -> HttpError {
@@ -346,6 +362,27 @@ fn refused(error: &HttpError) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::last_call::LastCall;
+    use crate::capability::BrokerLink;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn a_check_waits_for_no_manifest_and_needs_a_way_to_a_loader() {
+        let metrics = Metrics::new().expect("registers");
+        let checks = Checks::new(BrokerLink::new(&metrics), LastCall::default(), &metrics);
+        let status = |table: &Table, checks: Option<&Arc<Checks>>, route: Route<'_>| {
+            destination(table, checks, &route).err().map(|error| error.status.as_u16())
+        };
+        let (nothing, empty) = (Table::default(), Table { manifest_number: 1, ..Table::default() });
+        for table in [&nothing, &empty] {
+            assert_eq!(status(table, Some(&checks), Route::Check), None);
+            assert_eq!(status(table, None, Route::Check), Some(404));
+        }
+        let group = || Route::Admit("0123456789abcdef".into());
+        assert_eq!(status(&nothing, Some(&checks), group()), Some(503));
+        assert_eq!(status(&empty, Some(&checks), group()), Some(404));
+        assert_eq!(status(&empty, Some(&checks), Route::Validate("check/7".into())), Some(404));
+    }
 
     fn media(headers: &[(http::HeaderName, &str)]) -> Option<u16> {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().expect("a value"))).collect();

@@ -51,6 +51,11 @@ impl AcceptedKeys {
         self.current.load().as_ref()?.opened(path)
     }
 
+    /// Whether one of the keys made this path of checks.
+    pub fn opens_check(&self, path: &str) -> bool {
+        self.current.load().as_ref().is_some_and(|keys| keys.opens_check(path))
+    }
+
     /// The ids of the keys in a fixed order, which reveal nothing about the keys; [`NONE`] before there are keys.
     pub fn ids(&self) -> Vec<String> {
         let Some(keys) = self.current.load_full() else { return vec![NONE.to_owned()] };
@@ -132,7 +137,12 @@ mod tests {
         let group: GroupId = "0123456789abcdef".parse().expect("a group");
         let [first, second] = [1, 2].map(|byte| PathKey::Secret([byte; 32]));
         let paths = [first, second, PathKey::Plain].map(|key| key.path(ADMIT_PATH, &group));
-        let opened = || paths.clone().map(|path| keys.opened(&path).is_some());
+        let checks = [first, second, PathKey::Plain].map(|key| key.check_path());
+        let opened = || {
+            let opened = paths.clone().map(|path| keys.opened(&path).is_some());
+            assert_eq!(checks.clone().map(|path| keys.opens_check(&path)), opened, "those of checks likewise");
+            opened
+        };
         let put = |text: &str| fs::write(folder.path().join(FILE), text).expect("writes");
         let mut told = None;
         assert!(!keys.turn(&mut told), "no file");

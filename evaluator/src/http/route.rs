@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use portcullis_contract::{ADMIT_PATH, MARKER_PATH};
+use portcullis_contract::{ADMIT_PATH, MARKER_PATH, PathKey};
 
 use crate::http::path_keys::AcceptedKeys;
 
@@ -23,9 +23,11 @@ pub(crate) enum Route<'a> {
     Admit(Cow<'a, str>),
     /// `/marker/<group>`, with keys `/marker/<group>/<code>`
     Marker(Cow<'a, str>),
+    /// `/check/policies`, with keys `/check/policies/<code>`
+    Check,
 }
 
-/// Which paths that name a policy are open. Those of match groups always are.
+/// Which paths are open. Those of match groups always are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OpenPaths {
     /// `/validate/<id>`
@@ -34,12 +36,17 @@ pub(crate) struct OpenPaths {
     pub audit: bool,
     /// `/validate_raw/<id>`
     pub validate_raw: bool,
+    /// `/check/policies`
+    pub check: bool,
 }
 
 impl OpenPaths {
     /// The route of an open path. A closed path has none: no policy and no group is looked up for it. With `keys`, the path of a match
-    /// group needs a code made by one of them.
+    /// group needs a code made by one of them, and so does that of checks.
     pub(crate) fn route<'a>(&self, path: &'a str, keys: Option<&AcceptedKeys>) -> Option<Route<'a>> {
+        if self.check && keys.map_or_else(|| PathKey::Plain.opens_check(path), |keys| keys.opens_check(path)) {
+            return Some(Route::Check);
+        }
         let opened = keys.map(|keys| keys.opened(path));
         if let Some(Some((root, group))) = opened {
             return Some(if root == MARKER_PATH { Route::Marker(group.into()) } else { Route::Admit(group.into()) });
@@ -49,13 +56,14 @@ impl OpenPaths {
             Route::Audit(_) => self.audit,
             Route::ValidateRaw(_) => self.validate_raw,
             Route::Admit(_) | Route::Marker(_) => opened.is_none(),
+            Route::Check => false,
         })
     }
 }
 
 impl<'a> Route<'a> {
-    /// The route of a path; none for unknown paths, and for any attempt to lead elsewhere: an encoded slash, dots, or bytes that are not
-    /// UTF-8.
+    /// The route of a path that names a policy or a group; none for other paths, and for any attempt to lead elsewhere: an encoded slash,
+    /// dots, or bytes that are not UTF-8.
     pub(crate) fn parse(path: &'a str) -> Option<Self> {
         let (root, id) = path.strip_prefix('/')?.split_once('/')?;
         let route = match root {
@@ -147,7 +155,7 @@ mod tests {
     use crate::http::path_keys;
 
     #[test]
-    fn the_five_routes() {
+    fn the_five_routes_with_a_name() {
         for (path, route) in [
             ("/validate/cluster/a", Route::Validate("cluster/a".into())),
             ("/audit/namespaced/team-a/b", Route::Audit("namespaced/team-a/b".into())),
@@ -182,6 +190,7 @@ mod tests {
             "/validate/a%zz",
             "/validate/a%ff",
             "/healthz/a",
+            "/check/policies",
             "/Validate/a",
         ] {
             assert_eq!(Route::parse(path), None, "{path}");
@@ -207,7 +216,8 @@ mod tests {
         let group = "0123456789abcdef".parse().expect("a group");
         let [key, other] = [1, 2].map(|byte| PathKey::Secret([byte; 32]));
         let keys = path_keys::with(key);
-        let (closed, all) = (OpenPaths::default(), OpenPaths { validate: true, audit: true, validate_raw: true });
+        let (closed, all) =
+            (OpenPaths::default(), OpenPaths { validate: true, audit: true, validate_raw: true, check: true });
         for paths in [closed, all] {
             let route = |path: &str| paths.route(path, Some(&keys)).is_some();
             assert!(route(&key.path(ADMIT_PATH, &group)) && route(&key.path(MARKER_PATH, &group)));
@@ -219,6 +229,26 @@ mod tests {
         }
         let marker = key.path(MARKER_PATH, &group);
         assert_eq!(closed.route(&marker, Some(&keys)), Some(Route::Marker("0123456789abcdef".into())));
+    }
+
+    #[test]
+    fn the_path_of_checks_answers_by_its_code_alone_where_checks_are_open() {
+        let [key, other] = [1, 2].map(|byte| PathKey::Secret([byte; 32]));
+        let keys = path_keys::with(key);
+        let (closed, open) = (OpenPaths::default(), OpenPaths { check: true, ..OpenPaths::default() });
+        let (path, plain) = (key.check_path(), PathKey::Plain.check_path());
+        assert_eq!(open.route(&path, Some(&keys)), Some(Route::Check));
+        assert_eq!(open.route(&plain, None), Some(Route::Check));
+        for wrong in [plain.clone(), other.check_path(), format!("{path}/"), path.replace('/', "%2f"), "/check".into()]
+        {
+            assert_eq!(open.route(&wrong, Some(&keys)), None, "{wrong}");
+        }
+        for wrong in [path.as_str(), "/check/policies/", "/check/policies/x", "/check/cluster/a", "/Check/policies"] {
+            assert_eq!(open.route(wrong, None), None, "{wrong}");
+        }
+        assert_eq!((closed.route(&path, Some(&keys)), closed.route(&plain, None)), (None, None));
+        let waiting = AcceptedKeys::new(std::path::PathBuf::new());
+        assert_eq!((open.route(&path, Some(&waiting)), open.route(&plain, Some(&waiting))), (None, None));
     }
 
     #[test]

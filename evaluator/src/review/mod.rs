@@ -3,6 +3,7 @@
 //! The body is parsed once. Every field stays the JSON text that it was: nothing is decoded that is not needed, and a guest gets what
 //! was sent, to the digit.
 
+pub(crate) mod applied;
 pub(crate) mod json;
 mod payload;
 

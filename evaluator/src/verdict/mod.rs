@@ -10,6 +10,7 @@
 pub(crate) mod answer;
 mod apply;
 mod bounded;
+pub(crate) mod check;
 pub(crate) mod decision;
 pub(crate) mod draft;
 pub(crate) mod group;

@@ -2,7 +2,8 @@
 //!
 //! Warnings by this program come first: that a policy in mode `warn` denies, or that one was not evaluated. Where there
 //! are more such notes than fit, each kind is counted in one warning that names the policies. Then come the guests' own
-//! warnings, in turn: the first of each policy, the second of each, and so on. What is left out is counted in the last one.
+//! warnings, in turn: the first of each policy, the second of each, and so on. What is left out is counted in the last one. Those about a
+//! policy that somebody applies are a few sentences of the loader, and stay whole.
 
 use std::collections::VecDeque;
 
@@ -16,6 +17,8 @@ const LENGTH: usize = 256;
 const TOTAL: usize = (4 << 10) - MOST * 16;
 /// The longest warning that counts notes, in bytes: it names the policies.
 const COUNT: usize = 1536;
+/// The longest warning about a policy that is applied, in bytes: a text of the loader of at most 1 KiB, and the words before it.
+const WHOLE: usize = 1280;
 /// Room for the last warning, which counts what is left out, in bytes.
 const RESERVED: usize = 80;
 
@@ -60,6 +63,15 @@ pub(crate) fn chosen(members: Vec<(&PolicyId, Words)>) -> Vec<String> {
     }
     told.extend(own);
     fill(&mut all, told);
+    all
+}
+
+/// As many of these texts as there is room for, in their order. They are not cut to the length of others: the API server shows long
+/// warnings whole where all of them together are short enough.
+pub(super) fn whole(texts: impl IntoIterator<Item = String>) -> Vec<String> {
+    let texts = texts.into_iter().map(|text| clean(&text, WHOLE)).filter(|text| !text.is_empty());
+    let mut all = Vec::new();
+    fill(&mut all, texts.collect());
     all
 }
 
@@ -212,6 +224,19 @@ mod tests {
     fn texts_are_cut_and_cleaned() {
         let all = warnings(&ids(1), |_| (Vec::new(), vec![format!("a\n{}", "w".repeat(1000))]));
         assert!(all[0].len() <= LENGTH && all[0].starts_with("cluster/p00: a w"), "{all:?}");
+    }
+
+    #[test]
+    fn texts_of_the_loader_stay_whole_where_there_is_room() {
+        let long = format!("not loaded yet: SettingsInvalid: {}", "m".repeat(1024));
+        let all = whole([long.clone(), " \n".into(), "a\x1bb".into()]);
+        assert_eq!(all, [long.clone(), "a b".into()]);
+        assert_eq!(whole(texts(MOST)).len(), MOST);
+        for many in [vec![long; 9], texts(100), vec!["x".repeat(1 << 20); 5]] {
+            let all = whole(many);
+            assert!(all.len() <= MOST && length(&all) <= TOTAL, "{all:?}");
+            assert!(all.last().is_some_and(|last| last.ends_with("are not shown")), "{all:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,138 @@
+//! Has the loader of this pod check a policy that somebody applies. Whatever goes wrong with that admits the policy with a warning.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis_contract::CheckOutcome;
+use tokio::sync::Semaphore;
+
+use super::answer_by;
+use super::last_call::LastCall;
+use crate::capability::BrokerLink;
+use crate::metrics::Metrics;
+use crate::review::Review;
+use crate::review::applied::AppliedPolicy;
+use crate::verdict::answer::Answer;
+use crate::verdict::check;
+
+/// The most checks at the same time. They have a limit of their own: checks take no place from requests that policies decide on, nor do
+/// those from checks.
+const AT_ONCE: usize = 16;
+/// How long an API server waits where it does not say it, and the longest that it can wait.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Checks of policies that are applied.
+pub(crate) struct Checks {
+    link: Arc<BrokerLink>,
+    last_call: LastCall,
+    places: Semaphore,
+    metrics: Metrics,
+}
+
+impl Checks {
+    /// Checks by the loader at the other end of `link`, until the last call.
+    pub(crate) fn new(link: Arc<BrokerLink>, last_call: LastCall, metrics: &Metrics) -> Arc<Self> {
+        Arc::new(Self { link, last_call, places: Semaphore::new(AT_ONCE), metrics: metrics.clone() })
+    }
+
+    /// The answer to a review of a policy, which arrived then from a client that waits for `timeout`.
+    pub(crate) async fn answer(&self, review: &Review<'_>, arrived: Instant, timeout: Option<Duration>) -> Answer {
+        let (outcome, answer) = match review.applied_policy() {
+            None => ("skipped", check::admitted()),
+            Some(policy) => {
+                let timeout = timeout.unwrap_or(PATIENCE).min(LONGEST_PATIENCE);
+                self.asked(&policy, answer_by(arrived, Some(timeout)).unwrap_or(arrived)).await
+            }
+        };
+        self.metrics.checks.with_label_values(&[outcome]).inc();
+        answer
+    }
+
+    /// What the loader says of a policy until `until`, and what that counts as.
+    async fn asked(&self, policy: &AppliedPolicy<'_>, until: Instant) -> (&'static str, Answer) {
+        const UNKNOWN: &str = "unknown";
+        let Ok(_place) = self.places.try_acquire() else { return (UNKNOWN, check::overloaded(AT_ONCE)) };
+        match self.last_call.or(self.link.check(&policy.user, policy.object, until)).await {
+            Ok(Ok(verdict)) => {
+                let outcome = match verdict.outcome {
+                    CheckOutcome::Passed => "passed",
+                    CheckOutcome::Refused => "refused",
+                    CheckOutcome::Unknown => UNKNOWN,
+                };
+                (outcome, check::answered(verdict))
+            }
+            Ok(Err(failure)) => (UNKNOWN, check::not_checked(failure.cause())),
+            Err(_) => (UNKNOWN, check::not_checked("this replica is about to stop")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = r#"{"request":{"uid":"u","kind":{"group":"","version":"v1","kind":"Policy"},"resource":{"group":"","version":"v1","resource":"policies"},"operation":"CREATE","userInfo":{},"object":{"spec":{}}}}"#;
+
+    struct Rig {
+        checks: Arc<Checks>,
+        last_call: LastCall,
+    }
+
+    impl Rig {
+        /// Checks without a loader.
+        fn new() -> Self {
+            let (metrics, last_call) = (Metrics::new().expect("registers"), LastCall::default());
+            let checks = Checks::new(BrokerLink::new(&metrics), last_call.clone(), &metrics);
+            Self { checks, last_call }
+        }
+
+        async fn answer(&self, body: &str) -> Answer {
+            let review = Review::parse(body.as_bytes()).expect("a review");
+            self.checks.answer(&review, Instant::now(), Some(Duration::from_millis(200))).await
+        }
+
+        fn counted(&self) -> [u64; 4] {
+            let outcomes = ["passed", "refused", "unknown", "skipped"];
+            outcomes.map(|outcome| self.checks.metrics.checks.with_label_values(&[outcome]).get())
+        }
+    }
+
+    #[tokio::test]
+    async fn where_there_is_nothing_to_check_nobody_is_asked() {
+        let rig = Rig::new();
+        let _all = rig.checks.places.acquire_many(16).await.expect("free");
+        let answer = rig.answer(&POLICY.replace("CREATE", "DELETE")).await;
+        assert_eq!(answer, Answer { allowed: true, ..Answer::default() });
+        assert_eq!(rig.counted(), [0, 0, 0, 1]);
+    }
+
+    #[tokio::test]
+    async fn without_a_loader_a_policy_is_admitted_with_a_warning() {
+        let rig = Rig::new();
+        let answer = rig.answer(POLICY).await;
+        assert!(answer.allowed);
+        assert!(answer.warnings[0].contains("not checked: the loader of this pod does not answer;"), "{answer:?}");
+        assert_eq!(rig.counted(), [0, 0, 1, 0]);
+        assert_eq!(rig.checks.places.available_permits(), 16);
+    }
+
+    #[tokio::test]
+    async fn one_check_too_many_is_admitted_at_once() {
+        let rig = Rig::new();
+        let all = rig.checks.places.acquire_many(16).await.expect("free");
+        let answer = rig.answer(POLICY).await;
+        assert!(answer.allowed);
+        assert_eq!(answer.warnings, ["this replica checks 16 policies already, so this one was not checked"]);
+        assert_eq!(rig.counted(), [0, 0, 1, 0]);
+        drop(all);
+    }
+
+    #[tokio::test]
+    async fn the_last_call_ends_a_check() {
+        let rig = Rig::new();
+        rig.last_call.announce();
+        let answer = rig.answer(POLICY).await;
+        assert!(answer.allowed && answer.warnings[0].contains("this replica is about to stop"), "{answer:?}");
+    }
+}
