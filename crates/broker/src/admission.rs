@@ -212,6 +212,7 @@ mod tests {
             namespaced: namespaced.iter().map(|&pattern| pattern.to_owned()).collect(),
             session: Session::Live,
             collectors: Collectors::default(),
+            checks: None,
         };
         let metrics = Metrics::new(&prometheus::Registry::new()).expect("registers");
         Admission::new(services, record, metrics)

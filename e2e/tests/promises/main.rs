@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
 mod capabilities;
+mod checks;
 mod edits;
 mod first_apply;
 mod groups;
@@ -22,8 +23,18 @@ use serde_json::json;
 
 /// An installation with a controller and so many replicas, in the cluster of all tests of this binary.
 fn installation(name: &str, replicas: usize) -> Installation<'static> {
+    Installation::start(cluster(), InstallationOptions::named(name)).with(replicas)
+}
+
+/// The same with checks of policies that are applied.
+fn installation_with(name: &str, replicas: usize, policy_checks: &str) -> Installation<'static> {
+    let options = InstallationOptions::named(name).checking_policies(policy_checks);
+    Installation::start(cluster(), options).with(replicas)
+}
+
+fn cluster() -> &'static Cluster {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&Options::default()).unwrap());
-    Installation::start(&CLUSTER, InstallationOptions::named(name)).with(replicas)
+    &CLUSTER
 }
 
 /// Asserts that a request was refused with this text among kubectl's words.

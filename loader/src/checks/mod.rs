@@ -137,7 +137,7 @@ impl Checks {
                 return self.as_configured(CheckVerdict::refused(problem.reason, problem.message));
             }
         };
-        let title = applied.title.clone();
+        let (title, is_suspended) = (applied.title.clone(), applied.is_suspended);
         let Ok(trial) = timeout(time / 2, self.begin(check, applied)).await else {
             return CheckVerdict::unknown(None, "too many policies are being checked on this replica");
         };
@@ -155,7 +155,8 @@ impl Checks {
             milliseconds = begun.elapsed().as_millis(),
             "a policy that is applied was checked"
         );
-        self.as_configured(verdict)
+        // Whoever suspends a policy that cannot load must not have to mend it first.
+        if is_suspended { warning(verdict) } else { self.as_configured(verdict) }
     }
 
     /// Waits for a share, and adds the candidate to those that are tried.
@@ -198,12 +199,7 @@ impl Checks {
 
     /// The verdict as this installation gives it.
     fn as_configured(&self, verdict: CheckVerdict) -> CheckVerdict {
-        match verdict {
-            CheckVerdict { outcome: CheckOutcome::Refused, .. } if !self.denies => {
-                CheckVerdict { outcome: CheckOutcome::Unknown, ..verdict }
-            }
-            verdict => verdict,
-        }
+        if self.denies { verdict } else { warning(verdict) }
     }
 
     /// Lets a candidate stay that was checked, and the oldest of those go if they are too many.
@@ -230,6 +226,14 @@ impl Checks {
             }
             is_there
         });
+    }
+}
+
+/// The same verdict, with a warning where it would be refused.
+fn warning(verdict: CheckVerdict) -> CheckVerdict {
+    match verdict.outcome {
+        CheckOutcome::Refused => CheckVerdict { outcome: CheckOutcome::Unknown, ..verdict },
+        CheckOutcome::Passed | CheckOutcome::Unknown => verdict,
     }
 }
 

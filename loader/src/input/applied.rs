@@ -20,6 +20,8 @@ pub(crate) struct Applied {
     pub namespace: Option<String>,
     /// Kind and name, for logs.
     pub title: String,
+    /// Whether nobody will ask it.
+    pub is_suspended: bool,
     head: Head,
     body: Body,
     hash: Digest,
@@ -69,7 +71,7 @@ impl Applied {
         let (head, body) = judge(policy, taken, too_deep.as_deref(), Origin::Cluster);
         let (head, body) = (Head { group: None, ..head }, body.map_err(NotTried::Invalid)?);
         let hash = hash(&head, &body);
-        Ok(Self { namespace, title, head, body, hash })
+        Ok(Self { namespace, title, is_suspended: head.suspend, head, body, hash })
     }
 
     /// What is tried, under an id of its own: a first generation without a match group, whose modules nothing is known of.

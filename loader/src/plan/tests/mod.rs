@@ -7,6 +7,7 @@ mod members;
 mod order;
 mod publishing;
 mod room;
+mod tried;
 
 use std::time::Duration;
 

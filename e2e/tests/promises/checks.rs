@@ -1,0 +1,153 @@
+//! Policies are checked when somebody applies them: rows C01 to C04.
+
+use std::thread;
+use std::time::Duration;
+
+use portcullis_e2e::{Installation, Output, Policy, Program, eventually};
+use serde_json::{Value, json};
+
+use crate::installation_with;
+
+/// Policies that are applied at once.
+const FLOOD: usize = 50;
+
+/// An installation that refuses policies that cannot load, once every API server asks it.
+fn checking(name: &str) -> Installation<'static> {
+    let installation = installation_with(name, 1, "deny");
+    eventually("a refusal of what cannot load", || {
+        let policy = labels(&installation, &format!("{name}-probe"), &json!([]));
+        let reply = dry_run(&installation, &policy);
+        (reply.0 == 422 && reply.1.contains("SettingsInvalid")).then_some(())
+    });
+    installation
+}
+
+/// A policy that wants labels of ConfigMaps.
+fn labels(installation: &Installation<'_>, name: &str, labels: &Value) -> Policy {
+    let policy = installation.cluster_policy(name).example("required-labels").on(&["configmaps"]);
+    policy.field("settings", json!({ "labels": labels }))
+}
+
+/// Status and message of the API server to a policy that is not stored.
+fn dry_run(installation: &Installation<'_>, policy: &Policy) -> (u16, String) {
+    let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies?dryRun=All";
+    let manifest = policy.manifest(installation.source());
+    let reply = installation.api().create(path, &manifest).expect("an API server answers");
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
+    let manifest = policy.manifest(installation.source()).to_string();
+    let (cluster, dry_run) = (installation.cluster(), ["apply", "--dry-run=server", "--filename=-"]);
+    cluster.kubectl_as(&cluster.kubeconfig(), dry_run, &manifest)
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
+    let installation = checking("refused");
+    let shop = installation.make_namespace("shop");
+    let words = "denied the request: SettingsInvalid: Policy settings are invalid: labels is empty";
+
+    // New: neither a dry run nor an apply leaves anything behind.
+    let bad = labels(&installation, "refused-labels", &json!([]));
+    for output in [kubectl_dry_run(&installation, &bad), installation.apply(&bad)] {
+        assert!(!output.is_ok() && output.stderr.contains(words), "{output:?}");
+    }
+    assert_eq!(installation.object(&bad), None);
+
+    // An edit: the generation before it goes on.
+    let good = labels(&installation, "refused-labels", &json!(["team"]));
+    let output = installation.apply(&good);
+    assert!(output.is_ok() && !output.stderr.contains("Warning"), "{output:?}");
+    installation.wait_for(&good, "Ready", "True");
+    let output = installation.apply(&bad);
+    assert!(!output.is_ok() && output.stderr.contains(words), "{output:?}");
+    let object = installation.object(&good).expect("the policy");
+    assert_eq!((&object["metadata"]["generation"], &object["status"]["summary"]), (&json!(1), &json!("1/1")));
+    let denied = installation.create_config_map(&shop, "plain");
+    assert!(!denied.is_ok() && denied.stderr.contains("team"), "{denied:?}");
+
+    // A spec that says what cannot be, and a module that is none.
+    let garbage = installation.cluster_policy("refused-garbage").module_of("no module");
+    let output = installation.apply(&garbage);
+    assert!(!output.is_ok() && output.stderr.contains("ModuleInvalid: "), "{output:?}");
+    // Whoever suspends a policy that cannot load need not mend it first.
+    let output = installation.apply(&garbage.field("suspend", true));
+    assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
+    let installation = checking("warned");
+    // Nothing is there yet.
+    let absent = installation.cluster_policy("warned-absent").at(&installation.source().url("/absent.wasm"));
+    let output = installation.apply(&absent);
+    assert!(output.is_ok() && output.stderr.contains("NotFound: "), "{output:?}");
+
+    // The source never answers: the API server gets its answer in time.
+    let source = installation.source();
+    source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
+    let output = installation.apply(&installation.cluster_policy("warned-slow").at(&source.url("/slow.wasm")));
+    assert!(output.is_ok() && output.stderr.contains("not checked: its module is still being fetched"), "{output:?}");
+
+    // The source is away.
+    source.close();
+    let away = labels(&installation, "warned-away", &json!(["team"]));
+    let output = installation.apply(&away);
+    source.open();
+    assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
+    installation.wait_for(&away, "Ready", "True");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c03_nobody_is_locked_out_by_a_check() {
+    let installation = checking("locked");
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
+    // Without a loader, and with none that answers.
+    for break_it in [Program::Loader, Program::Evaluator] {
+        pod.pause(break_it);
+        let policy = labels(&installation, "locked-labels", &json!([]));
+        let (code, message) = dry_run(&installation, &policy);
+        pod.resume(break_it);
+        assert_eq!(code, 201, "{message}");
+    }
+    eventually("a refusal again", || {
+        let policy = labels(&installation, "locked-labels", &json!([]));
+        (dry_run(&installation, &policy).0 == 422).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c04_a_flood_of_applies_delays_no_request() {
+    let installation = checking("applies");
+    let shop = installation.make_namespace("shop");
+    let guard = installation.cluster_policy("applies-guard").denying("not today").on(&["configmaps"]);
+    installation.apply_ready(std::slice::from_ref(&guard));
+    let source = installation.source();
+    source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
+    let slow = installation.cluster_policy("applies-slow").at(&source.url("/slow.wasm"));
+    let denied = thread::scope(|scope| {
+        let flood: Vec<_> = (0..FLOOD).map(|_| scope.spawn(|| dry_run(&installation, &slow))).collect();
+        let mut denied = 0;
+        while flood.iter().any(|one| !one.is_finished()) {
+            assert_eq!(installation.api().denies_configmap(&shop, "not today"), Some(true));
+            denied += 1;
+        }
+        for one in flood {
+            let (code, message) = one.join().expect("no panic");
+            assert_eq!(code, 201, "{message}");
+        }
+        denied
+    });
+    assert!(denied > 20, "{denied} requests meanwhile");
+    // What was tried is no policy, and is gone.
+    let health = eventually("only the guard", || {
+        let (code, text) = installation.replicas()[0].loopback(Program::Loader, "/healthz/policies?verbose")?;
+        (code == 200 && text.contains("cluster/applies-guard")).then_some(text)
+    });
+    assert!(!health.contains("check/"), "{health}");
+}
