@@ -320,6 +320,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert_eq!(checks.trials().borrow().len(), USER);
         let (answer, id) = ask(&checks, asks("alice", 10_000)).await;
+        checks.learn(vec![verdict::tests::policy(&id)]);
         evaluator.send_replace(Some(Arc::new(loads(&id))));
         assert_eq!(answer.await.expect("ends").outcome, CheckOutcome::Passed);
         for one in flood {
@@ -334,7 +335,7 @@ mod tests {
         for (denies, outcome) in [(true, CheckOutcome::Refused), (false, CheckOutcome::Unknown)] {
             let verdict = checks(denies).0.answer(&asks("alice", 10_000), &bad, Instant::now()).await;
             assert_eq!(verdict.outcome, outcome);
-            assert_eq!(verdict.failure.and_then(|failure| failure.reason), Some(Reason::SpecInvalid));
+            assert_eq!(verdict.failure.and_then(|failure| failure.reason), Some(Reason::SourceNotAllowed));
         }
         let odd = checks(true).0.answer(&asks("alice", 10_000), &[0xff], Instant::now()).await;
         assert_eq!(odd.outcome, CheckOutcome::Unknown);
