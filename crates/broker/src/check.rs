@@ -17,7 +17,7 @@ pub struct CheckRequest {
     pub reply: oneshot::Sender<CheckVerdict>,
 }
 
-/// The way to who answers.
+/// The way to the loader's checks.
 pub(crate) struct Checks(Option<mpsc::Sender<CheckRequest>>);
 
 impl Checks {

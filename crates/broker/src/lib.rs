@@ -66,7 +66,7 @@ pub struct Services {
     pub session: Session,
     /// Where the evaluator's spans and metrics go.
     pub collectors: Collectors,
-    /// Who answers questions about policies that are applied; none where the installation asks none.
+    /// Where questions about policies that are applied go; none where the installation asks none.
     pub checks: Option<mpsc::Sender<CheckRequest>>,
 }
 

@@ -89,7 +89,7 @@ impl CheckVerdict {
         Self { outcome: CheckOutcome::Unknown, failure, warnings: Vec::new() }
     }
 
-    /// What a failure of loader or evaluator means for who applies the policy. Only what an edit alone can mend is refused: a module
+    /// What a failure of loader or evaluator means for the author of the policy. Only what an edit alone can mend is refused: a module
     /// may be pushed, and a pull secret made, right after the policy.
     pub fn of_failure(failure: &Failure) -> Self {
         match failure.reason.class() {

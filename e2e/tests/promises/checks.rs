@@ -72,7 +72,7 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     let garbage = installation.cluster_policy("refused-garbage").module_of("no module");
     let output = installation.apply(&garbage);
     assert!(!output.is_ok() && output.stderr.contains("ModuleInvalid: "), "{output:?}");
-    // Whoever suspends a policy that cannot load need not mend it first.
+    // A policy that cannot load can be suspended before it is mended.
     let output = installation.apply(&garbage.field("suspend", true));
     assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
 }

@@ -55,7 +55,7 @@ pub(crate) struct Checks {
     users: KeyedPermits<String>,
     tenants: KeyedPermits<Tenant>,
     all: Arc<Semaphore>,
-    /// Of the next candidate. It begins with the time, so that an evaluator takes none for one of an earlier loader.
+    /// The number of the next candidate. The first is the time, so that an evaluator takes no candidate for one of an earlier loader.
     next: AtomicU64,
     trials: watch::Sender<Trials>,
     /// Those of them that stay although they were checked.
@@ -155,7 +155,7 @@ impl Checks {
             milliseconds = begun.elapsed().as_millis(),
             "a policy that is applied was checked"
         );
-        // Whoever suspends a policy that cannot load must not have to mend it first.
+        // A policy that cannot load can be suspended before it is mended.
         if is_suspended { warning(verdict) } else { self.as_configured(verdict) }
     }
 

@@ -1,4 +1,4 @@
-//! What loader and evaluator say of a candidate, as an answer to who applies it. Pure.
+//! What loader and evaluator say of a candidate, as an answer for its author. Pure.
 
 use portcullis_contract::{CheckVerdict, Class, Deviation, EvaluatorState, Failure, LoaderPolicy, Mismatch, Phase};
 

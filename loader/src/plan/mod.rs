@@ -7,6 +7,7 @@
 mod admission;
 mod attempts;
 mod budget;
+mod compilation;
 mod event;
 mod generation;
 mod groups;
@@ -18,6 +19,7 @@ mod policy;
 mod state;
 #[cfg(test)]
 mod tests;
+mod trials;
 mod want;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -30,6 +32,7 @@ use portcullis_contract::{Candidate, Digest, EvaluatorState, Manifest, NamedModu
 use self::admission::Admissions;
 use self::attempts::Attempts;
 pub(crate) use self::attempts::{AttemptError, Now};
+use self::compilation::Compilation;
 pub(crate) use self::event::Event;
 use self::generation::Generation;
 use self::groups::Groups;
@@ -37,7 +40,7 @@ pub(crate) use self::job::{Job, Outcome, Prepared};
 use self::policy::Policy;
 use self::want::Wanted;
 use crate::claims::Claims;
-use crate::content::{Body, DesiredPolicy};
+use crate::content::Body;
 use crate::input::{Snapshot, Stamp};
 use crate::mismatch::Provided;
 use crate::pins::Pins;
@@ -93,24 +96,6 @@ pub(crate) struct Plan {
     /// An event since [`Plan::take_changed`] may change the state.
     changed: bool,
     publication: manifest::Publication,
-}
-
-/// An artifact and its compilation.
-#[derive(Debug, Default)]
-struct Compilation {
-    attempts: Attempts<ArtifactRecord>,
-    /// The module has to be fetched first.
-    no_module: bool,
-    /// The artifact on the volume is not to be trusted.
-    anew: bool,
-    /// How often it was compiled again because the evaluator could not use it.
-    remakes: u32,
-    /// The time before which it is not compiled again.
-    remake_at: Option<Instant>,
-    /// Whether it should be compiled again at that time.
-    remake_wanted: bool,
-    /// The number of the first manifest after it was compiled again; nothing until that is published.
-    published_in: Option<u64>,
 }
 
 impl Plan {
@@ -233,17 +218,6 @@ impl Plan {
         }
         self.stamps.clone_from(&snapshot.stamps);
         self.note_problems(snapshot, now);
-    }
-
-    /// Takes in which candidates are tried. They never change.
-    fn try_out(&mut self, trials: &[Arc<DesiredPolicy>], now: Now) {
-        self.policies.retain(|id, _| !id.is_check() || trials.iter().any(|trial| trial.id == *id));
-        for trial in trials {
-            if !self.policies.contains_key(&trial.id) {
-                self.policies.insert(trial.id.clone(), Policy::new(DesiredPolicy::clone(trial), 1, now));
-                self.begin(&trial.id);
-            }
-        }
     }
 
     fn note_problems(&mut self, snapshot: &Snapshot, now: Now) {
@@ -494,21 +468,5 @@ impl Plan {
         let file = |compilation: &Compilation| compilation.attempts.result().map(|record| record.artifact.file.clone());
         let spare = spare.map(|(digest, compilation)| (*digest, file(compilation))).collect();
         Keep { digests, files, spare, owners, newest: self.settings.keep_newest }
-    }
-}
-
-impl Compilation {
-    fn remake_wakes_at(&self) -> Option<Instant> {
-        self.remake_at.filter(|_| self.remake_wanted)
-    }
-
-    /// The address of a pinned module gave these bytes.
-    fn got(&mut self, pin: Digest, found: Digest, retry: &Retry, now: Now, random: f64) {
-        if self.no_module && pin != found {
-            let message = format!("the address gave {found}, and this generation is pinned to {pin}");
-            let error = AttemptError { reason: Reason::DigestMismatch, message, retry_after: None };
-            self.no_module = false;
-            self.attempts.fail(error, retry, random, now);
-        }
     }
 }

@@ -19,7 +19,8 @@ const ROWS: &str = "L01-L27 \
     R01-R32 \
     X01-X10 \
     Z01-Z20 \
-    B01-B10";
+    B01-B10 \
+    C01-C04";
 
 pub(super) fn check(files: &[TextFile]) -> Vec<String> {
     let tested: BTreeSet<_> =

@@ -1,0 +1,21 @@
+//! Candidates that are tried because somebody applies them.
+
+use std::sync::Arc;
+
+use super::Plan;
+use super::attempts::Now;
+use super::policy::Policy;
+use crate::content::DesiredPolicy;
+
+impl Plan {
+    /// Takes in which candidates are tried. They never change.
+    pub(super) fn try_out(&mut self, trials: &[Arc<DesiredPolicy>], now: Now) {
+        self.policies.retain(|id, _| !id.is_check() || trials.iter().any(|trial| trial.id == *id));
+        for trial in trials {
+            if !self.policies.contains_key(&trial.id) {
+                self.policies.insert(trial.id.clone(), Policy::new(DesiredPolicy::clone(trial), 1, now));
+                self.begin(&trial.id);
+            }
+        }
+    }
+}
