@@ -2,7 +2,7 @@
 
 use portcullis_contract::{EvaluatorState, Reason};
 use portcullis_tests::{
-    Canary, Folder, LIMIT, Pod, Policy, Review, bytes_below, eventually_within, heavy, large_module,
+    Canary, Folder, LIMIT, Pod, Policy, Review, bytes_below, eventually, eventually_within, heavy, large_module,
 };
 
 /// Policies of the greedy namespace, each with a module of its own.
@@ -117,6 +117,6 @@ fn fault_z08_a_compiled_module_above_the_limit() {
     let canary = Canary::on(&pod);
     let failure = pod.assert_unserved(&greedy(0).id(), Reason::CompileLimit);
     assert!(failure.message.contains("(--max-artifact-size)"), "{}", failure.message);
-    assert!(pod.volume().temporary_files().is_empty());
+    eventually("no temporary file to be left", || pod.volume().temporary_files().is_empty().then_some(()));
     canary.finish(&pod);
 }
