@@ -10,7 +10,6 @@ use portcullis_contract::{
     BROKER_MAX_FRAME, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerMessage, BrokerOutcome, BrokerReply, MAX_EXPORT,
     decode_frame, encode_frame,
 };
-use rustix::net::sockopt::socket_peercred;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -60,7 +59,8 @@ pub(crate) async fn answer_for_ever(socket: Socket, admission: Arc<Admission>, o
 
 async fn connect(path: &Path, user: u32, refused: &mut bool) -> Option<UnixStream> {
     let stream = UnixStream::connect(path).await.ok()?;
-    if socket_peercred(&stream).is_ok_and(|peer| peer.uid.as_raw() == user) {
+    // In a pod the evaluator is a process of another container, and has no number here.
+    if stream.peer_cred().is_ok_and(|peer| peer.uid() == user) {
         return Some(stream);
     }
     if !std::mem::replace(refused, true) {

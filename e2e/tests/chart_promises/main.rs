@@ -21,6 +21,7 @@ mod killed;
 mod locked_out;
 mod network;
 mod newcomers;
+mod policy_checks;
 mod random_faults;
 mod reads_objects;
 mod restarts;

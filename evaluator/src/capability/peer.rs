@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use rustix::net::sockopt::socket_peercred;
 use tokio::net::{UnixListener, UnixStream};
 
 /// Owner and group may connect: the pod's containers have users of their own and one group.
@@ -38,9 +37,9 @@ impl BrokerSocket {
     }
 }
 
-/// Whether the other end of a connection is a process of this user.
+/// Whether the other end of a connection is a process of this user. In a pod it is a process of another container, and has no number here.
 pub(super) fn is_of(stream: &UnixStream, user: u32) -> bool {
-    socket_peercred(stream).is_ok_and(|peer| peer.uid.as_raw() == user)
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == user)
 }
 
 #[cfg(test)]

@@ -1,0 +1,41 @@
+//! Policies that cannot load are refused when somebody applies them, where the chart says so.
+
+use portcullis_e2e::{Policy, Release, eventually};
+use serde_json::{Value, json};
+
+use crate::stage::Stage;
+
+/// Status and message of the API server to a policy that is not stored.
+fn dry_run(release: &Release<'_>, policy: &Policy) -> (u16, String) {
+    let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies?dryRun=All";
+    let reply = release.api().create(path, &policy.manifest(release.source())).expect("an API server answers");
+    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_policy_that_cannot_load_is_refused_where_the_chart_says_so() {
+    let stage = Stage::with("policy-checks", &json!({ "policyChecks": { "mode": "deny" } }));
+    let release = stage.release();
+    let labels = |labels: Value| {
+        release
+            .cluster_policy("policy-checks")
+            .example("required-labels")
+            .field("settings", json!({ "labels": labels }))
+    };
+    eventually("a refusal", || {
+        let (code, message) = dry_run(release, &labels(json!([])));
+        (code == 422 && message.contains("SettingsInvalid: ")).then_some(())
+    });
+    let good = labels(json!(["team"]));
+    let output = release.apply(&good);
+    assert!(output.is_ok() && !output.stderr.contains("Warning"), "{output:?}");
+    good.wait_for(&release.api(), "Ready", "True");
+
+    // Switched off, nobody is asked.
+    stage.set(&json!({}));
+    let is_check = |webhook: &Value| webhook["metadata"]["name"].as_str().is_some_and(|name| name.ends_with("-check"));
+    eventually("no webhook for checks", || (!release.webhooks().iter().any(is_check)).then_some(()));
+    let output = release.apply(&labels(json!([])));
+    assert!(output.is_ok(), "{output:?}");
+}
