@@ -22,7 +22,7 @@ pub type SharedTable = Arc<ArcSwap<Table>>;
 pub struct Table {
     /// The number of the manifest that it was made from; 0 before the first, while no policy is known.
     pub manifest_number: u64,
-    /// The policies.
+    /// The policies, without those that are only tried.
     pub policies: HashMap<PolicyId, Arc<Record>>,
     /// The match groups.
     pub groups: HashMap<GroupId, Arc<Group>>,

@@ -137,6 +137,7 @@ impl Follow {
             policy_timeout: self.policy_timeout,
             broker: self.broker.clone(),
             caches: Arc::default(),
+            caches_of_checks: Arc::default(),
         };
         let watch = Watch::start(self.volume.clone(), self.poll_interval, self.metrics.watch_polling.clone())?;
         Ok((watch, loading))

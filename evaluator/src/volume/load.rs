@@ -121,6 +121,8 @@ pub(crate) struct Loading {
     pub(crate) broker: Option<Arc<BrokerLink>>,
     /// What all policies remember.
     pub(crate) caches: Arc<Caches>,
+    /// What policies remember that are only tried: nothing that others keep gives way to it.
+    pub(crate) caches_of_checks: Arc<Caches>,
 }
 
 impl Loading {
@@ -181,6 +183,7 @@ impl Loading {
             return Err(LoadError::NoObjects);
         }
         let who = Claimant::new(id);
+        let caches = if id.is_check() { &self.caches_of_checks } else { &self.caches };
         let module = self.artifacts.load(&who, enforced, &candidate.artifact).await?;
         let guest = Arc::new(self.guests.link(&module, candidate.execution_mode)?);
         let host = Arc::new(Host {
@@ -193,7 +196,7 @@ impl Loading {
             member: named.member.map(str::to_owned),
             broker: self.broker.clone(),
             needs_objects,
-            cache: Arc::new(PolicyCache::new(&self.caches, id)),
+            cache: Arc::new(PolicyCache::new(caches, id)),
         });
         self.check_settings(&guest, &host, candidate.execution_mode, settings, timeout).await?;
         Ok(LoadedModule::new(candidate, timeout, guest, host, module))

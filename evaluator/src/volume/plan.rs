@@ -116,10 +116,12 @@ pub(crate) fn state(entry: &PolicyEntry, known: &Known, failure: Option<&Failure
 
 /// The policies of the first manifest that the start gate waits for. Match groups pass over what was never enforced, so no answer depends
 /// on it, and hundreds of new policies with slow modules do not keep a pod from serving. In a folder whose volume was emptied it is not
-/// known that any was enforced: then all count. Those of a `policies.yml` always claim to be, and do not matter for that.
+/// known that any was enforced: then all count. Those of a `policies.yml` always claim to be, and do not matter for that. Those that are
+/// only tried never count.
 pub(crate) fn awaited(policies: &[PolicyEntry]) -> HashSet<PolicyId> {
-    let is_told = policies.iter().any(|policy| policy.enforced && !policy.id.is_bare());
-    policies.iter().filter(|policy| policy.enforced || !is_told).map(|policy| policy.id.clone()).collect()
+    let policies = || policies.iter().filter(|policy| !policy.id.is_check());
+    let is_told = policies().any(|policy| policy.enforced && !policy.id.is_bare());
+    policies().filter(|policy| policy.enforced || !is_told).map(|policy| policy.id.clone()).collect()
 }
 
 /// How long the start gate waits for an older generation after the newest was refused.
@@ -253,7 +255,14 @@ mod tests {
         };
         let (old, new) = (entry("cluster/old", true), entry("namespaced/a/new", false));
         assert_eq!(waits(&[old, new.clone(), entry("bare", true)]), ["bare", "cluster/old"]);
-        assert_eq!(waits(&[new, entry("bare", true)]), ["bare", "namespaced/a/new"]);
+        assert_eq!(waits(&[new.clone(), entry("bare", true)]), ["bare", "namespaced/a/new"]);
+        for is_enforced in [false, true] {
+            assert_eq!(
+                waits(&[new.clone(), entry("check/a/7", is_enforced)]),
+                ["namespaced/a/new"],
+                "one is only tried"
+            );
+        }
     }
 
     #[test]

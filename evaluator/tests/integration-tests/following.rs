@@ -128,6 +128,32 @@ async fn a_policy_that_is_gone_is_forgotten() {
 }
 
 #[tokio::test]
+async fn a_policy_that_is_only_tried_is_in_the_state_and_nowhere_else() {
+    const CHECKS: [&str; 2] = ["check/7", "check/team-a/8"];
+    let rig = Rig::start();
+    rig.put(Policy::guest(ID, "always_accept"));
+    rig.put(Policy::guest(CHECKS[0], "always_accept"));
+    rig.apply(Policy::guest(CHECKS[1], "bad_settings")).await;
+    let state = rig.until(|state| state.current.len() == 2 && state.deviations.len() == 1).await;
+    assert!(state.current.contains_key(ID) && state.current.contains_key(CHECKS[0]));
+    let refused = &state.deviations[0];
+    assert_eq!((refused.id.as_str(), refused.refused.len()), (CHECKS[1], 1));
+    assert_eq!(refused.failure.as_ref().map(|failure| failure.reason), Some(Reason::SettingsInvalid));
+    let is_hidden = || {
+        let series = prometheus::TextEncoder::new().encode_to_string(&rig.metrics.registry.gather()).unwrap();
+        assert!(!series.contains("check/") && series.contains(ID), "{series}");
+        assert!(rig.is_known(ID) && CHECKS.iter().all(|id| !rig.is_known(id)));
+        assert_eq!((rig.metrics.loaded.get(), rig.metrics.failed.get()), (1, 0));
+    };
+    is_hidden();
+    CHECKS.iter().for_each(|id| rig.take_out(id));
+    rig.publish().await;
+    let state = rig.until(|state| state.deviations.is_empty()).await;
+    assert!(state.current.len() == 1 && state.current.contains_key(ID));
+    is_hidden();
+}
+
+#[tokio::test]
 async fn another_object_of_the_same_name_begins_anew() {
     let rig = Rig::start();
     rig.apply(denying("by the first", 1)).await;

@@ -175,16 +175,21 @@ impl Reload {
         self.policies.values().filter_map(|policy| policy.due).min()
     }
 
-    /// Updates the state of each policy and makes the table of what is ready now.
+    /// Updates the state of each policy and makes the table of what is ready now. Policies that are only tried are not in it, so that
+    /// no request finds them; the loader reads in the state what became of them.
     pub(crate) fn table(&mut self) -> Table {
         let mut policies = HashMap::with_capacity(self.policies.len());
+        let mut served = 0;
         for (id, policy) in &mut self.policies {
             policy.note();
+            if id.is_check() {
+                continue;
+            }
+            served += usize::from(policy.loaded.is_some());
             policies.insert(id.clone(), Arc::new(policy.record()));
         }
-        let served = self.policies.values().filter(|policy| policy.loaded.is_some()).count();
         self.metrics.loaded.set(i64::try_from(served).unwrap_or(i64::MAX));
-        self.metrics.failed.set(i64::try_from(self.policies.len() - served).unwrap_or(i64::MAX));
+        self.metrics.failed.set(i64::try_from(policies.len() - served).unwrap_or(i64::MAX));
         let groups = self.groups.iter().map(|group| {
             let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
             (group.id.clone(), Arc::new(Group { kind: group.kind, members }))

@@ -156,7 +156,8 @@ impl PolicyState {
         plan::is_settled(&self.known, self.failure().as_ref(), is_loading, older_may_come, Timestamp::now())
     }
 
-    /// Notes a change of state and its time, and logs where a failure begins or ends.
+    /// Notes a change of state and its time, and logs where a failure begins or ends. That of a policy that is only tried is not logged:
+    /// the user who applies it gets the failure as the answer, and may try as often as they like.
     pub(super) fn note(&mut self) {
         let failure = self.failure();
         let serving = self.known.in_service.map_or(0, Key::generation);
@@ -164,6 +165,9 @@ impl PolicyState {
         if reported != self.reported {
             self.reported = reported;
             self.since = Timestamp::now();
+        }
+        if self.entry.id.is_check() {
+            return;
         }
         let is_current = self.reported.0 == ReplicaState::Current;
         let own = self.known.refused.values().filter(|_| !is_current).map(|refusal| &refusal.refused.failure);
