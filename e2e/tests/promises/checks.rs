@@ -45,19 +45,19 @@ fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
-    let installation = checking("refused");
+    let installation = checking("checks-refuse");
     let shop = installation.make_namespace("shop");
     let words = "denied the request: SettingsInvalid: Policy settings are invalid: labels is empty";
 
     // New: neither a dry run nor an apply leaves anything behind.
-    let bad = labels(&installation, "refused-labels", &json!([]));
+    let bad = labels(&installation, "checks-refuse-labels", &json!([]));
     for output in [kubectl_dry_run(&installation, &bad), installation.apply(&bad)] {
         assert!(!output.is_ok() && output.stderr.contains(words), "{output:?}");
     }
     assert_eq!(installation.object(&bad), None);
 
     // An edit: the generation before it goes on.
-    let good = labels(&installation, "refused-labels", &json!(["team"]));
+    let good = labels(&installation, "checks-refuse-labels", &json!(["team"]));
     let output = installation.apply(&good);
     assert!(output.is_ok(), "{output:?}");
     // What the module's author did not expect is a warning.
@@ -71,7 +71,7 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     assert!(!denied.is_ok() && denied.stderr.contains("team"), "{denied:?}");
 
     // A spec that says what cannot be, and a module that is none.
-    let garbage = installation.cluster_policy("refused-garbage").module_of("no module");
+    let garbage = installation.cluster_policy("checks-refuse-garbage").module_of("no module");
     let output = installation.apply(&garbage);
     assert!(!output.is_ok() && output.stderr.contains("ModuleInvalid: "), "{output:?}");
     // A policy that cannot load can be suspended before it is mended.
@@ -82,21 +82,21 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
-    let installation = checking("warned");
+    let installation = checking("checks-warn");
     // Nothing is there yet.
-    let absent = installation.cluster_policy("warned-absent").at(&installation.source().url("/absent.wasm"));
+    let absent = installation.cluster_policy("checks-warn-absent").at(&installation.source().url("/absent.wasm"));
     let output = installation.apply(&absent);
     assert!(output.is_ok() && output.stderr.contains("NotFound: "), "{output:?}");
 
     // The source never answers: the API server gets its answer in time.
     let source = installation.source();
     source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
-    let output = installation.apply(&installation.cluster_policy("warned-slow").at(&source.url("/slow.wasm")));
+    let output = installation.apply(&installation.cluster_policy("checks-warn-slow").at(&source.url("/slow.wasm")));
     assert!(output.is_ok() && output.stderr.contains("not checked: its module is still being fetched"), "{output:?}");
 
     // The source is away.
     source.close();
-    let away = labels(&installation, "warned-away", &json!(["team"]));
+    let away = labels(&installation, "checks-warn-away", &json!(["team"]));
     let output = installation.apply(&away);
     source.open();
     assert!(output.is_ok() && output.stderr.contains("Warning: "), "{output:?}");
@@ -106,18 +106,18 @@ fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c03_nobody_is_locked_out_by_a_check() {
-    let installation = checking("locked");
+    let installation = checking("checks-away");
     let [pod] = installation.replicas().try_into().ok().expect("one replica");
     // Without a loader, and with none that answers.
     for break_it in [Program::Loader, Program::Evaluator] {
         pod.pause(break_it);
-        let policy = labels(&installation, "locked-labels", &json!([]));
+        let policy = labels(&installation, "checks-away-labels", &json!([]));
         let (code, message) = dry_run(&installation, &policy);
         pod.resume(break_it);
         assert_eq!(code, 201, "{message}");
     }
     eventually("a refusal again", || {
-        let policy = labels(&installation, "locked-labels", &json!([]));
+        let policy = labels(&installation, "checks-away-labels", &json!([]));
         (dry_run(&installation, &policy).0 == 422).then_some(())
     });
 }
@@ -125,13 +125,13 @@ fn fault_c03_nobody_is_locked_out_by_a_check() {
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_c04_a_flood_of_applies_delays_no_request() {
-    let installation = checking("applies");
+    let installation = checking("checks-flood");
     let shop = installation.make_namespace("shop");
-    let guard = installation.cluster_policy("applies-guard").denying("not today").on(&["configmaps"]);
+    let guard = installation.cluster_policy("checks-flood-guard").denying("not today").on(&["configmaps"]);
     installation.apply_ready(std::slice::from_ref(&guard));
     let source = installation.source();
     source.answer("/slow.wasm", 200, "", Duration::from_secs(60));
-    let slow = installation.cluster_policy("applies-slow").at(&source.url("/slow.wasm"));
+    let slow = installation.cluster_policy("checks-flood-slow").at(&source.url("/slow.wasm"));
     let denied = thread::scope(|scope| {
         let flood: Vec<_> = (0..FLOOD).map(|_| scope.spawn(|| dry_run(&installation, &slow))).collect();
         let mut denied = 0;
@@ -149,7 +149,7 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
     // What was tried is no policy, and is gone.
     let health = eventually("only the guard", || {
         let (code, text) = installation.replicas()[0].loopback(Program::Loader, "/healthz/policies?verbose")?;
-        (code == 200 && text.contains("cluster/applies-guard")).then_some(text)
+        (code == 200 && text.contains("cluster/checks-flood-guard")).then_some(text)
     });
     assert!(!health.contains("check/"), "{health}");
 }
