@@ -2,7 +2,7 @@
 //!
 //! Only a policy that cannot load until it is edited is refused. All others are admitted, with a warning where something is to be said.
 
-use portcullis_contract::{CheckFailure, CheckOutcome, CheckVerdict, clean};
+use portcullis_contract::{CheckFailure, CheckOutcome, CheckVerdict, Class, Reason, clean};
 
 use crate::verdict::answer::{Answer, Status};
 use crate::verdict::warnings;
@@ -43,7 +43,11 @@ pub(crate) fn answered(verdict: CheckVerdict) -> Answer {
             Answer { status: Some(status), warnings: warnings::whole(warnings), ..Answer::default() }
         }
         CheckOutcome::Unknown => {
-            let prefix = if failure.reason.is_some() { "not loaded yet" } else { "not checked" };
+            let prefix = match failure.reason.map(Reason::class) {
+                None => "not checked",
+                Some(Class::Final) => "it does not load",
+                Some(Class::Outside | Class::Retry) => "not loaded yet",
+            };
             let first = format!("{prefix}: {}", text(&failure));
             Answer { warnings: warnings::whole([first].into_iter().chain(warnings)), ..admitted() }
         }
@@ -58,8 +62,6 @@ fn text(failure: &CheckFailure) -> String {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::Reason;
-
     use super::*;
 
     fn message(answer: Answer) -> String {
@@ -98,6 +100,8 @@ mod tests {
         assert_eq!((answer.allowed, answer.status), (true, None));
         assert_eq!(answer.warnings, ["not loaded yet: NotFound: there is no such module", "another"]);
         assert_eq!(answered(CheckVerdict::unknown(None, "too late")).warnings, ["not checked: too late"]);
+        let only_warned = answered(CheckVerdict::unknown(Some(Reason::SettingsInvalid), "no labels"));
+        assert_eq!(only_warned.warnings, ["it does not load: SettingsInvalid: no labels"]);
     }
 
     #[test]
