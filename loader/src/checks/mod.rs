@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use portcullis_broker::{CheckRequest, KeyedPermits};
 use portcullis_contract::{CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, PolicyCheck, PolicyId, Tenant};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{timeout, timeout_at};
 
@@ -210,8 +211,10 @@ impl Checks {
             (checked.len() > MOST_STAY).then(|| checked.pop_front()).flatten()
         };
         oldest.iter().for_each(|id| self.forget(id));
+        // Checks that the end of the program ends have no runtime any longer.
+        let Ok(runtime) = Handle::try_current() else { return };
         let (checks, id) = (Arc::clone(self), id.clone());
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             tokio::time::sleep(STAYS).await;
             checks.checked.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != id);
             checks.forget(&id);
