@@ -61,55 +61,51 @@ pub enum PathKeyError {
 impl PathKey {
     /// The path of a group, below [`ADMIT_PATH`] or [`MARKER_PATH`].
     pub fn path(&self, root: &str, group: &GroupId) -> String {
-        match self {
-            Self::Plain => format!("/{root}/{group}"),
-            Self::Secret(key) => {
-                let code: [u8; 32] = mac(key, root, group.as_str()).finalize().into_bytes().into();
-                format!("/{root}/{group}/{}", hex::encode(&code))
-            }
-        }
+        self.path_of(root, group.as_str())
     }
 
     /// The path by which API servers ask about policies that are applied: `/check/policies/<code>`.
     pub fn check_path(&self) -> String {
-        match self {
-            Self::Plain => format!("/{CHECK_PATH}/{POLICIES}"),
-            Self::Secret(key) => {
-                let code: [u8; 32] = mac(key, CHECK_PATH, POLICIES).finalize().into_bytes().into();
-                format!("/{CHECK_PATH}/{POLICIES}/{}", hex::encode(&code))
-            }
-        }
+        self.path_of(CHECK_PATH, POLICIES)
     }
 
-    /// Whether this key has made a path of checks. How long it takes reveals nothing of the code that would be right.
-    pub fn opens_check(&self, path: &str) -> bool {
-        let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(CHECK_PATH));
-        let Some(rest) = rest.and_then(|rest| rest.strip_prefix('/')?.strip_prefix(POLICIES)) else { return false };
+    fn path_of(&self, root: &str, name: &str) -> String {
         match self {
-            Self::Plain => rest.is_empty(),
-            Self::Secret(key) => rest
-                .strip_prefix('/')
-                .and_then(hex::decode)
-                .is_some_and(|code| mac(key, CHECK_PATH, POLICIES).verify_slice(&code).is_ok()),
+            Self::Plain => format!("/{root}/{name}"),
+            Self::Secret(key) => {
+                let code: [u8; 32] = mac(key, root, name).finalize().into_bytes().into();
+                format!("/{root}/{name}/{}", hex::encode(&code))
+            }
         }
     }
 
     /// First segment and group of a path that this key has made; nothing for any other. How long it takes reveals nothing of the code
     /// that would be right.
     pub fn opened<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
+        let (root, group) = self.made(path)?;
+        (root != CHECK_PATH && group.parse::<GroupId>().is_ok()).then_some((root, group))
+    }
+
+    /// Whether this key has made a path of checks. How long it takes reveals nothing of the code that would be right.
+    pub fn opens_check(&self, path: &str) -> bool {
+        self.made(path) == Some((CHECK_PATH, POLICIES))
+    }
+
+    /// The first two segments of a path that has no other code than the one by this key.
+    fn made<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
         let (root, rest) = path.strip_prefix('/')?.split_once('/')?;
-        if root != ADMIT_PATH && root != MARKER_PATH {
+        if ![ADMIT_PATH, MARKER_PATH, CHECK_PATH].contains(&root) {
             return None;
         }
-        let group = match self {
+        let name = match self {
             Self::Plain => rest,
             Self::Secret(key) => {
-                let (group, code) = rest.split_once('/')?;
-                mac(key, root, group).verify_slice(&hex::decode(code)?).ok()?;
-                group
+                let (name, code) = rest.split_once('/')?;
+                mac(key, root, name).verify_slice(&hex::decode(code)?).ok()?;
+                name
             }
         };
-        group.parse::<GroupId>().is_ok().then_some((root, group))
+        Some((root, name))
     }
 
     /// The key's id, which may be shown: the first 8 hex digits of its SHA-256.
