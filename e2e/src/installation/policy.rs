@@ -158,6 +158,18 @@ impl Policy {
         }
     }
 
+    /// Status and message of the API server to this policy, which it does not store.
+    ///
+    /// # Panics
+    /// When no API server answers.
+    pub fn dry_run(&self, api: &Api, source: &Source) -> (u16, String) {
+        let path = self.path();
+        let collection = path.strip_suffix(&format!("/{}", self.name())).expect("the path ends with the name");
+        let reply = api.create(&format!("{collection}?dryRun=All"), &self.manifest(source));
+        let reply = reply.expect("an API server answers");
+        (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+    }
+
     /// The complete manifest. Its module is put into the source first; the address depends only on the module's bytes.
     pub fn manifest(&self, source: &Source) -> Value {
         let mut manifest = self.manifest.clone();

@@ -1,16 +1,9 @@
 //! Policies that cannot load are refused when somebody applies them, where the chart says so.
 
-use portcullis_e2e::{Policy, Release, eventually};
+use portcullis_e2e::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
-
-/// Status and message of the API server to a policy that is not stored.
-fn dry_run(release: &Release<'_>, policy: &Policy) -> (u16, String) {
-    let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies?dryRun=All";
-    let reply = release.api().create(path, &policy.manifest(release.source())).expect("an API server answers");
-    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
-}
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -24,7 +17,7 @@ fn a_policy_that_cannot_load_is_refused_where_the_chart_says_so() {
             .field("settings", json!({ "labels": labels }))
     };
     eventually("a refusal", || {
-        let (code, message) = dry_run(release, &labels(json!([])));
+        let (code, message) = labels(json!([])).dry_run(&release.api(), release.source());
         (code == 422 && message.contains("SettingsInvalid: ")).then_some(())
     });
     let good = labels(json!(["team"]));

@@ -28,12 +28,8 @@ fn labels(installation: &Installation<'_>, name: &str, labels: &Value) -> Policy
     policy.field("settings", json!({ "labels": labels }))
 }
 
-/// Status and message of the API server to a policy that is not stored.
 fn dry_run(installation: &Installation<'_>, policy: &Policy) -> (u16, String) {
-    let path = "/apis/policies.portcullis.dev/v1alpha1/clusterpolicies?dryRun=All";
-    let manifest = policy.manifest(installation.source());
-    let reply = installation.api().create(path, &manifest).expect("an API server answers");
-    (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+    policy.dry_run(&installation.api(), installation.source())
 }
 
 fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
@@ -70,7 +66,7 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
     let denied = installation.create_config_map(&shop, "plain");
     assert!(!denied.is_ok() && denied.stderr.contains("team"), "{denied:?}");
 
-    // A spec that says what cannot be, and a module that is none.
+    // A file that is not a WebAssembly module.
     let garbage = installation.cluster_policy("checks-refuse-garbage").module_of("no module");
     let output = installation.apply(&garbage);
     assert!(!output.is_ok() && output.stderr.contains("ModuleInvalid: "), "{output:?}");
@@ -83,7 +79,7 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
 #[ignore = "starts a cluster"]
 fn fault_c02_what_may_pass_is_a_warning_and_never_a_refusal() {
     let installation = checking("checks-warn");
-    // Nothing is there yet.
+    // The module has not been pushed yet.
     let absent = installation.cluster_policy("checks-warn-absent").at(&installation.source().url("/absent.wasm"));
     let output = installation.apply(&absent);
     assert!(output.is_ok() && output.stderr.contains("NotFound: "), "{output:?}");
