@@ -8,7 +8,7 @@ use portcullis_contract::{Digest, PolicyId, clean};
 use portcullis_yaml::{Document, MAX_DEPTH};
 use serde_json::Value;
 
-use super::manifest::{Origin, judge};
+use super::manifest::{Origin, judge, kind};
 use crate::content::{Body, DesiredPolicy, Head, Object, hash, uid};
 use crate::pins::Pins;
 use crate::problem::Problem;
@@ -48,14 +48,7 @@ impl Applied {
             return Err(unreadable("want one object".to_owned()));
         };
         let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-        let kind = match text(&value, "kind").as_deref() {
-            Some("Policy") => Kind::Policy,
-            Some("ClusterPolicy") => Kind::ClusterPolicy,
-            other => {
-                let shown = clean(other.unwrap_or("(absent)"), 100);
-                return Err(unreadable(format!("kind {shown} is neither Policy nor ClusterPolicy")));
-            }
-        };
+        let kind = kind(&value).map_err(unreadable)?;
         let name = text(&value["metadata"], "name").unwrap_or_default();
         let namespace = text(&value["metadata"], "namespace").filter(|_| kind == Kind::Policy);
         // Settings are taken out first, so that no error text of the decoder can quote them.

@@ -50,13 +50,9 @@ pub(crate) fn entry(document: Document, file: &str, folder: &Path) -> Entry {
             Entry::Other
         };
     }
-    let kind = match text(&value, "kind").as_deref() {
-        Some("Policy") => Kind::Policy,
-        Some("ClusterPolicy") => Kind::ClusterPolicy,
-        other => {
-            let shown = portcullis_contract::clean(other.unwrap_or("(absent)"), 100);
-            return Entry::Problem(format!("line {line}: kind {shown} is neither Policy nor ClusterPolicy"));
-        }
+    let kind = match kind(&value) {
+        Ok(kind) => kind,
+        Err(problem) => return Entry::Problem(format!("line {line}: {problem}")),
     };
     let metadata = &value["metadata"];
     let name = text(metadata, "name").unwrap_or_default();
@@ -80,6 +76,21 @@ pub(crate) fn entry(document: Document, file: &str, folder: &Path) -> Entry {
         _ => raw_hash,
     };
     Entry::Policy(Box::new(DesiredPolicy { id, file: file.to_owned(), created, hash, head, body, object: None }))
+}
+
+/// The kind of a policy.
+///
+/// # Errors
+/// When it is none of the two.
+pub(super) fn kind(object: &Value) -> Result<Kind, String> {
+    match object.get("kind").and_then(Value::as_str) {
+        Some("Policy") => Ok(Kind::Policy),
+        Some("ClusterPolicy") => Ok(Kind::ClusterPolicy),
+        other => {
+            let shown = portcullis_contract::clean(other.unwrap_or("(absent)"), 100);
+            Err(format!("kind {shown} is neither Policy nor ClusterPolicy"))
+        }
+    }
 }
 
 fn content(mut value: Value, too_deep: Option<&[String]>, folder: &Path) -> (Option<Head>, Result<Body, Problem>) {
