@@ -4,22 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use portcullis_kubernetes::{Access, is_object_name};
-use portcullis_process::{LogArgs, SettingError, parse_duration};
+use portcullis_process::{LogArgs, PolicyChecks, SettingError, parse_duration};
 
 use crate::certificates::CertificateArgs;
-
-/// What happens when somebody applies a policy that would not load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PolicyChecks {
-    /// API servers do not ask about policies.
-    Off,
-    /// API servers ask the evaluators, which admit every policy, with a warning if it would not load.
-    Warn,
-    /// API servers ask the evaluators, which refuse a policy that cannot load until it is edited.
-    Deny,
-}
 
 /// Keeps the revisions of policies, the webhooks that call them, and the certificates of one policy server. Several may run; the one
 /// that holds the Lease writes.

@@ -8,11 +8,11 @@ use anyhow::{Context as _, bail};
 use portcullis_contract::PathKey;
 use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::telemetry::Collectors;
-use portcullis_process::{ProbeServer, ProbeSources, SettingError, Shutdown};
+use portcullis_process::{PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::args::{Args, PolicyChecks};
+use crate::args::Args;
 use crate::certificates::{CaBundle, CertificateMetrics, Keeper, KeeperParts};
 use crate::check::Check;
 use crate::control::{Control, Inputs};

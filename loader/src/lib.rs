@@ -44,13 +44,13 @@ use anyhow::Context as _;
 use axum::Router;
 use jiff::Timestamp;
 use portcullis_broker::{Record, Services, Socket};
-use portcullis_contract::{EvaluatorState, Failure, LoaderState, Program};
+use portcullis_contract::{EvaluatorState, Failure, LoaderState, MAX_CHECKS, Program};
 use portcullis_engine::Compiler;
 use portcullis_kubernetes::ApiServer;
 use portcullis_process::telemetry::Collectors;
 use portcullis_process::{
-    Follower, Liveness, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed, state_route,
-    supervised,
+    Follower, Liveness, PolicyChecks, ProbeServer, ProbeSources, Readiness, SettingError, Shutdown, StateFeed,
+    state_route, supervised,
 };
 use portcullis_registry::Web;
 use portcullis_registry::oci::Registry;
@@ -59,7 +59,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use crate::args::Args;
 use crate::args::{Input, Settings};
-use crate::checks::{Checks, PolicyChecks};
+use crate::checks::Checks;
 use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
@@ -72,8 +72,6 @@ use crate::work::{Outside, work};
 
 /// Longest time between two turns of a loop that is alive.
 const ALIVE: Duration = Duration::from_secs(30);
-/// Questions about policies that wait to be taken up. Each has at most 1 MiB.
-const CHECKS: usize = 16;
 
 /// Runs the loader until a signal ends it.
 ///
@@ -159,7 +157,7 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
     let checks = Checks::new(args.broker.policy_checks == PolicyChecks::Deny, evaluator.clone());
     let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
-        let (sender, requests) = mpsc::channel(CHECKS);
+        let (sender, requests) = mpsc::channel(MAX_CHECKS);
         tokio::spawn(Arc::clone(&checks).serve(requests));
         sender
     });

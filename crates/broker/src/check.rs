@@ -9,11 +9,11 @@ use crate::ProvideError;
 /// A question about a policy that somebody applies.
 #[derive(Debug)]
 pub struct CheckRequest {
-    /// Who asks, and for how long.
+    /// The user who applies it, and how long the answer may take.
     pub check: PolicyCheck,
     /// The policy, as JSON.
     pub policy: Bytes,
-    /// Where the answer goes. Nobody waits for it any longer once this is closed.
+    /// Where the answer goes. Once it is closed, the evaluator no longer waits.
     pub reply: oneshot::Sender<CheckVerdict>,
 }
 

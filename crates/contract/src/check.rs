@@ -10,17 +10,20 @@ use crate::{Failure, Reason};
 /// First segment of the path by which API servers ask about policies that are applied.
 pub const CHECK_PATH: &str = "check";
 
+/// The most checks that a replica has at the same time.
+pub const MAX_CHECKS: usize = 16;
+
 /// The question, from evaluator to loader. The body of its frame is the policy, as JSON; it has at most
 /// [`BROKER_MAX_PAYLOAD`](crate::BROKER_MAX_PAYLOAD) bytes. The body of the reply is a [`CheckVerdict`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerCheck {
     /// Tells it apart from the calls of the connection; the reply has the same.
     pub number: u64,
-    /// Who asks, and for how long.
+    /// The user who applies it, and how long the answer may take.
     pub check: PolicyCheck,
 }
 
-/// Who applies a policy, and how long the answer may take.
+/// The user who applies a policy, and how long the answer may take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyCheck {
     /// The user, as the API server names them; cleaned, at most [`PolicyCheck::LONGEST_USER`] bytes.

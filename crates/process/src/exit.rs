@@ -67,6 +67,17 @@ impl Switch {
     }
 }
 
+/// What happens when somebody applies a policy that would not load. Controller and loaders have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PolicyChecks {
+    /// API servers do not ask about policies.
+    Off,
+    /// API servers ask the evaluators, which admit every policy, with a warning if it would not load.
+    Warn,
+    /// API servers ask the evaluators, which refuse a policy that cannot load until it is edited.
+    Deny,
+}
+
 /// A value of a setting that cannot be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ParseError {

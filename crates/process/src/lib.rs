@@ -28,7 +28,9 @@ pub mod telemetry;
 
 pub use confine::{Confinement, ConfinementReport};
 pub use crypto::install_crypto;
-pub use exit::{EXIT_WITH_PARENT, ParseError, SettingError, Switch, parse_args, parse_bytes, parse_duration, run};
+pub use exit::{
+    EXIT_WITH_PARENT, ParseError, PolicyChecks, SettingError, Switch, parse_args, parse_bytes, parse_duration, run,
+};
 pub use feed::{StateFeed, state_route};
 #[cfg(feature = "client")]
 pub use follow::{FollowError, Follower};

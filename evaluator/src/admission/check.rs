@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_contract::CheckOutcome;
+use portcullis_contract::{CheckOutcome, MAX_CHECKS};
 use tokio::sync::Semaphore;
 
 use super::answer_by;
@@ -15,9 +15,6 @@ use crate::review::applied::AppliedPolicy;
 use crate::verdict::answer::Answer;
 use crate::verdict::check;
 
-/// The most checks at the same time. They have a limit of their own: checks take no place from requests that policies decide on, nor do
-/// those from checks.
-const AT_ONCE: usize = 16;
 /// How long an API server waits where it does not say it, and the longest that it can wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
@@ -26,6 +23,7 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Checks {
     link: Arc<BrokerLink>,
     last_call: LastCall,
+    /// Apart from those of requests that policies decide on: neither takes places from the other.
     places: Semaphore,
     metrics: Metrics,
 }
@@ -33,7 +31,7 @@ pub(crate) struct Checks {
 impl Checks {
     /// Checks by the loader at the other end of `link`, until the last call.
     pub(crate) fn new(link: Arc<BrokerLink>, last_call: LastCall, metrics: &Metrics) -> Arc<Self> {
-        Arc::new(Self { link, last_call, places: Semaphore::new(AT_ONCE), metrics: metrics.clone() })
+        Arc::new(Self { link, last_call, places: Semaphore::new(MAX_CHECKS), metrics: metrics.clone() })
     }
 
     /// The answer to a review of a policy, which arrived then from a client that waits for `timeout`.
@@ -52,7 +50,7 @@ impl Checks {
     /// What the loader says of a policy until `until`, and what that counts as.
     async fn asked(&self, policy: &AppliedPolicy<'_>, until: Instant) -> (&'static str, Answer) {
         const UNKNOWN: &str = "unknown";
-        let Ok(_place) = self.places.try_acquire() else { return (UNKNOWN, check::overloaded(AT_ONCE)) };
+        let Ok(_place) = self.places.try_acquire() else { return (UNKNOWN, check::overloaded(MAX_CHECKS)) };
         match self.last_call.or(self.link.check(&policy.user, policy.object, until)).await {
             Ok(Ok(verdict)) => {
                 let outcome = match verdict.outcome {

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use portcullis_broker::{Session, SessionError};
 use portcullis_contract::Capability;
-use portcullis_process::SettingError;
-
-use crate::checks::PolicyChecks;
+use portcullis_process::{PolicyChecks, SettingError};
 
 /// Settings of the broker.
 #[derive(Debug, Clone, clap::Args)]

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use portcullis_broker::{CheckRequest, KeyedPermits};
-use portcullis_contract::{CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, PolicyCheck, PolicyId, Tenant};
+use portcullis_contract::{
+    CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECKS, PolicyCheck, PolicyId, Tenant,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{timeout, timeout_at};
@@ -25,8 +27,6 @@ use crate::input::{Applied, NotTried};
 const USER: usize = 4;
 /// Checks of one namespace at the same time; ClusterPolicies together count as one.
 const TENANT: usize = 6;
-/// All checks at the same time: as many as an evaluator asks about.
-const ALL: usize = 16;
 /// How long a candidate stays that was checked.
 const STAYS: Duration = Duration::from_secs(10);
 /// Most candidates that stay; the oldest goes first.
@@ -38,17 +38,6 @@ const LEFT_FOR_REPLY: u32 = 20;
 
 /// The candidates, oldest first.
 pub(crate) type Trials = Arc<Vec<Arc<DesiredPolicy>>>;
-
-/// What happens to policies that an edit alone can mend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum PolicyChecks {
-    /// No policy is checked.
-    Off,
-    /// They are admitted with a warning.
-    Warn,
-    /// They are refused.
-    Deny,
-}
 
 /// The checks of this pod.
 pub(crate) struct Checks {
@@ -86,7 +75,7 @@ impl Checks {
             denies,
             users: KeyedPermits::new(USER),
             tenants: KeyedPermits::new(TENANT),
-            all: Arc::new(Semaphore::new(ALL)),
+            all: Arc::new(Semaphore::new(MAX_CHECKS)),
             next: AtomicU64::new(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(1)),
             trials: watch::Sender::default(),
             checked: Mutex::default(),
@@ -121,7 +110,7 @@ impl Checks {
                     verdict = checks.answer(&request.check, &request.policy, begun) => verdict,
                     () = request.reply.closed() => return,
                 };
-                // Who asked may have stopped waiting.
+                // The evaluator may have stopped waiting.
                 let _ = request.reply.send(verdict);
             });
         }
@@ -164,7 +153,7 @@ impl Checks {
     async fn begin(self: &Arc<Self>, check: &PolicyCheck, applied: Applied) -> Result<Trial, String> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = PolicyId::check(applied.namespace.as_deref(), number).map_err(|error| error.to_string())?;
-        // Who waits for its own share keeps no other waiting.
+        // In this order, so that a check that waits for the share of its user or namespace holds no place of others.
         let (user, tenant) = (self.users.take(&check.user).await, self.tenants.take(&Tenant::of(&id)).await);
         let all = Arc::clone(&self.all).acquire_owned().await.map_err(|error| error.to_string())?;
         let candidate = Arc::new(applied.tried_as(id.clone()));
@@ -328,7 +317,7 @@ mod tests {
         assert_eq!(answer.await.expect("ends").outcome, CheckOutcome::Passed);
         for one in flood {
             assert_eq!(one.await.expect("ends").outcome, CheckOutcome::Unknown);
-            assert!(checks.trials().borrow().len() <= ALL + MOST_STAY);
+            assert!(checks.trials().borrow().len() <= MAX_CHECKS + MOST_STAY);
         }
     }
 
