@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use http::Method;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use portcullis_e2e::{Cluster, Installation, InstallationOptions, Options, PodSetup, Program, SERVICE};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::api::{self, send};
 use crate::report::{Output, Samples, print};
 use crate::review;
-use crate::scale::send;
 use crate::usage::{self, Usage};
 
 /// The installation's name and namespace.
@@ -82,7 +81,7 @@ impl Args {
             installation
         });
         let mut lanes = tokio::task::block_in_place(|| self.lanes(&installation))?;
-        let client = client(&cluster).await?;
+        let client = api::client(&cluster).await?;
         for lane in &lanes {
             wait_enforced(&client, lane).await?;
         }
@@ -164,12 +163,6 @@ fn by_hand(installation: &Installation<'_>, lane: &str, policy: &str) -> anyhow:
     Ok(())
 }
 
-async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
-    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig())?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
-}
-
 /// Waits until a privileged pod is denied, by every policy that should.
 async fn wait_enforced(client: &Client, lane: &Lane) -> anyhow::Result<()> {
     let pod = json!({
@@ -208,7 +201,7 @@ impl Lane {
         let usage = || anyhow::Ok((Usage::of(processes.0)?.cpu, Usage::of(processes.1)?.cpu));
         let (before, mut times) = (usage()?, Samples::default());
         for i in 0..BATCH {
-            let pod = pod(&format!("pod-{number}-{i}"));
+            let pod = review::to_create(&format!("pod-{number}-{i}"));
             let start = Instant::now();
             send(client, Method::POST, &self.pods(), "application/json", &pod).await?;
             times.push(start.elapsed());
@@ -230,21 +223,6 @@ impl Lane {
         let creates = u32::try_from(self.times.len()).unwrap_or(u32::MAX).max(1);
         (cpu / creates).as_secs_f64() * 1e3
     }
-}
-
-/// The pod of the other benchmarks, as it is sent to an API server.
-fn pod(name: &str) -> Value {
-    let review: Value = serde_json::from_slice(&review::pod(false)).unwrap_or_default();
-    let mut pod = review["request"]["object"].clone();
-    pod["metadata"]["name"] = name.into();
-    pod["spec"]["serviceAccountName"] = "default".into();
-    if let Some(metadata) = pod["metadata"].as_object_mut() {
-        // The owner does not exist here, so the pod would be garbage collected.
-        for field in ["namespace", "generateName", "ownerReferences"] {
-            metadata.shift_remove(field);
-        }
-    }
-    pod
 }
 
 fn rows(lanes: &[Lane]) -> Vec<Row> {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use bytes::Bytes;
 use clap::ValueEnum as _;
 use serde::Serialize;
@@ -119,6 +120,10 @@ impl Args {
         rows: &mut Vec<Row>,
     ) -> anyhow::Result<()> {
         let body = Bytes::from(crate::review::pod(false));
+        for (server, target, _) in servers {
+            let answer = target.connect().await?.ask(body.clone()).await?;
+            ensure!(answer["allowed"] == true, "{server} does not admit what {policy} is asked about: {answer}");
+        }
         for callers in &self.callers {
             let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
             for _ in 0..self.rounds {

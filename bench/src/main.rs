@@ -5,15 +5,20 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod api;
+mod audit;
+mod crowd;
 mod evaluate;
 mod floor;
 mod isolation;
 mod load;
+mod metrics;
 mod pod;
 mod propagate;
 mod report;
 mod review;
 mod scale;
+mod slope;
 mod start;
 mod swap;
 mod usage;
@@ -55,10 +60,28 @@ enum Benchmark {
     Isolation(isolation::Args),
     /// Creating pods through a real API server, with policies in one webhook or in one each.
     Admission(admission::Args),
+    /// A scan of many objects with many policies by the real reporter and evaluator: its time, requests and memory, and what admission
+    /// feels of it.
+    Audit(audit::Args),
     /// From `kubectl apply` to enforced on all replicas and to Ready=True.
     Propagate(propagate::Args),
+    /// A thousand policies applied at once, until all are Ready.
+    Crowd(crowd::Args),
     /// Reports of many replicas on many policies, against a real API server and the real leader.
     Scale(scale::Args),
+    /// What a create costs with 1 to 1000 policies, beside ValidatingAdmissionPolicy with the same rules and beside a webhook each.
+    ///
+    /// Each combination of --parts and --matching is one curve, in a cluster of its own. The variants take turns in the same API server, and
+    /// only one is in place at a time: nothing, Portcullis with the webhooks that its controller made, a webhook for each policy, and the
+    /// same rules in CEL. Before a turn is measured, each variant must be asked by as many policies as match and decide like the others.
+    /// Pods are created as dry runs, whose admission is that of any create.
+    ///
+    /// A turn ends after --longest, so each step of a curve measures for at most 4 × --rounds × --longest; making policies, and waiting
+    /// until a variant is in place or gone, come on top. Everything that was made goes with the clusters.
+    #[command(after_help = "Examples:\n  cargo xtask bench slope\n  \
+                      cargo xtask bench slope --policies 1,10,64,100,1000 --output json > slope.json\n  \
+                      cargo xtask bench slope --policies 64 --parts same --matching all --variants portcullis,admission-policy")]
+    Slope(slope::Args),
 }
 
 fn main() -> ExitCode {
@@ -73,8 +96,11 @@ fn main() -> ExitCode {
                 Benchmark::Start(start) => start.run(args.output).await,
                 Benchmark::Isolation(isolation) => isolation.run(args.output).await,
                 Benchmark::Admission(admission) => admission.run(args.output).await,
+                Benchmark::Audit(audit) => audit.run(args.output).await,
                 Benchmark::Propagate(propagate) => tokio::task::block_in_place(|| propagate.run(args.output)),
+                Benchmark::Crowd(crowd) => tokio::task::block_in_place(|| crowd.run(args.output)),
                 Benchmark::Scale(scale) => scale.run(args.output).await,
+                Benchmark::Slope(slope) => slope.run(args.output).await,
             }
         })
     })

@@ -1,4 +1,5 @@
-//! The review that is sent: creation of a pod of about 6 KB with three containers, as an API server sends it.
+//! The review that is sent: creation of a pod of about 6 KB with three containers, as an API server sends it; and that pod as an API
+//! server gets it.
 
 use serde_json::{Value, json};
 
@@ -52,4 +53,19 @@ pub(crate) fn pod(privileged: bool) -> Vec<u8> {
         },
     });
     review.to_string().into_bytes()
+}
+
+/// The pod of the review, as it is sent to an API server under this name.
+pub(crate) fn to_create(name: &str) -> Value {
+    let review: Value = serde_json::from_slice(&pod(false)).unwrap_or_default();
+    let mut pod = review["request"]["object"].clone();
+    pod["metadata"]["name"] = name.into();
+    pod["spec"]["serviceAccountName"] = "default".into();
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        // The owner does not exist here, so the pod would be garbage collected.
+        for field in ["namespace", "generateName", "ownerReferences"] {
+            metadata.shift_remove(field);
+        }
+    }
+    pod
 }

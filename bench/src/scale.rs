@@ -21,7 +21,6 @@ use serde::Serialize;
 
 use crate::report::{Output, Samples, print};
 use site::Site;
-pub(crate) use site::send;
 use watcher::{Sizes, Watcher};
 use writers::Writers;
 

@@ -26,6 +26,14 @@ impl Usage {
     }
 }
 
+/// The anonymous memory that a process has now, in bytes.
+pub(crate) fn anonymous_memory(pid: u32) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).context("a process that is measured has ended")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.context("the kernel does not tell how much anonymous memory a process has")? << 10)
+}
+
 /// The fields after the name, which is in parentheses; the first is number 3.
 fn fields(text: &str) -> Option<Vec<&str>> {
     Some(text.rsplit_once(')')?.1.split_whitespace().collect())
@@ -55,5 +63,6 @@ mod tests {
         let usage = Usage::parse(text).expect("reads");
         assert_eq!(usage.cpu.as_millis() * u128::from(rustix::param::clock_ticks_per_second()), 300_000);
         assert!(Usage::of(std::process::id()).is_ok());
+        assert!(anonymous_memory(std::process::id()).is_ok_and(|bytes| bytes > 0));
     }
 }

@@ -61,7 +61,9 @@ impl Workload {
                 &json!({"probes": ["livenessProbe", "readinessProbe"]}),
                 false,
             ),
-            Self::Mutation => one("examples/modules/default-resources.wasm", &json!({}), true),
+            Self::Mutation => {
+                one("examples/modules/default-resources.wasm", &json!({"cpu": "100m", "memory": "64Mi"}), true)
+            }
             Self::PolicyGroup => {
                 let member = json!({"module": folder.module("measured", &module(PRIVILEGED)?)?});
                 let members = json!({"a": member, "b": member, "c": member});

@@ -1,5 +1,6 @@
 //! Arguments.
 
+mod audit;
 mod impact;
 mod policies;
 mod registry;
@@ -14,6 +15,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use portcullis_registry::Allowed;
 
+pub use audit::AuditArgs;
 pub use impact::ImpactArgs;
 pub use policies::{
     DescribeArgs, DiffArgs, GetArgs, HistoryArgs, OutputForm, ResultForm, RollbackArgs, ScopeArgs, SourceArgs,
@@ -33,7 +35,8 @@ pub use registry::{AccessArgs, InspectArgs, LoadArgs, PullArgs, PushArgs, SaveAr
         portcullis rollback no-privileged                    # serve again what worked\n  \
         portcullis eval policy.yaml pod.yaml                 # what would it say?\n  \
         portcullis check policies/                           # would they load?\n  \
-        portcullis impact policy.yaml                        # what would it deny of what is there?"
+        portcullis impact policy.yaml                        # what would it deny of what is there?\n  \
+        portcullis audit                                     # and what do those of the cluster deny of it?"
 )]
 pub struct Args {
     /// What to do.
@@ -99,6 +102,13 @@ pub enum Command {
     ///
     /// Exit status: 0 nothing would be denied, 1 something would be, 2 it could not be found out.
     Impact(ImpactArgs),
+    /// Show which objects of a cluster its policies reject today, as the background audit has found.
+    ///
+    /// Without POLICY the figures of each policy, which stand in its status. With POLICY also the objects and what the policy says of them,
+    /// which stand in reports (OpenReports); this needs the right to list reports. Nothing is evaluated here, in contrast to `impact`.
+    ///
+    /// Exit status: 0 no object is rejected, 1 one is, 2 it could not be found out, for instance as there is no audit.
+    Audit(AuditArgs),
     /// Translate manifests of Kubewarden, and say what became of each field.
     ///
     /// Policies come as YAML on standard output, ready to apply, and what became of each field on standard error. With --values it is the
@@ -341,6 +351,12 @@ impl HostArgs {
         let given = files.into_iter().filter_map(|(flag, file)| Some([flag.into(), file.clone()?.into()]));
         // The user of this command is the operator, so what the policy was granted counts.
         given.flatten().chain(["--namespaced-capability".into(), "*".into()]).collect()
+    }
+
+    /// The same for an evaluator: it hands to the loader what it would answer itself, so that a recording has all calls in their order.
+    pub(crate) fn for_evaluator(&self) -> Vec<OsString> {
+        let is_recorded = self.record.is_some() || self.replay.is_some();
+        is_recorded.then(|| OsString::from("--broker-certificates")).into_iter().collect()
     }
 }
 

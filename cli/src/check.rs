@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::args::CheckArgs;
-use crate::eval::session::{Session, until_signal};
+use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use collect::{Collected, collect};
 use report::{Finding, Level, Report};
@@ -53,7 +53,7 @@ async fn load(args: &CheckArgs, collected: &mut Collected) -> anyhow::Result<()>
     loader.extend(["--namespaced-capability".into(), "*".into()]);
     let manifests: Vec<_> = ready.iter().map(|(_, chosen)| chosen.manifest.as_str()).collect();
     let ids: Vec<_> = ready.iter().map(|(_, chosen)| &chosen.id).collect();
-    let session = Session::start(&manifests, &roots, loader, args.limits.compile_time).await?;
+    let session = Session::start(&manifests, &roots, More::of_loader(loader), args.limits.compile_time).await?;
     let (mut done, shows) = (vec![false; ids.len()], std::io::stderr().is_terminal());
     let settled = session.settle(&ids, |number, settled| {
         let (place, chosen) = &ready[number];

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub use connect::check_namespace;
 pub use error::{Action, ClusterError};
-pub use objects::{Discovered, Resource, Selection};
+pub use objects::{Discovered, Selection};
 pub use policies::Found;
 
 /// Most objects that one answer of a list has.

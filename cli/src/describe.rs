@@ -45,7 +45,7 @@ pub fn describe(item: &Item, events: &Events, now: Timestamp) -> String {
             content(&mut lines, 1, &fields);
         }
     }
-    status(&mut lines, item);
+    status(&mut lines, item, now);
     let mut text = aligned(&lines);
     text.push_str(&table("Conditions", &conditions(item, now)));
     text.push_str(&table("Replicas", &replicas(item, now)));
@@ -59,7 +59,7 @@ pub fn describe(item: &Item, events: &Events, now: Timestamp) -> String {
 }
 
 /// The part of the status that is no list.
-fn status(lines: &mut Vec<Line>, item: &Item) {
+fn status(lines: &mut Vec<Line>, item: &Item, now: Timestamp) {
     lines.push(Line { label: "Status:".to_owned(), value: None });
     if item.object.get("status").is_none_or(Value::is_null) {
         lines.push(line(1, "Ready", "nobody has looked at the policy yet".to_owned()));
@@ -84,6 +84,13 @@ fn status(lines: &mut Vec<Line>, item: &Item) {
         let others: Vec<String> = others.collect();
         let others = if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
         lines.push(line(1, "Replicas", format!("{} expected{others}", count("expected"))));
+    }
+    if let Some(audit) = item.audit() {
+        lines.push(line(1, "Audit", audit.in_words(now)));
+        if !audit.examples.is_empty() {
+            lines.push(line(1, "Audit Examples", audit.examples.join(", ")));
+        }
+        lines.extend(audit.gaps().into_iter().map(|gap| line(1, "Audit Gap", gap)));
     }
 }
 
@@ -277,6 +284,23 @@ History:
 Events:  <not shown: no right>
 "
         );
+    }
+
+    #[test]
+    fn what_the_audit_found() {
+        let mut item = crate::item::tests::failing();
+        item.object["status"]["audit"] = serde_json::json!({
+            "scannedAt": "2026-01-01T00:00:00Z", "generation": 4, "checked": 12, "violations": 2, "errors": 0,
+            "examples": ["Pod team-a/web-1", "Pod team-a/web-2"], "unreadable": ["services"],
+        });
+        let text = describe(&item, &Events::Known(vec![]), "2026-01-01T00:05:00Z".parse().expect("a time"));
+        for line in [
+            "  Audit:                2 of 12 objects are rejected; scanned 2026-01-01T00:00:00Z (5m ago)\n",
+            "  Audit Examples:       Pod team-a/web-1, Pod team-a/web-2\n",
+            "  Audit Gap:            could not be listed: services (chart: rbac.auditReads)\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

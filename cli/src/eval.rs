@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::args::{EvalArgs, EvalForm};
 use manifest::{Chosen, Given};
 use request::Review;
-use session::{Judged, Session, until_signal};
+use session::{Judged, More, Session, until_signal};
 use verdict::{Outcome, Verdict};
 
 /// Largest manifest or request that is read, in bytes. The evaluator takes requests of 7 MiB.
@@ -84,7 +84,8 @@ fn judge(args: &EvalArgs) -> anyhow::Result<Verdict> {
         let mut loader = args.access.for_loader(&args.allow_private);
         loader.extend(args.limits.for_loader());
         loader.extend(args.host.for_loader());
-        let session = Session::start(&[&chosen.manifest], &roots, loader, args.limits.compile_time).await?;
+        let more = More { evaluator: args.host.for_evaluator(), loader };
+        let session = Session::start(&[&chosen.manifest], &roots, more, args.limits.compile_time).await?;
         let judged = session.judge(&chosen, &review).await;
         session.stop(judged.as_ref().ok().and_then(Judged::module)).await;
         judged

@@ -8,7 +8,6 @@
 //! Objects are read with the user's own rights, a page at a time, and nothing is written.
 
 mod report;
-mod scope;
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
@@ -18,17 +17,16 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use portcullis_contract::Mode;
+use portcullis_matching::{Asked, Parts, Resource, Scope, ScopeError, about};
 use serde_json::Value;
 
 use crate::args::{EvalForm, ImpactArgs, SourceArgs};
-use crate::cluster::{Cluster, Discovered, Resource, Selection};
+use crate::cluster::{Cluster, Discovered, Selection};
 use crate::eval::manifest::{Chosen, Given};
-use crate::eval::request::{Asked, about};
-use crate::eval::session::{Session, until_signal};
+use crate::eval::session::{More, Session, until_signal};
 use crate::eval::state::Settled;
 use crate::eval::verdict::{Outcome, Verdict};
 use report::{Effect, Impact};
-use scope::Scope;
 
 /// Largest manifest that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
@@ -64,7 +62,7 @@ fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
     let start = folder.as_deref().unwrap_or(Path::new("/"));
     let given = Given { capabilities: args.host_capabilities.clone(), protect: true, ..Given::default() };
     let chosen = Chosen::from(&text, start, args.policy.as_deref(), given).with_context(named)?;
-    let scope = Scope::of(&chosen, args.namespace.as_deref(), &args.installation_namespace).with_context(named)?;
+    let scope = scope(args, &chosen).with_context(named)?;
     let reads = !chosen.spec.context_aware_resources.is_empty() || chosen.spec.policies.is_some();
     ensure!(
         args.context.is_none() || !reads,
@@ -73,6 +71,23 @@ fn found(args: &ImpactArgs) -> anyhow::Result<Impact> {
     );
     let roots = Vec::from_iter(folder.into_iter().chain(args.module_roots.iter().cloned()));
     until_signal(ask(args, &chosen, &scope, &roots))
+}
+
+/// Which objects the policy is asked about.
+fn scope(args: &ImpactArgs, chosen: &Chosen) -> anyhow::Result<Scope> {
+    let parts = Parts {
+        id: &chosen.id,
+        rules: &chosen.spec.rules,
+        object_selector: chosen.spec.object_selector.as_ref(),
+        namespace_selector: chosen.spec.namespace_selector.as_ref(),
+        installation: &args.installation_namespace,
+        namespace: args.namespace.as_deref(),
+    };
+    Scope::of(&parts).map_err(|error| {
+        let is_of_argument = matches!(error, ScopeError::OtherNamespace { .. });
+        let error = anyhow::Error::new(error);
+        if is_of_argument { error.context("--namespace") } else { error }
+    })
 }
 
 /// Loads the policy, and asks it about each object.
@@ -92,7 +107,7 @@ async fn ask(args: &ImpactArgs, chosen: &Chosen, scope: &Scope, roots: &[PathBuf
     if let Some(kubeconfig) = &args.kubeconfig {
         loader.extend(["--kubeconfig".into(), kubeconfig.clone().into()]);
     }
-    let session = Session::start(&[&chosen.manifest], roots, loader, args.limits.compile_time).await?;
+    let session = Session::start(&[&chosen.manifest], roots, More::of_loader(loader), args.limits.compile_time).await?;
     let mut settled = None;
     session.settle(&[&chosen.id], |_, one| settled = Some(one)).await?;
     let (module, mismatches) = match settled.context("the policy has no state")? {
@@ -143,10 +158,10 @@ impl Asking<'_> {
             impact.hide(error.to_string());
         }
         let selected = match self.scope.namespaces() {
-            Some(labels) => Some(self.cluster.namespaces(labels).await?),
+            Some(labels) => Some(self.cluster.namespaces(&labels.query()).await?),
             None => None,
         };
-        let resources = self.scope.resources(discovered.resources);
+        let resources = self.scope.resources(&discovered.resources);
         if resources.is_empty() {
             impact.note("the cluster has no resource that the policy's rules name for CREATE or UPDATE".to_owned());
         }
@@ -168,7 +183,7 @@ impl Asking<'_> {
         impact: &mut Impact,
     ) -> anyhow::Result<Result<(), String>> {
         let selection =
-            Selection { namespace: self.scope.namespace().map(str::to_owned), labels: self.scope.labels().to_owned() };
+            Selection { namespace: self.scope.namespace().map(str::to_owned), labels: self.scope.objects().query() };
         let (mut next, shows) = (String::new(), std::io::stderr().is_terminal());
         loop {
             let (objects, rest) = match self.cluster.objects(resource, &selection, &next).await {
@@ -195,14 +210,7 @@ impl Asking<'_> {
     async fn object(&self, resource: &Resource, operation: &str, object: Value) -> anyhow::Result<Effect> {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (namespace, name) = (text("namespace"), text("name"));
-        let asked = Asked {
-            group: resource.group.clone(),
-            version: resource.version.clone(),
-            resource: resource.name.clone(),
-            subresource: String::new(),
-            operation: operation.to_owned(),
-            namespace: namespace.clone(),
-        };
+        let asked = Asked::of(resource, operation, &namespace);
         let review = about(USER, &asked, &resource.kind, &name, &object.to_string());
         let (outcome, message, changes) = match self.session.post("validate", &self.chosen.id, review).await? {
             Ok(body) => {

@@ -3,10 +3,14 @@
 //! It is read field by field and not into the types of this release: a cluster may be newer, and the tool must accept reasons,
 //! conditions and fields that it does not know.
 
+mod audit;
+
 use jiff::Timestamp;
 use portcullis_api::ObservedPolicy;
 use portcullis_contract::{PolicyId, clean};
 use serde_json::Value;
+
+pub use audit::AuditView;
 
 /// Longest text of the status that is shown, in bytes: a condition's message is the longest that there is.
 const LONGEST: usize = 4096;
@@ -150,6 +154,11 @@ impl Item {
         let mut entries: Vec<HistoryView> = self.list("/status/history").iter().filter_map(view).collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.generation));
         entries
+    }
+
+    /// What the audit found; nothing where it has not looked.
+    pub fn audit(&self) -> Option<AuditView> {
+        AuditView::of_status(self.object.pointer("/status/audit")?)
     }
 
     /// The generation whose content a rollback serves, while one is asked for.

@@ -2,10 +2,11 @@
 //!
 //! It has no policy engine and no compiler: `run`, `eval`, `check` and `impact` start the real programs as child processes. `get`, `describe` and
 //! `history` read what the reporter has written: the status of policies in a cluster, or of a folder, there while the pod runs
-//! and after. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
+//! and after. `audit` reads the reports beside it. `diff` reads revisions, and `rollback` writes one field of a policy's spec.
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod audit;
 pub mod certificate;
 mod check;
 pub mod child;
@@ -47,7 +48,8 @@ use cluster::Cluster;
 use rollback::RollbackError;
 use source::Choice;
 
-/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check`, `impact` and `migrate` have their own.
+/// Runs one command. Exit status: 0, 64 for a setting that cannot be used, 1 for any other failure; `eval`, `check`, `impact`, `audit` and `migrate` have their
+/// own.
 pub fn run(args: Args) -> ExitCode {
     portcullis_process::install_crypto();
     match args.command {
@@ -60,6 +62,7 @@ pub fn run(args: Args) -> ExitCode {
         Command::Eval(args) => eval::eval(&args),
         Command::Check(args) => check::check(&args),
         Command::Impact(args) => impact::impact(&args),
+        Command::Audit(args) => audit::audit(&args),
         Command::Migrate(args) => migrate::migrate(&args),
         Command::Pull(args) => asynchronous(async { print(registry::pull(&args).await?.as_bytes()) }),
         Command::Push(args) => asynchronous(async { print(registry::push(&args).await?.as_bytes()) }),

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::client::{Client, Question};
+use crate::json::items;
+use crate::wait::eventually;
 
 /// The API servers of a cluster, asked one after the other until one answers. Copies are cheap and outlive nothing: without the
 /// cluster, every question fails.
@@ -65,6 +67,30 @@ impl Api {
         self.read(path).ok().filter(Reply::is_ok).map(|reply| reply.body)
     }
 
+    /// The object at a path; `None` if it does not exist. While no server gives an answer it is asked for again, so that what a test
+    /// asserts of it is not about a machine that was slow.
+    ///
+    /// # Panics
+    /// When there is no answer in time.
+    pub fn find(&self, path: &str) -> Option<Value> {
+        eventually(&format!("an answer about {path}"), || match self.read(path) {
+            Ok(reply) if reply.is_ok() => Some(Some(reply.body)),
+            // A path that is not served yet is another matter: its 404 is no object.
+            Ok(reply) if reply.code == 404 && reply.body["kind"] == "Status" => Some(None),
+            _ => None,
+        })
+    }
+
+    /// The objects of the list at a path, which is asked for until a server gives it.
+    ///
+    /// # Panics
+    /// When it is not given in time.
+    pub fn list(&self, path: &str) -> Vec<Value> {
+        eventually(&format!("the list {path}"), || {
+            self.read(path).ok().filter(Reply::is_ok).map(|reply| items(reply.body))
+        })
+    }
+
     /// What is at a path, and the status of the answer.
     ///
     /// # Errors
@@ -79,6 +105,16 @@ impl Api {
     /// When no server answers.
     pub fn create(&self, path: &str, object: &Value) -> Result<Reply, String> {
         self.send("POST", path, "application/json", &object.to_string())
+    }
+
+    /// Posts any bytes as an object in JSON, for what no client sends.
+    ///
+    /// # Errors
+    /// When the first server does not answer.
+    pub fn create_bytes(&self, path: &str, body: &[u8]) -> Result<Reply, String> {
+        let answer = self.client.post_bytes(self.servers[0], path, body);
+        let (code, body) = answer.map_err(|error| format!("POST {path}: {error}"))?;
+        Ok(Reply { code, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
 
     /// Whether a new ConfigMap is refused with this text; `None` if no server answers.

@@ -98,7 +98,11 @@ pub(crate) enum Command {
         #[arg(required = true, value_name = "FILE")]
         archives: Vec<PathBuf>,
     },
-    /// Build Kubernetes and Helm, if they are not in the cache, and print where they are.
+    /// Build chart and images of an earlier release from the history of the repository, if they are not in the cache, and print where
+    /// they are.
+    #[command(name = "earlier-release")]
+    EarlierRelease,
+    /// Build Kubernetes and Helm, if they are not in the cache, and print where they are. Downloads the definitions of OpenReports too.
     Build {
         /// Build nothing, and fail if they are not in the cache.
         #[arg(long)]

@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::Error;
 use crate::layout::Layout;
 
-/// How long one request may take.
-const LIMIT: Duration = Duration::from_secs(15);
+/// How long one request may take. An API server may wait half a minute for a webhook, and the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The largest answer, in bytes.
 pub(crate) const MAX_ANSWER: u64 = 256 << 20;
@@ -63,7 +63,19 @@ impl Client {
     /// Asks, and returns status and body.
     pub(crate) fn send(&self, server: SocketAddr, question: &Question<'_>) -> io::Result<(u16, Vec<u8>)> {
         // Version 1.0 is answered in one piece, which ends with the connection.
-        let answer = exchange(self.connect(server)?, &question.bytes("HTTP/1.0", server))?;
+        self.exchange(server, question.bytes("HTTP/1.0", server).as_bytes())
+    }
+
+    /// Posts any bytes, said to be JSON, and returns status and body.
+    pub(crate) fn post_bytes(&self, server: SocketAddr, path: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        let length = body.len();
+        let fields = format!("Accept: application/json\r\nContent-Type: application/json\r\nContent-Length: {length}");
+        let head = format!("POST {path} HTTP/1.0\r\nHost: {server}\r\n{fields}\r\n\r\n");
+        self.exchange(server, &[head.as_bytes(), body].concat())
+    }
+
+    fn exchange(&self, server: SocketAddr, request: &[u8]) -> io::Result<(u16, Vec<u8>)> {
+        let answer = exchange(self.connect(server)?, request)?;
         parse(&answer).ok_or_else(|| io::Error::other("not an answer in HTTP"))
     }
 
@@ -86,8 +98,8 @@ pub(crate) trait Stream: Read + Write + Send {}
 impl<S: Read + Write + Send> Stream for S {}
 
 /// Sends a request, and reads until the other side closes the connection.
-fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
-    stream.write_all(request.as_bytes())?;
+fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_all(request)?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
     Ok(answer)

@@ -27,7 +27,7 @@ pub const MAX_API_SERVERS: u8 = 8;
 const FIRST_POD: u8 = 32;
 
 /// How long kubectl may take. It repeats calls that were answered with a Retry-After, and waits for what it deletes.
-const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
+const KUBECTL_LIMIT: Duration = Duration::from_secs(900);
 
 /// What kind of cluster to start.
 #[derive(Debug, Clone)]
@@ -41,11 +41,13 @@ pub struct Options {
     pub node: bool,
     /// The cache folder; if absent, the one that the environment names.
     pub cache: Option<Cache>,
+    /// The size that etcd's database may have, in bytes; if absent, etcd's default, 2 GiB. A control plane alone takes a few MiB.
+    pub etcd_quota: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { name: None, api_servers: 1, node: false, cache: None }
+        Self { name: None, api_servers: 1, node: false, cache: None, etcd_quota: None }
     }
 }
 
@@ -97,7 +99,7 @@ impl Cluster {
         slots.clean()?;
         let (record, folder) = slots.claim(name.as_str(), options.api_servers, options.node, kind)?;
         drop(slots);
-        let layout = record.layout(&folder);
+        let layout = Layout { etcd_quota: options.etcd_quota, ..record.layout(&folder) };
         let client = match start::write_files(&layout).and_then(|()| Client::new(&layout)) {
             Ok(client) => Arc::new(client),
             Err(error) => {

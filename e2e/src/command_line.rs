@@ -7,6 +7,9 @@ use crate::layout::Layout;
 use crate::network::API_SERVER_PORT;
 use crate::node;
 
+/// The port at which etcd answers its clients.
+pub(crate) const ETCD_PORT: u16 = 2379;
+
 /// The port of the controller manager's health.
 pub(crate) const CONTROLLER_MANAGER_PORT: u16 = 10257;
 
@@ -19,7 +22,10 @@ pub(crate) fn args(component: Component, layout: &Layout, programs: &Path) -> Ve
     let file = |name: &str| layout.file(name).display().to_string();
     let first = layout.first_host();
     let settings = match component {
-        Component::Etcd => etcd(&pki, &file, &format!("https://{first}:2379"), &format!("https://{first}:2380")),
+        Component::Etcd => {
+            let (clients, peers) = (format!("https://{first}:{ETCD_PORT}"), format!("https://{first}:2380"));
+            etcd(&pki, &file, layout, &clients, &peers)
+        }
         Component::ApiServer(number) => api_server(&pki, &file, layout, number),
         Component::ControllerManager => controller_manager(&pki, layout),
         Component::Scheduler => node::scheduler_args(layout),
@@ -34,8 +40,14 @@ pub(crate) fn args(component: Component, layout: &Layout, programs: &Path) -> Ve
 
 type Settings = Vec<(&'static str, String)>;
 
-fn etcd(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, clients: &str, peers: &str) -> Settings {
-    vec![
+fn etcd(
+    pki: &dyn Fn(&str) -> String,
+    file: &dyn Fn(&str) -> String,
+    layout: &Layout,
+    clients: &str,
+    peers: &str,
+) -> Settings {
+    let mut settings = vec![
         ("name", "etcd".into()),
         ("data-dir", file("etcd")),
         ("listen-client-urls", clients.into()),
@@ -54,7 +66,9 @@ fn etcd(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, clients: &s
         // The data of a test does not outlive the machine.
         ("unsafe-no-fsync", "true".into()),
         ("log-level", "warn".into()),
-    ]
+    ];
+    settings.extend(layout.etcd_quota.map(|bytes| ("quota-backend-bytes", bytes.to_string())));
+    settings
 }
 
 fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layout: &Layout, number: u8) -> Settings {
@@ -62,7 +76,7 @@ fn api_server(pki: &dyn Fn(&str) -> String, file: &dyn Fn(&str) -> String, layou
     // A loopback address cannot be published, and each attempt would be an error in the log.
     let publishing = if layout.has_endpoints() { "lease" } else { "none" };
     let mut settings = vec![
-        ("etcd-servers", format!("https://{}:2379", layout.first_host())),
+        ("etcd-servers", format!("https://{}:{ETCD_PORT}", layout.first_host())),
         ("etcd-cafile", pki("ca.crt")),
         ("etcd-certfile", pki("etcd-client.crt")),
         ("etcd-keyfile", pki("etcd-client.key")),
@@ -147,7 +161,7 @@ mod tests {
     use crate::network::{Kind, Network};
 
     fn layout(kind: Kind) -> Layout {
-        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2, node: None }
+        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2, node: None, etcd_quota: None }
     }
 
     fn setting(component: Component, layout: &Layout, name: &str) -> String {
@@ -168,6 +182,16 @@ mod tests {
         );
         assert_eq!(of(1, "secure-port"), of(2, "secure-port"));
         assert_ne!(of(1, "audit-log-path"), of(2, "audit-log-path"));
+    }
+
+    #[test]
+    fn a_database_has_a_quota_where_one_is_wanted() {
+        let args = |etcd_quota| {
+            let layout = Layout { etcd_quota, ..layout(Kind::Routed) };
+            args(Component::Etcd, &layout, Path::new("/programs"))
+        };
+        assert!(args(Some(1 << 25)).contains(&"--quota-backend-bytes=33554432".to_owned()));
+        assert!(!args(None).iter().any(|arg| arg.contains("quota")));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use portcullis_e2e::{
-    Cache, Cluster, Error, HELM_VERSION, Health, Helm, Kubernetes, Name, Options, PodProgram, Running, VERSION, Which,
+    Cache, Cluster, EarlierRelease, Error, HELM_VERSION, Health, Helm, Kubernetes, Name, Options, PodProgram, Running,
+    VERSION, Which, fetch_open_reports,
 };
 use serde::Serialize;
 
@@ -17,7 +18,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let cache = Cache::from_env()?;
     match command {
         Command::Up { named, api_servers, node, output } => {
-            let options = Options { name: Some(named.name.clone()), api_servers, node, cache: Some(cache.clone()) };
+            let (name, cache_folder) = (Some(named.name.clone()), Some(cache.clone()));
+            let options = Options { name, api_servers, node, cache: cache_folder, ..Options::default() };
             up(&cache, &named.name, &options, output.output)?;
         }
         Command::Down { named, all, abandoned, output } => {
@@ -52,6 +54,10 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
                 cluster.import_image(&archive)?;
             }
         }
+        Command::EarlierRelease => {
+            let release = EarlierRelease::build(&cache, &|line| eprintln!("{line}"))?;
+            println!("{}", release.folder().display());
+        }
         Command::Build { check } => {
             let tell = |line: &str| eprintln!("{line}");
             let (kubernetes, helm) = if check {
@@ -60,6 +66,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
                 (kubernetes, Helm::built(&cache).with_context(|| absent(&format!("helm {HELM_VERSION}")))?)
             } else {
                 PodProgram::build(&cache, &tell)?;
+                fetch_open_reports(&cache);
                 (Kubernetes::build(&cache, &tell)?, Helm::build(&cache, &tell)?)
             };
             println!("{}\n{}", kubernetes.program("kubernetes").display(), helm.program().display());

@@ -95,7 +95,7 @@ mod tests {
     use crate::network::{Kind, Network};
 
     fn layout(kind: Kind) -> Layout {
-        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2, node: None }
+        Layout { folder: "/c/3".into(), network: Network::new(3, kind), api_servers: 2, node: None, etcd_quota: None }
     }
 
     #[test]

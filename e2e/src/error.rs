@@ -34,7 +34,7 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// The Go build; mostly the network, or a Go that is too old.
+    /// A build; mostly the network, or a compiler that is too old.
     #[error("failed to build {name} ({status}):\n{output}")]
     Build {
         /// What was to be built.

@@ -21,6 +21,17 @@ pub(crate) fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
+/// The objects of a list.
+pub(crate) fn items(list: Value) -> Vec<Value> {
+    match list {
+        Value::Object(mut list) => match list.remove("items") {
+            Some(Value::Array(items)) => items,
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -27,6 +27,11 @@ impl Output {
         self.code == Some(0)
     }
 
+    /// The warnings among its standard error, which a busy machine may fill with lines about slow answers.
+    pub fn warnings(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| line.starts_with("Warning: ")).collect()
+    }
+
     /// Its standard output, trimmed.
     ///
     /// # Panics
@@ -127,6 +132,13 @@ mod tests {
     #[should_panic(expected = "the list: kubectl ended with Some(1):\nno such thing")]
     fn a_failure_shows_what_kubectl_said() {
         Output { code: Some(1), stdout: String::new(), stderr: "no such thing".to_owned() }.expect("the list");
+    }
+
+    #[test]
+    fn warnings_are_told_apart_from_other_lines() {
+        let stderr = "I0101 request.go:752] Waited for 1s\nWarning: would violate PodSecurity\n".to_owned();
+        let output = Output { code: Some(0), stdout: String::new(), stderr };
+        assert_eq!(output.warnings(), ["Warning: would violate PodSecurity"]);
     }
 
     #[test]

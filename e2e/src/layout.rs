@@ -17,6 +17,8 @@ pub(crate) struct Layout {
     pub(crate) api_servers: u8,
     /// What it has of a node, when it has one.
     pub(crate) node: Option<Node>,
+    /// The size that the database may have, in bytes; if absent, etcd's default.
+    pub(crate) etcd_quota: Option<u64>,
 }
 
 /// What a node has outside of its namespaces.

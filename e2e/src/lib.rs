@@ -23,7 +23,9 @@ mod cluster;
 mod command_line;
 mod component;
 mod connection;
+mod earlier_release;
 mod error;
+mod etcd;
 mod files;
 mod go;
 mod guard;
@@ -41,6 +43,7 @@ mod network;
 mod node;
 mod node_ready;
 mod on_node;
+mod open_reports;
 mod operate;
 mod pki;
 mod process;
@@ -60,6 +63,7 @@ pub use api::{Api, Reply};
 pub use cache::Cache;
 pub use cluster::{Cluster, MAX_API_SERVERS, Options};
 pub use component::Component;
+pub use earlier_release::EarlierRelease;
 pub use error::Error;
 pub use helm::{HELM_VERSION, Helm, objects_of};
 pub use installation::{
@@ -72,6 +76,7 @@ pub use kubernetes::{Kubernetes, VERSION};
 pub use name::Name;
 pub use node::{POD_IMAGE, PodProgram};
 pub use on_node::{Evidence, Rules};
+pub use open_reports::fetch_open_reports;
 pub use portcullis_testkit::{
     bytes_below, eventually_within, example, guest, guest_with, large_module, never, rego, skip,
 };

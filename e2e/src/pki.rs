@@ -53,7 +53,8 @@ fn identities(layout: &Layout) -> Vec<Identity> {
     api.extend(["localhost".to_owned(), layout.network.kubernetes_service().to_string()]);
     api.extend(layout.api_server_numbers().map(|number| layout.api_server(number).ip().to_string()));
     let mut all = vec![
-        Identity { file: "etcd", name: "etcd", group: None, hosts: vec![first.clone()] },
+        // Its JSON interface is a client of its own, which comes from 127.0.0.1 where the cluster is on loopback addresses.
+        Identity { file: "etcd", name: "etcd", group: None, hosts: vec![first.clone(), "127.0.0.1".to_owned()] },
         Identity { file: "kube-apiserver", name: "kube-apiserver", group: None, hosts: api },
         Identity {
             file: "kube-controller-manager-server",
@@ -128,7 +129,13 @@ mod tests {
 
     fn layout(folder: &std::path::Path) -> Layout {
         let node = Some(Node::new(2, 1));
-        Layout { folder: folder.to_owned(), network: Network::new(2, Kind::Routed), api_servers: 2, node }
+        Layout {
+            folder: folder.to_owned(),
+            network: Network::new(2, Kind::Routed),
+            api_servers: 2,
+            node,
+            etcd_quota: None,
+        }
     }
 
     #[test]

@@ -184,23 +184,26 @@ impl Process {
 
     /// Kills it, and waits for its end.
     pub fn kill(&self) {
+        let pid = self.pid();
         self.signal(Signal::KILL);
-        self.wait_for_end(LIMIT);
+        self.wait_for_end(pid, LIMIT);
     }
 
     /// Asks it to end, and kills it when it has not after `grace`.
     pub fn terminate(&self, grace: Duration) {
+        let pid = self.pid();
         self.signal(Signal::TERM);
         // One that is paused would never hear of it.
         self.signal(Signal::CONT);
-        if !self.wait_for_end(grace) {
+        if !self.wait_for_end(pid, grace) {
             self.kill();
         }
     }
 
-    fn wait_for_end(&self, limit: Duration) -> bool {
+    /// Waits for the end of this process: a kubelet may start the next one before it is noticed.
+    fn wait_for_end(&self, pid: Option<u32>, limit: Duration) -> bool {
         let start = Instant::now();
-        while self.is_alive() {
+        while pid.is_some() && self.pid() == pid {
             if start.elapsed() > limit {
                 return false;
             }

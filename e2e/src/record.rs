@@ -71,7 +71,13 @@ impl Record {
 
     pub(crate) fn layout(&self, folder: &Path) -> Layout {
         let node = self.node.clone();
-        Layout { folder: folder.to_owned(), network: self.network, api_servers: self.api_servers, node }
+        Layout {
+            folder: folder.to_owned(),
+            network: self.network,
+            api_servers: self.api_servers,
+            node,
+            etcd_quota: None,
+        }
     }
 
     /// The state of the cluster, judged by its processes.

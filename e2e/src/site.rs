@@ -31,7 +31,7 @@ const MODULES_ADDRESS: &str = "PORTCULLIS_E2E_MODULES_ADDRESS";
 const NAMES: [&str; 5] = ["loader", "evaluator", "reporter", "controller", "portcullis"];
 
 /// How long kubectl may take.
-const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
+const KUBECTL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A cluster to install into.
 pub struct Site {

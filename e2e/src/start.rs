@@ -18,7 +18,7 @@ use crate::process::ProcessId;
 use crate::{Error, Kubernetes, files, node, pki};
 
 /// How long each condition may take; wide, as several clusters may start beside a build on two cores.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// How often a condition is looked at.
 const PACE: Duration = Duration::from_millis(25);

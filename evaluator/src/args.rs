@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_PROBE_ADDRESS", value_name = "ADDRESS", default_value = "[::]:8081")]
     pub probe_address: SocketAddr,
 
-    /// Where loader and reporter read the state, and /healthz/policies is served; on the loopback only.
+    /// Where loader and reporter read the state, the reporter asks about objects that exist (/audit/<policy>), and /healthz/policies is
+    /// served; on the loopback only.
     #[arg(long, env = "PORTCULLIS_STATE_ADDRESS", value_name = "ADDRESS", default_value = "127.0.0.1:9081")]
     pub state_address: SocketAddr,
 
@@ -135,6 +136,10 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_VALIDATE_RAW", value_enum, default_value = "off")]
     pub validate_raw: Switch,
 
+    /// How much of one core's time the reporter's questions about objects that exist may take, in percent.
+    #[arg(long, env = "PORTCULLIS_AUDIT_SHARE", value_name = "PERCENT", default_value_t = 25)]
+    pub audit_share: u8,
+
     /// Also count evaluations under the names and labels of Kubewarden's metrics.
     #[arg(long, env = "PORTCULLIS_KUBEWARDEN_METRICS")]
     pub kubewarden_metrics: bool,
@@ -147,6 +152,11 @@ pub struct Args {
     /// The user that the loader runs as; nobody else may connect. By default this program's own.
     #[arg(long, env = "PORTCULLIS_BROKER_USER", value_name = "UID", requires = "broker_socket")]
     pub broker_user: Option<u32>,
+
+    /// Hand questions of policies about certificates to the loader too, which records what policies ask their host for, or answers it from a
+    /// recording. Without it, this program answers them itself.
+    #[arg(long, env = "PORTCULLIS_BROKER_CERTIFICATES", requires = "broker_socket")]
+    pub broker_certificates: bool,
 
     /// Spans go to the loader over the broker's socket; it posts them to the collector of its own OTEL_EXPORTER_OTLP_ENDPOINT. On by default
     /// where this program has an endpoint in its environment.
@@ -220,6 +230,9 @@ impl Args {
         }
         if self.cores.is_some_and(|cores| !(1..=1024).contains(&cores)) {
             return refuse("--cores", "want 1 to 1024");
+        }
+        if !(1..=100).contains(&self.audit_share) {
+            return refuse("--audit-share", "want 1 to 100");
         }
         if self.max_body > 1 << 30 {
             return refuse("--max-body", "want at most 1GiB");
@@ -298,6 +311,9 @@ mod tests {
             (&["--plain-http", "--audit", "on"], "--audit: its paths name policies"),
             (&["--plain-http", "--validate-raw", "on"], "--validate-raw: its paths name policies"),
             (&["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on"], ""),
+            (&["--plain-http", "--audit-share", "0"], "--audit-share: want 1 to 100"),
+            (&["--plain-http", "--audit-share", "101"], "--audit-share: want 1 to 100"),
+            (&["--plain-http", "--audit-share", "100"], ""),
             (&["--plain-http", "--private-size", "31MiB"], "--private-size: want at least 32MiB"),
             (&["--plain-http", "--cores", "0"], "--cores: want 1 to 1024"),
             (&["--plain-http", "--tls-dir", "tls"], "error: the argument '--"),

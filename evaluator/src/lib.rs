@@ -14,11 +14,14 @@
 //! A change of the volume comes in by [`volume`], which loads what is new and swaps the table. [`guest`] runs modules, [`lanes`]
 //! says when, [`memory`] in how much of it, and [`fair`] who comes first.
 //!
+//! About objects that exist the reporter asks on the loopback, and [`audit`] puts them to policies in what requests leave over.
+//!
 //! This program never compiles, never fetches, has no API token, and gives up connections, other programs and foreign
 //! files before it loads the first module.
 
 mod admission;
 mod args;
+mod audit;
 mod capability;
 mod confinement;
 mod fair;

@@ -84,6 +84,8 @@ pub struct Metrics {
     pub capability_calls: IntCounterVec,
     /// Policies that somebody applied, by outcome (passed, refused, unknown, skipped).
     pub checks: IntCounterVec,
+    /// Objects that exist and that a policy was asked about, by outcome (allowed, denied, changes, failed, postponed, refused).
+    pub audits: IntCounterVec,
 }
 
 /// What is counted of single policies.
@@ -220,7 +222,14 @@ impl Metrics {
             ),
             &["outcome"],
         )?;
-        for collector in [&capability_calls, &checks] {
+        let audits = IntCounterVec::new(
+            Opts::new(
+                "portcullis_audits_total",
+                "Questions of the reporter about objects that exist, by outcome (allowed, denied, changes, failed, postponed, refused)",
+            ),
+            &["outcome"],
+        )?;
+        for collector in [&capability_calls, &checks, &audits] {
             registry.register(Box::new(collector.clone()))?;
         }
         let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
@@ -276,6 +285,7 @@ impl Metrics {
             unshown: Series::new()?,
             capability_calls,
             checks,
+            audits,
             kubewarden: None,
             registry,
         })

@@ -18,6 +18,7 @@ use crate::admission::Admission;
 use crate::admission::check::Checks;
 use crate::admission::last_call::LastCall;
 use crate::args::Args;
+use crate::audit::{self, Audits};
 use crate::capability::{BrokerLink, BrokerOutlet, BrokerSocket};
 use crate::confinement::confine;
 use crate::health;
@@ -70,7 +71,12 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
     let shown = if args.tls_dir.is_some() { shown.merge(expiry::routes(expiry.clone())) } else { shown };
     let address = probes.probes(args.probe_address, sources, shown)?;
     listening("probes", address);
-    let address = probes.port(args.state_address, state_route(state.clone()).merge(health))?;
+    // The reporter asks about objects that exist beside them, and nobody else: no other container of the pod needs a verdict.
+    let (jobs, audits) = audit::queue(args.audit_share);
+    let largest = usize::try_from(args.max_body).context("--max-body")?;
+    let asked = Audits::new(Arc::clone(&table), readiness.clone(), jobs, largest, &metrics);
+    let routes = state_route(state.clone()).merge(health).merge(audit::routes(asked));
+    let address = probes.port(args.state_address, routes)?;
     listening("state", address);
 
     let broker = match &args.broker_socket {
@@ -121,6 +127,7 @@ pub fn run(args: &Args, traces: Option<Traces>) -> anyhow::Result<()> {
         cores,
         connections,
         memory,
+        audits,
         broker,
         traces,
     };
@@ -151,6 +158,7 @@ struct Parts {
     cores: usize,
     connections: u32,
     memory: MemoryPlan,
+    audits: audit::Worker,
     broker: Option<BrokerSocket>,
     traces: Option<Traces>,
 }
@@ -167,7 +175,7 @@ impl Parts {
             None => None,
         };
         let broker = self.broker.map(|socket| {
-            let link = BrokerLink::new(&self.metrics);
+            let link = BrokerLink::new(&self.metrics, args.broker_certificates);
             tokio::spawn(Arc::clone(&link).serve(socket));
             link
         });
@@ -212,9 +220,11 @@ impl Parts {
             }
             _ => None,
         };
+        let admission = Admission { metrics: self.metrics.clone(), last_call };
+        tokio::spawn(self.audits.run(admission.clone()));
         let handler = Handler {
             table: self.table,
-            admission: Admission { metrics: self.metrics.clone(), last_call },
+            admission,
             checks,
             bodies: BodyLimits::new(
                 usize::try_from(args.max_body).context("--max-body")?,

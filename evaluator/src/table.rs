@@ -24,6 +24,8 @@ pub struct Table {
     pub manifest_number: u64,
     /// The policies, without those that are only tried.
     pub policies: HashMap<PolicyId, Arc<Record>>,
+    /// Policies that are only tried. No request finds them; the reporter asks them about objects that exist.
+    pub checks: HashMap<PolicyId, Arc<Record>>,
     /// The match groups.
     pub groups: HashMap<GroupId, Arc<Group>>,
 }

@@ -79,6 +79,17 @@ policies.portcullis.dev/policy-server: {{ (index . 0).Values.policyServer | quot
 {{- end -}}
 {{- end }}
 
+{{/* The resources of reports about objects that exist, as the first lines of a rule. */}}
+{{- define "portcullis.auditReports" -}}
+{{- if eq .Values.audit.format "wgpolicy" -}}
+apiGroups: [wgpolicyk8s.io]
+resources: [policyreports, clusterpolicyreports]
+{{- else -}}
+apiGroups: [openreports.io]
+resources: [reports, clusterreports]
+{{- end -}}
+{{- end }}
+
 {{/* Whether a program exports spans or metrics, of its own or, for loaders, of the evaluator: (list . "loader"). Empty if not. */}}
 {{- define "portcullis.exports" -}}
 {{- $otlp := (index . 0).Values.telemetry.otlp }}{{ $program := index . 1 -}}

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use portcullis_api::Resolved;
 use portcullis_contract::{
     Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource, Digest,
-    FailurePolicy, GroupId, Mode, PolicyId, WebhookKind,
+    FailurePolicy, GroupId, MatchPart, Mode, PolicyId, WebhookKind, group_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -57,6 +57,8 @@ pub(crate) struct Object {
     pub enforced: bool,
     /// Whether the newest one did.
     pub newest_served: bool,
+    /// The fingerprint of the newest generation's spec; absent where that cannot be read.
+    pub fingerprint: Option<Digest>,
 }
 
 /// An older generation that served everywhere.
@@ -83,6 +85,30 @@ pub(crate) struct Head {
     /// The match group; none for policies that no webhook calls.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub group: Option<(GroupId, WebhookKind)>,
+}
+
+/// The part of a policy that decides which requests reach it, with the group that it makes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Matched {
+    /// The group, without regard to shards.
+    pub group: GroupId,
+    /// The match part.
+    pub part: MatchPart,
+}
+
+impl Matched {
+    /// Largest match part that is kept, in bytes of JSON.
+    const LARGEST: usize = 4 << 10;
+
+    /// A match part to keep, if it is small enough: there is one for each policy, and its author chooses the size.
+    pub(crate) fn of(part: MatchPart) -> Option<Self> {
+        let selectors = [&part.object_selector, &part.namespace_selector];
+        let selectors = selectors.into_iter().flatten().map(|selector| selector.to_string().len());
+        let rules = serde_json::to_string(&part.rules).map_or(usize::MAX, |json| json.len());
+        let conditions = part.match_conditions.iter().map(|one| one.name.len() + one.expression.len());
+        let size = selectors.chain(conditions).fold(rules, usize::saturating_add);
+        (size <= Self::LARGEST).then(|| Self { group: group_id(&part), part })
+    }
 }
 
 /// What one generation serves.
@@ -164,6 +190,13 @@ pub(crate) fn hash(head: &Head, body: &Body) -> Digest {
         }
     }
     Digest::of(&bytes)
+}
+
+/// The fingerprint of a policy's spec, by which the loader knows that a spec which is stored is one that it has checked: all that decides what
+/// the policy does to an object, wherever the spec came from. Which shard the policy is in does not count.
+pub(crate) fn fingerprint(head: &Head, part: &MatchPart, body: &Body) -> Digest {
+    let group = Some((group_id(part), part.kind));
+    hash(&Head { group, ..head.clone() }, body)
 }
 
 impl Head {
@@ -340,7 +373,27 @@ pub(crate) fn no_settings() -> Box<RawValue> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_contract::MatchCondition;
+
     use super::*;
+
+    #[test]
+    fn a_match_part_is_kept_unless_it_is_large() {
+        let part = |expression: String| MatchPart {
+            kind: WebhookKind::Validating,
+            namespace: None,
+            rules: Vec::new(),
+            match_policy: None,
+            object_selector: None,
+            namespace_selector: None,
+            match_conditions: vec![MatchCondition { name: "a".to_owned(), expression }],
+            failure_policy: FailurePolicy::Fail,
+            side_effects: None,
+        };
+        let small = part("true".to_owned());
+        assert_eq!(Matched::of(small.clone()).map(|matched| matched.group), Some(group_id(&small)));
+        assert_eq!(Matched::of(part("x".repeat(Matched::LARGEST))), None);
+    }
 
     #[test]
     fn the_uid_is_the_same_at_every_start() {

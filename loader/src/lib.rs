@@ -59,7 +59,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use crate::args::Args;
 use crate::args::{Input, Settings};
-use crate::checks::Checks;
+use crate::checks::{Checks, Impact};
 use crate::compile::Compilers;
 use crate::input::{Directory, Installation};
 use crate::jobs::{JobRunner, PinSource};
@@ -155,7 +155,10 @@ async fn serve(args: &Args, settings: Settings, key: String) -> anyhow::Result<(
     }
     let collectors = Collectors::from_env();
     collectors.export_metrics("portcullis-loader", &metrics.registry).context("failed to set up metrics")?;
-    let checks = Checks::new(args.broker.policy_checks == PolicyChecks::Deny, evaluator.clone());
+    let client = cluster.as_ref().map(|cluster| cluster.client.clone());
+    let denies = args.broker.policy_checks == PolicyChecks::Deny;
+    let impact = impact(args, &settings.input)?;
+    let checks = Checks::new(denies, evaluator.clone(), desired.clone(), client, impact);
     let asked = (args.broker.policy_checks != PolicyChecks::Off).then(|| {
         let (sender, requests) = mpsc::channel(MAX_CHECKS);
         tokio::spawn(Arc::clone(&checks).serve(requests));
@@ -214,6 +217,16 @@ async fn services(
         collectors,
         checks: None,
     })
+}
+
+/// Looks at objects that exist for checks of policies, where a setting says so and there is a cluster.
+fn impact(args: &Args, input: &Input) -> anyhow::Result<Option<Impact>> {
+    let installation = match input {
+        Input::Cluster(installation) if args.broker.check_impact.is_on() => installation,
+        _ => return Ok(None),
+    };
+    let impact = Impact::new(args.evaluator_state, &installation.namespace);
+    impact.map(Some).context("failed to set up questions to the evaluator")
 }
 
 /// What is watched.

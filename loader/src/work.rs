@@ -151,6 +151,7 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
     let mut contexts = outside.record.contexts();
     let mut trials = outside.checks.trials();
     trials.mark_changed();
+    let mut counted = outside.checks.counted();
     while !outside.shutdown.has_begun() {
         outside.beat.now();
         let wake = work.turn();
@@ -186,6 +187,8 @@ pub(crate) async fn work(mut outside: Outside, runner: Arc<JobRunner>) {
                 let trials = Arc::clone(&trials.borrow_and_update());
                 work.take(plan::Event::Tried(trials), Now::get());
             }
+            // As above.
+            _ = counted.changed() => work.publish_state(),
             // The record outlives the loop.
             _ = contexts.changed() => work.publish_state(),
             () = tokio::time::sleep(wake) => {}
@@ -333,6 +336,7 @@ impl Work {
         let (tried, policies) = state.policies.into_iter().partition(|policy| policy.id.is_check());
         state.policies = policies;
         self.outside.checks.learn(tried);
+        self.outside.checks.add_impacts(&mut state.policies);
         let metrics = &self.runner.metrics;
         let published = state.policies.iter().filter(|policy| policy.phase == Phase::Published).count();
         let mut failing = BTreeMap::new();

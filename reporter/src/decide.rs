@@ -12,7 +12,7 @@ use self::aggregate::{Aggregate, Case};
 use crate::facts::{Facts, Replica, Webhook, to_second};
 use crate::replica::{Assessment, examine};
 use crate::resolution::{self, Resolution};
-use crate::{message, mismatch};
+use crate::{impact, message, mismatch};
 
 /// Most entries of `replicas`.
 pub const MAX_REPLICAS: usize = 16;
@@ -77,6 +77,9 @@ pub fn decide(
         summary: format!("{}/{}", aggregate.counts.current, aggregate.counts.expected),
         replicas: entries,
         replicas_omitted: omitted,
+        // The audit decides what is in it.
+        audit: previous.and_then(|previous| previous.audit.clone()),
+        impact: impact::newest(facts, replicas, previous),
     }
 }
 

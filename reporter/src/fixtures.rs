@@ -25,6 +25,7 @@ pub(crate) fn published(id: &str, uid: &str) -> LoaderPolicy {
         last_good: None,
         mismatches: Vec::new(),
         context: Vec::new(),
+        impact: None,
         created: Timestamp::UNIX_EPOCH,
     }
 }

@@ -12,7 +12,7 @@ use portcullis_contract::{
     ReplicaState, Stage,
 };
 
-use crate::{context, mismatch};
+use crate::{context, impact, mismatch};
 
 /// This pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +94,7 @@ pub fn join(pod: &Pod, loader: &LoaderState, evaluator: Evaluator<'_>, now: Time
     report.failing = state.map(|state| failing(loader, state)).unwrap_or_default();
     report.mismatches = mismatch::reported(loader);
     report.context = context::reported(loader);
+    report.impacts = impact::reported(loader);
     // Failures are what the report is read for, so the cap leaves them to the last.
     report.deviations.sort_by_key(|deviation| deviation.reason.is_none());
     let omitted = report.deviations.len().saturating_sub(ReplicaReportSpec::MAX_DEVIATIONS);

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod audit;
 mod context;
 pub mod decide;
 pub mod event;
@@ -25,6 +26,7 @@ mod fixtures;
 pub mod folder;
 pub mod follow;
 pub mod frame;
+mod impact;
 pub mod join;
 pub mod kubernetes;
 pub mod line;
@@ -40,5 +42,6 @@ pub mod statuses;
 pub mod view;
 
 pub use args::Args;
+pub use audit::AuditFormat;
 pub use output::TableMode;
 pub use report::run;

@@ -122,7 +122,15 @@ fn reported<'a>(facts: &Facts<'_>, resolution: Resolution, replica: &Replica<'a>
         context: context::of(facts, replica),
         passed_over: false,
     };
-    let stale = |text: &str| assessment(ReplicaState::Unknown, 0, Some(Problem::of(Reason::ReportStale, text)));
+    let stale = |text: &str| {
+        // Such a pod is listed all the same. Its entry says why the counts and the conditions leave it out.
+        let text = if replica.expected {
+            text.to_owned()
+        } else {
+            format!("{text}; the pod is not ready, so API servers do not call it and it is not counted")
+        };
+        assessment(ReplicaState::Unknown, 0, Some(Problem::of(Reason::ReportStale, text)))
+    };
     let Some(LastReport { report, is_stale }) = replica.report else {
         return stale("the pod has not reported yet");
     };
@@ -273,6 +281,23 @@ mod tests {
         assert_eq!(examined(&ReplicaReportSpec { pod_uid: "earlier".into(), ..serving(7) }), stale);
         let silent = Replica { pod: "pod", pod_uid: "pod-uid", expected: true, report: None };
         assert_eq!(examine(&facts(7), Resolution::Open, &silent).state, ReplicaState::Unknown);
+    }
+
+    #[test]
+    fn fault_r27_a_silent_pod_is_unknown_whether_it_counts_or_not_and_says_which() {
+        let report = serving(7);
+        let told = |expected| {
+            let heard = LastReport { report: &report, is_stale: true };
+            let replica = Replica { pod: "pod", pod_uid: "pod-uid", expected, report: Some(heard) };
+            let assessment = examine(&facts(7), Resolution::Open, &replica);
+            let problem = assessment.problem.expect("a failure");
+            (assessment.state, problem.reason, problem.message)
+        };
+        let stale = |message: &str| (ReplicaState::Unknown, "ReportStale".to_owned(), message.to_owned());
+        assert_eq!(told(true), stale("its reports have stopped"));
+        let aside =
+            "its reports have stopped; the pod is not ready, so API servers do not call it and it is not counted";
+        assert_eq!(told(false), stale(aside));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
     let cluster = match args.cluster()? {
         Some(settings) => {
             let pod = Pod { name: settings.identity.pod.clone(), uid: settings.identity.pod_uid.clone() };
-            Some((pod, Cluster::start(settings, &registry, shutdown.clone()).await?))
+            Some((pod, Cluster::start(settings, args.evaluator_state, &registry, shutdown.clone()).await?))
         }
         None => None,
     };

@@ -1,9 +1,10 @@
 //! Loopback addresses and ports that no other test has.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::Program;
+use crate::{Program, eventually};
 
 /// This process's own loopback address: all of 127.0.0.0/8 is the loopback. 127.0.0.x is left to others.
 pub(crate) fn loopback() -> IpAddr {
@@ -11,11 +12,35 @@ pub(crate) fn loopback() -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, a, b, c))
 }
 
-/// The first of ten ports on [`loopback`] that no other caller gets. They stay the same over restarts of a program, unlike port 0, and lie
-/// below the ports that the kernel gives to outgoing connections.
+/// How many ports a caller of [`ports`] gets.
+const PORTS: u16 = 10;
+
+/// The first of ten ports on [`loopback`] that no other caller gets, and where no program of this machine listens that takes connections
+/// to all of its addresses. They stay the same over restarts of a program, unlike port 0, and lie below the ports that the kernel gives to
+/// outgoing connections.
 pub(crate) fn ports() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(10_000);
-    SocketAddr::new(loopback(), NEXT.fetch_add(10, Ordering::Relaxed))
+    loop {
+        let first = SocketAddr::new(loopback(), NEXT.fetch_add(PORTS, Ordering::Relaxed));
+        let is_free = |number| TcpStream::connect(SocketAddr::new(first.ip(), first.port() + number)).is_err();
+        if (0..PORTS).all(is_free) {
+            return first;
+        }
+    }
+}
+
+/// Listens on an address of [`ports`], without waiting for connections. The one who listened there before may be heard for a moment
+/// longer: a process that another test was just starting has a copy of the socket until it runs its program.
+///
+/// # Panics
+/// When somebody listens there still.
+pub(crate) fn listen(address: SocketAddr) -> TcpListener {
+    let listener = eventually("the port to be free", || match TcpListener::bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+        bound => Some(bound.expect("an address of the loopback can be listened on")),
+    });
+    listener.set_nonblocking(true).expect("a listener can be asked without waiting");
+    listener
 }
 
 /// The pod's ports.

@@ -2,15 +2,16 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::process::Command;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::{PodSetup, Program, repository};
+use crate::{PodSetup, Program, preload};
 
 /// The wall clock of a pod.
 pub struct Clock {
     folder: TempDir,
+    library: PathBuf,
     shift: File,
 }
 
@@ -22,24 +23,20 @@ impl Clock {
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("clock-").tempdir().expect("a temporary folder");
         crate::files::open_to_all(folder.path());
-        let library = folder.path().join("shift.so");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library);
-        let output = compiler.arg(repository().join("tests/clock/shift.c")).output().expect("there is a C compiler");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let library = preload::library("clock/shift.c", folder.path());
         let file = folder.path().join("shift");
         fs::write(&file, 0_i64.to_ne_bytes()).expect("writes");
         let shift = File::options().write(true).open(&file).expect("opens");
-        Self { folder, shift }
+        Self { folder, library, shift }
     }
 
     /// Lets a pod use this clock.
     #[must_use]
     pub fn of(&self, setup: PodSetup) -> PodSetup {
-        let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
+        let shift = self.folder.path().join("shift");
         [Program::Loader, Program::Evaluator, Program::Reporter].into_iter().fold(setup, |setup, program| {
-            let setup = setup.env(program, "LD_PRELOAD", &path("shift.so"));
-            setup.env(program, "CLOCK_SHIFT_FILE", &path("shift"))
+            let setup = setup.env(program, "LD_PRELOAD", &self.library.to_string_lossy());
+            setup.env(program, "CLOCK_SHIFT_FILE", &shift.to_string_lossy())
         })
     }
 

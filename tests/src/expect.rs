@@ -1,9 +1,12 @@
 //! What a user must see: the outcomes of docs/design/faults.md, section 1, checked wherever they are visible.
 
+use std::cell::RefCell;
+
 use portcullis_contract::{Class, Current, Deviation, Failure, Reason, ReplicaState};
 use serde_json::Value;
 
-use crate::{Answer, Pod, Review, Verdict, eventually};
+use crate::wait::eventually_or;
+use crate::{Answer, Pod, Review, Verdict, bounds, eventually};
 
 impl Pod {
     /// Waits until a policy serves its newest generation, and that is `generation` (the first is 1).
@@ -14,6 +17,20 @@ impl Pod {
         eventually(&format!("{id} to serve generation {generation}"), || {
             self.evaluator_state()?.current.get(id).filter(|current| current.generation == generation).cloned()
         })
+    }
+
+    /// Waits until a generation of a policy answers, whether it is the newest or not: where the evaluator starts with it, that it
+    /// answers may come after the failure of the newest.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    pub fn wait_serving(&self, id: &str, generation: i64) {
+        eventually(&format!("generation {generation} of {id} to answer"), || {
+            let state = self.evaluator_state()?;
+            let current = state.current.get(id).map(|current| current.generation);
+            let deviation = state.deviations.iter().find(|deviation| deviation.id.as_str() == id);
+            (current.or(deviation.map(|deviation| deviation.serving)) == Some(generation)).then_some(())
+        });
     }
 
     /// Waits until a policy's newest generation fails for this reason at the evaluator, and returns its message.
@@ -76,18 +93,20 @@ impl Pod {
         deviation.failure.expect("a deviation with this reason has a failure")
     }
 
-    /// I3: waits until a policy serves `generation` as its newest, with `Ready=True` and `Degraded=False`.
+    /// I3: waits until a policy serves `generation` as its newest, with `Ready=True` and `Degraded=False`. In a test of a row of the fault
+    /// catalogue that must happen within the row's bound, from this call on.
     ///
     /// # Panics
     /// When that does not happen in time.
     pub fn assert_recovered(&self, id: &str, generation: i64) {
+        let since = self.moment();
         self.wait_current(id, generation);
         let health = self.health(id);
         assert_eq!(health.code, 200, "{health:?}");
-        if self.has_reporter() {
-            self.wait_condition(id, "Ready", "True", "Active");
-            self.wait_condition(id, "Degraded", "False", "AsExpected");
-        }
+        self.wait_condition_of(id, Some(generation), "Ready", "True", "Active");
+        self.wait_condition_of(id, Some(generation), "Degraded", "False", "AsExpected");
+        let what = format!("{id}, until generation {generation} was Ready,");
+        self.is_within(bounds::of_ready_in_this_test(), &since, &what).unwrap_or_else(|late| panic!("{late}"));
     }
 
     /// The health check of a policy that fails for this reason.
@@ -114,23 +133,34 @@ impl Pod {
     /// # Panics
     /// When that does not happen in time; the last status is in the text.
     pub fn wait_condition(&self, id: &str, kind: &str, status: &str, reason: &str) {
+        self.wait_condition_of(id, None, kind, status, reason);
+    }
+
+    /// The same, where the condition must be about this generation, if one is given: until a status is written again, its conditions are
+    /// those of an earlier one.
+    fn wait_condition_of(&self, id: &str, generation: Option<i64>, kind: &str, status: &str, reason: &str) {
         if !self.has_reporter() {
             return;
         }
-        let wanted = |condition: &Value| {
-            condition["type"] == kind && condition["status"] == status && condition["reason"] == reason
+        let is_wanted = |condition: &Value| {
+            condition["type"] == kind
+                && condition["status"] == status
+                && condition["reason"] == reason
+                && generation.is_none_or(|generation| condition["observedGeneration"] == generation)
         };
-        let what = format!("{kind}={status}/{reason} of {id}");
-        let (start, limit) = (std::time::Instant::now(), crate::LIMIT);
-        eventually(&what, || {
+        let what = match generation {
+            Some(generation) => format!("{kind}={status}/{reason} of generation {generation} of {id}"),
+            None => format!("{kind}={status}/{reason} of {id}"),
+        };
+        let last = RefCell::new(None);
+        let look = || {
             let document = self.status(id);
-            let found = document
-                .as_ref()
-                .is_some_and(|document| document["status"]["conditions"].as_array().into_iter().flatten().any(wanted));
-            // The last status before the limit shows what was there instead.
-            assert!(found || start.elapsed() + limit / 20 < limit, "waited in vain for {what} in {document:#?}");
+            let conditions = document.iter().flat_map(|document| document["status"]["conditions"].as_array());
+            let found = conditions.flatten().any(is_wanted);
+            last.replace(document);
             found.then_some(())
-        });
+        };
+        eventually_or(&what, look, || format!(", in {:#?}", last.borrow()));
     }
 }
 

@@ -31,7 +31,7 @@ impl Folder {
         folder
     }
 
-    /// A folder with the policy that [`crate::Canary`] calls.
+    /// A folder with the policy that [`crate::Canary`] calls. Each pod on it calls the canary, unless it says why not.
     pub fn with_canary() -> Self {
         let folder = Self::empty();
         folder.put(&Policy::cluster(CANARY).guest("counter").on("configmaps"));
@@ -63,6 +63,11 @@ impl Folder {
         }
         let text = portcullis_yaml::write(policy.json()).expect("a manifest is YAML");
         self.write(&format!("policies/{}", manifest_file(policy)), text.as_bytes());
+    }
+
+    /// Whether it has the manifest of a policy.
+    pub(crate) fn has(&self, policy: &Policy) -> bool {
+        self.policies().join(manifest_file(policy)).is_file()
     }
 
     /// Removes a policy's manifest.

@@ -1,7 +1,7 @@
 //! An outbound proxy: it opens tunnels on `CONNECT`, and resolves names that nothing else resolves.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -40,8 +40,7 @@ impl ForwardProxy {
 
     fn start(login: Option<String>) -> Self {
         let address = address::ports();
-        let listener = TcpListener::bind(address).expect("the port is free");
-        listener.set_nonblocking(true).expect("a listener can be asked without waiting");
+        let listener = address::listen(address);
         let shared = Arc::new(Shared { login, tunnels: Mutex::default(), stop: AtomicBool::new(false) });
         let of_thread = Arc::clone(&shared);
         thread::spawn(move || {

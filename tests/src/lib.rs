@@ -2,7 +2,8 @@
 //!
 //! A test writes policies into a [`Folder`], starts a [`Pod`] on it, and uses the pod: [`Pod::ask`] sends an AdmissionReview, and
 //! [`Pod::health`], [`Pod::status`] and the states return what a person or a kubelet would see. It waits for conditions with a time
-//! limit ([`eventually`]), and never for a fixed time. When a test panics, the pod prints the logs of its programs.
+//! limit ([`eventually`]), and never for a fixed time. When a test panics, the pod prints the logs of its programs. When it does not, the
+//! pod asserts the invariants of the fault catalogue at its end.
 //!
 //! The programs are started as they are shipped, and none of their crates is linked: this crate knows only the formats on the wire.
 //! README.md has an example.
@@ -10,7 +11,8 @@
 //! ```text
 //! Folder ──► Pod ──► Process (loader, evaluator, reporter)
 //!   │         │
-//!   │         └──► Client ──► Answer        Canary: I1 and I2, for the whole test
+//!   │         ├──► Client ──► Answer
+//!   │         └──► Canary: asked during the whole test
 //!   ├─ Policy, guest, wat                   Raw: exact bytes at an exact pace
 //!   └─ Volume                               Flood: clients with thousands of connections
 //!                                           Source: a scripted server of modules
@@ -18,23 +20,30 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod allocations;
 mod answer;
+mod bounds;
 mod cage;
 mod canary;
 mod certificate;
 mod client;
 mod clock;
+mod counters;
 mod expect;
 mod files;
 mod flood;
 mod folder;
 mod forward;
 mod guests;
+mod invariants;
+mod moment;
 mod pod;
 mod policy;
+mod preload;
 mod process;
 mod programs;
 mod raw;
+mod recovery;
 mod registry;
 mod review;
 mod secret;
@@ -50,16 +59,19 @@ mod usage;
 mod volume;
 mod wait;
 
+pub use allocations::{Allocated, Allocations};
 pub use answer::{Answer, Verdict};
 pub use cage::Cage;
-pub use canary::Canary;
+pub use canary::{Canary, FLOODED};
 pub use certificate::{Authority, Identity};
 pub use client::Client;
 pub use clock::Clock;
+pub use counters::Counters;
 pub use flood::{Flood, Stranger};
 pub use folder::{CANARY, Folder};
 pub use forward::ForwardProxy;
 pub use guests::SdkGuest;
+pub use moment::Moment;
 pub use pod::{Health, Pod};
 pub use policy::Policy;
 pub use portcullis_testkit::{
@@ -68,6 +80,7 @@ pub use portcullis_testkit::{
 pub use process::{Launch, Process};
 pub use programs::{Program, program};
 pub use raw::{Raw, RawResponse, client_hello, request};
+pub use recovery::one_round_in_time;
 pub use registry::{Registry, docker_config, password, token_service, write_docker_config};
 pub use review::Review;
 pub use secret::Secret;

@@ -3,18 +3,21 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use portcullis_contract::{EvaluatorState, LoaderState};
 use serde_json::Value;
 
 use crate::address::Addresses;
-use crate::{Answer, Client, Process, Program, Review, Volume, eventually};
+use crate::{Answer, Canary, Client, Process, Program, Review, Volume, canary, eventually};
 
-/// A running pod. Its processes end with it.
+/// A running pod. Its processes end with it. If it has a canary and the test has not failed, the invariants of the fault catalogue are asserted
+/// then.
 pub struct Pod {
-    pub(crate) loader: Option<Process>,
-    pub(crate) evaluator: Option<Process>,
-    pub(crate) reporter: Option<Process>,
+    pub(crate) canary: Option<Canary>,
+    pub(crate) loader: Option<Arc<Process>>,
+    pub(crate) evaluator: Option<Arc<Process>>,
+    pub(crate) reporter: Option<Arc<Process>>,
     pub(crate) root: PathBuf,
     pub(crate) volume: PathBuf,
     pub(crate) plain_http: bool,
@@ -34,12 +37,20 @@ pub struct Health {
 }
 
 impl Pod {
+    /// The canary, which is called until the pod ends.
+    ///
+    /// # Panics
+    /// When the pod has none.
+    pub fn canary(&self) -> &Canary {
+        self.canary.as_ref().expect("the pod has a canary")
+    }
+
     /// The loader.
     ///
     /// # Panics
     /// When the pod has none.
     pub fn loader(&self) -> &Process {
-        self.loader.as_ref().expect("the pod has a loader")
+        self.loader.as_deref().expect("the pod has a loader")
     }
 
     /// The evaluator.
@@ -47,7 +58,7 @@ impl Pod {
     /// # Panics
     /// When the pod has none.
     pub fn evaluator(&self) -> &Process {
-        self.evaluator.as_ref().expect("the pod has an evaluator")
+        self.evaluator.as_deref().expect("the pod has an evaluator")
     }
 
     /// The reporter.
@@ -55,7 +66,7 @@ impl Pod {
     /// # Panics
     /// When the pod has none.
     pub fn reporter(&self) -> &Process {
-        self.reporter.as_ref().expect("the pod has a reporter")
+        self.reporter.as_deref().expect("the pod has a reporter")
     }
 
     /// Whether the pod has a reporter, and so a status.
@@ -65,7 +76,7 @@ impl Pod {
 
     /// The programs that the pod has.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
-        [&self.evaluator, &self.loader, &self.reporter].into_iter().flatten()
+        [&self.evaluator, &self.loader, &self.reporter].into_iter().flatten().map(Arc::as_ref)
     }
 
     /// Waits until every program of the pod is ready.
@@ -82,11 +93,39 @@ impl Pod {
         }
     }
 
+    /// Waits until the admission port answers: an evaluator that was started again reads its certificate when the port is open already,
+    /// and perhaps after it serves policies.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    pub fn wait_admission(&self) {
+        eventually("the admission port to answer", || self.new_client().get("/").ok());
+    }
+
+    /// Calls the canary again, once the evaluator serves it: for rows that restart the evaluator, which may be ready before it has loaded all
+    /// policies.
+    ///
+    /// # Panics
+    /// When the pod has no canary, or it is not served in time.
+    pub fn resume_canary(&self) {
+        self.wait_current(&canary::id(), 1);
+        self.wait_admission();
+        self.canary().resume();
+    }
+
+    /// Waits until the loader provides what policies ask their host for.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    pub fn wait_broker(&self) {
+        eventually("the broker to be connected", || (self.metric("portcullis_broker_connected") > 0.5).then_some(()));
+    }
+
     fn process(&self, program: Program) -> Option<&Process> {
         match program {
-            Program::Evaluator => self.evaluator.as_ref(),
-            Program::Loader => self.loader.as_ref(),
-            Program::Reporter | Program::Cli => self.reporter.as_ref(),
+            Program::Evaluator => self.evaluator.as_deref(),
+            Program::Loader => self.loader.as_deref(),
+            Program::Reporter | Program::Cli => self.reporter.as_deref(),
         }
     }
 

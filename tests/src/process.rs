@@ -1,20 +1,28 @@
 //! A real program as a child process: its ports, its logs, and signals to it.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_testkit::{eventually_within, lock};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::{LIMIT, Usage};
+use crate::{LIMIT, Usage, eventually};
+
+/// How long the last lines of a program that has ended are waited for. A program that it has started may outlive it and keep its
+/// streams open.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
+/// The pause before something is tried or looked at again.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a program is started.
 #[derive(Debug, Clone)]
@@ -40,6 +48,8 @@ pub struct Process {
     child: Mutex<Option<Child>>,
     ended: Mutex<Option<ExitStatus>>,
     lines: Arc<Mutex<Vec<String>>>,
+    /// How many of its streams are not read to their end.
+    open: Arc<AtomicUsize>,
 }
 
 impl Process {
@@ -54,6 +64,7 @@ impl Process {
             child: Mutex::default(),
             ended: Mutex::default(),
             lines: Arc::default(),
+            open: Arc::default(),
         };
         process.start_again();
         process
@@ -85,7 +96,7 @@ impl Process {
         if let Some(user) = user {
             command.uid(*user).gid(*user);
         }
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("failed to start {name}: {error}"));
+        let mut child = spawn(&mut command).unwrap_or_else(|error| panic!("failed to start {name}: {error}"));
         self.collect(child.stdout.take().expect("standard output is a pipe"));
         self.collect(child.stderr.take().expect("standard error is a pipe"));
         lock(&self.lines).push(format!("--- {name} started with process id {}", child.id()));
@@ -94,12 +105,22 @@ impl Process {
     }
 
     fn collect(&self, pipe: impl Read + Send + 'static) {
-        let lines = Arc::clone(&self.lines);
+        let (lines, open) = (Arc::clone(&self.lines), Arc::clone(&self.open));
+        open.fetch_add(1, Ordering::SeqCst);
         thread::spawn(move || {
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
                 lock(&lines).push(String::from_utf8_lossy(&line).into_owned());
             }
+            open.fetch_sub(1, Ordering::SeqCst);
         });
+    }
+
+    /// Waits until all that it wrote before its end has been read.
+    fn wait_for_last_lines(&self) {
+        let start = Instant::now();
+        while self.open.load(Ordering::SeqCst) > 0 && start.elapsed() < LAST_LINES {
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Sets or removes an environment variable, from the next start on.
@@ -129,6 +150,11 @@ impl Process {
         lock(&self.child).as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)).id()
     }
 
+    /// Its process id, if it runs or has just ended.
+    pub(crate) fn running(&self) -> Option<u32> {
+        lock(&self.child).as_ref().map(Child::id)
+    }
+
     /// Whether it runs.
     pub fn is_alive(&self) -> bool {
         self.ended().is_none() && lock(&self.child).is_some()
@@ -145,12 +171,14 @@ impl Process {
         *lock(&self.ended)
     }
 
-    /// Waits until it ends.
+    /// Waits until it ends, and all that it wrote is among its lines.
     ///
     /// # Panics
     /// When it still runs after `limit`.
     pub fn wait_for_end(&self, limit: Duration) -> ExitStatus {
-        eventually_within(limit, &format!("the end of {}", self.name), || self.ended())
+        let status = eventually_within(limit, &format!("the end of {}", self.name), || self.ended());
+        self.wait_for_last_lines();
+        status
     }
 
     /// Sends a signal.
@@ -195,9 +223,12 @@ impl Process {
     /// # Panics
     /// When none comes, or the program ends before.
     pub fn wait_for_log(&self, what: &str, mut is: impl FnMut(&Value) -> bool) -> Value {
-        eventually_within(LIMIT, &format!("{what} in the log of {}", self.name), || {
+        eventually(&format!("{what} in the log of {}", self.name), || {
             // The end is checked first, so that lines from just before the end are found.
             let ended = self.ended();
+            if ended.is_some() {
+                self.wait_for_last_lines();
+            }
             let found = self.logs().into_iter().find(|line| is(line));
             if let (Some(status), None) = (ended, &found) {
                 panic!("{} ended with {status} before {what}:\n{}", self.name, self.lines().join("\n"));
@@ -215,6 +246,20 @@ impl Process {
             self.wait_for_log(&format!("port {port}"), |line| line["message"] == "listening" && line["port"] == port);
         let address = line["address"].as_str().and_then(|text| text.parse().ok());
         address.unwrap_or_else(|| panic!("{} has no address in {line}", self.name))
+    }
+}
+
+/// Starts a command. A file that was just written cannot be run as long as a process has it open for writing, which may be one that
+/// another test is just starting.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let start = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && start.elapsed() < LIMIT => {
+                thread::sleep(PAUSE);
+            }
+            spawned => return spawned,
+        }
     }
 }
 

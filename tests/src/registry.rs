@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::tokens::{ISSUER, SERVICE};
-use crate::{Authority, Folder, Launch, Process, TokenService, address, eventually};
+use crate::{Authority, Client, Folder, Launch, Process, TokenService, address, eventually};
 
 /// The user that may pull and push where there is a login.
 const USER: &str = "portcullis";
@@ -237,9 +238,26 @@ impl Registry {
         self.count("/manifests/")
     }
 
+    /// How often something was downloaded. A download counts once its answer is whole, or a moment later if that is large.
     fn count(&self, path: &str) -> usize {
+        self.read_log();
         let is_one = |line: &String| line.contains("\"GET /v2/") && line.contains(path) && line.contains("\" 200 ");
         self.process.lines().iter().filter(|line| is_one(line)).count()
+    }
+
+    /// Waits until its log has been read as far as it is written, by a request that is only there to be in it.
+    fn read_log(&self) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // What one wrote that has ended was read when it ended.
+        if !self.process.is_alive() {
+            return;
+        }
+        let address = self.host.parse().expect("an address");
+        let client = if self.is_tls { Client::tls(address) } else { Client::plain(address) };
+        let path = format!("/v2/so-far-{}/manifests/none", NEXT.fetch_add(1, Ordering::Relaxed));
+        client.get(&path).expect("the registry answers");
+        let is_read = || self.process.lines().iter().any(|line| line.contains(&path));
+        eventually("the registry's log", || is_read().then_some(()));
     }
 
     /// Stops it; its data stay.

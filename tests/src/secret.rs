@@ -1,20 +1,40 @@
 //! I4: secrets are planted in the product's inputs, and looked for in its outputs.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Pod, Program};
 
+thread_local! {
+    /// The secrets of the test that runs in this thread.
+    static PLANTED: RefCell<Vec<Secret>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A text that occurs nowhere else.
 #[derive(Debug, Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A new secret; `name` says in a failed test where it was planted.
+    /// A new secret; `name` says in a failed test where it was planted. At the end of each pod of the test with a canary it must be in no log,
+    /// no metric and no health check.
     pub fn planted_in(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Self(format!("s3cr3t-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+        let secret = Self(format!("s3cr3t-{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        PLANTED.with_borrow_mut(|planted| planted.push(secret.clone()));
+        secret
+    }
+
+    /// Asserts that none of the secrets that this test has planted is in a log, a metric or a health check.
+    ///
+    /// # Panics
+    /// When one is in one.
+    pub(crate) fn assert_none_logged(pod: &Pod) {
+        let said = said(pod);
+        for secret in PLANTED.with_borrow(Clone::clone) {
+            secret.assert_not_said(&said);
+        }
     }
 
     /// An existing secret.
@@ -32,17 +52,12 @@ impl Secret {
     /// # Panics
     /// When it is in one.
     pub fn assert_not_logged(&self, pod: &Pod) {
-        for process in pod.processes() {
-            for line in process.lines() {
-                self.assert_not_in(&format!("the log of {}", process.name()), &line);
-            }
-        }
-        for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
-            for path in ["/metrics", "/healthz/policies?verbose", "/readyz?verbose"] {
-                if let Ok(answer) = pod.probe(program, path) {
-                    self.assert_not_in(&format!("{path} of {program}"), &answer.body);
-                }
-            }
+        self.assert_not_said(&said(pod));
+    }
+
+    fn assert_not_said(&self, said: &[(String, String)]) {
+        for (place, text) in said {
+            self.assert_not_in(place, text);
         }
     }
 
@@ -81,4 +96,20 @@ impl Secret {
     pub fn assert_not_in(&self, place: &str, text: &str) {
         assert!(!text.contains(&self.0), "the secret {} is in {place}: {text}", self.0);
     }
+}
+
+/// What the programs of a pod say in their logs, metrics and health checks: each place and its text.
+fn said(pod: &Pod) -> Vec<(String, String)> {
+    let mut said = Vec::new();
+    for process in pod.processes() {
+        said.extend(process.lines().into_iter().map(|line| (format!("the log of {}", process.name()), line)));
+    }
+    for program in [Program::Evaluator, Program::Loader, Program::Reporter] {
+        for path in ["/metrics", "/healthz/policies?verbose", "/readyz?verbose"] {
+            if let Ok(answer) = pod.probe(program, path) {
+                said.push((format!("{path} of {program}"), answer.body));
+            }
+        }
+    }
+    said
 }

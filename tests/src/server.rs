@@ -1,6 +1,6 @@
 //! A pod for tests of the ports: one policy that denies, one that decides, and the canary.
 
-use crate::{Canary, Folder, Pod, PodSetup, Policy, Raw, RawResponse};
+use crate::{Folder, Pod, PodSetup, Policy, Raw, RawResponse};
 
 /// A policy that denies everything; most requests of tests of the ports must not reach it.
 pub const DENIES: &str = "cluster/denies";
@@ -9,8 +9,6 @@ pub const DENIES: &str = "cluster/denies";
 pub struct Server {
     /// The pod.
     pub pod: Pod,
-    /// The canary, which is asked until [`Server::finish`].
-    pub canary: Canary,
     /// The pod's folder.
     pub folder: Folder,
 }
@@ -29,7 +27,7 @@ impl Server {
         let pod = change(Pod::on(&folder)).start();
         pod.wait_current(DENIES, 1);
         pod.wait_current("cluster/no-privileged", 1);
-        Self { canary: Canary::on(&pod), pod, folder }
+        Self { pod, folder }
     }
 
     /// A connection of its own.
@@ -59,12 +57,11 @@ impl Server {
         ["allowed", "denied", "mutated", "error"].map(count).iter().sum::<f64>() as u64
     }
 
-    /// I1 and I2, and nothing panicked.
+    /// Asserts that nothing panicked, and ends the pod.
     ///
     /// # Panics
-    /// When one of them does not hold.
+    /// When something did, or an invariant does not hold.
     pub fn finish(self) {
         assert_eq!(self.pod.metric("portcullis_panics_total") as u64, 0);
-        self.canary.finish(&self.pod);
     }
 }

@@ -2,10 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::address::Addresses;
+use crate::canary::{self, Calls};
 use crate::files::open_to_all;
-use crate::{Authority, Client, Folder, Launch, Pod, Process, Program, Stalls, address, program};
+use crate::{
+    Authority, CANARY, Canary, Client, Folder, Launch, Pod, Policy, Process, Program, Secret, Stalls, address, bounds,
+    program,
+};
 
 /// The setup of a pod.
 #[derive(Debug, Clone)]
@@ -17,6 +23,18 @@ pub struct PodSetup {
     loader: Option<Knobs>,
     evaluator: Option<Knobs>,
     reporter: Option<Knobs>,
+    canary: Watch,
+}
+
+/// What a test wants of the canary, with its reasons where that is not the usual.
+#[derive(Debug, Clone)]
+struct Watch {
+    /// Whether the folder has the policy.
+    is_there: bool,
+    /// Why it is not called.
+    absent: Option<&'static str>,
+    limit: Duration,
+    is_paused: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -76,7 +94,36 @@ impl PodSetup {
                 ("--policy-timeout", "10s"),
             ])),
             reporter: Some(Knobs::new(&[("--table", "lines")])),
+            canary: Watch {
+                is_there: folder.has(&Policy::cluster(CANARY)),
+                absent: None,
+                limit: canary::IN_TIME,
+                is_paused: false,
+            },
         }
+    }
+
+    /// Calls no canary, for this reason. A test of a row of the fault catalogue has a canary or gives a reason.
+    #[must_use]
+    pub fn without_canary(mut self, reason: &'static str) -> Self {
+        self.canary.absent = Some(reason);
+        self
+    }
+
+    /// Gives answers of the canary another time than the second of I1, for this reason.
+    #[must_use]
+    pub fn canary_within(mut self, limit: Duration, reason: &'static str) -> Self {
+        eprintln!("the canary has {limit:?} here: {reason}");
+        self.canary.limit = limit;
+        self
+    }
+
+    /// Calls the canary only after [`Canary::resume`], for this reason.
+    #[must_use]
+    pub fn canary_later(mut self, reason: &'static str) -> Self {
+        eprintln!("the canary waits here: {reason}");
+        self.canary.is_paused = true;
+        self
     }
 
     /// Sets a flag of the loader.
@@ -164,13 +211,16 @@ impl PodSetup {
         self
     }
 
-    /// Starts the programs and waits until all are ready.
+    /// Starts the programs and waits until all are ready, and the canary serves.
     ///
     /// # Panics
     /// When one is not ready in time.
     pub fn start(self) -> Pod {
         let pod = self.begin();
         pod.wait_ready();
+        if pod.canary.is_some() {
+            pod.wait_current(&canary::id(), 1);
+        }
         pod
     }
 
@@ -212,7 +262,7 @@ impl PodSetup {
             if program_ == Program::Evaluator && self.plain_http {
                 all.switches.push("--plain-http".to_owned());
             }
-            Process::start(Launch {
+            Arc::new(Process::start(Launch {
                 name: program_.name().to_owned(),
                 program: match user {
                     Some(_) => self.open_copy(program_),
@@ -222,7 +272,7 @@ impl PodSetup {
                 env: all.env,
                 wrapper: all.wrapper,
                 user,
-            })
+            }))
         };
         let states = [Program::Evaluator, Program::Loader].map(|program| addresses.state(program).to_string());
         let [evaluator_state, loader_state] = states;
@@ -265,11 +315,14 @@ impl PodSetup {
             ];
             launch(Program::Reporter, knobs, own, None)
         });
-        let client = match self.plain_http {
+        let client = || match self.plain_http {
             true => Client::plain(addresses.admission()),
             false => Client::tls(addresses.admission()),
         };
+        let state = Client::plain(addresses.state(Program::Evaluator));
+        let canary = evaluator.clone().and_then(|evaluator| self.canary(client(), state, evaluator));
         let pod = Pod {
+            canary,
             loader,
             evaluator,
             reporter,
@@ -277,11 +330,30 @@ impl PodSetup {
             volume: self.volume,
             plain_http: self.plain_http,
             addresses,
-            client,
+            client: client(),
         };
         for process in pod.processes() {
             process.address("probes");
         }
         pod
+    }
+
+    /// The canary of an evaluator, if it is wanted.
+    fn canary(&self, client: Client, state: Client, evaluator: Arc<Process>) -> Option<Canary> {
+        let Watch { is_there, absent, limit, is_paused } = self.canary;
+        if let Some(reason) = absent {
+            eprintln!("no canary here: {reason}");
+            return None;
+        }
+        let reads_folder = |loader: &Knobs| !loader.flags.iter().any(|(flag, _)| flag == "--policies");
+        let is_wanted = is_there && self.loader.as_ref().is_none_or(reads_folder);
+        assert!(
+            is_wanted || !bounds::is_row_tested(),
+            "a test of a row of the fault catalogue has a canary (Folder::with_canary), or says why not (without_canary)"
+        );
+        is_wanted.then(|| {
+            let secret = Secret::planted_in("object").text().to_owned();
+            Canary::start(Calls { client, state, evaluator, secret, limit, is_paused })
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -119,8 +119,7 @@ impl Source {
     /// # Panics
     /// When it cannot listen.
     pub fn open(&self) {
-        let listener = TcpListener::bind(self.address).expect("the port is free");
-        listener.set_nonblocking(true).expect("a listener can be asked without waiting");
+        let listener = address::listen(self.address);
         let (shared, stop) = (Arc::clone(&self.shared), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {

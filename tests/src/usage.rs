@@ -36,6 +36,16 @@ impl Usage {
         }
     }
 
+    /// Resident memory of process `pid` that no file backs, in bytes, to the page: for leaks that are too small for [`Usage::resident`].
+    ///
+    /// # Panics
+    /// When there is no such process, or it may not be looked into.
+    pub fn anonymous(pid: u32) -> u64 {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is there");
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the kernel tells");
+        line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).expect("a number of KiB") << 10
+    }
+
     /// Whether this is at most a tenth above `before` (I5), with some slack for small numbers.
     pub fn is_back_to(&self, before: &Self) -> bool {
         let back = |now: u64, before: u64, slack: u64| now <= before + before / 10 + slack;

@@ -1,25 +1,50 @@
 //! Waiting for conditions, with time limits wide enough for a busy machine.
 
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
+use std::thread;
 use std::time::Duration;
 
-use portcullis_testkit::{eventually_within, lock};
+use portcullis_testkit::lock;
 use rustix::process::{Resource, Rlimit};
+
+use crate::Moment;
 
 /// Longest wait for anything that should happen soon. Wide, as debug builds of several pods may share two slow cores; what waits
 /// for it goes on as soon as it happens.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
+/// How many times longer than [`LIMIT`] a wait may take on a machine that is busy or stands still.
+const LONGER: u32 = 3;
+
+/// How often a condition is looked at.
+const PACE: Duration = Duration::from_millis(20);
+
 /// A number of descriptors that is enough for every test.
 const MANY: u64 = 1 << 16;
 
-/// Looks until there is something, [`LIMIT`] at most.
+/// Looks until there is something, for [`LIMIT`] at most, and longer where the machine is busy.
 ///
 /// # Panics
 /// When the limit passes; `what` completes "waited in vain for …".
 pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    eventually_within(LIMIT, what, look)
+    eventually_or(what, look, String::new)
+}
+
+/// The same, where `instead` says in a failed test what there was instead.
+pub(crate) fn eventually_or<T>(what: &str, mut look: impl FnMut() -> Option<T>, instead: impl FnOnce() -> String) -> T {
+    let since = Moment::now(iter::empty());
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        let waited = since.age();
+        if waited > LIMIT && waited > since.allowed(LIMIT, &Moment::now(iter::empty())).min(LONGER * LIMIT) {
+            panic!("waited in vain for {what}, {waited:?} long{}", instead());
+        }
+        thread::sleep(PACE);
+    }
 }
 
 /// Sets a flag when it is dropped, so that other threads end even if the test fails.

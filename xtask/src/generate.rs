@@ -1,5 +1,5 @@
-//! The generated files of the repository: the CustomResourceDefinitions, made from the product's types, files of the chart, and the page
-//! of faults and their tests.
+//! The generated files of the repository: the CustomResourceDefinitions, made from the product's types, files of the chart, and the pages
+//! of faults and of features with their tests.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::chart::{self, Made};
-use crate::evidence::page;
+use crate::evidence::{compatibility, page};
 use crate::workspace::Workspace;
 
 /// The folder of the definitions in the repository.
@@ -28,13 +28,14 @@ pub(crate) fn run(workspace: &Workspace, check: bool, definitions: Option<&Path>
     let kept = workspace.root.join(FOLDER);
     let files = chart::made(&workspace.root, VERSION)?;
     let faults = Made { path: page::PATH.to_owned(), text: page::of(&workspace.root)? };
+    let features = Made { path: compatibility::PATH.to_owned(), text: compatibility::of(&workspace.root)? };
     if !check {
         make(workspace, &kept, definitions)?;
-        for Made { path, text } in files.iter().chain([&faults]) {
+        for Made { path, text } in files.iter().chain([&faults, &features]) {
             let path = workspace.root.join(path);
             fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
         }
-        println!("{FOLDER}, the chart and {} are up to date", page::PATH);
+        println!("{FOLDER}, the chart, {} and {} are up to date", page::PATH, compatibility::PATH);
         return Ok(ExitCode::SUCCESS);
     }
     let made = workspace.target.join("xtask/definitions");
@@ -49,6 +50,9 @@ pub(crate) fn run(workspace: &Workspace, check: bool, definitions: Option<&Path>
     }
     if !is_kept(&faults) {
         problems.push(format!("{} is not what the fault catalogue and the tests give", faults.path));
+    }
+    if !is_kept(&features) {
+        problems.push(format!("{} is not what {} and the tests give", features.path, compatibility::FEATURES));
     }
     for problem in &problems {
         println!("{problem}: run `cargo xtask generate` and commit what it writes");

@@ -107,8 +107,8 @@ enum Command {
     /// The evaluator has no compiler and no Kubernetes client, unsafe code is one block, each crate builds alone, files are
     /// tidy, and each row of the fault catalogue has a test or a reason. See ARCHITECTURE.md.
     Boundaries,
-    /// Write the generated files: the CustomResourceDefinitions in `helm/definitions`, the chart's version, schema of values and README, and
-    /// `docs/faults.md`.
+    /// Write the generated files: the CustomResourceDefinitions in `helm/definitions`, the chart's version, schema of values and README,
+    /// `docs/faults.md` and `docs/compatibility.md`.
     Generate {
         /// Write nothing, and fail if a file is not up to date.
         #[arg(long)]
@@ -157,6 +157,11 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Build chart and images of an earlier release from the history of the repository, once, for the tests of upgrades.
+    ///
+    /// They are kept in the cache folder, as Kubernetes is. `cargo xtask test` and `cargo xtask e2e` skip the tests that need them
+    /// where they were not built. Takes a clone with its history, and as long as the first build of the programs.
+    EarlierRelease,
     /// Make the images, install the chart with Helm, and test its promises.
     ///
     /// The tests start a cluster with a node on this machine, which needs Linux and root; or, with KUBECONFIG set, they use the cluster
@@ -205,6 +210,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Images(wanted) => images::run(&workspace, &wanted),
         Command::Bench { args } => bench::run(&workspace, &args),
         Command::Cluster { args } => cluster::run(&workspace, &args),
+        Command::EarlierRelease => cluster::run(&workspace, &["earlier-release".into()]),
         Command::E2e(wanted) => e2e::run(&workspace, &wanted),
         Command::Picture => picture::run(&workspace),
         Command::InOwnNetwork { program } => network::become_in_own(&program),

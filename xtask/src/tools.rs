@@ -70,6 +70,19 @@ pub(crate) fn alerts() -> Result<()> {
     Ok(())
 }
 
+/// The program that counts system calls, and the package of Debian that has it.
+const TRACER: &str = "strace";
+
+/// Installs what counts system calls, where that is possible. The test that needs it says so where it is missing.
+pub(crate) fn tracer() {
+    if !on_path(TRACER)
+        && may_install()
+        && let Err(error) = install(&[TRACER])
+    {
+        println!("{error:#}");
+    }
+}
+
 /// What a node of a cluster takes: a program, or a file that is in one of the folders of [`NETWORK_PLUGINS`], with the package of
 /// Debian that has it.
 const NODE_PACKAGES: [(&str, &str); 4] =

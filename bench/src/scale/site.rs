@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
-use http::{Method, Request};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use http::Method;
+use kube::Client;
 use portcullis_e2e::{Cluster, Installation, InstallationOptions, POLICY_SERVER_ACCOUNT, Program, SERVICE};
 use serde_json::{Value, json};
+
+use crate::api::{self, send};
 
 /// The installation's name and namespace.
 pub(super) const NAME: &str = "scale";
@@ -50,9 +51,7 @@ impl<'c> Site<'c> {
     pub(super) async fn start(cluster: &'c Cluster, replicas: u32, policies: u32) -> anyhow::Result<Self> {
         let options = InstallationOptions::named(NAME).certified_by_the_test();
         let installation = tokio::task::block_in_place(|| Installation::start(cluster, options));
-        let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig())?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        let client = Client::try_from(config)?;
+        let client = api::client(cluster).await?;
         let policies = futures::stream::iter(0..policies)
             .map(|number| policy(&client, number))
             .buffered(AT_A_TIME)
@@ -167,17 +166,4 @@ fn slice(number: usize, replicas: &[Replica]) -> Value {
 
 fn uid(object: &Value) -> anyhow::Result<String> {
     object["metadata"]["uid"].as_str().map(str::to_owned).context("the object has no uid")
-}
-
-/// One call of the API.
-pub(crate) async fn send(
-    client: &Client,
-    method: Method,
-    path: &str,
-    media_type: &str,
-    body: &Value,
-) -> anyhow::Result<Value> {
-    let request = Request::builder().method(method).uri(path).header("content-type", media_type);
-    let request = request.body(serde_json::to_vec(body)?)?;
-    client.request(request).await.with_context(|| format!("failed to write {path}"))
 }

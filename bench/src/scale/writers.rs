@@ -11,7 +11,8 @@ use portcullis_api::{API_VERSION, PolicyKey, ReplicaReportSpec, ReportDeviation,
 use portcullis_contract::{Digest, MANIFEST_FORMAT, Reason, ReplicaState};
 use serde_json::{Value, json};
 
-use super::site::{NAME, Replica, Site, send};
+use super::site::{NAME, Replica, Site};
+use crate::api::send;
 
 /// The writer of the reports, which are the same for all replicas.
 pub(super) struct Writers {

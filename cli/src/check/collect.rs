@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use portcullis_api::API_VERSION;
 use portcullis_api::kubernetes::GROUP;
 use portcullis_contract::PolicyId;
-use portcullis_expression::syntax;
+use portcullis_expression::match_condition;
 use serde_json::Value;
 
 use super::report::{Finding, Report};
@@ -192,11 +192,11 @@ fn is_list(kind: &Value) -> bool {
     kind.as_str().is_some_and(|kind| ["List", "PolicyList", "ClusterPolicyList"].contains(&kind))
 }
 
-/// Match conditions that are not CEL. Whether their types fit is known to the API server only.
+/// Match conditions that an API server would refuse for certain. What is doubtful passes.
 fn match_conditions(document: &Value) -> Vec<Finding> {
     let conditions = document["spec"]["matchConditions"].as_array().into_iter().flatten().enumerate();
     let problem = |(number, condition): (usize, &Value)| {
-        let error = syntax(condition["expression"].as_str()?).err()?;
+        let error = match_condition(condition["expression"].as_str()?).err()?;
         Some(Finding::invalid(format!("spec.matchConditions[{number}].expression: {error}")))
     };
     conditions.filter_map(problem).collect()
@@ -247,7 +247,11 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_their_file_and_line() {
         let mut odd = policy("odd");
-        odd["spec"]["matchConditions"] = json!([{"name": "x", "expression": "object.metadata.name =="}]);
+        odd["spec"]["matchConditions"] = json!([
+            {"name": "x", "expression": "object.metadata.name =="},
+            {"name": "y", "expression": "object.metadata.name == 'a'"},
+            {"name": "z", "expression": "request.object.metadata.name == 'a'"},
+        ]);
         let twice = format!("# two\n{}\n---\n{}", policy("a"), policy("a"));
         let mut wrong = policy("wrong");
         wrong["spec"]["modul"] = json!("x");
@@ -265,6 +269,7 @@ mod tests {
             "a.yaml:3: cluster/a: error SpecInvalid: a.yaml:2 has a policy of the same name",
             "broken.yaml:1: error SpecInvalid: ",
             "odd.yaml:1: cluster/odd: error SpecInvalid: spec.matchConditions[0].expression: it is not a CEL expression",
+            "spec.matchConditions[2].expression: it uses `request.object`",
             "wrong.yaml:1: wrong: error SpecInvalid: ",
             "version.yaml:1: later: error SpecInvalid: apiVersion: ",
             "kind.yaml:1: typo: error SpecInvalid: kind: ",

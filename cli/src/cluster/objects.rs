@@ -2,24 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_kubernetes::discover;
+use portcullis_matching::Resource;
 use serde_json::Value;
 
 use super::{Action, Cluster, ClusterError};
-
-/// A resource whose objects can be listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resource {
-    /// Its API group; empty for the core group.
-    pub group: String,
-    /// The version in which its objects are read.
-    pub version: String,
-    /// Its plural name.
-    pub name: String,
-    /// The kind of its objects.
-    pub kind: String,
-    /// Whether its objects are in namespaces.
-    pub namespaced: bool,
-}
 
 /// The resources of a cluster.
 #[derive(Debug, Default)]
@@ -39,18 +26,6 @@ pub struct Selection {
     pub labels: String,
 }
 
-impl Resource {
-    /// `group/version`, or the version for the core group.
-    pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
-    }
-
-    /// Its name for people: `pods`, `deployments.apps`.
-    pub fn title(&self) -> String {
-        if self.group.is_empty() { self.name.clone() } else { format!("{}.{}", self.name, self.group) }
-    }
-}
-
 impl Cluster {
     /// The resources of those groups and versions that are wanted.
     ///
@@ -58,43 +33,18 @@ impl Cluster {
     /// When the API server does not say which groups it has.
     pub async fn resources(&self, is_wanted: impl Fn(&str, &str) -> bool) -> Result<Discovered, ClusterError> {
         let failed = |error: kube::Error| ClusterError::other(&self.server, &error);
-        let mut versions = Vec::new();
-        for version in self.client.list_core_api_versions().await.map_err(failed)?.versions {
-            versions.push((String::new(), version));
-        }
-        for group in self.client.list_api_groups().await.map_err(failed)?.groups {
-            let preferred = group.preferred_version.map(|preferred| preferred.version);
-            let mut all: Vec<String> = group.versions.into_iter().map(|one| one.version).collect();
-            all.sort_by_key(|version| Some(version) != preferred.as_ref());
-            versions.extend(all.into_iter().map(|version| (group.name.clone(), version)));
-        }
-        let mut discovered = Discovered::default();
-        for (group, version) in versions.into_iter().filter(|(group, version)| is_wanted(group, version)) {
-            let listed = if group.is_empty() {
-                self.client.list_core_api_resources(&version).await
-            } else {
-                self.client.list_api_group_resources(&format!("{group}/{version}")).await
-            };
-            let listed = match listed {
-                Ok(listed) => listed,
-                Err(error) => {
-                    discovered.hidden.push(failed(error));
-                    continue;
-                }
-            };
-            let can_be_listed = listed.resources.into_iter().filter(|one| {
-                // What has a slash is a subresource.
-                !one.name.contains('/') && one.verbs.iter().any(|verb| verb == "list")
-            });
-            discovered.resources.extend(can_be_listed.map(|one| Resource {
-                group: group.clone(),
-                version: version.clone(),
-                name: one.name,
-                kind: one.kind,
-                namespaced: one.namespaced,
-            }));
-        }
-        Ok(discovered)
+        let found = discover(&self.client, is_wanted).await.map_err(failed)?;
+        let resources = found.resources.into_iter().map(|(group, version, found)| Resource {
+            group,
+            version,
+            name: found.name,
+            kind: found.kind,
+            namespaced: found.namespaced,
+        });
+        Ok(Discovered {
+            resources: resources.collect(),
+            hidden: found.hidden.into_iter().map(|(_, error)| failed(error)).collect(),
+        })
     }
 
     /// One page of the objects of a resource, and where the next one begins; that is empty after the last. `next` is empty for the first.

@@ -1,12 +1,14 @@
-//! Policies of a cluster: finding, listing, and setting `rollbackTo`.
+//! Policies of a cluster: finding, listing, setting `rollbackTo`, and asking for a scan of the audit.
 
 use http::Method;
+use jiff::Timestamp;
 use portcullis_api::API_VERSION;
+use portcullis_api::kubernetes::AUDIT_REQUESTED_ANNOTATION;
 use portcullis_contract::PolicyId;
 use serde_json::{Value, json};
 
 use super::{Action, Cluster, ClusterError};
-use crate::item::Item;
+use crate::item::{Item, time};
 use crate::name::Wanted;
 
 /// The field manager of these writes.
@@ -105,6 +107,26 @@ impl Cluster {
         let object = self.ask(&action, Method::PATCH, &query, Some(body)).await?;
         Item::of_object(object).ok_or(ClusterError::Absent { action })
     }
+
+    /// Asks for a scan of the audit, and gives the time from which on it counts: by the API server's clock, which is nearer to that of
+    /// the reporters than this machine's.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub async fn request_audit(&self, id: &PolicyId) -> Result<Timestamp, ClusterError> {
+        let now = Timestamp::now();
+        let patch = json!({"metadata": {"annotations": {AUDIT_REQUESTED_ANNOTATION: now}}});
+        let body = ("application/merge-patch+json", patch.to_string().into_bytes());
+        let object = self.ask(&of(id, "patch"), Method::PATCH, &[("fieldManager", FIELD_MANAGER)], Some(body)).await?;
+        Ok(written_at(&object).unwrap_or(now))
+    }
+}
+
+/// When this program wrote to an object last, by the API server's clock, in whole seconds.
+fn written_at(object: &Value) -> Option<Timestamp> {
+    let fields = object.pointer("/metadata/managedFields")?.as_array()?.iter();
+    let own = fields.filter(|field| field["manager"] == FIELD_MANAGER).filter_map(|field| time(&field["time"]));
+    own.max()
 }
 
 /// The uid and the generation are tested, and not the resource version, as that changes with every write to the status.
@@ -146,6 +168,13 @@ mod tests {
                 {"op": "add", "path": "/spec/rollbackTo", "value": 3},
             ])
         );
+        let written = json!({"metadata": {"managedFields": [
+            {"manager": FIELD_MANAGER, "time": "2026-01-01T00:00:00Z"},
+            {"manager": FIELD_MANAGER, "time": "2026-01-01T00:00:07Z"},
+            {"manager": "kubectl", "time": "2026-01-01T00:00:09Z"},
+        ]}});
+        assert_eq!(written_at(&written), "2026-01-01T00:00:07Z".parse().ok());
+        assert_eq!(written_at(&json!({})), None);
         assert_eq!(patch(&item, None)[2], json!({"op": "remove", "path": "/spec/rollbackTo"}));
     }
 }

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use portcullis_api::{API_VERSION, Policy, PolicySpec};
-use portcullis_contract::{Mismatch, MismatchReason, PolicyId, RuleWithOperations};
+use portcullis_contract::{Mismatch, MismatchReason, PolicyId};
+use portcullis_matching::matches_rule;
 use serde_json::{Value, json};
 
-use super::request::{Asked, Review};
+use super::request::Review;
 
 /// The chosen policy.
 #[derive(Debug)]
@@ -187,24 +188,10 @@ fn absolute(module: &str, folder: &Path) -> Option<String> {
     folder.join(path).to_str().map(str::to_owned)
 }
 
-/// Whether a rule of a policy matches a request, as rules of webhooks do; their `scope` aside.
-pub(crate) fn matches_rule(rule: &RuleWithOperations, asked: &Asked) -> bool {
-    let any = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
-    let resource = |pattern: &String| match pattern.split_once('/') {
-        None => asked.subresource.is_empty() && (pattern == "*" || *pattern == asked.resource),
-        Some((resource, subresource)) => {
-            (resource == "*" || resource == asked.resource) && (subresource == "*" || subresource == asked.subresource)
-        }
-    };
-    any(&rule.api_groups, &asked.group)
-        && any(&rule.api_versions, &asked.version)
-        && any(&rule.operations, &asked.operation)
-        && rule.resources.iter().any(resource)
-}
-
 #[cfg(test)]
 mod tests {
     use portcullis_contract::Mode;
+    use portcullis_matching::Asked;
 
     use super::*;
 

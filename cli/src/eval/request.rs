@@ -1,11 +1,10 @@
 //! The request to judge: an AdmissionReview, made from whatever the user has. Pure.
 
 use anyhow::{Context as _, bail, ensure};
+use portcullis_matching::{Asked, about};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
-/// The uid of a request that was made here.
-const UID: &str = "00000000-0000-4000-8000-000000000000";
 /// Kinds without a namespace, of those one often has in a file.
 const CLUSTER_KINDS: [&str; 12] = [
     "ClusterRole",
@@ -33,18 +32,6 @@ pub(super) struct Review {
     pub(super) notes: Vec<String>,
     /// What rules look at, where the request has it.
     pub(super) asked: Option<Asked>,
-}
-
-/// The part of a request that rules look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) group: String,
-    pub(crate) version: String,
-    pub(crate) resource: String,
-    pub(crate) subresource: String,
-    pub(crate) operation: String,
-    /// Empty for objects in none.
-    pub(crate) namespace: String,
 }
 
 impl Review {
@@ -122,36 +109,6 @@ fn object(value: &Value, raw: &str) -> anyhow::Result<Review> {
     Ok(Review { bytes, is_raw: false, notes, asked: Some(asked) })
 }
 
-/// The JSON of an AdmissionReview by a user, about an object. `raw` is the object, which goes in as it is written, with every digit of its
-/// numbers. Where it is updated, it does not change.
-pub(crate) fn about(user: &str, asked: &Asked, kind: &str, name: &str, raw: &str) -> Vec<u8> {
-    let Asked { group, version, resource, operation, namespace, .. } = asked;
-    let (options, old) = if operation == "UPDATE" { ("UpdateOptions", raw) } else { ("CreateOptions", "null") };
-    let kind = json!({"group": group, "version": version, "kind": kind});
-    let resource = json!({"group": group, "version": version, "resource": resource});
-    let mut request = json!({
-        "uid": UID,
-        "kind": kind,
-        "resource": resource,
-        "requestKind": kind,
-        "requestResource": resource,
-        "name": name,
-        "operation": operation,
-        "userInfo": {"username": user, "groups": ["system:authenticated"]},
-        "dryRun": false,
-        "options": {"apiVersion": "meta.k8s.io/v1", "kind": options},
-    });
-    if !namespace.is_empty() {
-        request["namespace"] = namespace.as_str().into();
-    }
-    let request = request.to_string();
-    let request = request.strip_suffix('}').unwrap_or_default();
-    format!(
-        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{request},"oldObject":{old},"object":{raw}}}}}"#
-    )
-    .into()
-}
-
 fn asked(request: &Value) -> Option<Asked> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let resource = &request["resource"];
@@ -179,6 +136,8 @@ fn plural(kind: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn review(text: &str) -> Result<(Value, Review), String> {

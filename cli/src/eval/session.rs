@@ -51,6 +51,22 @@ pub(crate) struct Session {
     folder: TempDir,
 }
 
+/// Further arguments of the programs.
+#[derive(Debug, Default)]
+pub(crate) struct More {
+    /// Those of the evaluator.
+    pub(super) evaluator: Vec<OsString>,
+    /// Those of the loader.
+    pub(super) loader: Vec<OsString>,
+}
+
+impl More {
+    /// Arguments of the loader only.
+    pub(crate) fn of_loader(loader: Vec<OsString>) -> Self {
+        Self { loader, ..Self::default() }
+    }
+}
+
 /// What came of it.
 pub(super) enum Judged {
     /// The policy cannot be loaded.
@@ -61,11 +77,11 @@ pub(super) enum Judged {
 
 impl Session {
     /// Starts the programs on a folder with these manifests of one policy each.
-    /// `more` are further arguments of the loader, `compiling` the longest compilation.
+    /// `compiling` is the longest compilation.
     pub(crate) async fn start(
         manifests: &[&str],
         roots: &[PathBuf],
-        more: Vec<OsString>,
+        more: More,
         compiling: Option<Duration>,
     ) -> anyhow::Result<Self> {
         let [evaluator, loader] = find([Program::Evaluator, Program::Loader])?;
@@ -94,6 +110,7 @@ impl Session {
             ["--plain-http", "--policy-paths", "on", "--audit", "on", "--validate-raw", "on", "--drain-delay", "0s"]
                 .map(OsString::from),
         );
+        arguments.extend(more.evaluator);
         let ports = &["admission", "probes", "state"];
         let evaluator = Running::start(&recipe(Program::Evaluator, evaluator, arguments, ports)).await?;
         let admission = address(&evaluator, "admission")?;
@@ -111,7 +128,7 @@ impl Session {
         for root in roots {
             arguments.extend(["--module-root".into(), root.into()]);
         }
-        arguments.extend(more);
+        arguments.extend(more.loader);
         let loader = Running::start(&recipe(Program::Loader, loader, arguments, &["probes", "state"])).await?;
         let loader_state = address(&loader, "state")?;
         Ok(Self {

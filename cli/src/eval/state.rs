@@ -90,6 +90,7 @@ mod tests {
             last_good: None,
             mismatches: Vec::new(),
             context: Vec::new(),
+            impact: None,
             created: Timestamp::UNIX_EPOCH,
         };
         LoaderState { complete: true, policies: vec![policy], ..LoaderState::default() }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use portcullis_contract::PolicyId;
+use portcullis_matching::Resource;
 use serde::Serialize;
 
-use crate::cluster::Resource;
 use crate::eval::verdict::Outcome;
 
 /// Longest message of an object that is kept, in bytes.

@@ -20,7 +20,10 @@ pub use observed::{ID_ANNOTATION, ObservedPolicy, ObservedSpec};
 pub use part::{GroupMember, LabelOperator, LabelRequirement, LabelSelector, RawSettings};
 pub use policy::{API_VERSION, Kind, Metadata, Policy, PolicySpec, SpecError};
 pub use report::{
-    PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportFailing, ReportMismatch, Versions,
+    PolicyKey, ReplicaReportSpec, ReportContext, ReportDeviation, ReportFailing, ReportImpact, ReportMismatch, Versions,
 };
 pub use revision::{PolicyReference, RevisionData, RevisionMarks};
-pub use status::{Condition, ConditionType, HistoryEntry, PolicyStatus, ReplicaCounts, ReplicaStatus, Resolved, Truth};
+pub use status::{
+    AuditSummary, Condition, ConditionType, HistoryEntry, ImpactSummary, PolicyStatus, ReplicaCounts, ReplicaStatus,
+    Resolved, Truth,
+};

@@ -11,6 +11,8 @@ use portcullis_contract::{Digest, ReplicaState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ImpactSummary;
+
 /// What one pod of Portcullis serves. The pod's reporter writes it; do not edit it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[kube(
@@ -63,6 +65,9 @@ pub struct ReplicaReportSpec {
     /// The policies that read objects of the cluster which this pod does not have, or not as they are now; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context: Vec<ReportContext>,
+    /// What policies would do to the objects that exist, as this pod counted it when somebody applied them; 100 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub impacts: Vec<ReportImpact>,
     /// The ids of the keys of webhook paths that this pod accepts, or `none` before it has a key. An id does not reveal its key.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub path_keys: Vec<String>,
@@ -83,6 +88,8 @@ impl ReplicaReportSpec {
     pub const MAX_CONTEXT: usize = 500;
     /// The longest message of an entry of `context`, in bytes.
     pub const MAX_CONTEXT_MESSAGE: usize = 600;
+    /// The largest number of entries of `impacts`.
+    pub const MAX_IMPACTS: usize = 100;
     /// The largest number of entries of `path_keys`.
     pub const MAX_PATH_KEYS: usize = 8;
 }
@@ -162,6 +169,17 @@ pub struct ReportContext {
     pub reason: String,
     /// The kinds, the causes and what to do, for people to read; at most 600 bytes.
     pub message: String,
+}
+
+/// A policy that this pod checked when somebody applied it, with what it would do to the objects that exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportImpact {
+    /// The uid of the policy.
+    #[serde(rename = "policyUID")]
+    pub policy_uid: String,
+    /// The figures, and the generation that they are about.
+    pub impact: ImpactSummary,
 }
 
 /// A policy that does not simply serve its newest generation.

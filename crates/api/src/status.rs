@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use portcullis_contract::{Digest, ReplicaState};
+use portcullis_contract::{Digest, ImpactFigures, ReplicaState};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,6 +37,12 @@ pub struct PolicyStatus {
     /// The outcome of the last generations, newest first; ten at most.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_known")]
     pub history: Option<Vec<HistoryEntry>>,
+    /// What the policy says of the objects that exist, as the last scan of the background audit found it; absent without the audit.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub audit: Option<AuditSummary>,
+    /// What the policy would do to the objects that exist, as it was counted when somebody applied it; absent where that was never counted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub impact: Option<ImpactSummary>,
 }
 
 impl PolicyStatus {
@@ -44,6 +50,81 @@ impl PolicyStatus {
     pub const MAX_HISTORY: usize = 10;
     /// The largest number of entries of [`PolicyStatus::replicas`].
     pub const MAX_REPLICAS: usize = 16;
+}
+
+/// What a scan of the background audit found about one policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditSummary {
+    /// When the scan ended.
+    pub scanned_at: Timestamp,
+    /// The generation that was asked; 0 if none was.
+    pub generation: i64,
+    /// How many objects the policy has judged.
+    pub checked: i64,
+    /// How many of them it rejects.
+    pub violations: i64,
+    /// How many of them it could not evaluate.
+    pub errors: i64,
+    /// Some of the objects that it rejects, for instance `Pod team-a/web-1`; five at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub examples: Vec<String>,
+    /// Resources that the policy is for and that could not be listed; ten at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub unreadable: Vec<String>,
+    /// Why objects or reports are missing; absent if the scan is complete.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub message: String,
+}
+
+impl AuditSummary {
+    /// The largest number of entries of `examples`.
+    pub const MAX_EXAMPLES: usize = 5;
+    /// The longest entry of `examples`, in bytes.
+    pub const MAX_EXAMPLE: usize = 512;
+    /// The largest number of entries of `unreadable`.
+    pub const MAX_UNREADABLE: usize = 10;
+    /// The longest entry of `unreadable`, in bytes.
+    pub const MAX_RESOURCE: usize = 320;
+    /// The longest message, in bytes.
+    pub const MAX_MESSAGE: usize = 1024;
+}
+
+/// What a check at apply counted: what one generation of the policy would do to the objects that exist, in mode `protect`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImpactSummary {
+    /// The generation with the spec that was checked.
+    pub generation: i64,
+    /// When the objects were counted.
+    pub checked_at: Timestamp,
+    /// How many objects the policy was asked about.
+    pub judged: i64,
+    /// About how many objects there are of the kinds that were counted; absent if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub total: Option<i64>,
+    /// How many of the judged objects the policy would deny.
+    pub denied: i64,
+    /// How many of them it would change.
+    pub changed: i64,
+    /// How many of them it could not judge.
+    pub failed: i64,
+    /// How many namespaces have objects that it would deny.
+    pub namespaces: i64,
+    /// Some of the objects that it would deny, for instance `team-a/web-1`; five at most.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub examples: Vec<String>,
+    /// Whether only a sample of the objects was judged, as there are too many.
+    pub sample: bool,
+    /// Whether all kinds of the rules were counted: there was time for each, and each could be listed.
+    pub complete: bool,
+}
+
+impl ImpactSummary {
+    /// The largest number of entries of `examples`.
+    pub const MAX_EXAMPLES: usize = ImpactFigures::MAX_EXAMPLES;
+    /// The longest entry of `examples`, in bytes.
+    pub const MAX_EXAMPLE: usize = ImpactFigures::MAX_EXAMPLE;
 }
 
 /// Reads the entries that this release knows. One that a newer release wrote must not hide the others.

@@ -132,6 +132,10 @@ impl Admission {
         match (capability, read) {
             (_, Some(read)) if read.skips_cache() => Box::pin(self.cluster.read(policy, read)).await,
             (_, Some(read)) => self.answers.get(capability, payload, Box::pin(self.cluster.read(policy, read))).await,
+            // The evaluator asks where calls are recorded.
+            (Capability::CertificateTrusted, _) => {
+                portcullis_certificate::is_trusted(&payload).map(Bytes::from).map_err(ProvideError::failed)
+            }
             (Capability::DnsLookupHost, _) => Box::pin(self.names.look_up(&payload)).await,
             (_, None) => {
                 let images = &self.images;

@@ -1,22 +1,16 @@
 //! Certificates of signers that a guest names: their keys, and the chains that vouch for them.
 
-use std::time::Duration;
-
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
+use portcullis_certificate::MAX_CHAIN;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, UnixTime};
-use webpki::{
-    ALL_VERIFICATION_ALGS, EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, anchor_from_trusted_cert,
-};
+use webpki::anchor_from_trusted_cert;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::parse_x509_certificate;
 
 use crate::ProvideError;
-
-/// Most certificates of a chain.
-const MAX_CHAIN: usize = 16;
 
 /// A certificate that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,15 +21,6 @@ pub(crate) struct Certificate {
     pub(crate) not_before: i64,
     /// When it expires, in seconds since 1970.
     pub(crate) not_after: i64,
-}
-
-/// Authorities may be for anything. What the certificate itself is for is checked by [`check_usage`].
-struct AnyUsage;
-
-impl ExtendedKeyUsageValidator for AnyUsage {
-    fn validate(&self, _: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
-        Ok(())
-    }
 }
 
 impl Certificate {
@@ -79,6 +64,8 @@ fn check_usage(certificate: &X509Certificate<'_>, has_chain: bool) -> Result<(),
     Ok(())
 }
 
+/// Checks that the chain vouches for the certificate. Authorities may be for anything; what the certificate itself is for is checked by
+/// [`check_usage`].
 fn verify(certificate: &CertificateDer<'_>, chain: &[Vec<u8>], now: Timestamp) -> Result<(), ProvideError> {
     if chain.len() > MAX_CHAIN {
         let text = format!("certificate_chain has {} certificates, the limit is {MAX_CHAIN}", chain.len());
@@ -90,11 +77,7 @@ fn verify(certificate: &CertificateDer<'_>, chain: &[Vec<u8>], now: Timestamp) -
     let chain: Vec<_> = chain.iter().map(|one| der(one)).collect();
     let (root, intermediates) = chain.split_last().ok_or_else(|| failed(webpki::Error::UnknownIssuer))?;
     let anchors = [anchor_from_trusted_cert(root).map_err(failed)?];
-    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
-    let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-    let end = EndEntityCert::try_from(certificate).map_err(failed)?;
-    let path = end.verify_for_usage(ALL_VERIFICATION_ALGS, &anchors, intermediates, time, AnyUsage, None, None);
-    path.map(drop).map_err(failed)
+    portcullis_certificate::verify(certificate, &anchors, intermediates, now).map_err(failed)
 }
 
 fn der(certificate: &[u8]) -> CertificateDer<'_> {
@@ -103,6 +86,8 @@ fn der(certificate: &[u8]) -> CertificateDer<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
     use super::*;

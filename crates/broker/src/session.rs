@@ -177,7 +177,8 @@ fn request(asked: BrokerRequest, payload: &[u8]) -> Result<Request, ProvideError
             fields.insert("request".to_owned(), review);
             ("KubernetesCanI".to_owned(), fields)
         }
-        Capability::CertificateTrusted | Capability::CacheSet | Capability::CacheGet | Capability::Log => {
+        Capability::CertificateTrusted => ("CryptoIsCertificateTrusted".to_owned(), named("request")),
+        Capability::CacheSet | Capability::CacheGet | Capability::Log => {
             return Err(ProvideError::failed("the evaluator answers this itself"));
         }
     };
@@ -291,6 +292,49 @@ mod tests {
         let list = br#"{"api_version": "v1", "kind": "Pod", "field_masks": ["spec.nodeName", "metadata.name"]}"#;
         let answer = session.recorded(Capability::ListAll.into(), list);
         assert_eq!(answer, Some(Ok(Bytes::from_static(b"{\"items\":[]}"))));
+    }
+
+    #[test]
+    fn questions_about_certificates_are_replayed_and_recorded_as_kwctl_does() {
+        let recorded = r#"
+- type: Exchange
+  request: |
+    !CryptoIsCertificateTrusted
+    request:
+      cert:
+        encoding: Pem
+        data:
+        - 45
+        - 255
+      cert_chain:
+      - encoding: Der
+        data:
+        - 48
+      not_after: null
+  response:
+    type: Success
+    payload: '{"trusted":false,"reason":"Certificate is not trusted by the provided cert chain"}'
+"#;
+        let asked =
+            br#"{"cert": {"encoding": "Pem", "data": [45, 255]}, "cert_chain": [{"encoding": "Der", "data": [48]}]}"#;
+        let question = BrokerRequest::from(Capability::CertificateTrusted);
+        let (_folder, path) = file(recorded);
+        let session = Session::replay(&path).expect("reads");
+        let answer = session.recorded(question, asked).expect("replays").expect("an answer");
+        assert!(answer.starts_with(br#"{"trusted":false"#), "{answer:?}");
+        let (_folder, path) = file("");
+        Session::record(&path).expect("writes").note(question, asked, &Ok(answer.clone()));
+        let text = std::fs::read_to_string(&path).expect("was written");
+        assert!(text.contains("!CryptoIsCertificateTrusted"), "{text}");
+        let replay = Session::replay(&path).expect("reads");
+        assert_eq!(replay.recorded(question, asked), Some(Ok(answer)));
+        // Another certificate is another question, and so is another time.
+        let other =
+            br#"{"cert": {"encoding": "Pem", "data": [45, 255]}, "cert_chain": [{"encoding": "Der", "data": [48]}],
+            "not_after": "2030-01-01T00:00:00Z"}"#;
+        let session = Session::replay(&path).expect("reads");
+        let error = session.recorded(question, other).expect("replays").expect_err("other").to_string();
+        assert!(error.contains("!CryptoIsCertificateTrusted"), "{error}");
     }
 
     #[test]

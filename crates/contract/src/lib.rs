@@ -8,6 +8,7 @@
 //! Kubernetes clients.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod broker;
 mod capability;
 mod check;
@@ -17,6 +18,7 @@ mod failure;
 mod group;
 mod hex;
 mod id;
+mod impact;
 mod manifest;
 mod marker;
 mod mismatch;
@@ -28,6 +30,7 @@ mod state;
 mod tenant;
 mod text;
 
+pub use audit::{AUDIT_PATH, AuditOutcome, AuditVerdict};
 pub use broker::{
     BROKER_MAX_ERROR, BROKER_MAX_FRAME, BROKER_MAX_HEADER, BROKER_MAX_PAYLOAD, BROKER_MAX_REPLY, BrokerCall,
     BrokerExport, BrokerMessage, BrokerOutcome, BrokerReply, BrokerRequest, CALLBACK_FAILURE, FrameError, MAX_EXPORT,
@@ -40,6 +43,7 @@ pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;
 pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};
 pub use id::{PolicyId, PolicyIdError};
+pub use impact::ImpactFigures;
 pub use manifest::{
     Artifact, Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource,
     ExecutionMode, GroupEntry, LastGood, MANIFEST_FILE, MANIFEST_FORMAT, MANIFEST_MAX_BYTES, Manifest, ManifestError,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{ContextProblem, Digest, Failure, FailurePolicy, Mismatch, Mode, PolicyId, Reason};
+use crate::{ContextProblem, Digest, Failure, FailurePolicy, ImpactFigures, Mismatch, Mode, PolicyId, Reason};
 
 /// Which program speaks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -214,6 +214,9 @@ pub struct LoaderPolicy {
     /// here and watched, and for policies that read none.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context: Vec<ContextProblem>,
+    /// What a check of this pod counted that was about the same spec as that of the newest generation; absent without such a check.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub impact: Option<ImpactFigures>,
     /// When the policy was first seen in this volume.
     pub created: Timestamp,
 }

@@ -2,6 +2,8 @@
 
 use wasmtime::Engine;
 
+use crate::own_memory::with_own_memory;
+
 /// Why a module was not compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
@@ -18,6 +20,9 @@ pub enum CompileError {
 
 /// The smallest module: its artifact identifies the engine and nothing else.
 const EMPTY_MODULE: &[u8] = b"\0asm\x01\0\0\0";
+
+/// What is done to a module before it is compiled, as a number that changes with it: part of the engine key.
+const PREPARATION: u8 = 1;
 
 /// Cranelift with the configuration that the evaluator runs.
 pub struct Compiler {
@@ -37,22 +42,25 @@ impl Compiler {
         let engine = Engine::new(&config).map_err(setup)?;
         // wasmtime's own compatibility hash needs its runtime. The same facts stand at the head of each artifact, and are
         // all that an empty one has.
-        let key = format!("{:016x}", fnv1a(&engine.precompile_module(EMPTY_MODULE).map_err(setup)?));
+        let mut identity = engine.precompile_module(EMPTY_MODULE).map_err(setup)?;
+        identity.push(PREPARATION);
+        let key = format!("{:016x}", fnv1a(&identity));
         Ok(Self { engine, key })
     }
 
-    /// The engine key: 16 hex digits that identify the engine's version, its settings and this machine's CPU features. An artifact loads
-    /// only where the key is the same.
+    /// The engine key: 16 hex digits that identify the engine's version, its settings, this machine's CPU features and how modules are prepared.
+    /// An artifact loads only where the key is the same.
     pub fn key(&self) -> String {
         self.key.clone()
     }
 
-    /// Compiles a core module to the bytes of an artifact.
+    /// Compiles a core module to the bytes of an artifact. A policy in Rego gets a memory of its own before that.
     ///
     /// # Errors
     /// When the module is not valid under [`crate::features`], or beyond an implementation limit.
     pub fn compile(&self, module: &[u8]) -> Result<Vec<u8>, CompileError> {
-        self.engine.precompile_module(module).map_err(|error| {
+        let prepared = with_own_memory(module);
+        self.engine.precompile_module(prepared.as_deref().unwrap_or(module)).map_err(|error| {
             if error.is::<wasmtime::OutOfMemory>() {
                 CompileError::OutOfMemory
             } else {

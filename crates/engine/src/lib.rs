@@ -7,6 +7,8 @@
 
 #[cfg(feature = "compile")]
 mod compile;
+#[cfg(feature = "compile")]
+mod own_memory;
 #[cfg(feature = "run")]
 mod run;
 

@@ -2,14 +2,16 @@
 //! `!=`, `||`, `&&` and `!`.
 //!
 //! [`Expression::parse`] checks it when the group is loaded. [`Expression::evaluate`] is pure: it says what the expression is as far as
-//! members have answered, or which members must be asked next.
+//! members have answered, or which members must be asked next. [`match_condition`] judges CEL that API servers evaluate: match conditions.
 #![forbid(unsafe_code)]
 
+mod condition;
 mod evaluate;
 mod parse;
 
 use std::collections::BTreeSet;
 
+pub use condition::{ConditionError, match_condition};
 pub use evaluate::{Answers, MemberAnswer, State};
 
 /// Longest expression, in bytes.
@@ -96,23 +98,6 @@ impl Expression {
         }
         called
     }
-}
-
-/// Whether a text is CEL at all, for expressions that an API server evaluates. What an API server knows and this parser does not (optional
-/// fields such as `a.?b` and `a[?b]`) passes, as does what is longer or nested deeper than people write.
-///
-/// # Errors
-/// When it is not CEL, with the place.
-pub fn syntax(text: &str) -> Result<(), ExpressionError> {
-    if text.len() > 16 * MAX_LENGTH || text.contains(".?") || text.contains("[?") || text.contains("{?") {
-        return Ok(());
-    }
-    let depth = 2 * MAX_DEPTH;
-    let brackets = text.bytes().filter(|byte| b"([{".contains(byte)).count();
-    if brackets >= usize::from(depth) {
-        return Ok(());
-    }
-    parse::tree(text, depth).map(|_| ())
 }
 
 fn list(names: &[String]) -> String {

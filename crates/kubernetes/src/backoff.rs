@@ -32,22 +32,28 @@ impl Backoff {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retry {
     failures: u32,
+    /// Whether the API server refused the last try.
+    is_refused: bool,
 }
 
 impl Retry {
     /// A try succeeded.
     pub fn reset(&mut self) {
-        self.failures = 0;
+        *self = Self::default();
     }
 
     /// A try failed: how long to wait before the next one. What the API server asks for is obeyed, with a little more, so that not
     /// all clients come back at the same time. `random` is from 0 to 1.
     pub fn pause(&mut self, error: &CallError, random: f64) -> Duration {
+        let is_refused = matches!(error.code(), Some(400..=428 | 430..=499));
+        if is_refused && !self.is_refused {
+            // An API server that has just started refuses for a moment what it allows as soon as it has read who may do what. However
+            // long it was away, that is no reason to wait.
+            self.failures = 0;
+        }
+        self.is_refused = is_refused;
         self.failures = self.failures.saturating_add(1);
-        let longest = match error.code() {
-            Some(400..=428 | 430..=499) => LONGEST_REFUSED,
-            _ => LONGEST_AWAY,
-        };
+        let longest = if is_refused { LONGEST_REFUSED } else { LONGEST_AWAY };
         match error {
             CallError::Refused { retry_after: Some(asked), .. } => *asked + FIRST.mul_f64(4.0 * random),
             _ => Backoff { shortest: FIRST, longest }.wait(self.failures, random),
@@ -82,6 +88,34 @@ mod tests {
         assert_eq!(pauses(&away, 1.0), [250, 500, 1000, 2000, 4000, 4000, 4000, 4000]);
         assert_eq!(pauses(&refused(403, None), 1.0)[7], 15_000);
         assert_eq!(pauses(&refused(500, None), 0.0)[7], 2000);
+    }
+
+    #[test]
+    fn fault_r01_pauses_leave_time_to_write_within_five_seconds_of_the_return_and_are_spread() {
+        let mut away = Retry::default();
+        for _ in 0..1000 {
+            away.pause(&CallError::TimedOut, 0.5);
+        }
+        let next = |random| {
+            let mut client = away;
+            client.pause(&CallError::TimedOut, random).as_millis()
+        };
+        assert_eq!((next(0.0), next(1.0)), (2000, 4000));
+        // A hundred clients spread evenly: about ten of them come in each tenth of the time.
+        let waits: Vec<_> = (0..100).map(|client| next(f64::from(client) / 100.0)).collect();
+        let within = |from: u128| waits.iter().filter(|wait| (from..from + 200).contains(*wait)).count();
+        assert!((2000..4000).step_by(200).all(|from| within(from) <= 11), "{waits:?}");
+    }
+
+    #[test]
+    fn fault_r01_an_api_server_that_has_just_come_back_is_asked_again_soon_though_it_refuses() {
+        let mut retry = Retry::default();
+        for _ in 0..1000 {
+            retry.pause(&CallError::TimedOut, 1.0);
+        }
+        let forbidden = refused(403, None);
+        let pauses: Vec<_> = (0..4).map(|_| retry.pause(&forbidden, 1.0).as_millis()).collect();
+        assert_eq!(pauses, [250, 500, 1000, 2000]);
     }
 
     #[test]

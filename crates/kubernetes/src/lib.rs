@@ -1,5 +1,5 @@
 //! What the programs that talk to an API server share: a client with limits of time and size, watches, pauses after failures, the
-//! Lease of a leader, and the names under which they write.
+//! Lease of a leader, which resources there are, and the names under which they write.
 //!
 //! Programs without an API token do not link this crate. It decides nothing about policies.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@
 mod access;
 mod backoff;
 mod client;
+mod discovery;
 mod error;
 mod failures;
 mod lease;
@@ -16,11 +17,12 @@ mod watch;
 pub use access::{Access, AccessError};
 pub use backoff::{Backoff, Retry};
 pub use client::ApiServer;
+pub use discovery::{Discovery, discover};
 pub use error::{CallError, root_cause};
 pub use failures::{Failures, LogOnce};
 pub use lease::{Leadership, LeadershipSender, LeaseSettings, hold_lease};
 pub use names::{
-    CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING, STATUS_MANAGER,
-    is_object_name, siblings_name,
+    AUDIT_MANAGER, CONTROLLER_MANAGER, CONTROLLER_REPORTING, MANAGED_BY_LABEL, REPORT_MANAGER, REPORTER_REPORTING,
+    STATUS_MANAGER, is_object_name, siblings_name,
 };
 pub use watch::watch;

@@ -6,6 +6,8 @@ pub const CONTROLLER_MANAGER: &str = "portcullis-controller";
 pub const STATUS_MANAGER: &str = "portcullis-status";
 /// Field manager of a reporter's own report.
 pub const REPORT_MANAGER: &str = "portcullis-reporter";
+/// Field manager of the audit's reports on objects.
+pub const AUDIT_MANAGER: &str = "portcullis-audit";
 /// `reportingController` of the controller's events.
 pub const CONTROLLER_REPORTING: &str = "policies.portcullis.dev/controller";
 /// `reportingController` of the reporter's events.

@@ -1,18 +1,28 @@
 //! Named points where a test makes a program fail, compiled into debug builds only.
 //!
 //! `PORTCULLIS_FAILPOINTS=loader.after_artifact_rename=exit;evaluator.tick=hang` arms them at start. Actions: `exit`
-//! (status 86, at once), `panic`, `hang` (for ever), `delay(<duration>)`, `error`, and `<n>*<action>` for the first n times.
+//! (status 86, at once), `panic`, `hang` (for ever), `delay(<duration>)`, `error`, and `<n>*<action>` for the first n times. With
+//! `@<file>` behind the action, nothing happens until this file exists: `evaluator.tick=hang@/tmp/now`.
 
 use std::time::Duration;
 
 #[cfg(debug_assertions)]
 mod armed {
     use std::collections::HashMap;
+    use std::path::PathBuf;
     use std::sync::{LazyLock, Mutex};
 
     pub(super) struct Point {
         pub(super) action: String,
         pub(super) left: u64,
+        /// The file without which nothing happens.
+        pub(super) trigger: Option<PathBuf>,
+    }
+
+    impl Point {
+        pub(super) fn is_due(&self) -> bool {
+            self.left > 0 && self.trigger.as_ref().is_none_or(|file| file.exists())
+        }
     }
 
     pub(super) static POINTS: LazyLock<Mutex<HashMap<String, Point>>> = LazyLock::new(|| {
@@ -21,11 +31,15 @@ mod armed {
             .split(';')
             .filter_map(|entry| entry.split_once('='))
             .map(|(name, action)| {
+                let (action, trigger) = match action.split_once('@') {
+                    Some((action, file)) => (action, Some(PathBuf::from(file.trim()))),
+                    None => (action, None),
+                };
                 let (left, action) = match action.split_once('*') {
                     Some((n, action)) => (n.parse().unwrap_or(u64::MAX), action),
                     None => (u64::MAX, action),
                 };
-                (name.trim().to_owned(), Point { action: action.trim().to_owned(), left })
+                (name.trim().to_owned(), Point { action: action.trim().to_owned(), left, trigger })
             })
             .collect();
         Mutex::new(points)
@@ -52,7 +66,7 @@ fn fire(name: &str) -> Action {
         let action = {
             let mut points = armed::POINTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match points.get_mut(name) {
-                Some(point) if point.left > 0 => {
+                Some(point) if point.is_due() => {
                     point.left -= 1;
                     point.action.clone()
                 }

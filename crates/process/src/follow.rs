@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::loopback;
+
 /// Largest state document that is read, in bytes.
 const LARGEST: usize = 64 << 20;
 /// How long the other side may wait for a change before it says that there is none.
 const WAIT: Duration = Duration::from_secs(1);
-/// Longest time for a connection, and for an answer beyond [`WAIT`]: a program that hangs is noticed after three seconds.
+/// Longest time for an answer beyond [`WAIT`]: a program that hangs is noticed after three seconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest time for a whole answer; its size is limited as well.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -63,14 +65,7 @@ impl<T: DeserializeOwned> Follower<T> {
     /// When no HTTP client can be made.
     pub fn new(address: SocketAddr) -> Result<Self, FollowError> {
         let url = format!("http://{address}/v1/state");
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            // It is never asked over TLS, and where it runs there may be no certificate authority at all, which is an error otherwise.
-            .tls_certs_only([])
-            .connect_timeout(PATIENCE)
-            .timeout(LONGEST)
-            .build()
-            .map_err(|source| FollowError::Http { url: url.clone(), source })?;
+        let client = loopback::client(LONGEST).map_err(|source| FollowError::Http { url: url.clone(), source })?;
         Ok(Self { client, url, since: 0, document: PhantomData })
     }
 

@@ -18,8 +18,12 @@ mod latch;
 mod listen;
 mod live;
 mod log;
+#[cfg(feature = "client")]
+mod loopback;
 mod metrics;
 mod permits;
+#[cfg(feature = "client")]
+mod poster;
 mod probe;
 mod root_cause;
 mod shutdown;
@@ -38,6 +42,8 @@ pub use latch::{Latch, Readiness};
 pub use listen::listen;
 pub use live::{Beat, Liveness};
 pub use log::{LogArgs, LogFormat};
+#[cfg(feature = "client")]
+pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};
 pub use root_cause::root_cause;
 pub use shutdown::Shutdown;

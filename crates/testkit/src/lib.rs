@@ -11,5 +11,5 @@ mod wait;
 pub use disk::bytes_below;
 pub use guest::{example, guest, guest_with, large_module, rego, repository, wat};
 pub use http::{Asked, Reply, exchange};
-pub use told::{skip, tell_of_panics};
+pub use told::{note, skip, tell_of_panics};
 pub use wait::{eventually_within, lock, never};

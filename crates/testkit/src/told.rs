@@ -1,7 +1,7 @@
-//! What a test says past libtest, which captures what tests print: that it was skipped, and why it fails.
+//! What a test says past libtest, which captures what tests print: that it was skipped, why it fails, and what it measured.
 //!
-//! Each is one line of a fixed form on standard error, `SKIPPED <test>: <reason>` or `FAILING <test>: <place>: <message>`, which
-//! `cargo xtask test` reads (`xtask/src/evidence/runs.rs`). The name of a test's thread is the test's path.
+//! Each is one line of a fixed form on standard error, `SKIPPED <test>: <reason>`, `FAILING <test>: <place>: <message>` or `NOTED <test>:
+//! <words>`, which `cargo xtask test` reads (`xtask/src/evidence/runs.rs`). The name of a test's thread is the test's path.
 
 use std::io::{self, Write as _};
 use std::panic;
@@ -15,6 +15,11 @@ const MAX_MESSAGE: usize = 2000;
 /// xtask test` counts it as skipped. `reason` says what is missing and where it is to be had.
 pub fn skip(reason: &str) {
     say("SKIPPED", reason);
+}
+
+/// Writes what this test has measured, also when it passes.
+pub fn note(words: &str) {
+    say("NOTED", words);
 }
 
 /// From now on, each panic in this process is written at once, and not only when all tests of the binary have ended. May be called again.

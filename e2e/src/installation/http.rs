@@ -4,14 +4,16 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long one probe may take. On a busy machine, containers are slow without hanging.
-const PROBE_LIMIT: Duration = Duration::from_secs(5);
+/// How long one probe of a kubelet may take. On a busy machine, containers are slow without hanging.
+pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(5);
+/// How long an answer to a test may take.
+pub(super) const TEST_LIMIT: Duration = Duration::from_secs(30);
 
-/// `GET path` over plain HTTP: status and body.
-pub(super) fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
-    let mut socket = TcpStream::connect_timeout(&address, PROBE_LIMIT)?;
-    socket.set_read_timeout(Some(PROBE_LIMIT))?;
-    socket.set_write_timeout(Some(PROBE_LIMIT))?;
+/// `GET path` over plain HTTP: status and body. Connecting, and each read, may take `limit`.
+pub(super) fn get(address: SocketAddr, path: &str, limit: Duration) -> io::Result<(u16, String)> {
+    let mut socket = TcpStream::connect_timeout(&address, limit)?;
+    socket.set_read_timeout(Some(limit))?;
+    socket.set_write_timeout(Some(limit))?;
     write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     socket.take(16 << 20).read_to_end(&mut answer)?;

@@ -10,10 +10,8 @@ use super::http;
 use super::pod::{Container, Pod, secret_files};
 use crate::lock;
 
-/// How often containers are looked at.
+/// How often the end of a pod is looked for.
 const PACE: Duration = Duration::from_millis(100);
-/// How often the API server is asked for the pod and its Secret.
-const ASK: Duration = Duration::from_millis(400);
 /// How often an unchanged state is written again, in case it was edited.
 const REPEAT: Duration = Duration::from_secs(20);
 /// How many probes in a row must fail before a container is not ready.
@@ -35,7 +33,7 @@ fn run(pod: &Pod) {
     let mut told: Option<(bool, Instant)> = None;
     let mut asked: Option<Instant> = None;
     while !pod.is_alone.load(Ordering::SeqCst) {
-        if asked.is_none_or(|at| at.elapsed() >= ASK) {
+        if asked.is_none_or(|at| at.elapsed() >= pod.rhythm.ask) {
             asked = Some(Instant::now());
             mount(pod);
             match object(pod) {
@@ -56,7 +54,7 @@ fn run(pod: &Pod) {
             pod.is_ready.store(is_ready, Ordering::SeqCst);
             told = Some((is_ready, Instant::now()));
         }
-        thread::sleep(PACE);
+        thread::sleep(pod.rhythm.pace);
     }
     pod.has_ended.store(true, Ordering::SeqCst);
 }
@@ -139,7 +137,7 @@ impl<'p> Watched<'p> {
             }
             return false;
         }
-        match http::get(self.container.probes, "/readyz") {
+        match http::get(self.container.probes, "/readyz", http::PROBE_LIMIT) {
             Ok((200, _)) => {
                 self.is_ready = true;
                 self.failures = 0;

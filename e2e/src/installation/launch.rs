@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use super::Installation;
 use super::mount::Mount;
 use super::pod::{self, Container, EVALUATOR_STATE, LOADER_STATE, Pod};
+use super::rhythm::Rhythm;
 use super::setup::PodSetup;
 use crate::chart_names::{CONTROLLER_ACCOUNT, POLICY_SERVER_ACCOUNT, SERVICE};
 use crate::files;
@@ -77,6 +78,7 @@ impl PodSetup {
             address,
             folder: folder.clone(),
             mounts,
+            rhythm: if self.is_at_leisure { Rhythm::LEISURE } else { Rhythm::QUICK },
             is_ready: false.into(),
             is_alone: false.into(),
             has_ended: false.into(),
@@ -158,7 +160,6 @@ impl Own<'_> {
                 ("--address", SocketAddr::from((self.address, 8443)).to_string()),
                 ("--state-address", state(EVALUATOR_STATE)),
                 ("--start-gate", "5s".into()),
-                ("--drain-delay", "2s".into()),
             ],
             Program::Reporter => vec![
                 ("--loader-state", state(LOADER_STATE)),
@@ -172,8 +173,6 @@ impl Own<'_> {
                 ("--service", SERVICE.into()),
                 ("--pod-name", self.name.into()),
                 ("--owner-cluster-role", format!("portcullis-{server}-controller")),
-                ("--webhook-pause", "1s".into()),
-                ("--revision-pause", "500ms".into()),
             ],
         };
         let siblings = if program == Program::Loader { self.siblings() } else { Vec::new() };
@@ -185,12 +184,17 @@ impl Own<'_> {
         let is_checking = matches!(program, Program::Controller | Program::Loader);
         let checks = self.installation.policy_checks().filter(|_| is_checking);
         let checks = checks.map(|mode| ("--policy-checks", mode.to_owned()));
+        let audit = self.installation.audit().filter(|_| program == Program::Reporter);
+        let audit = audit.map(|format| {
+            [("--audit", "on".to_owned()), ("--audit-interval", "1h".to_owned()), ("--audit-format", format.to_owned())]
+        });
         // The evaluator knows nothing about Kubernetes.
         let identity = identity.into_iter().filter(|_| program != Program::Evaluator);
         own.into_iter()
             .chain(siblings)
             .chain(keys)
             .chain(checks)
+            .chain(audit.into_iter().flatten())
             .chain(common)
             .chain(identity)
             .map(|(flag, value)| (flag.to_owned(), value))

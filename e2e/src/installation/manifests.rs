@@ -43,12 +43,15 @@ fn render() -> String {
         "siblings": { "enabled": true },
         "certificates": { "mode": "external" },
         "uninstall": { "hook": false },
+        "audit": { "enabled": true },
         // For policies that read objects; no other policy gets anything by it.
         "rbac": {
             "contextAwareReads": [{
                 "apiGroups": [""], "resources": ["limitranges", "namespaces", "podtemplates"], "verbs": ["get", "list", "watch"],
             }],
             "accessReviews": true,
+            // Whether anything is audited is said by the flags of reporters.
+            "auditReads": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"] }],
         },
     });
     let rendered = helm.template("rig", NAMESPACE, &values);
@@ -80,7 +83,7 @@ pub(crate) fn install_definitions(cluster: &Cluster) {
     );
     let folder = folder.display().to_string();
     cluster.kubectl(["apply", "--server-side", "--force-conflicts", "--filename", &folder]).expect("the definitions");
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "--filename", &folder];
+    let wait = ["wait", "--for=condition=Established", "--timeout=180s", "--filename", &folder];
     cluster.kubectl(wait).expect("definitions that are served");
 }
 

@@ -11,6 +11,7 @@ mod mount;
 mod options;
 mod pod;
 mod policy;
+mod rhythm;
 mod setup;
 
 use std::sync::{Arc, Mutex};
@@ -80,6 +81,11 @@ impl<'c> Installation<'c> {
     /// The mode of checks of policies that are applied, if it has one.
     fn policy_checks(&self) -> Option<&str> {
         self.options.policy_checks.as_deref()
+    }
+
+    /// The format of reports about objects that exist, if they are audited.
+    fn audit(&self) -> Option<&str> {
+        self.options.audit.as_deref()
     }
 
     /// The server of modules for its policies.
@@ -175,9 +181,8 @@ impl<'c> Installation<'c> {
             "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{SERVICE}",
             self.namespace()
         );
-        let list = self.api().get(&path).unwrap_or_default();
-        let slices = list["items"].as_array().into_iter().flatten();
-        let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+        let slices = self.api().list(&path);
+        let endpoints = slices.iter().flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
         endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).count()
     }
 
@@ -233,7 +238,7 @@ impl<'c> Installation<'c> {
 
     /// The object of a policy, if there is one.
     pub fn object(&self, policy: &Policy) -> Option<Value> {
-        self.api().get(&policy.path())
+        self.api().find(&policy.path())
     }
 
     /// Waits until a condition of a policy has this status for the newest generation, and returns the object.
@@ -270,7 +275,7 @@ impl<'c> Installation<'c> {
     /// The webhook configurations of this installation, of both kinds.
     pub fn webhooks(&self) -> Vec<Value> {
         let paths = ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
-        paths.iter().flat_map(|kind| items(self.api().get(&self.webhook_path(kind)).unwrap_or_default())).collect()
+        paths.iter().flat_map(|kind| self.api().list(&self.webhook_path(kind))).collect()
     }
 
     fn webhook_path(&self, kind: &str) -> String {
@@ -280,14 +285,13 @@ impl<'c> Installation<'c> {
 
     /// The revisions of its policies.
     pub fn revisions(&self) -> Vec<Value> {
-        let path = format!("/apis/apps/v1/namespaces/{}/controllerrevisions", self.namespace());
-        items(self.api().get(&path).unwrap_or_default())
+        self.api().list(&format!("/apis/apps/v1/namespaces/{}/controllerrevisions", self.namespace()))
     }
 
     /// The reports of its replicas.
     pub fn reports(&self) -> Vec<Value> {
         let path = format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{}/replicareports", self.namespace());
-        items(self.api().get(&path).unwrap_or_default())
+        self.api().list(&path)
     }
 
     /// The API of the cluster, as an administrator.
@@ -337,16 +341,5 @@ impl Drop for Installation<'_> {
         for kind in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
             let _ = self.api().delete(&self.webhook_path(kind), None);
         }
-    }
-}
-
-/// The objects of a list.
-pub(crate) fn items(list: Value) -> Vec<Value> {
-    match list {
-        Value::Object(mut list) => match list.remove("items") {
-            Some(Value::Array(items)) => items,
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
     }
 }

@@ -11,6 +11,8 @@ pub struct InstallationOptions {
     pub certificates: Certificates,
     /// The `--policy-checks` of controller and loaders; their default if absent.
     pub policy_checks: Option<String>,
+    /// The format of reports about objects that exist; without one, none are audited.
+    pub audit: Option<String>,
 }
 
 /// Where the certificate of the evaluators comes from.
@@ -37,6 +39,7 @@ impl InstallationOptions {
             policy_server: name.to_owned(),
             certificates: Certificates::Controller,
             policy_checks: None,
+            audit: None,
         }
     }
 
@@ -50,5 +53,12 @@ impl InstallationOptions {
     #[must_use]
     pub fn checking_policies(self, mode: &str) -> Self {
         Self { policy_checks: Some(mode.to_owned()), ..self }
+    }
+
+    /// With audits of objects that exist, whose reports have this format: `openreports` or `wgpolicy`. The time between two scans is longer
+    /// than a test.
+    #[must_use]
+    pub fn auditing(self, format: &str) -> Self {
+        Self { audit: Some(format.to_owned()), ..self }
     }
 }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::http;
 use super::mount::Mount;
+use super::rhythm::Rhythm;
 use crate::api::Api;
 use crate::program::{Process, Program};
 use crate::wait::{LIMIT, eventually};
@@ -39,6 +40,7 @@ pub struct Pod {
     pub(super) containers: Vec<Container>,
     /// Secrets of the same namespace that are mounted, by their names.
     pub(super) mounts: Vec<(String, Mutex<Mount>)>,
+    pub(super) rhythm: Rhythm,
     pub(super) is_ready: AtomicBool,
     /// Whether the kubelet is gone: nothing is restarted any more, or reported to the API server.
     pub(super) is_alone: AtomicBool,
@@ -112,7 +114,7 @@ impl Pod {
 
     /// `GET path` on a program's probe port: status and body, unless it does not answer.
     pub fn probe(&self, program: Program, path: &str) -> Option<(u16, String)> {
-        http::get(self.container(program).probes, path).ok()
+        http::get(self.container(program).probes, path, http::TEST_LIMIT).ok()
     }
 
     /// `GET path` on the evaluator's or the loader's port of the pod's loopback: status and body, unless it does not answer.
@@ -125,7 +127,7 @@ impl Pod {
             Program::Loader => LOADER_STATE,
             Program::Reporter | Program::Controller | Program::Cli => panic!("{program} has no port on the loopback"),
         };
-        http::get(loopback(self.address, port), path).ok()
+        http::get(loopback(self.address, port), path, http::TEST_LIMIT).ok()
     }
 
     /// How often a program was started again.
@@ -160,7 +162,7 @@ impl Pod {
     }
 
     fn probes_say(&self) -> String {
-        let said = |container: &Container| match http::get(container.probes, "/readyz?verbose") {
+        let said = |container: &Container| match http::get(container.probes, "/readyz?verbose", http::PROBE_LIMIT) {
             Ok((code, text)) => format!("{}: {code} {text}\n", container.program),
             Err(error) => format!("{}: {error}\n", container.program),
         };
@@ -170,17 +172,29 @@ impl Pod {
     /// Kills a program. It is started again, as by a kubelet.
     pub fn kill(&self, program: Program) {
         self.container(program).process.kill();
+        // Before the kubelet sees it: who waits until the pod is ready waits for the next start.
+        self.is_ready.store(false, Ordering::SeqCst);
     }
 
     /// Kills a program, which stays down until [`Pod::start`].
     pub fn stop(&self, program: Program) {
         self.container(program).stays_down.store(true, Ordering::SeqCst);
-        self.container(program).process.kill();
+        self.kill(program);
     }
 
     /// Lets a stopped program be started again.
     pub fn start(&self, program: Program) {
         self.container(program).stays_down.store(false, Ordering::SeqCst);
+    }
+
+    /// Starts a stopped program once: when it ends, it stays down again.
+    ///
+    /// # Panics
+    /// When it was not stopped.
+    pub fn start_once(&self, program: Program) {
+        let container = self.container(program);
+        assert!(container.stays_down.load(Ordering::SeqCst), "{program} of pod {} was not stopped", self.name);
+        container.process.start_again();
     }
 
     /// Stops a program where it is (`SIGSTOP`). The pod is not ready for long then.

@@ -12,7 +12,14 @@ use crate::source::Source;
 use crate::wait::LIMIT;
 use crate::{example, guest, guest_with};
 
-/// A builder of a policy. It begins with the creation of pods, mode protect, failurePolicy Fail, and a module that accepts everything.
+/// How long an evaluation may take, in seconds, where no test is about that: the programs are debug builds, and share the machine. Three
+/// mutating policies of one webhook fit into half a minute.
+const EVALUATION: u32 = 9;
+/// How long an API server waits for a webhook, in seconds: as long as it can.
+const WEBHOOK: u32 = 30;
+
+/// A builder of a policy. It begins with the creation of pods, mode protect, failurePolicy Fail, a module that accepts everything, and
+/// time limits for a busy machine.
 #[derive(Debug, Clone)]
 pub struct Policy {
     manifest: Value,
@@ -25,7 +32,10 @@ impl Policy {
         let selector = json!({ "matchLabels": { "portcullis-test": policy_server } });
         let manifest = json!({
             "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": { "name": name },
-            "spec": { "policyServer": policy_server, "rules": [rule], "namespaceSelector": selector },
+            "spec": {
+                "policyServer": policy_server, "rules": [rule], "namespaceSelector": selector,
+                "timeoutSeconds": WEBHOOK, "timeoutEvalSeconds": EVALUATION,
+            },
         });
         Self { manifest, module: Some(guest("always_accept")) }
     }
@@ -143,10 +153,11 @@ impl Policy {
     pub fn wait_until(&self, api: &Api, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
-            let object = api.get(&self.path()).unwrap_or_default();
-            if is(&object) {
-                return object;
+            let found = api.get(&self.path());
+            if let Some(object) = found.as_ref().filter(|object| is(object)) {
+                return object.clone();
             }
+            let object = found.unwrap_or_default();
             assert!(
                 start.elapsed() < LIMIT,
                 "waited in vain for {what} of {}: its generation is {}, its status\n{}",

@@ -14,6 +14,7 @@ pub struct PodSetup {
     pub(super) without: Vec<Program>,
     pub(super) api_server: Option<u8>,
     pub(super) siblings: Option<Vec<Ipv4Addr>>,
+    pub(super) is_at_leisure: bool,
 }
 
 impl PodSetup {
@@ -63,6 +64,14 @@ impl PodSetup {
     #[must_use]
     pub fn with_siblings(mut self, others: &[Ipv4Addr]) -> Self {
         self.siblings = Some(others.to_vec());
+        self
+    }
+
+    /// Lets its kubelet look at it once a second and at its object every five, about as real ones do. By default that is several times a
+    /// second, which is too much for the machine where there are dozens of pods.
+    #[must_use]
+    pub fn at_leisure(mut self) -> Self {
+        self.is_at_leisure = true;
         self
     }
 

@@ -190,7 +190,7 @@ mod tests {
 
     fn layout() -> Layout {
         let node = Some(Node::new(3, 77));
-        Layout { folder: "/c/3".into(), network: Network::new(3, Kind::Routed), api_servers: 1, node }
+        Layout { folder: "/c/3".into(), network: Network::new(3, Kind::Routed), api_servers: 1, node, etcd_quota: None }
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Cluster {
     /// When a claim still has one of them, or the API server refuses.
     pub fn remove_volumes(&self, class: &str) {
         let label = format!("{LABEL}={class}");
-        let delete = ["delete", "persistentvolumes,storageclasses", "--selector", &label, "--timeout=60s"];
+        let delete = ["delete", "persistentvolumes,storageclasses", "--selector", &label, "--timeout=240s"];
         self.kubectl(delete).expect("volumes that go");
     }
 }

@@ -101,9 +101,17 @@ impl Load {
     /// # Panics
     /// When they were not in time, as API servers answer none.
     pub fn end_after(self, calls: usize) -> Vec<Answer> {
+        self.wait_for(calls);
+        self.end()
+    }
+
+    /// Waits until so many calls were made.
+    ///
+    /// # Panics
+    /// When they were not in time, as API servers answer none.
+    pub fn wait_for(&self, calls: usize) {
         let is_enough = || (lock(&self.shared.answers).made >= calls).then_some(());
         eventually_within(LIMIT * 2, &format!("{calls} calls"), is_enough);
-        self.end()
     }
 
     /// What became of each call since this was asked last.

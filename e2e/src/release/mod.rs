@@ -20,10 +20,13 @@ use crate::installation::{Policy, SERVICE};
 use crate::json::merge;
 use crate::site::Site;
 use crate::source::Source;
-use crate::{Cluster, Output, Rules, eventually_within, installation};
+use crate::{Cluster, Output, Rules, eventually_within};
 
 /// How long pods may take to start, all of them, on a busy machine.
-const START: Duration = Duration::from_secs(240);
+const START: Duration = Duration::from_secs(600);
+
+/// The same for helm.
+const HELM_LIMIT: &str = "10m";
 
 /// A release of the chart. Namespace, release and policy server have the same name. It stays when this is dropped.
 pub struct Release<'s> {
@@ -83,14 +86,20 @@ impl<'s> Release<'s> {
 
     /// `helm uninstall`, which waits until all has gone.
     pub fn uninstall(&self) -> Output {
-        self.site.helm(["uninstall", &self.name, "--namespace", &self.name, "--wait", "--timeout", "4m"], "")
+        self.site.helm(["uninstall", &self.name, "--namespace", &self.name, "--wait", "--timeout", HELM_LIMIT], "")
+    }
+
+    /// `helm rollback` to the first revision, which waits until all is ready.
+    pub fn roll_back(&self) -> Output {
+        let back = ["rollback", &self.name, "1", "--namespace", &self.name, "--wait", "--timeout", HELM_LIMIT];
+        self.site.helm(back, "")
     }
 
     fn helm(&self, command: &str, chart: &str, values: &Value) -> Output {
         let mut all = self.values();
         merge(&mut all, values);
         let args =
-            [command, &self.name, chart, "--namespace", &self.name, "--values", "-", "--wait", "--timeout", "4m"];
+            [command, &self.name, chart, "--namespace", &self.name, "--values", "-", "--wait", "--timeout", HELM_LIMIT];
         self.site.helm(args, &all.to_string())
     }
 
@@ -101,7 +110,6 @@ impl<'s> Release<'s> {
             "modules": { "authorities": self.source.authority(), "allowedPrivate": [self.source.ip().to_string()] },
             "loader": { "extraArgs": ["--retry-initial=200ms", "--retry-cap=2s", "--retry-outside=2s"] },
             "evaluator": { "startGate": "20s" },
-            "controller": { "extraArgs": ["--webhook-pause=1s", "--revision-pause=500ms"] },
         });
         let (registry, tag) = self.site.images();
         for (name, value) in [("registry", registry), ("tag", tag)] {
@@ -129,6 +137,17 @@ impl<'s> Release<'s> {
             let told = self.site.kubectl(["describe", "pods", "--namespace", &self.name]);
             panic!("waited in vain for {count} ready replicas:\n{}", told.stdout);
         }
+    }
+
+    /// Waits until there are so many controllers, all of them ready, and no others that end.
+    ///
+    /// # Panics
+    /// When the time is up.
+    pub fn wait_for_controllers(&self, count: usize) {
+        eventually_within(START, &format!("{count} ready controllers"), || {
+            let pods = self.controllers();
+            (pods.len() == count && pods.iter().all(is_ready)).then_some(())
+        });
     }
 
     /// The pods of the policy server, including terminating ones.
@@ -178,7 +197,7 @@ impl<'s> Release<'s> {
     }
 
     fn items(&self, path: &str) -> Vec<Value> {
-        installation::items(self.api().get(path).unwrap_or_default())
+        self.api().list(path)
     }
 
     /// `kubectl scale` of the policy server.
@@ -243,15 +262,23 @@ impl<'s> Release<'s> {
     /// # Panics
     /// When one does not go.
     pub fn delete_policies(&self) {
+        let group = "/apis/policies.portcullis.dev/v1alpha1";
+        let mut paths = Vec::new();
         for kind in ["clusterpolicies", "policies"] {
-            let list = self.items(&format!("/apis/policies.portcullis.dev/v1alpha1/{kind}"));
+            let list = self.items(&format!("{group}/{kind}"));
             for object in list.iter().filter(|object| object["spec"]["policyServer"] == *self.name) {
                 let [name, namespace] = ["name", "namespace"].map(|field| object["metadata"][field].as_str());
-                let kind = format!("{kind}.policies.portcullis.dev");
-                let mut args = vec!["delete", &kind, name.unwrap_or_default(), "--timeout=90s"];
-                args.extend(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
-                self.site.kubectl(args).expect("a policy that goes");
+                let home = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+                paths.push(format!("{group}{home}/{kind}/{}", name.unwrap_or_default()));
             }
+        }
+        // All at once, as each of them goes after some pauses.
+        for path in &paths {
+            let deleted = self.api().delete(path, None).expect("an API server answers");
+            assert!(deleted.is_ok() || deleted.code == 404, "{path}: {} {}", deleted.code, deleted.body["message"]);
+        }
+        for path in &paths {
+            eventually_within(START, &format!("the end of {path}"), || self.api().find(path).is_none().then_some(()));
         }
     }
 

@@ -31,7 +31,7 @@ fn cluster() -> &'static Cluster {
 /// A controller whose pauses are seconds. Within each, API servers and pods must have taken over what changed, also on a machine that
 /// stalls, and a test must have seen it.
 fn hurried() -> PodSetup {
-    let flags = [("--ca-pause", "6s"), ("--tls-pause", "6s")];
+    let flags = [("--ca-pause", "15s"), ("--tls-pause", "15s")];
     flags.into_iter().fold(PodSetup::default(), |setup, (flag, value)| setup.flag(Program::Controller, flag, value))
 }
 
@@ -75,7 +75,6 @@ fn serving<'c>(cluster: &'c Cluster, name: &str, replicas: usize, controller: Po
 /// The events on a Secret with this reason.
 fn events(installation: &Installation<'_>, secret: &str, reason: &str) -> Vec<Value> {
     let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", installation.namespace());
-    let list = installation.api().get(&path).unwrap_or_default();
-    let all = list["items"].as_array().cloned().unwrap_or_default();
-    all.into_iter().filter(|event| event["regarding"]["name"] == secret && event["reason"] == reason).collect()
+    let all = installation.api().list(&path).into_iter();
+    all.filter(|event| event["regarding"]["name"] == secret && event["reason"] == reason).collect()
 }

@@ -12,10 +12,10 @@ fn an_installation_gets_its_certificates() {
     let installation = installation(cluster(), "made", 1, hurried());
     let made = Secrets::of(&installation);
     assert!(made.are_settled(), "{made:?}");
-    let tls = installation.api().get(&secrets::path(&installation, "tls")).unwrap();
+    let tls = installation.api().find(&secrets::path(&installation, "tls")).unwrap();
     assert_eq!(tls["type"], "kubernetes.io/tls");
     assert_eq!(tls["metadata"]["labels"]["app.kubernetes.io/managed-by"], "portcullis-controller");
-    let ca = installation.api().get(&secrets::path(&installation, "ca")).unwrap();
+    let ca = installation.api().find(&secrets::path(&installation, "ca")).unwrap();
     let key = secrets::text(&ca, "ca.key");
     assert!(key.contains("PRIVATE KEY") && !tls.to_string().contains("ca.key"), "the key of the authority stays there");
 
@@ -57,14 +57,14 @@ fn an_installation_gets_its_certificates() {
 #[ignore = "starts a cluster"]
 fn a_secret_of_somebody_else_is_left_alone() {
     let installation = Installation::start(cluster(), InstallationOptions::named("strange").certified_by_the_test());
-    let before = installation.api().get(&secrets::path(&installation, "tls")).unwrap();
+    let before = installation.api().find(&secrets::path(&installation, "tls")).unwrap();
     let controller = installation.start_controller_with(hurried());
     let event = eventually("an event", || {
         events(&installation, &secrets::name(&installation, "tls"), "CertificateInvalid").pop()
     });
     assert!(event["note"].as_str().unwrap().contains("somebody else made it"), "{event}");
     never(Duration::from_secs(2), "a change of the Secret", || {
-        let now = installation.api().get(&secrets::path(&installation, "tls")).unwrap();
+        let now = installation.api().find(&secrets::path(&installation, "tls")).unwrap();
         (now["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]).then_some(now)
     });
     assert!(controller.program(Program::Controller).is_alive());

@@ -45,12 +45,10 @@ fn fault_w03_a_wrong_bundle_is_repaired() {
     spoil(&installation, &other);
     repaired();
     eventually("an event", || {
-        let list = installation.api().get("/apis/events.k8s.io/v1/events").unwrap_or_default();
-        let all = list["items"].as_array().cloned().unwrap_or_default();
-        let is_it = |event: &&Value| {
+        let is_it = |event: &Value| {
             event["reason"] == "WebhookRepaired" && event["regarding"]["name"].as_str() == Some(policy.name())
         };
-        all.iter().find(is_it).map(|_| ())
+        installation.api().list("/apis/events.k8s.io/v1/events").iter().any(is_it).then_some(())
     });
 
     // Until it is repaired, requests are rejected by the failurePolicy, which is Fail.

@@ -12,7 +12,9 @@ use crate::{ROTATION, Serving, cluster, hurried, serving};
 #[ignore = "starts a cluster"]
 fn fault_h16_certificate_and_authority_rotate_under_load() {
     Cluster::demand_own_network();
-    let flags = [("--ca-lifetime", "90s"), ("--tls-lifetime", "30s")];
+    // A certificate is renewed when a third of its time is left, and one of the old authority must last until the new one has issued
+    // another: for a pause, and what a busy machine takes.
+    let flags = [("--ca-lifetime", "200s"), ("--tls-lifetime", "100s")];
     let setup = flags.into_iter().fold(hurried(), |setup, (flag, value)| setup.flag(Program::Controller, flag, value));
     let Serving { installation, namespace, policy, text } = serving(cluster(), "rotation", 2, setup);
     let before = Secrets::of(&installation);

@@ -30,7 +30,7 @@ impl Secrets {
     }
 
     fn named(installation: &Installation<'_>, authority: &str, serving: &str) -> Self {
-        let secret = |kind: &str| installation.api().get(&path(installation, kind)).unwrap_or_default();
+        let secret = |kind: &str| installation.api().find(&path(installation, kind)).unwrap_or_default();
         let (ca, tls) = (secret(authority), secret(serving));
         Self {
             authority: text(&ca, "ca.crt"),

@@ -21,7 +21,7 @@ fn helping() -> PodSetup {
 /// Asks a loader for a module that it does not have, with the certificate of the Secret `kind` and trust in the authority of the loaders.
 /// Returns the first line of the answer, or why there is none.
 fn ask(installation: &Installation<'_>, loader: Ipv4Addr, kind: &str) -> Result<String, String> {
-    let secret = installation.api().get(&secrets::path(installation, kind)).unwrap();
+    let secret = installation.api().find(&secrets::path(installation, kind)).unwrap();
     let mut roots = RootCertStore::empty();
     let authority = Secrets::of_siblings(installation).shown;
     roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
@@ -92,9 +92,14 @@ fn fault_k05_a_new_pod_gets_its_modules_from_another_while_their_source_is_away(
     eventually("the second pod to serve the policy", || serves(&second).then_some(()));
 
     // Certificates of another authority are refused on either side.
-    assert!(ask(&installation, first.address(), "siblings").is_ok_and(|line| line.contains(" 404 ")));
-    let refused = ask(&installation, first.address(), "tls").expect_err("the webhooks' certificate is no client's");
-    assert!(["alert", "reset", "pipe"].iter().any(|word| refused.to_lowercase().contains(word)), "{refused}");
+    eventually("an answer to a loader", || {
+        ask(&installation, first.address(), "siblings").ok().map(|line| assert!(line.contains(" 404 "), "{line}"))
+    });
+    eventually("a refusal of the webhooks' certificate, which is no client's", || {
+        // On a busy machine there may be no answer at all for a while.
+        let refused = ask(&installation, first.address(), "tls").expect_err("nobody else is answered");
+        ["alert", "reset", "pipe"].iter().any(|word| refused.to_lowercase().contains(word)).then_some(())
+    });
     let setup = PodSetup::default().with_siblings(&[first.address(), second.address()]);
     let strange = second.folder().join("tls").display().to_string();
     let third = installation.add_replica_with(setup.flag(Program::Loader, "--siblings-tls-dir", strange));

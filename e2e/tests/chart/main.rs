@@ -111,6 +111,7 @@ fn everything() -> Value {
             "clientNames": ["kube-apiserver"],
         },
         "policyChecks": { "mode": "deny" },
+        "audit": { "enabled": true, "interval": "30m", "format": "wgpolicy" },
         "siblings": { "enabled": true },
         "modules": {
             "allowedSources": ["registry://ghcr.io/*"],
@@ -124,7 +125,7 @@ fn everything() -> Value {
         },
         "rbac": { "contextAwareReads": [
             { "apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"] },
-        ] },
+        ], "auditReads": [{ "apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"] }] },
     })
 }
 

@@ -130,6 +130,50 @@ fn what_policies_may_read_is_what_the_operator_lists() {
 }
 
 #[test]
+fn an_audit_lists_what_the_operator_lists_and_writes_reports_of_one_format() {
+    assert!(!has(&render(&json!({})), "ClusterRole", "portcullis-default-audit"));
+    let writes = |group: &str, kinds: [&str; 2]| {
+        let verbs = ["get", "list", "create", "update", "patch", "delete"];
+        let of = |kind: &&str| verbs.map(|verb| format!("{group}/{kind} {verb}"));
+        kinds.iter().flat_map(of).chain(["/namespaces list".to_owned()]).collect::<BTreeSet<_>>()
+    };
+    let objects = render(&json!({ "audit": { "enabled": true } }));
+    let role = rights(find(&objects, "ClusterRole", "portcullis-default-audit"));
+    assert_eq!(role, writes("openreports.io", ["reports", "clusterreports"]));
+    let viewer = rights(find(&objects, "ClusterRole", "portcullis-default-viewer"));
+    assert!(viewer.contains("openreports.io/reports list"), "{viewer:?}");
+
+    let objects = render(&everything());
+    let mut wanted = writes("wgpolicyk8s.io", ["policyreports", "clusterpolicyreports"]);
+    wanted.insert("apps/deployments list".to_owned());
+    assert_eq!(rights(find(&objects, "ClusterRole", "portcullis-edge-audit")), wanted);
+    let binding = find(&objects, "ClusterRoleBinding", "portcullis-edge-audit");
+    assert_eq!(binding["subjects"][0]["name"], "portcullis-policy-server");
+
+    // Checks of policies that are applied look at objects too, and write nothing.
+    let reads = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }]);
+    let objects = render(&json!({ "rbac": { "auditReads": reads } }));
+    assert_eq!(rights(find(&objects, "ClusterRole", "portcullis-default-audit")), set(&["/pods list"]));
+    assert!(!has(&objects, "ValidatingAdmissionPolicy", "portcullis-default-audit"));
+}
+
+#[test]
+fn reports_of_others_are_behind_a_fence() {
+    for (values, name, group) in [
+        (json!({ "audit": { "enabled": true } }), "portcullis-default-audit", "openreports.io"),
+        (everything(), "portcullis-edge-audit", "wgpolicyk8s.io"),
+    ] {
+        let objects = render(&values);
+        let fence = find(&objects, "ValidatingAdmissionPolicy", name);
+        let rule = &fence["spec"]["matchConstraints"]["resourceRules"][0];
+        assert_eq!(rule["apiGroups"], json!([group]));
+        assert_eq!(rule["operations"], json!(["CREATE", "UPDATE", "DELETE"]));
+        let binding = find(&objects, "ValidatingAdmissionPolicyBinding", name);
+        assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+    }
+}
+
+#[test]
 fn fences_can_be_left_out_and_the_notes_say_what_that_means() {
     let objects = render(&json!({ "fences": { "enabled": false } }));
     assert!(!objects.iter().any(|object| object["kind"].as_str().unwrap().starts_with("ValidatingAdmission")));

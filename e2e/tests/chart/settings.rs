@@ -38,6 +38,12 @@ fn a_setting_that_cannot_be_is_refused_by_its_name() {
         (json!({ "policyChecks": { "mode": "on" } }), "/policyChecks/mode"),
         // As YAML reads the word off without quotes.
         (json!({ "policyChecks": { "mode": false } }), "/policyChecks/mode"),
+        (json!({ "audit": { "interval": "hourly" } }), "/audit/interval"),
+        (json!({ "audit": { "format": "kyverno" } }), "/audit/format"),
+        (
+            json!({ "rbac": { "auditReads": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] }] } }),
+            "/rbac/auditReads/0/verbs/0",
+        ),
         (json!({ "certificates": { "issuerRef": { "nam": "x" } } }), "nam"),
         (json!({ "certificates": { "issuerRef": { "kind": "ClusterIssuer" } } }), "/certificates/issuerRef"),
         (json!({ "labels": { "team": 1 } }), "/labels/team"),

@@ -197,6 +197,31 @@ fn policies_are_checked_when_they_are_applied_only_if_a_value_says_so() {
 }
 
 #[test]
+fn objects_that_exist_are_audited_only_if_a_value_says_so() {
+    for (values, wanted) in [
+        (json!({}), vec!["--audit=off"]),
+        (
+            json!({ "audit": { "enabled": true } }),
+            vec!["--audit=on", "--audit-interval=1h", "--audit-format=openreports"],
+        ),
+        (everything(), vec!["--audit=on", "--audit-interval=30m", "--audit-format=wgpolicy"]),
+    ] {
+        let objects = render(&values);
+        let flags: Vec<_> =
+            args(container(&objects, "reporter")).into_iter().filter(|flag| flag.contains("audit")).collect();
+        assert_eq!(flags, wanted);
+    }
+}
+
+#[test]
+fn objects_that_exist_are_counted_only_if_a_value_says_so() {
+    for (impact, flag) in [(false, "--check-impact=off"), (true, "--check-impact=on")] {
+        let objects = render(&json!({ "policyChecks": { "impact": impact } }));
+        assert!(args(container(&objects, "loader")).contains(&flag), "{flag}");
+    }
+}
+
+#[test]
 fn siblings_find_each_other_by_a_headless_service_and_have_certificates_of_their_own() {
     let objects = render(&json!({ "siblings": { "enabled": true } }));
     let service = &find(&objects, "Service", "portcullis-siblings")["spec"];

@@ -1,9 +1,14 @@
 //! Every pod restarts while modules cannot be fetched.
 
+use std::time::{Duration, Instant};
+
 use portcullis_e2e::condition;
 use serde_json::json;
 
 use crate::stage::{REPLICAS, Stage, assert_denied};
+
+/// That of the shared release.
+const START_GATE: Duration = Duration::from_secs(20);
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -14,10 +19,13 @@ fn fault_k05_pods_without_a_cache_wait_the_start_gate_and_say_what_is_missing() 
     release.apply_ready(std::slice::from_ref(&policy));
 
     release.source().close();
+    let start = Instant::now();
     release
         .kubectl(["delete", "pods", "--selector", "app.kubernetes.io/name=portcullis-policy-server"])
         .expect("deletions");
     release.wait_for_replicas(REPLICAS);
+    // None of them was ready before its gate ended, as the policy was enforced before.
+    assert!(start.elapsed() >= START_GATE, "ready after {:?}", start.elapsed());
     let object = policy.wait_until(&release.api(), "the reason", |object| {
         condition(object, "Enforced").is_some_and(|enforced| enforced["status"] == "False")
             && condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Error")

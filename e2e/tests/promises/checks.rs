@@ -12,27 +12,32 @@ use crate::installation_with;
 const FLOOD: usize = 50;
 
 /// An installation that refuses policies that cannot load, once every API server asks it.
-fn checking(name: &str) -> Installation<'static> {
+pub(super) fn checking(name: &str) -> Installation<'static> {
     let installation = installation_with(name, 1, "deny");
-    eventually("a refusal of what cannot load", || {
-        let policy = labels(&installation, &format!("{name}-probe"), &json!([]));
-        let reply = dry_run(&installation, &policy);
-        (reply.0 == 422 && reply.1.contains("SettingsInvalid")).then_some(())
-    });
+    await_checks(&installation, name);
     installation
 }
 
+/// Waits until the API server asks about policies.
+pub(super) fn await_checks(installation: &Installation<'_>, name: &str) {
+    eventually("a refusal of what cannot load", || {
+        let policy = labels(installation, &format!("{name}-probe"), &json!([]));
+        let reply = dry_run(installation, &policy);
+        (reply.0 == 422 && reply.1.contains("SettingsInvalid")).then_some(())
+    });
+}
+
 /// A policy that wants labels of ConfigMaps.
-fn labels(installation: &Installation<'_>, name: &str, labels: &Value) -> Policy {
+pub(super) fn labels(installation: &Installation<'_>, name: &str, labels: &Value) -> Policy {
     let policy = installation.cluster_policy(name).example("required-labels").on(&["configmaps"]);
     policy.field("settings", json!({ "labels": labels }))
 }
 
-fn dry_run(installation: &Installation<'_>, policy: &Policy) -> (u16, String) {
+pub(super) fn dry_run(installation: &Installation<'_>, policy: &Policy) -> (u16, String) {
     policy.dry_run(&installation.api(), installation.source())
 }
 
-fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
+pub(super) fn kubectl_dry_run(installation: &Installation<'_>, policy: &Policy) -> Output {
     let manifest = policy.manifest(installation.source()).to_string();
     let (cluster, dry_run) = (installation.cluster(), ["apply", "--dry-run=server", "--filename=-"]);
     cluster.kubectl_as(&cluster.kubeconfig(), dry_run, &manifest)
@@ -51,6 +56,9 @@ fn fault_c01_a_mistake_is_refused_where_it_is_made_and_what_serves_goes_on() {
         assert!(!output.is_ok() && output.stderr.contains(words), "{output:?}");
     }
     assert_eq!(installation.object(&bad), None);
+    let (cluster, manifest) = (installation.cluster(), bad.manifest(installation.source()).to_string());
+    let output = cluster.kubectl_as(&cluster.kubeconfig(), ["diff", "--filename=-"], &manifest);
+    assert!(output.code.is_some_and(|code| code > 1) && output.stderr.contains(words), "{output:?}");
 
     // An edit: the generation before it goes on.
     let good = labels(&installation, "checks-refuse-labels", &json!(["team"]));

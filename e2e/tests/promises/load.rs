@@ -75,7 +75,7 @@ fn fault_e13_a_policy_that_is_deleted_under_load_harms_no_call() {
 
     let answers = answers_during(&installation, &shop, || {
         for policy in [&goes, &alone] {
-            installation.cluster().kubectl(["delete", "--timeout=180s", &policy.reference()]).expect("a deletion");
+            installation.cluster().kubectl(["delete", "--timeout=600s", &policy.reference()]).expect("a deletion");
         }
     });
     assert_all_admitted(&answers);

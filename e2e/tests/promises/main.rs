@@ -2,10 +2,17 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
+mod audit;
+mod audit_faults;
+mod away;
 mod capabilities;
+mod check_advice;
 mod checks;
+mod decoding;
+mod direct;
 mod edits;
 mod first_apply;
+mod fleet;
 mod groups;
 mod hostile;
 mod lifecycle;

@@ -14,6 +14,11 @@ fn condition(name: &str, message: &str) -> Value {
             "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z" })
 }
 
+fn impact(examples: usize, example: &str) -> Value {
+    json!({ "generation": 1, "checkedAt": "2026-01-01T00:00:00Z", "judged": 340, "total": 340, "denied": 12, "changed": 0, "failed": 0,
+            "namespaces": 3, "examples": vec![example; examples], "sample": false, "complete": true })
+}
+
 fn replica(name: &str) -> Value {
     json!({ "pod": name, "podUID": "u", "state": "Current", "generation": 1 })
 }
@@ -30,6 +35,7 @@ fn a_status_has_limits() {
         "history": vec![&entry; 10],
         "resolved": { "generation": 1, "digest": format!("sha256:{}", "0".repeat(64)),
                       "members": { "a": format!("sha256:{}", "1".repeat(64)) } },
+        "impact": impact(5, &"n".repeat(320)),
     });
     patch_status("limits", &full).expect("a full status");
     let stored = cluster().kubectl(["get", "cpol", "limits", "--output=json"]).json("the policy");
@@ -45,6 +51,9 @@ fn a_status_has_limits() {
         (json!({ "replicas": [replica("a"), replica("a")] }), "Duplicate value"),
         (json!({ "history": vec![&entry; 11] }), "status.history"),
         (json!({ "resolved": { "generation": 1, "digest": "sha256:0" } }), "status.resolved.digest"),
+        (json!({ "impact": impact(6, "a/b") }), "status.impact.examples"),
+        (json!({ "impact": impact(1, &"n".repeat(321)) }), "status.impact.examples[0]"),
+        (json!({ "impact": { "judged": null } }), "status.impact.judged"),
     ];
     for (status, words) in refused {
         let said = patch_status("limits", &status);

@@ -1,11 +1,15 @@
 //! Rows about deletion, moving tags, settings, and sources that are down.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Installation, InstallationOptions, Program, eventually, never};
+use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Program, eventually, never};
 use serde_json::{Value, json};
 
-use crate::{Policy, cluster, digest, installation, replica, two_modules};
+use crate::{Policy, cluster, digest, installation, replica, replica_with, two_modules};
+
+/// A download that takes longer than a busy machine needs to hear of a deletion, and less than a loader waits for it.
+const SLOW: Duration = Duration::from_secs(25);
 
 #[test]
 #[ignore = "starts a cluster"]
@@ -13,19 +17,22 @@ fn fault_k09_deleted_while_loading() {
     let installation = installation("k09");
     let policy = Policy::of(&installation, "a");
     let (module, _) = two_modules();
-    installation.source().answer("/slow.wasm", 200, module, Duration::from_secs(15));
+    installation.source().answer("/slow.wasm", 200, module, SLOW);
     policy.revise(1, &installation.source().url("/slow.wasm"), &json!({}), &[]);
-    let pod = replica(&installation);
-    eventually("the download", || (installation.source().requests("/slow.wasm").len() == 1).then_some(()));
+    let setup = PodSetup::default().flag(Program::Loader, "--fetch-header-timeout", "50s");
+    let pod = replica_with(&installation, setup);
+    let downloads = || installation.source().requests("/slow.wasm").len();
+    eventually("the download", || (downloads() > 0).then_some(()));
     policy.mark(1, &[("deleted", "true")]);
     eventually("the loader to forget it", || policy.loading(&pod).is_null().then_some(()));
+    let asked = downloads();
     // Nothing comes of the download that was on its way.
-    never(Duration::from_secs(16), "a module on the volume", || {
+    never(SLOW, "a module on the volume", || {
         let files = |folder: &str| std::fs::read_dir(pod.folder().join("volume").join(folder)).ok();
         let modules = files("modules").into_iter().flatten().chain(files("artifacts").into_iter().flatten());
         modules.flatten().map(|file| file.path()).next()
     });
-    assert_eq!(installation.source().requests("/slow.wasm").len(), 1);
+    assert_eq!(downloads(), asked, "it is asked for no more");
     assert!(policy.serving(&pod).is_none());
 }
 
@@ -115,12 +122,15 @@ fn fault_s03_large_or_deep_settings_are_told_in_the_status() {
 #[ignore = "starts a cluster"]
 fn fault_k05_every_pod_restarts_while_the_source_is_down() {
     let installation = installation("k05");
-    let policy = Policy::of(&installation, "a");
-    let (module, _) = two_modules();
-    policy.revise(1, &policy.module("/good.wasm", &module), &json!({}), &[]);
+    let (policy, other) = (Policy::of(&installation, "a"), Policy::of(&installation, "b"));
+    let (module, second) = two_modules();
+    // Nobody waits for a policy that was never enforced.
+    policy.revise(1, &policy.module("/good.wasm", &module), &json!({}), &[("served", "true")]);
+    other.revise(1, &other.module("/other.wasm", &second), &json!({}), &[("served", "true")]);
     let pods = [replica(&installation), replica(&installation)];
     for pod in &pods {
         policy.wait_serving(pod, 1);
+        other.wait_serving(pod, 1);
     }
     installation.source().close();
     for pod in &pods {
@@ -132,11 +142,29 @@ fn fault_k05_every_pod_restarts_while_the_source_is_down() {
         policy.wait_serving(pod, 1);
         pod.wait_ready();
     }
-    // One with an empty volume is ready after its start gate, and tells what it has not.
-    let fresh = replica(&installation);
-    fresh.wait_ready();
-    policy.wait_failure(&fresh, "RegistryUnreachable");
+    // One with an empty volume is ready after its start gate and not before, and tells what it has not.
+    let fresh = ready_after_the_start_gate(&installation, &policy, "RegistryUnreachable");
     assert_eq!(policy.serving(&fresh).map(|(generation, _)| generation), Some(0));
     installation.source().open();
     policy.wait_serving(&fresh, 1);
+    // What can be had is served from the start.
+    installation.source().answer("/good.wasm", 503, "", Duration::ZERO);
+    let fresh = ready_after_the_start_gate(&installation, &policy, "RegistryServerError");
+    assert_eq!(policy.serving(&fresh).map(|(generation, _)| generation), Some(0));
+    assert_eq!(other.serving(&fresh), Some((1, digest(&second))));
+    policy.module("/good.wasm", &module);
+    policy.wait_serving(&fresh, 1);
+}
+
+/// A fresh replica that cannot have the module of `missing` for this reason, which may pass. It is ready when its start gate ends.
+fn ready_after_the_start_gate(installation: &Installation<'_>, missing: &Policy<'_>, reason: &str) -> Arc<Pod> {
+    // What can be had must be there within it, also on a busy machine.
+    const GATE: Duration = Duration::from_secs(40);
+    let start = Instant::now();
+    let gate = format!("{}s", GATE.as_secs());
+    let fresh = replica_with(installation, PodSetup::default().flag(Program::Evaluator, "--start-gate", gate));
+    missing.wait_failure(&fresh, reason);
+    fresh.wait_ready();
+    assert!(start.elapsed() >= GATE, "ready after {:?}", start.elapsed());
+    fresh
 }

@@ -88,6 +88,8 @@ impl<'i> Policy<'i> {
         let server = self.installation.policy_server();
         let mut spec = json!({
             "policyServer": server, "module": module, "settings": {},
+            // For debug builds that share the machine; this bounds the start of a module too.
+            "timeoutSeconds": 30, "timeoutEvalSeconds": 9,
             "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"] }],
         });
         for (key, value) in extra.as_object().into_iter().flatten() {
@@ -122,14 +124,14 @@ impl<'i> Policy<'i> {
 
     /// What the loader of a pod says of it; null when it knows no such policy.
     fn loading(&self, pod: &Pod) -> Value {
-        let state = state(pod, 9082).unwrap_or_default();
+        let state = state(pod, 9082);
         let mut policies = state["policies"].as_array().into_iter().flatten();
         policies.find(|policy| policy["id"] == self.id()).cloned().unwrap_or_default()
     }
 
     /// Generation and digest that the evaluator of a pod answers with; generation 0 for none.
     fn serving(&self, pod: &Pod) -> Option<(i64, String)> {
-        let state = state(pod, 9081)?;
+        let state = state(pod, 9081);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if let Some(current) = state["current"].get(self.id()) {
             return Some((current["generation"].as_i64()?, text(&current["digest"])));
@@ -164,8 +166,12 @@ fn two_modules() -> (Vec<u8>, Vec<u8>) {
     (guest("always_accept"), guest_with("answer", br#"{"accepted":true}"#))
 }
 
-/// `/v1/state` of a program of a pod, at its port on the pod's own loopback; nothing while it does not answer.
-fn state(pod: &Pod, port: u16) -> Option<Value> {
+/// `/v1/state` of a program of a pod, at its port on the pod's own loopback. It is asked until it answers.
+fn state(pod: &Pod, port: u16) -> Value {
+    eventually_within(AFTER_BACKOFF, "a state", || ask_state(pod, port))
+}
+
+fn ask_state(pod: &Pod, port: u16) -> Option<Value> {
     let [_, a, b, c] = pod.address().octets();
     let mut stream =
         TcpStream::connect_timeout(&SocketAddr::from(([127, a, b, c], port)), Duration::from_secs(5)).ok()?;

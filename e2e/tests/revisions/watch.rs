@@ -95,14 +95,13 @@ fn fault_r06_watch_of_the_loader_is_gone() {
     revise(&policy, 1);
     let (proxy, pod) = behind(&installation, PodSetup::default());
     policy.wait_serving(&pod, 1);
-    eventually("a watch", || (proxy.watches(REVISIONS) > 0).then_some(()));
     let lists = || proxy.requests_of("GET", REVISIONS).iter().filter(|list| list.path.contains("limit=")).count();
     let before = lists();
     let gone = json!({ "type": "ERROR", "object": {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410,
         "message": "too old resource version", "metadata": {},
     } });
-    assert!(proxy.inject(REVISIONS, &gone) > 0);
+    eventually("a watch", || (proxy.inject(REVISIONS, &gone) > 0).then_some(()));
     eventually_within(AFTER_BACKOFF, "another list, in pages", || (lists() > before).then_some(()));
     assert_stays(&policy, &pod, 1);
     revise(&policy, 2);
@@ -138,7 +137,7 @@ fn fault_r08_rights_of_the_loader_withdrawn_and_given_back() {
     let (proxy, pod) = behind(&installation, PodSetup::default());
     policy.wait_serving(&pod, 1);
     let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", installation.namespace());
-    let mut binding = installation.api().get(&format!("{path}/portcullis-loader")).expect("a binding");
+    let mut binding = installation.api().find(&format!("{path}/portcullis-loader")).expect("a binding");
     installation.api().delete(&format!("{path}/portcullis-loader"), None).unwrap().expect("no binding");
     // The API server asks for rights when a watch begins.
     eventually("the loader to be refused", || {

@@ -25,11 +25,10 @@ fn fault_r01_status_is_right_within_seconds_of_the_api_server_s_return() {
     replica.says(&object, unreachable());
     // Longer than the Lease, so that everything starts again.
     thread::sleep(Duration::from_secs(18));
-    assert!(replica.pod.is_ready(), "readiness does not depend on the API server");
-    assert_eq!(
-        replica.logs("WARN").len(),
-        replica.logs("WARN").iter().collect::<std::collections::BTreeSet<_>>().len()
-    );
+    // Readiness does not depend on the API server.
+    replica.wait_ready();
+    let warnings = replica.logs("WARN");
+    assert_eq!(warnings.len(), warnings.iter().collect::<std::collections::BTreeSet<_>>().len());
     proxy.open();
     let found = stage.word(&policy, "Error");
     assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
@@ -51,12 +50,12 @@ fn fault_r08_withdrawn_rights_make_the_status_stale_and_given_back_right() {
     let namespace = stage.installation.namespace().to_owned();
     let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings");
     let api = stage.installation.api();
-    let mut binding = api.get(&format!("{path}/portcullis-reporter")).unwrap();
+    let mut binding = api.find(&format!("{path}/portcullis-reporter")).unwrap();
     api.delete(&format!("{path}/portcullis-reporter"), None).unwrap().expect("rights withdrawn");
     let found = stage.word(&policy, "Degraded");
     assert_eq!(told(&found, "Degraded"), "True/ReportStale");
-    assert!(replica.pod.is_ready());
-    eventually_within(SOON, "one log line", || (replica.logs("WARN").len() == 1).then_some(()));
+    replica.wait_ready();
+    eventually_within(SOON, "one log line", || (replica.warnings("write the report").len() == 1).then_some(()));
     binding["metadata"] = json!({ "name": "portcullis-reporter", "namespace": namespace });
     api.create(&path, &binding).unwrap().expect("rights given back");
     stage.word(&policy, "Active");

@@ -1,9 +1,9 @@
 //! Tests that would disturb the others have a cluster of their own.
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use portcullis_e2e::{Cluster, Options, PodSetup, Program, eventually_within, never};
+use portcullis_e2e::{Api, Cluster, Options, PodSetup, Program, eventually_within, never};
 use serde_json::{Value, json};
 
 use crate::stage::{SOON, Stage};
@@ -34,7 +34,8 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let _turn = turn();
     let stage = Stage::new(cluster(), "older");
     let api = stage.installation.api();
-    let newer = definition(&api.get(CRD).unwrap());
+    let newer = definition(&api.find(CRD).unwrap());
+    let (probe, _) = stage.policy("probe");
     // Fields that the API server knows, of all definitions of this version.
     let mentions = || {
         let (_, schemas) =
@@ -46,11 +47,15 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
     let status = &mut older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"];
     status.as_object_mut().unwrap().remove("replicasOmitted");
     status.as_object_mut().unwrap().remove("history");
-    let resource_version = &api.get(CRD).unwrap()["metadata"]["resourceVersion"];
-    older["metadata"]["resourceVersion"] = resource_version.clone();
-    replace(&older);
+    replace(&api, &older);
     eventually_within(SOON, "the older definition", || mentions().filter(|now| *now < before));
-    std::thread::sleep(Duration::from_secs(2));
+    eventually_within(SOON, "an API server that drops the field", || {
+        let path = format!("{}/status?dryRun=All", probe.path());
+        let tried = api.patch(&path, &json!({ "status": { "replicasOmitted": 7 } })).ok()?;
+        (tried.is_ok() && tried.body["status"]["replicasOmitted"].is_null()).then_some(())
+    });
+    api.delete(&probe.path(), None).unwrap().expect("its end");
+    eventually_within(SOON, "its end", || stage.installation.object(&probe).is_none().then_some(()));
 
     let replica = stage.replica();
     stage.wait_ready();
@@ -63,21 +68,33 @@ fn fault_r11_fields_that_an_older_definition_drops_are_told_once() {
         let told = [&object, &second].map(|object| stage.events(object)).concat();
         (told.iter().filter(|(reason, _)| reason == "StatusSchemaOutdated").count() == 1).then_some(())
     });
-    assert_eq!(replica.metric("portcullis_reporter_status_schema_outdated"), 1.0);
+    let is_told = || (replica.metric("portcullis_reporter_status_schema_outdated") == 1.0).then_some(());
+    eventually_within(SOON, "the metric", is_told);
     let writes = || replica.metric("portcullis_reporter_policy_status_writes_total");
-    std::thread::sleep(Duration::from_secs(2));
-    let settled = writes();
-    never(Duration::from_secs(3), "a write loop", || (writes() != settled).then_some(writes()));
-    assert_eq!(replica.logs("WARN").len(), 1, "{:?}", replica.logs("WARN"));
+    let mut last = (writes(), Instant::now());
+    eventually_within(SOON, "an end of the writes", || {
+        let now = writes();
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        (last.1.elapsed() > Duration::from_secs(3)).then_some(())
+    });
+    never(Duration::from_secs(3), "a write loop", || Some(writes()).filter(|now| *now != last.0));
+    let warnings = replica.warnings("CustomResourceDefinition is older");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
 
-    let mut newer = newer;
-    newer["metadata"]["resourceVersion"] = api.get(CRD).unwrap()["metadata"]["resourceVersion"].clone();
-    replace(&newer);
+    replace(&api, &newer);
 }
 
-fn replace(definition: &Value) {
+/// Puts a definition in the place of the one that is there, to whose status others write.
+fn replace(api: &Api, definition: &Value) {
     let kubeconfig = cluster().kubeconfig();
-    cluster().kubectl_as(&kubeconfig, ["replace", "--filename=-"], &definition.to_string()).expect("a definition");
+    let mut definition = definition.clone();
+    eventually_within(SOON, "a definition", || {
+        definition["metadata"]["resourceVersion"] = api.find(CRD)?["metadata"]["resourceVersion"].clone();
+        let replaced = cluster().kubectl_as(&kubeconfig, ["replace", "--filename=-"], &definition.to_string());
+        replaced.is_ok().then_some(())
+    });
 }
 
 #[test]
@@ -89,11 +106,11 @@ fn fault_r12_the_definition_is_removed_and_installed_again() {
     replicas[0].says(&object, Says::Current);
     stage.word(&policy, "Active");
     let api = stage.installation.api();
-    let found = definition(&api.get(CRD).unwrap());
+    let found = definition(&api.find(CRD).unwrap());
     api.delete(CRD, None).unwrap().expect("the end of the definition");
-    eventually_within(SOON, "the end of the definition", || api.get(CRD).is_none().then_some(()));
+    eventually_within(SOON, "the end of the definition", || api.find(CRD).is_none().then_some(()));
     std::thread::sleep(Duration::from_secs(3));
-    assert!(replicas[0].pod.is_ready());
+    replicas[0].wait_ready();
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     api.create(path, &found).unwrap().expect("the definition");
     let object = eventually_within(SOON, "a policy", || {

@@ -1,4 +1,4 @@
-//! Evaluations that fail too often cause one event and change no condition.
+//! Evaluations that fail too often cause one event and change no condition, and what failures say is clean.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn failing_evaluations_are_one_event_whoever_leads_and_change_no_condition() {
     let (stage, replicas) = Stage::with(cluster(), "failing", 2);
     let (policy, object) = stage.policy("labels");
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
-    let before = stage.word(&policy, "Active");
+    let before = stage.settled(&policy, "Active");
     let failing = || {
         let events = stage.events(&object);
         events.into_iter().filter(|(reason, _)| reason == "EvaluationFailing").collect::<Vec<_>>()
@@ -51,4 +51,35 @@ fn kubectl_describe_tells_what_a_module_declares_and_its_policy_does_not_grant_u
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     is("True/AsExpected");
     assert!(!stage.describe(&policy).contains(words));
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_x09_what_a_stranger_says_is_clean_in_status_description_events_and_logs() {
+    let (stage, replicas) = Stage::with(cluster(), "unclean", 1);
+    let (policy, object) = stage.policy("labels");
+    replicas[0].says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    let words = "no such tag\u{1b}[31m\r\n{\"level\":\"ERROR\"}\u{7}\u{202e}<b>";
+    replicas[0].says(&object, Says::Failed(0, "NotFound", words.to_owned(), false));
+    let found = stage.word(&policy, "Error");
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", stage.namespace);
+    let events = eventually_within(SOON, "the event", || {
+        stage.installation.api().list(&path).into_iter().find(|event| event["reason"] == "NotFound")
+    });
+    let status = found["status"].to_string();
+    assert!(status.contains("no such tag"), "{status}");
+    for (what, text) in [("status", status), ("event", events.to_string())] {
+        // As JSON has them.
+        for unclean in ["\\u00", "\\r", "\\n{", "\u{202e}"] {
+            assert!(!text.contains(unclean), "{what}: {unclean:?} in {text}");
+        }
+    }
+    let shown = stage.describe(&policy);
+    assert!(shown.contains("no such tag"), "{shown}");
+    let is_unclean = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
+    assert!(!shown.contains(is_unclean) && !shown.contains("\n{"), "{shown:?}");
+    for line in replicas[0].logs("ERROR") {
+        assert!(!line.contains("no such tag"), "a line of the log is forged: {line}");
+    }
 }

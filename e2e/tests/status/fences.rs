@@ -1,7 +1,10 @@
 //! What a reporter's token may do, and what not.
 
-use portcullis_e2e::{POLICY_SERVER_ACCOUNT, eventually_within};
-use serde_json::json;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{Output, POLICY_SERVER_ACCOUNT, Policy, eventually_within};
+use serde_json::{Value, json};
 
 use crate::cluster;
 use crate::stage::{Replica, SOON, Stage};
@@ -9,27 +12,70 @@ use crate::states::Says;
 
 /// Waits until the API server keeps to the rules of the chart: of a new one it hears a moment after it was applied.
 fn wait_until_fenced(stage: &Stage, replicas: &[Replica]) {
-    let holder = stage.wait_for_holder();
-    eventually_within(SOON, "the holder's report", || stage.report(&holder));
-    let other = replicas.iter().find(|replica| replica.name() != holder).expect("two replicas");
-    let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &other.pod));
     let home = format!("--namespace={}", stage.installation.namespace());
     let reports = "replicareports.policies.portcullis.dev";
-    let mut forged = stage.installation.api().get(&stage.lease()).expect("a Lease");
-    forged["spec"]["holderIdentity"] = json!("somebody-else");
-    forged["metadata"].as_object_mut().expect("an object").remove("resourceVersion");
     let edit = json!({ "spec": { "manifestNumber": 0 } }).to_string();
-    for (args, input) in [
-        (&["patch", reports, &holder, "--type=merge", "--patch", &edit][..], String::new()),
-        (&["delete", reports, &holder][..], String::new()),
-        (&["replace", "--filename=-"][..], forged.to_string()),
-    ] {
-        let args = [args, &["--dry-run=server", &home]].concat();
-        eventually_within(SOON, "a rule to count", || {
-            let tried = cluster().kubectl_as(&kubeconfig, args.iter().copied(), &input);
+    let patch = ["--type=merge", "--patch", &edit];
+    let rules: [(&str, &[&str]); 3] = [("patch", &patch), ("delete", &[]), ("replace", &["--filename=-"])];
+    for (verb, rest) in rules {
+        eventually_within(SOON, &format!("a rule to count about {verb}"), || {
+            // Each time, as another may hold the Lease by now.
+            let holder = stage.wait_for_holder();
+            eventually_within(SOON, "the holder's report", || stage.report(&holder));
+            let other = replicas.iter().find(|replica| replica.name() != holder).expect("two replicas");
+            let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &other.pod));
+            let report = [reports, holder.as_str()];
+            let target: &[&str] = if verb == "replace" { &[] } else { &report };
+            let args = [&[verb][..], target, rest, &["--dry-run=server", &home]].concat();
+            let mut forged = lease(stage);
+            forged["spec"]["holderIdentity"] = json!("somebody-else");
+            forged["metadata"].as_object_mut().expect("an object").remove("resourceVersion");
+            let tried = cluster().kubectl_as(&kubeconfig, args.iter().copied(), &forged.to_string());
             tried.stderr.contains("ValidatingAdmissionPolicy").then_some(())
         });
     }
+}
+
+fn lease(stage: &Stage) -> Value {
+    stage.installation.api().find(&stage.lease()).expect("a Lease")
+}
+
+/// What the API server said to a replica's token.
+struct Tried {
+    status: Output,
+    event: Output,
+    /// A Lease for somebody else.
+    forged: Output,
+    /// The removal of the holder's report, unless the replica is the holder.
+    deleted: Option<Output>,
+}
+
+/// Tries all that only the holder may do, and what nobody may. Objects that are made have the round in their names.
+fn tries(stage: &Stage, replica: &Replica, policy: &Policy, holder: &str, round: usize) -> Tried {
+    let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod));
+    let run = |args: &[&str], input: &str| cluster().kubectl_as(&kubeconfig, args.iter().copied(), input);
+    let home = format!("--namespace={}", stage.installation.namespace());
+    let generation = json!({
+        "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "Policy",
+        "metadata": { "name": policy.name(), "namespace": stage.namespace },
+        "status": { "observedGeneration": 1 },
+    });
+    let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "--filename=-"];
+    let status = run(&[&apply[..], &["--field-manager=portcullis-test"]].concat(), &generation.to_string());
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": { "name": format!("by-{}-{round}", replica.name()), "namespace": stage.namespace },
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "test", "reportingInstance": "test",
+        "action": "Test", "reason": "Test", "type": "Normal", "note": "",
+        "regarding": { "kind": "Policy", "name": "labels", "namespace": stage.namespace },
+    });
+    let event = run(&["create", "--filename=-"], &event.to_string());
+    let mut forged = lease(stage);
+    forged["spec"]["holderIdentity"] = json!("somebody-else");
+    let forged = run(&["replace", "--filename=-", &home], &forged.to_string());
+    let delete = ["delete", "replicareports.policies.portcullis.dev", holder, &home];
+    let deleted = (replica.name() != holder).then(|| run(&delete, ""));
+    Tried { status, event, forged, deleted }
 }
 
 #[test]
@@ -66,41 +112,24 @@ fn only_the_holder_of_the_lease_writes_status_and_events_and_removes_reports() {
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
     wait_until_fenced(&stage, &replicas);
-    let holder = stage.wait_for_holder();
-    for replica in &replicas {
+    let held = || {
+        let spec = lease(&stage)["spec"].clone();
+        Some((spec["holderIdentity"].as_str()?.to_owned(), spec["leaseTransitions"].clone()))
+    };
+    let mut round = 0;
+    let (holder, all) = eventually_within(SOON, "a holder that stays the holder meanwhile", || {
+        let before = held().filter(|(holder, _)| !holder.is_empty())?;
+        round += 1;
+        let all: Vec<_> = replicas.iter().map(|replica| tries(&stage, replica, &policy, &before.0, round)).collect();
+        (held()? == before).then_some((before.0, all))
+    });
+    for (replica, tried) in replicas.iter().zip(all) {
         let leads = replica.name() == holder;
-        let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod));
-        let run = |args: &[&str], input: &str| cluster().kubectl_as(&kubeconfig, args.iter().copied(), input);
-        let home = format!("--namespace={}", stage.installation.namespace());
-        let generation = json!({
-            "apiVersion": "policies.portcullis.dev/v1alpha1", "kind": "Policy",
-            "metadata": { "name": policy.name(), "namespace": stage.namespace },
-            "status": { "observedGeneration": 1 },
-        });
-        let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "--filename=-"];
-        let status = run(&[&apply[..], &["--field-manager=portcullis-test"]].concat(), &generation.to_string());
-        assert_eq!(status.stderr.contains("does not hold the Lease"), !leads, "{}", status.stderr);
-        let event = json!({
-            "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": { "name": format!("by-{}", replica.name()), "namespace": stage.namespace },
-            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "test", "reportingInstance": "test",
-            "action": "Test", "reason": "Test", "type": "Normal", "note": "",
-            "regarding": { "kind": "Policy", "name": "labels", "namespace": stage.namespace },
-        });
-        let event = run(&["create", "--filename=-"], &event.to_string());
-        assert_eq!(event.is_ok(), leads, "{}", event.stderr);
-        let name = stage.lease().rsplit('/').next().unwrap().to_owned();
-        let lease = stage.installation.api().get(&stage.lease()).unwrap();
-        let mut forged = lease.clone();
-        forged["spec"]["holderIdentity"] = json!("somebody-else");
-        let forged = run(&["replace", "--filename=-", &home], &forged.to_string());
-        assert!(!forged.is_ok(), "{name} was given to another");
-    }
-    for replica in replicas.iter().filter(|replica| replica.name() != holder) {
-        let kubeconfig = cluster().kubeconfig_for(&stage.installation.token(POLICY_SERVER_ACCOUNT, &replica.pod));
-        let home = format!("--namespace={}", stage.installation.namespace());
-        let delete = ["delete", "replicareports.policies.portcullis.dev", &holder, &home];
-        assert!(!cluster().kubectl_as(&kubeconfig, delete, "").is_ok());
+        assert_eq!(tried.status.stderr.contains("does not hold the Lease"), !leads, "{}", tried.status.stderr);
+        assert_eq!(tried.event.is_ok(), leads, "{}", tried.event.stderr);
+        assert!(!tried.forged.is_ok(), "the Lease was given to another");
+        assert_eq!(tried.deleted.is_none(), leads);
+        assert!(!tried.deleted.is_some_and(|deleted| deleted.is_ok()), "the holder's report was removed");
     }
 }
 
@@ -149,11 +178,10 @@ fn fault_x04_a_reporter_may_do_what_the_table_says_and_nothing_else() {
     let stage = Stage::new(cluster(), "matrix");
     let home = stage.installation.namespace().to_owned();
     let user = format!("system:serviceaccount:{home}:{POLICY_SERVER_ACCOUNT}");
-    let mut wrong = Vec::new();
-    for (verb, resource, namespace, allowed) in MATRIX {
+    let is_wrong = |(verb, resource, namespace, allowed): &(&str, &str, &str, bool)| {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
-        let namespace = if *namespace == "-" { "" } else { &home };
+        let namespace = if *namespace == "-" { "" } else { home.as_str() };
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
             "spec": { "user": user, "resourceAttributes": {
@@ -163,9 +191,16 @@ fn fault_x04_a_reporter_may_do_what_the_table_says_and_nothing_else() {
         let api = stage.installation.api();
         let answer =
             api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).unwrap().expect("a review");
-        if answer["status"]["allowed"] != *allowed {
-            wrong.push((verb, resource, group, subresource, namespace));
+        answer["status"]["allowed"] != *allowed
+    };
+    // It takes an API server a moment to notice rights that were just made.
+    let start = Instant::now();
+    loop {
+        let wrong: Vec<_> = MATRIX.iter().filter(|row| is_wrong(row)).collect();
+        if wrong.is_empty() {
+            return;
         }
+        assert!(start.elapsed() < SOON, "not as the table says: {wrong:?}");
+        thread::sleep(Duration::from_millis(200));
     }
-    assert!(wrong.is_empty(), "not as the table says: {wrong:?}");
 }

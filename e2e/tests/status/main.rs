@@ -8,14 +8,18 @@
 mod access;
 mod alone;
 mod calls;
+mod clocks;
+mod crowd;
 mod failing;
 mod fences;
 mod fleet;
+mod full;
 mod leader;
 mod objects;
 mod replicas;
 mod stage;
 mod states;
+mod storm;
 
 use std::sync::LazyLock;
 

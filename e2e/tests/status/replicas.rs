@@ -9,6 +9,9 @@ use crate::cluster;
 use crate::stage::{SOON, Stage, told};
 use crate::states::{Says, refused, unreachable};
 
+/// Less than half the time for which a report counts.
+const AFTER_DELETION: Duration = Duration::from_secs(70);
+
 #[test]
 #[ignore = "starts a cluster"]
 fn a_replica_that_cannot_load_a_policy_makes_it_degraded_and_the_others_serve() {
@@ -49,9 +52,9 @@ fn fault_r19_when_the_failing_pod_is_deleted_it_is_active_again_by_itself() {
     });
     failing.pod.delete_object();
     // Without the deletion, a report counts for longer than both waits together.
-    let found = stage.word(&policy, "Active");
+    let found = stage.word_within(AFTER_DELETION, &policy, "Active");
     assert_eq!(told(&found, "Degraded"), "False/AsExpected");
-    eventually_within(SOON, "the end of the entry", || {
+    eventually_within(AFTER_DELETION, "the end of the entry", || {
         let found = stage.installation.object(&policy)?;
         (found["status"]["replicas"].as_array()?.len() == 1).then_some(())
     });
@@ -125,8 +128,11 @@ fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers()
     assert_eq!(history, [(Some(3), Some(true)), (Some(2), Some(false)), (Some(1), Some(true))]);
     eventually_within(SOON, "Recovered", || stage.events(&object).iter().any(|(r, _)| r == "Recovered").then_some(()));
     let namespace = format!("--namespace={}", stage.namespace);
-    let events = cluster().kubectl(["get", "events", &namespace, "--output=yaml"]).stdout;
-    assert!(events.contains("SettingsInvalid") && !events.contains("hunter2"), "{events}");
+    let events = eventually_within(SOON, "the event of the bad update", || {
+        let told = cluster().kubectl(["get", "events", &namespace, "--output=yaml"]).stdout;
+        told.contains("SettingsInvalid").then_some(told)
+    });
+    assert!(!events.contains("hunter2"), "{events}");
     assert!(!replicas[0].pod.program(Program::Reporter).lines().concat().contains("hunter2"));
 }
 
@@ -135,12 +141,20 @@ fn a_bad_update_goes_on_with_the_previous_generation_and_a_mended_one_recovers()
 fn success_logs_nothing() {
     let (stage, replicas) = Stage::with(cluster(), "silent", 1);
     stage.wait_for_holder();
-    let lines = |level| replicas[0].logs(level).len();
-    let before = lines("INFO");
+    // It says so a moment after it holds the Lease.
+    let is_leader = |line: &String| line.contains("holds the Lease");
+    eventually_within(SOON, "the line of the leader", || replicas[0].logs("INFO").iter().any(is_leader).then_some(()));
+    // A call that took too long on a busy machine is no success, nor is a Lease that was lost meanwhile.
+    let is_of_failure = |line: &String| ["tried again", "able to", "Lease"].iter().any(|words| line.contains(words));
+    let lines = || {
+        let of = |level| replicas[0].logs(level).into_iter().filter(|line| !is_of_failure(line)).collect::<Vec<_>>();
+        ["INFO", "WARN", "ERROR"].map(of)
+    };
+    let [before, ..] = lines();
     let (policy, object) = stage.policy("labels");
     replicas[0].says(&object, Says::Current);
-    stage.word(&policy, "Active");
-    assert_eq!((lines("INFO"), lines("WARN"), lines("ERROR")), (before, 0, 0));
+    stage.settled(&policy, "Active");
+    assert_eq!(lines(), [before, Vec::new(), Vec::new()]);
 }
 
 #[test]
@@ -190,14 +204,11 @@ fn fault_r21_a_report_of_an_earlier_pod_of_the_same_name_does_not_count() {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn fault_r27_a_reporter_that_crashes_for_ever_makes_its_replica_unknown() {
+fn fault_r27_a_reporter_that_is_silent_makes_its_replica_unknown_whether_it_is_counted_or_not() {
     let stage = Stage::new(cluster(), "crash");
     let quick = || {
-        PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s").flag(
-            Program::Reporter,
-            "--report-lifetime",
-            "4s",
-        )
+        let setup = PodSetup::default().flag(Program::Reporter, "--heartbeat", "1s");
+        setup.flag(Program::Reporter, "--report-lifetime", "4s")
     };
     let replicas = [stage.replica_with(quick()), stage.replica_with(quick())];
     stage.wait_ready();
@@ -205,18 +216,37 @@ fn fault_r27_a_reporter_that_crashes_for_ever_makes_its_replica_unknown() {
     replicas.iter().for_each(|replica| replica.says(&object, Says::Current));
     stage.word(&policy, "Active");
     let (_, follower) = stage.leader_and_follower(&replicas);
-    // It stays ready in the eyes of the API server, as the pod of a container that is restarted for ever is for a while.
-    follower.pod.pause(Program::Reporter);
-    let found = eventually_within(SOON, "an unknown replica", || {
-        let found = stage.installation.object(&policy)?;
-        (found["status"]["replicaCounts"]["unknown"] == 1 || found["status"]["replicaCounts"]["expected"] == 1)
-            .then_some(found)
+    let unknown = |summary: &str| {
+        eventually_within(SOON, &format!("an unknown replica and {summary}"), || {
+            let found = stage.installation.object(&policy)?;
+            let entries = found["status"]["replicas"].as_array()?;
+            let entry = entries.iter().find(|entry| entry["pod"] == follower.name())?;
+            let is_told = entry["state"] == "Unknown" && entry["reason"] == "ReportStale";
+            (is_told && found["status"]["summary"] == summary).then(|| found.clone())
+        })
+    };
+
+    // A container that is down makes its pod unready, and it does not count.
+    follower.pod.stop(Program::Reporter);
+    let found = unknown("1/1");
+    assert_eq!(
+        (told(&found, "Ready").as_str(), told(&found, "Degraded").as_str()),
+        ("True/Active", "False/AsExpected")
+    );
+    follower.pod.start(Program::Reporter);
+    eventually_within(SOON, "both replicas", || {
+        stage.installation.object(&policy).filter(|found| found["status"]["summary"] == "2/2")
     });
-    if found["status"]["replicaCounts"]["expected"] == 2 {
-        assert_eq!(told(&found, "Degraded"), "True/ReportStale");
-    }
-    follower.pod.resume(Program::Reporter);
-    stage.word(&policy, "Active");
+    assert_eq!(told(&stage.word(&policy, "Active"), "Degraded"), "False/AsExpected");
+
+    // Nobody tells the API server that this one is down, so it counts.
+    follower.pod.lose_node();
+    let found = unknown("1/2");
+    assert_eq!(
+        (told(&found, "Ready").as_str(), told(&found, "Degraded").as_str()),
+        ("False/Degraded", "True/ReportStale")
+    );
+    assert_eq!(found["status"]["replicaCounts"]["unknown"], 1);
 }
 
 #[test]
@@ -227,12 +257,12 @@ fn an_unchanged_status_is_never_written() {
     stage.wait_ready();
     let (policy, object) = stage.policy("labels");
     replica.says(&object, Says::Current);
-    let version = stage.word(&policy, "Active")["metadata"]["resourceVersion"].clone();
+    let version = stage.settled(&policy, "Active")["metadata"]["resourceVersion"].clone();
     let report = |()| stage.report(replica.name()).unwrap()["metadata"]["resourceVersion"].clone();
     let first = report(());
     never(Duration::from_secs(3), "a write", || {
         let found = stage.installation.object(&policy)?["metadata"]["resourceVersion"].clone();
         (found != version).then_some(found)
     });
-    assert_ne!(report(()), first, "the heartbeat went on");
+    eventually_within(SOON, "a heartbeat", || (report(()) != first).then_some(()));
 }

@@ -1,7 +1,7 @@
 //! An installation whose pods have a reporter and nothing else.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_e2e::{
     Cluster, Installation, InstallationOptions, Pod, PodSetup, Policy, Program, condition, eventually_within,
@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use crate::states::{Says, States};
 
 /// Longest wait for a status. Wide, as many reporters share two cores.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(180);
+
+/// How long a status stays the same before it counts as settled.
+const SETTLED: Duration = Duration::from_secs(3);
 
 pub(crate) struct Stage {
     pub(crate) installation: Installation<'static>,
@@ -80,21 +83,39 @@ impl Stage {
     /// Says in the controller's place that the API servers call the newest generation, and gives the object.
     pub(crate) fn confirm(&self, policy: &Policy) -> Value {
         let api = self.installation.api();
-        let object = self.installation.object(policy).unwrap();
-        let body = json!({
-            "apiVersion": object["apiVersion"], "kind": object["kind"],
-            "metadata": { "name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"] },
-            "status": { "conditions": [{
-                "type": "WebhookConfigured", "status": "True", "reason": "Registered", "message": "",
-                "observedGeneration": object["metadata"]["generation"], "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }] },
-        });
-        api.apply(&format!("{}/status", policy.path()), "portcullis-controller", &body).unwrap().expect("a condition")
+        // Others write to the same object, so a try may be refused.
+        eventually_within(SOON, "a condition", || {
+            let object = self.installation.object(policy)?;
+            let body = json!({
+                "apiVersion": object["apiVersion"], "kind": object["kind"],
+                "metadata": { "name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"] },
+                "status": { "conditions": [{
+                    "type": "WebhookConfigured", "status": "True", "reason": "Registered", "message": "",
+                    "observedGeneration": object["metadata"]["generation"],
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }] },
+            });
+            let path = format!("{}/status", policy.path());
+            let reply = api.apply(&path, "portcullis-controller", &body).ok()?;
+            reply.is_ok().then_some(reply.body)
+        })
     }
 
     /// Waits until Ready has this reason for the newest generation.
     pub(crate) fn word(&self, policy: &Policy, word: &str) -> Value {
         self.word_within(SOON, policy, word)
+    }
+
+    /// The same, once the object has not changed for a while: what loader and evaluator say may reach the status in two writes.
+    pub(crate) fn settled(&self, policy: &Policy, word: &str) -> Value {
+        let (mut last, mut since) = (Value::Null, Instant::now());
+        eventually_within(SOON, "a status that stays", || {
+            let now = self.word(policy, word);
+            if now["metadata"]["resourceVersion"] != last["metadata"]["resourceVersion"] {
+                (last, since) = (now, Instant::now());
+            }
+            (since.elapsed() >= SETTLED).then(|| last.clone())
+        })
     }
 
     pub(crate) fn word_within(&self, limit: Duration, policy: &Policy, word: &str) -> Value {
@@ -124,12 +145,12 @@ impl Stage {
     /// The events of a policy, by reason, with how often.
     pub(crate) fn events(&self, object: &Value) -> Vec<(String, i64)> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.namespace);
-        let list = self.installation.api().get(&path).unwrap_or_default();
+        let list = self.installation.api().list(&path);
         let of = |event: &&Value| event["regarding"]["uid"] == object["metadata"]["uid"];
         let told = |event: &Value| {
             (event["reason"].as_str().unwrap().to_owned(), event["series"]["count"].as_i64().unwrap_or(1))
         };
-        list["items"].as_array().into_iter().flatten().filter(of).map(told).collect()
+        list.iter().filter(of).map(told).collect()
     }
 
     pub(crate) fn lease(&self) -> String {
@@ -140,7 +161,7 @@ impl Stage {
 
     /// The name of the pod that holds the Lease.
     pub(crate) fn holder(&self) -> Option<String> {
-        let lease = self.installation.api().get(&self.lease())?;
+        let lease = self.installation.api().find(&self.lease())?;
         lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty()).map(str::to_owned)
     }
 
@@ -159,7 +180,7 @@ impl Stage {
         let namespace = self.installation.namespace();
         self.installation
             .api()
-            .get(&format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{namespace}/replicareports/{pod}"))
+            .find(&format!("/apis/policies.portcullis.dev/v1alpha1/namespaces/{namespace}/replicareports/{pod}"))
     }
 }
 
@@ -186,6 +207,16 @@ impl Replica {
     pub(crate) fn logs(&self, level: &str) -> Vec<String> {
         let logs = self.pod.program(Program::Reporter).logs();
         logs.iter().filter(|line| line["level"] == level).map(ToString::to_string).collect()
+    }
+
+    /// The warnings with these words. On a busy machine there may be others, about calls that took too long.
+    pub(crate) fn warnings(&self, words: &str) -> Vec<String> {
+        self.logs("WARN").into_iter().filter(|line| line.contains(words)).collect()
+    }
+
+    /// Waits until the pod is ready, or is so again: on a busy machine it may miss some probes.
+    pub(crate) fn wait_ready(&self) {
+        eventually_within(SOON, "a ready reporter", || self.pod.is_ready().then_some(()));
     }
 }
 

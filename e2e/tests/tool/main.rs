@@ -1,9 +1,10 @@
-//! `portcullis get`, `describe`, `history`, `diff`, `rollback` and `impact` against a real API server, for users with few rights.
+//! `portcullis get`, `describe`, `history`, `diff`, `rollback`, `audit` and `impact` against a real API server, for users with few rights.
 //!
 //! Most tests play the leader of the reporters and the controller themselves: what the tool reads is then the same each time.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails like the test")]
 
+mod audit;
 mod going_back;
 mod impact;
 mod looking;

@@ -70,6 +70,9 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     // It takes an API server a moment to notice a new rule.
     eventually("the rules to count", || is_fenced(&apply("thief", &edits[0]), "nothing of a policy").then_some(()));
     eventually("the rules to count", || is_fenced(&create(&secret("any")), "keeps no Secret any").then_some(()));
+    let another = webhook(&others.replace("somebody", "another"), &service);
+    let no_such_name = "no webhook configuration of that name";
+    eventually("the rules to count", || is_fenced(&create(&another), no_such_name).then_some(()));
     for edit in &edits {
         let tried = apply("thief", edit);
         assert!(is_fenced(&tried, "changes nothing of a policy but its finalizer"), "{tried:?}");
@@ -84,8 +87,6 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     let prefix = format!("portcullis-{}-", installation.policy_server());
     let again = create(&secret(&format!("{prefix}ca")));
     assert!(again.is_ok() || again.stderr.contains("already exists"), "{again:?}");
-    let tried = create(&webhook(&others.replace("somebody", "another"), &service));
-    assert!(is_fenced(&tried, "no webhook configuration of that name"), "{tried:?}");
     let tried = create(&webhook(&format!("{prefix}stolen"), &json!({ "url": "https://example.com/" })));
     assert!(is_fenced(&tried, "lead to the policy server and nowhere else"), "{tried:?}");
     let mut elsewhere = service.clone();
@@ -95,7 +96,7 @@ fn fault_x03_the_controller_writes_nothing_but_its_own() {
     create(&webhook(&format!("{prefix}stolen"), &service)).expect("one of its own");
     let path = format!("{VALIDATING}/{others}");
     let tried = cluster().kubectl_as(&kubeconfig, ["delete", "--raw", &format!("{path}?dryRun=All")], "");
-    assert!(is_fenced(&tried, "no webhook configuration of that name"), "{tried:?}");
+    assert!(is_fenced(&tried, no_such_name), "{tried:?}");
 
     installation.api().delete(&path, None).expect("an answer").expect("it goes");
     installation.api().apply(&policy.path(), "somebody", &finalizers(&[])).expect("an answer").expect("it is free");

@@ -33,14 +33,16 @@ fn a_policy_that_is_applied_is_enforced_and_its_denial_is_what_kubectl_prints() 
 #[test]
 #[ignore = "starts a cluster"]
 fn fault_w04_no_webhook_before_every_replica_serves() {
-    let scene = Scene::new("waiting", 1);
+    let scene = Scene::new("waiting", 3);
     let policy = scene.installation.cluster_policy("waiting-deny").denying("no");
     // The source has the module, but does not serve it yet.
     scene.installation.source().close();
     scene.installation.apply(&policy).expect("the policy");
     scene.wait_reason(&policy, "WaitingForReplicas");
     never(Duration::from_secs(2), "a webhook", || (!scene.installation.webhooks().is_empty()).then_some(()));
-    scene.create("while-waiting").expect("nobody is asked");
+    for number in 0..10 {
+        scene.create(&format!("while-waiting-{number}")).expect("nobody is asked");
+    }
     eventually("an event that says so", || (!scene.events("WaitingForReplicas").is_empty()).then_some(()));
     scene.installation.source().open();
     scene.installation.wait_for(&policy, "Ready", "True");

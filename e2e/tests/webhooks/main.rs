@@ -5,6 +5,7 @@
 
 mod changed;
 mod deleted;
+mod failure_policy;
 mod fences;
 mod first;
 mod locked_out;

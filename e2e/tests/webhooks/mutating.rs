@@ -23,12 +23,12 @@ fn fault_w16_members_that_change_the_same_field_act_in_the_order_of_their_ids_an
     scene.installation.create_config_map(&scene.namespace, "shared").expect("both accept");
     let path = format!("/api/v1/namespaces/{}/configmaps/shared", scene.namespace);
     let api = scene.installation.api();
-    assert_eq!(api.get(&path).unwrap_or_default()["data"], json!({ "key": "b" }));
+    assert_eq!(api.find(&path).unwrap_or_default()["data"], json!({ "key": "b" }));
 
     let denying = scene.installation.cluster_policy("both-b").denying("not like this").on(&["configmaps"]);
     scene.installation.apply_ready(&[denying.field("mutating", true)]);
     api.delete(&path, None).expect("an answer").expect("the deletion");
     let refused = scene.installation.create_config_map(&scene.namespace, "shared");
     assert!(!refused.is_ok() && refused.stderr.contains("not like this"), "{}", refused.stderr);
-    assert!(api.get(&path).is_none());
+    assert!(api.find(&path).is_none());
 }

@@ -31,7 +31,9 @@ fn claim(scene: &Scene, pod: &Pod, policy: &Value, generation: i64, digest: &str
     let claim = claim.to_string();
     let args = ["patch", kind, pod.name(), &namespace, "--type=merge", "--patch", &claim];
     while !done.load(Ordering::SeqCst) {
-        cluster().kubectl_as(&kubeconfig, args, "").expect("its own report");
+        // A try may fail as the pod's reporter writes at the same moment, or nothing answers in time. The test waits for what comes of it.
+        let tried = cluster().kubectl_as(&kubeconfig, args, "");
+        assert!(!tried.stderr.contains("orbidden"), "{tried:?}");
     }
 }
 
@@ -70,18 +72,17 @@ fn fault_z16_one_replica_claims_other_bytes_and_nothing_is_pinned_by_it_alone() 
         };
         let is_differing = |object: &Value| {
             let degraded = condition(object, "Degraded").is_some_and(|one| one["status"] == "True");
-            degraded && of_stolen(object)["reason"] == "ResolvedDifferently"
+            let stolen = of_stolen(object);
+            let is_previous = stolen["reason"] == "ResolvedDifferently" && stolen["state"] == "Previous";
+            degraded && is_previous && object["status"]["resolved"]["digest"] == pinned
         };
-        let object = installation.wait_for_object(&second, "ResolvedDifferently", is_differing);
-        assert_eq!(object["status"]["resolved"]["digest"], pinned);
-        assert_eq!(of_stolen(&object)["state"], "Previous");
+        installation.wait_for_object(&second, "ResolvedDifferently", is_differing);
         assert_eq!(pin(&scene, 2), Some(pinned));
     });
     eventually("an event about it", || {
-        let list = installation.api().get("/apis/events.k8s.io/v1/events")?;
         let is_it =
             |event: &Value| event["reason"] == "ResolvedDifferently" && event["regarding"]["name"] == "resolved";
-        list["items"].as_array()?.iter().any(is_it).then_some(())
+        installation.api().list("/apis/events.k8s.io/v1/events").iter().any(is_it).then_some(())
     });
     installation.wait_for(&second, "Ready", "True");
     let refused = scene.create("one").expect_err("the others go on");

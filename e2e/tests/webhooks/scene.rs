@@ -1,6 +1,8 @@
 //! An installation with a controller whose pauses are short, and a namespace for the objects of a test.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use portcullis_e2e::{Installation, InstallationOptions, Pod, PodSetup, Policy, Program, condition, eventually};
@@ -14,14 +16,12 @@ pub(crate) struct Scene {
     pub(crate) controller: Arc<Pod>,
 }
 
-/// A controller whose pauses are short.
+/// A controller whose pauses are short, and long enough for API servers and pods to follow within each of them on a busy machine.
 pub(crate) fn quick() -> PodSetup {
     PodSetup::default()
-        .flag(Program::Controller, "--webhook-pause", "1s")
-        .flag(Program::Controller, "--revision-pause", "500ms")
         .flag(Program::Controller, "--waiting-event", "3s")
-        .flag(Program::Controller, "--ca-pause", "5s")
-        .flag(Program::Controller, "--tls-pause", "5s")
+        .flag(Program::Controller, "--ca-pause", humantime::format_duration(PAUSE))
+        .flag(Program::Controller, "--tls-pause", humantime::format_duration(PAUSE))
 }
 
 impl Scene {
@@ -46,6 +46,36 @@ impl Scene {
     pub(crate) fn create(&self, name: &str) -> Result<(), String> {
         let output = self.installation.create_pod(&self.namespace, name, &json!({}));
         if output.is_ok() { Ok(()) } else { Err(output.stderr) }
+    }
+
+    /// Tries to create a pod without creating it: the status and the message of the API server.
+    pub(crate) fn try_pod(&self) -> (u16, String) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "tried-", "namespace": self.namespace },
+            "spec": { "containers": [{ "name": "main", "image": "example.invalid/none" }] },
+        });
+        let path = format!("/api/v1/namespaces/{}/pods?dryRun=All", self.namespace);
+        let reply = self.installation.api().create(&path, &pod).expect("an answer");
+        (reply.code, reply.body["message"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Tries to create pods, one after the other, while `act` goes on: what [`Scene::try_pod`] said each time.
+    pub(crate) fn try_pods_during(&self, act: impl FnOnce()) -> Vec<(u16, String)> {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let trying = scope.spawn(|| {
+                let mut answers = Vec::new();
+                while !done.load(Ordering::SeqCst) {
+                    answers.push(self.try_pod());
+                    thread::sleep(PACE);
+                }
+                answers
+            });
+            let stop = Stop(&done);
+            act();
+            drop(stop);
+            trying.join().expect("an API server answers")
+        })
     }
 
     /// Waits until there are so many webhook configurations, and gives them.
@@ -85,14 +115,21 @@ impl Scene {
 
     /// Events about policies with this reason, from the controller.
     pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
-        let list = self.installation.api().get("/apis/events.k8s.io/v1/events").unwrap_or_default();
-        let items = list["items"].as_array().cloned().unwrap_or_default();
         let is_ours = |event: &Value| {
             event["reason"] == reason
                 && event["reportingController"] == "policies.portcullis.dev/controller"
                 && event["reportingInstance"] == self.controller.name()
         };
-        items.into_iter().filter(is_ours).collect()
+        self.installation.api().list("/apis/events.k8s.io/v1/events").into_iter().filter(is_ours).collect()
+    }
+}
+
+/// Ends the creation of pods, also where the test fails meanwhile.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -101,5 +138,11 @@ pub(crate) fn rules(resources: &[&str]) -> Value {
     json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE"] }])
 }
 
+/// The time between two pods that are tried, without what the answer takes.
+const PACE: Duration = Duration::from_millis(20);
+
+/// How long API servers have to take over a new authority, and pods a new certificate.
+pub(crate) const PAUSE: Duration = Duration::from_secs(15);
+
 /// Within this time a webhook is repaired, also by a machine that stalls for seconds.
-pub(crate) const REPAIR: Duration = Duration::from_secs(30);
+pub(crate) const REPAIR: Duration = Duration::from_secs(60);

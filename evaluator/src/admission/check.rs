@@ -81,7 +81,7 @@ mod tests {
         /// Checks without a loader.
         fn new() -> Self {
             let (metrics, last_call) = (Metrics::new().expect("registers"), LastCall::default());
-            let checks = Checks::new(BrokerLink::new(&metrics), last_call.clone(), &metrics);
+            let checks = Checks::new(BrokerLink::new(&metrics, false), last_call.clone(), &metrics);
             Self { checks, last_call }
         }
 

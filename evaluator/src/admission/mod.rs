@@ -5,8 +5,10 @@
 //! [`crate::lanes::Share::run`], and a panic there is this policy's failure. Around the request is one more barrier, in
 //! [`crate::http`]: a panic that no policy caused becomes the answer that each policy gives to a failure ([`Admission::refused`]).
 //!
-//! A policy that somebody applies is put to no policy, but to the loader of this pod ([`check`]).
+//! A policy that somebody applies is put to no policy, but to the loader of this pod ([`check`]). Objects that exist are put to one policy
+//! at a time, in what requests leave over ([`audit`]).
 
+mod audit;
 pub(crate) mod check;
 pub(crate) mod last_call;
 mod member_deadlines;

@@ -42,6 +42,8 @@ pub struct BrokerLink {
     writer: watch::Sender<Option<mpsc::Sender<Bytes>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
     unclaimed: Arc<Semaphore>,
+    /// Whether guests' questions about certificates go this way too.
+    pub(crate) takes_certificates: bool,
     metrics: Metrics,
 }
 
@@ -102,13 +104,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl BrokerLink {
-    /// A link without a connection.
-    pub(crate) fn new(metrics: &Metrics) -> Arc<Self> {
+    /// A link without a connection. `takes_certificates` says whether guests' questions about certificates, which need no broker, go this
+    /// way too.
+    pub(crate) fn new(metrics: &Metrics, takes_certificates: bool) -> Arc<Self> {
         Arc::new(Self {
             numbers: AtomicU64::new(0),
             writer: watch::Sender::new(None),
             waiting: Mutex::default(),
             unclaimed: Arc::new(Semaphore::new(UNCLAIMED)),
+            takes_certificates,
             metrics: metrics.clone(),
         })
     }

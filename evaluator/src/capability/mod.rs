@@ -1,7 +1,7 @@
 //! Host capabilities: what a guest may ask its host for (docs/design/policy-abi.md, section 8).
 //!
 //! ```text
-//!  guest ──► guest/host.rs ──► grant? ──► certificate.rs, cache.rs, or the log: answered here
+//!  guest ──► guest/host.rs ──► grant? ──► certificates, cache.rs, or the log: answered here
 //!                                     └─► link.rs ──► Unix socket ──► broker in the loader: network, registries, API server
 //! ```
 //!
@@ -10,7 +10,6 @@
 //! to check.
 
 pub(crate) mod cache;
-pub(crate) mod certificate;
 pub(crate) mod link;
 mod outlet;
 mod peer;

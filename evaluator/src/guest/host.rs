@@ -4,13 +4,14 @@
 
 use std::time::Instant;
 
+use portcullis_certificate::is_trusted;
 use portcullis_contract::{BROKER_MAX_PAYLOAD, Capability, clean, is_granted, not_granted};
+use portcullis_process::failpoint;
 use wasmtime::Caller;
 
 use super::failed_calls::FailedCalls;
 use super::linear_memory::{OutOfBounds, parts, slice};
 use super::{CallError, Context, Host};
-use crate::capability::certificate;
 use crate::capability::link::{BrokerAnswer, LinkFailure};
 
 /// Longest name that an error quotes, in bytes.
@@ -41,6 +42,9 @@ pub(super) async fn call(
         wasmtime::Error::new(CallError::Trap(text))
     })?;
     let admitted = call.admit(&context.host.grants, &mut context.host_calls);
+    if let Ok(capability) = &admitted {
+        failpoint::hit_of("evaluator.host_call", capability);
+    }
     let capability = match admitted {
         Ok(Capability::Log) => {
             context.host.log.event(call.payload);
@@ -101,8 +105,8 @@ async fn provide(
     let here = match capability {
         Capability::CacheSet => Some(host.cache.set(payload, Instant::now())),
         Capability::CacheGet => Some(host.cache.get(payload, Instant::now())),
-        Capability::CertificateTrusted => {
-            Some(certificate::is_trusted(payload).map_err(|text| LinkFailure::failed(&text)))
+        Capability::CertificateTrusted if !host.hands_over_certificates() => {
+            Some(is_trusted(payload).map_err(|error| LinkFailure::failed(&error.to_string())))
         }
         _ => None,
     };

@@ -14,7 +14,8 @@ pub(super) fn parts<'a>(caller: &'a mut Caller<'_, Context>) -> wasmtime::Result
     Ok(memory.data_and_store_mut(caller))
 }
 
-fn exported(caller: &mut Caller<'_, Context>) -> wasmtime::Result<Memory> {
+/// The guest's memory, also before the instance is known here.
+pub(super) fn exported(caller: &mut Caller<'_, Context>) -> wasmtime::Result<Memory> {
     if let Some(memory) = caller.data().memory {
         return Ok(memory);
     }

@@ -113,7 +113,8 @@ impl Guests {
                     return Err(unknown_import(import.module(), import.name()));
                 }
                 rego::check(module).map_err(|export| LinkError::Export { export, mode })?;
-                Ok(Guest::Rego(Box::new(RegoGuest::new(module, &self.rego, limits, mode))))
+                let pre = self.rego.instantiate_pre(module).map_err(|error| import_error(&error))?;
+                Ok(Guest::Rego(Box::new(RegoGuest::new(pre, limits, mode))))
             }
         }
     }

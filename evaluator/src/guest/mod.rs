@@ -131,6 +131,11 @@ impl Host {
         broker.call(&Caller { policy, generation: self.generation, member, deadline }, request, payload).await
     }
 
+    /// Whether the broker is asked about certificates too, as it records calls or answers them from a recording.
+    pub(crate) fn hands_over_certificates(&self) -> bool {
+        self.broker.as_ref().is_some_and(|broker| broker.takes_certificates)
+    }
+
     /// An account for an instance that must have ended at `deadline`.
     pub(crate) fn account(&self, deadline: Instant) -> (InstanceMemory, Arc<MemoryHold>) {
         self.memory.account(&self.who, deadline)

@@ -131,20 +131,26 @@ impl BodyLimits {
         })
     }
 
-    /// Reads a refused body for a moment and throws it away: a client that still sends when the connection closes may never see the answer.
+    /// Throws a refused body away, as [`discard`] does.
     pub(crate) async fn discard(&self, mut body: Incoming) {
-        let mut left = self.largest.saturating_mul(4);
-        let reading = async {
-            while let Some(Ok(frame)) = body.frame().await {
-                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-                if left == 0 {
-                    break;
-                }
-            }
-        };
-        // Too late is as good as done.
-        let _ = timeout(DISCARD_TIMEOUT, reading).await;
+        discard(&mut body, self.largest).await;
     }
+}
+
+/// Reads a refused body for a moment and throws it away: a client that still sends when the connection closes may never see the answer.
+/// `largest` is the size of the largest body that is taken, in bytes.
+pub(crate) async fn discard(body: &mut (impl hyper::body::Body<Data = Bytes> + Unpin), largest: usize) {
+    let mut left = largest.saturating_mul(4);
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // Too late is as good as done.
+    let _ = timeout(DISCARD_TIMEOUT, reading).await;
 }
 
 impl Reading<'_> {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use http::header::{ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, EXPECT, RETRY_AFTER, TRANSFER_ENCODING};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use portcullis_contract::{GroupId, Reason};
@@ -22,6 +22,7 @@ use crate::admission::check::Checks;
 use crate::admission::{Admission, Purpose, Target, answer_by};
 use crate::http::body::{BodyError, BodyLimits};
 use crate::http::connection::ConnectionState;
+use crate::http::media_type;
 use crate::http::path_keys::AcceptedKeys;
 use crate::http::route::{self, OpenPaths, Route, quoted};
 use crate::review::{RawReview, Review, ReviewError};
@@ -272,7 +273,9 @@ impl Handler {
             return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is taken here"));
         }
         let destination = destination(&self.table.load(), self.checks.as_ref(), route)?;
-        media_type(&parts.headers)?;
+        if let Some(problem) = media_type::problem(&parts.headers) {
+            return Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, problem));
+        }
         let timeout = route::timeout(parts.uri.query().unwrap_or_default())
             .map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, error))?;
         if self.bodies.is_too_large(body) {
@@ -324,19 +327,6 @@ fn unknown(what: &str, id: &str) -> HttpError {
     HttpError::new(StatusCode::NOT_FOUND, format!("unknown {what}: {}", quoted(id)))
 }
 
-/// JSON and nothing else, not compressed.
-fn media_type(headers: &HeaderMap) -> Result<(), HttpError> {
-    let unsupported = |text| Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
-    if headers.get_all(CONTENT_ENCODING).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return unsupported("compressed bodies are not taken");
-    }
-    let essence = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()?.split(';').next());
-    match essence {
-        Some(essence) if essence.trim().eq_ignore_ascii_case("application/json") => Ok(()),
-        _ => unsupported("the content type must be application/json"),
-    }
-}
-
 fn response(status: StatusCode, json: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(json.into()));
     *response.status_mut() = status;
@@ -369,7 +359,7 @@ mod tests {
     #[test]
     fn a_check_waits_for_no_manifest_and_needs_a_way_to_a_loader() {
         let metrics = Metrics::new().expect("registers");
-        let checks = Checks::new(BrokerLink::new(&metrics), LastCall::default(), &metrics);
+        let checks = Checks::new(BrokerLink::new(&metrics, false), LastCall::default(), &metrics);
         let status = |table: &Table, checks: Option<&Arc<Checks>>, route: Route<'_>| {
             destination(table, checks, &route).err().map(|error| error.status.as_u16())
         };
@@ -382,29 +372,6 @@ mod tests {
         assert_eq!(status(&nothing, Some(&checks), group()), Some(503));
         assert_eq!(status(&empty, Some(&checks), group()), Some(404));
         assert_eq!(status(&empty, Some(&checks), Route::Validate("check/7".into())), Some(404));
-    }
-
-    fn media(headers: &[(http::HeaderName, &str)]) -> Option<u16> {
-        let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().expect("a value"))).collect();
-        media_type(&headers).err().map(|error| error.status.as_u16())
-    }
-
-    #[test]
-    fn json_and_nothing_else() {
-        for good in ["application/json", "Application/JSON", "application/json; charset=utf-8"] {
-            assert_eq!(media(&[(CONTENT_TYPE, good)]), None, "{good}");
-        }
-        for bad in ["", "text/plain", "application/jsonx", "application/json-patch+json", "*/*"] {
-            assert_eq!(media(&[(CONTENT_TYPE, bad)]), Some(415), "{bad}");
-        }
-        assert_eq!(media(&[]), Some(415));
-    }
-
-    #[test]
-    fn compressed_bodies_are_not_taken() {
-        let json = (CONTENT_TYPE, "application/json");
-        assert_eq!(media(&[json.clone(), (CONTENT_ENCODING, "gzip")]), Some(415));
-        assert_eq!(media(&[json, (CONTENT_ENCODING, "identity")]), None);
     }
 
     #[test]

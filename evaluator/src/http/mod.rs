@@ -9,6 +9,7 @@ pub(crate) mod connections;
 pub(crate) mod descriptors;
 mod eviction;
 pub(crate) mod handler;
+pub(crate) mod media_type;
 mod pace;
 pub(crate) mod path_keys;
 pub(crate) mod route;

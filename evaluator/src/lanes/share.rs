@@ -16,6 +16,7 @@ use tokio::time::timeout_at;
 use super::{InstancePermit, LaneError, Lanes, Scheduled, first_turn, panicked};
 use crate::fair::claimant::Claimant;
 use crate::fair::policies::Claim;
+use crate::fair::pool::PolicyPool;
 use crate::metrics::PolicyMetrics;
 
 /// How many requests of one policy may wait for each one that may run.
@@ -68,6 +69,42 @@ impl Share {
             let result = self.run_admitted(deadline, permits, future).await;
             self.metrics.seconds.observe(started.elapsed().as_secs_f64());
             result
+        }
+    }
+
+    /// Runs `future` with what requests leave over, and gives its output: in the slow lane from its start, in an instance that nobody
+    /// waits for, and only while the policy may run more evaluations. It takes none of their places, does not count as one of them, and
+    /// does not say how long the policy's evaluations take.
+    ///
+    /// # Errors
+    /// When requests leave nothing over, when the deadline passes, or when `future` panics.
+    pub(crate) fn run_spare<F>(
+        &self,
+        deadline: Instant,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, LaneError>>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        // On the heap from the start: it is too large to keep in its caller.
+        let future = Box::pin(AssertUnwindSafe(future).catch_unwind());
+        async move {
+            if self.running.available_permits() == 0 {
+                return Err(needed("requests take all places of this policy"));
+            }
+            let take = |pool: &Arc<PolicyPool>| pool.try_take(&self.one());
+            let instance = take(&self.lanes.instances).map(|permit| self.lanes.in_use(permit));
+            let instance = instance.ok_or_else(|| needed("requests take the policy instances of this replica"))?;
+            let long = take(&self.lanes.long);
+            let long = long.ok_or_else(|| needed("requests take the long evaluations of this replica"))?;
+            let turns = Scheduled::new(future, Arc::clone(&self.lanes.order), Arc::clone(&self.who), None);
+            let turns = async move {
+                let output = turns.await;
+                drop((long, instance));
+                output
+            };
+            self.lanes.slow_turns(deadline, turns).await
         }
     }
 
@@ -137,6 +174,11 @@ impl Share {
             self.lanes.overloaded(format!("{limit} evaluations of this policy, its limit, are under way already"))
         })
     }
+}
+
+/// What an evaluation without a request would take, and requests need.
+fn needed(text: &str) -> LaneError {
+    LaneError::Overloaded { text: text.to_owned() }
 }
 
 async fn wait(semaphore: &Arc<Semaphore>, deadline: Instant) -> Option<OwnedSemaphorePermit> {
@@ -235,6 +277,32 @@ mod tests {
         assert!(matches!(refusal, LaneError::Overloaded { .. }));
         assert!(before.elapsed() < Duration::from_secs(30));
         running.iter().for_each(|task| task.abort());
+    }
+
+    #[tokio::test]
+    async fn what_requests_leave_over_runs_in_the_slow_lane() {
+        let here = std::thread::current().id();
+        let share = share(LaneLimits::new(4, 1));
+        assert_ne!(share.run_spare(soon(), async { std::thread::current().id() }).await, Ok(here));
+        assert_eq!(share.metrics.seconds.get_sample_count(), 0, "it is no evaluation of a request");
+        assert_eq!(share.run_spare(soon(), async { panic!("on purpose") }).await, Err::<(), _>(LaneError::Panicked));
+        let deadline = Instant::now() + Duration::from_millis(20);
+        assert_eq!(share.run_spare(deadline, std::future::pending::<()>()).await, Err(LaneError::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn where_requests_need_everything_nothing_is_left_over() {
+        let share = share(LaneLimits { instances: 8, threads: 1, running: 1 });
+        let running = tokio::spawn({
+            let share = Arc::clone(&share);
+            async move { share.run(soon(), std::future::pending::<()>()).await }
+        });
+        while share.running.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let refusal = share.run_spare(soon(), async {}).await.expect_err("refused");
+        assert_eq!(refusal, needed("requests take all places of this policy"));
+        running.abort();
     }
 
     #[tokio::test]

@@ -224,12 +224,7 @@ pub(crate) fn unserved(newest: NewestSpec<'_>, failure: &Failure, now: Timestamp
         .next_retry_time
         .filter(|_| failure.class() == Class::Retry)
         .map(|next| Duration::try_from(next.duration_since(now)).unwrap_or(Duration::ZERO));
-    let mut text = match failure.reason {
-        // The guest's own message may quote settings, which the author of a request must not read.
-        Reason::SettingsInvalid => "the policy refuses its settings; its status tells why".to_owned(),
-        Reason::SettingsCheckFailed => "the policy's check of its settings failed; its status tells how".to_owned(),
-        _ => text::denial(&failure.message),
-    };
+    let mut text = unserved_text(failure);
     if let Some(wait) = wait {
         text = format!("{text}; next try {}", text::from_now(wait));
     }
@@ -242,6 +237,15 @@ pub(crate) fn unserved(newest: NewestSpec<'_>, failure: &Failure, now: Timestamp
         ..Denial::default()
     };
     unjudged(newest, denial, failure.reason, &text, None)
+}
+
+/// Why nothing is loaded. The guest's own message may quote settings, which the author of a request must not read.
+pub(crate) fn unserved_text(failure: &Failure) -> String {
+    match failure.reason {
+        Reason::SettingsInvalid => "the policy refuses its settings; its status tells why".to_owned(),
+        Reason::SettingsCheckFailed => "the policy's check of its settings failed; its status tells how".to_owned(),
+        _ => text::denial(&failure.message),
+    }
 }
 
 /// EVALERR: the decision when one evaluation of a loaded policy failed.

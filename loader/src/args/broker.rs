@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use portcullis_broker::{Session, SessionError};
 use portcullis_contract::Capability;
-use portcullis_process::{PolicyChecks, SettingError};
+use portcullis_process::{PolicyChecks, SettingError, Switch};
 
 /// Settings of the broker.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,6 +26,11 @@ pub struct BrokerArgs {
     /// this program tries the policy first. The controller registers the webhook for it; give it the same setting.
     #[arg(long, env = "PORTCULLIS_POLICY_CHECKS", value_enum, default_value = "off")]
     pub policy_checks: PolicyChecks,
+
+    /// Whether the answer also counts the objects that exist and that the policy would deny. They are listed with this program's own
+    /// rights, which it needs for each kind. Who applies a policy sees figures and one name.
+    #[arg(long, env = "PORTCULLIS_CHECK_IMPACT", value_enum, default_value = "off")]
+    pub check_impact: Switch,
 
     /// Writes what policies ask their host for, and the answers, to this file, in the form of kwctl.
     #[arg(long, env = "PORTCULLIS_RECORD_CAPABILITIES", value_name = "FILE", requires = "broker_socket")]

@@ -4,7 +4,14 @@
 //! match group, so that no request reaches it. What loader and evaluator make of it is the answer. It stays for a while after that: the
 //! policy itself comes a moment later, and finds its module fetched and compiled.
 
+mod advice;
+mod discovery;
+mod impact;
+mod nearest;
+mod rules;
+mod served;
 mod verdict;
+mod webhook;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use kube::Client;
 use portcullis_broker::{CheckRequest, KeyedPermits};
 use portcullis_contract::{
     CheckOutcome, CheckVerdict, EvaluatorState, LoaderPolicy, MAX_CHECKS, PolicyCheck, PolicyId, Tenant,
@@ -20,8 +28,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{timeout, timeout_at};
 
-use crate::content::DesiredPolicy;
-use crate::input::{Applied, NotTried};
+use self::discovery::Discovery;
+pub(crate) use self::impact::Impact;
+use self::impact::{Memory, Stored, Subject};
+use crate::content::{DesiredPolicy, Object};
+use crate::input::{Applied, Desired, NotTried};
 
 /// Checks of one user at the same time.
 const USER: usize = 4;
@@ -53,6 +64,32 @@ pub(crate) struct Checks {
     /// What the loop says of them.
     policies: watch::Sender<Arc<Vec<LoaderPolicy>>>,
     evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
+    /// The policies of the installation.
+    desired: Desired,
+    /// The resources of the cluster.
+    discovery: Discovery,
+    /// Absent where objects that exist do not matter.
+    impact: Option<Impact>,
+    /// What was counted of them, for policies that are stored then.
+    counted: watch::Sender<Memory>,
+}
+
+/// How long parts of a check may take.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// For the wait for a share.
+    share: Duration,
+    /// Until when objects that exist are looked at.
+    impact: Instant,
+    /// Until when there must be an answer.
+    all: Instant,
+}
+
+impl Times {
+    fn of(begun: Instant, check: &PolicyCheck) -> Self {
+        let time = Duration::from_millis(check.millis).min(LONGEST);
+        Self { share: time / 2, impact: begun + time / 2, all: begun + (time - time / LEFT_FOR_REPLY) }
+    }
 }
 
 /// A candidate that is being checked.
@@ -69,8 +106,15 @@ impl Drop for Trial {
 }
 
 impl Checks {
-    /// Checks that refuse what an edit alone can mend, or that only warn.
-    pub(crate) fn new(denies: bool, evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>) -> Arc<Self> {
+    /// Checks that refuse what an edit alone can mend, or that only warn. `client` asks the API server, if there is one, and `impact` about
+    /// objects that exist, if they matter.
+    pub(crate) fn new(
+        denies: bool,
+        evaluator: watch::Receiver<Option<Arc<EvaluatorState>>>,
+        desired: Desired,
+        client: Option<Client>,
+        impact: Option<Impact>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             denies,
             users: KeyedPermits::new(USER),
@@ -81,12 +125,41 @@ impl Checks {
             checked: Mutex::default(),
             policies: watch::Sender::default(),
             evaluator,
+            desired,
+            discovery: Discovery::new(client),
+            impact,
+            counted: watch::Sender::default(),
         })
     }
 
     /// The candidates, as they change.
     pub(crate) fn trials(&self) -> watch::Receiver<Trials> {
         self.trials.subscribe()
+    }
+
+    /// What checks have counted of objects that exist, as it changes.
+    pub(crate) fn counted(&self) -> watch::Receiver<Memory> {
+        self.counted.subscribe()
+    }
+
+    /// Adds to policies what a check of the same spec has counted. Which specs are stored the input says: figures of a spec that was only
+    /// tried, or that somebody else refused, are shown nowhere.
+    pub(crate) fn add_impacts(&self, policies: &mut [LoaderPolicy]) {
+        let Some(snapshot) = self.desired.borrow().clone() else { return };
+        let mut found = Vec::new();
+        self.counted.send_if_modified(|memory| {
+            found = memory.settle(snapshot.policies.iter().filter_map(stored));
+            // There are no other figures than before.
+            false
+        });
+        for (stored, figures) in found {
+            let is_it = |policy: &&mut LoaderPolicy| {
+                policy.id == *stored.id && policy.uid == stored.uid && policy.generation == stored.generation
+            };
+            if let Some(policy) = policies.iter_mut().find(is_it) {
+                policy.impact = Some(figures);
+            }
+        }
     }
 
     /// Takes what the loop says of the candidates.
@@ -117,8 +190,7 @@ impl Checks {
     }
 
     async fn answer(self: &Arc<Self>, check: &PolicyCheck, policy: &[u8], begun: Instant) -> CheckVerdict {
-        let time = Duration::from_millis(check.millis).min(LONGEST);
-        let deadline = begun + (time - time / LEFT_FOR_REPLY);
+        let times = Times::of(begun, check);
         let applied = str::from_utf8(policy).map_err(|error| NotTried::Unreadable(error.to_string()));
         let applied = match applied.and_then(Applied::read) {
             Ok(applied) => applied,
@@ -128,16 +200,18 @@ impl Checks {
             }
         };
         let (title, is_suspended) = (applied.title.clone(), applied.is_suspended);
-        let Ok(trial) = timeout(time / 2, self.begin(check, applied)).await else {
-            return CheckVerdict::unknown(None, "too many policies are being checked on this replica");
+        let subject = Subject {
+            id: applied.id.clone(),
+            fingerprint: applied.fingerprint,
+            part: applied.part.clone(),
+            mode: applied.mode(),
+            reads_cluster: applied.reads_cluster(),
+            is_suspended,
         };
-        let verdict = match trial {
-            Ok(trial) => {
-                let settled = timeout_at(deadline.into(), self.settled(&trial.id)).await;
-                settled.unwrap_or_else(|_| self.read(verdict::unfinished, &trial.id))
-            }
-            Err(text) => CheckVerdict::unknown(None, text),
-        };
+        let advice = advice::advice(&subject.part, &subject.id, &self.discovery, &self.desired);
+        let tried = self.tried(check, applied, &subject, times);
+        let (mut verdict, advice) = tokio::join!(tried, timeout_at(times.all.into(), advice));
+        verdict.warnings.extend(advice.unwrap_or_default());
         tracing::info!(
             policy = title,
             outcome = ?verdict.outcome,
@@ -147,6 +221,35 @@ impl Checks {
         );
         // A policy that cannot load can be suspended before it is mended.
         if is_suspended { warning(verdict) } else { self.as_configured(verdict) }
+    }
+
+    /// Tries a policy, and waits until it is known what becomes of it. One that loads is asked about objects that exist.
+    async fn tried(
+        self: &Arc<Self>,
+        check: &PolicyCheck,
+        applied: Applied,
+        subject: &Subject,
+        times: Times,
+    ) -> CheckVerdict {
+        let trial = match timeout(times.share, self.begin(check, applied)).await {
+            Ok(Ok(trial)) => trial,
+            Ok(Err(text)) => return CheckVerdict::unknown(None, text),
+            Err(_) => return CheckVerdict::unknown(None, "too many policies are being checked on this replica"),
+        };
+        let settled = timeout_at(times.all.into(), self.settled(&trial.id)).await;
+        let mut verdict = settled.unwrap_or_else(|_| self.read(verdict::unfinished, &trial.id));
+        if verdict.outcome == CheckOutcome::Passed
+            && let Some(impact) = &self.impact
+        {
+            let look = impact.look(&trial.id, subject, &self.discovery, times.impact.into());
+            // Boxed, as questions over the network are large values.
+            let found = Box::pin(look).await;
+            verdict.warnings.extend(found.warnings);
+            if let Some(figures) = found.figures {
+                self.counted.send_modify(|memory| memory.remember(subject.id.clone(), subject.fingerprint, figures));
+            }
+        }
+        verdict
     }
 
     /// Waits for a share, and adds the candidate to those that are tried.
@@ -221,6 +324,12 @@ impl Checks {
     }
 }
 
+/// A policy as the API server has it; nothing in a folder.
+fn stored(policy: &DesiredPolicy) -> Option<Stored<'_>> {
+    let Object { uid, generation, fingerprint, .. } = policy.object.as_ref()?;
+    Some(Stored { id: &policy.id, uid, generation: *generation, fingerprint: *fingerprint })
+}
+
 /// The same verdict, with a warning where it would be refused.
 fn warning(verdict: CheckVerdict) -> CheckVerdict {
     match verdict.outcome {
@@ -235,6 +344,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::input::Snapshot;
 
     fn policy(kind: &str, namespace: Option<&str>, module: &str) -> Vec<u8> {
         let object = json!({
@@ -256,7 +366,8 @@ mod tests {
 
     fn checks(denies: bool) -> (Arc<Checks>, watch::Sender<Option<Arc<EvaluatorState>>>) {
         let (sender, evaluator) = watch::channel(None);
-        (Checks::new(denies, evaluator), sender)
+        let (_, desired) = watch::channel(None);
+        (Checks::new(denies, evaluator, desired, None, None), sender)
     }
 
     /// Asks in the background, and gives the candidate's id once it is tried.
@@ -319,6 +430,31 @@ mod tests {
             assert_eq!(one.await.expect("ends").outcome, CheckOutcome::Unknown);
             assert!(checks.trials().borrow().len() <= MAX_CHECKS + MOST_STAY);
         }
+    }
+
+    #[test]
+    fn what_was_counted_is_added_to_the_policy_that_is_stored_with_the_spec() {
+        let applied = || Applied::read(str::from_utf8(&good()).expect("text")).expect("a policy");
+        let (policy, fingerprint) = (applied().id, applied().fingerprint);
+        let mut stored = applied().tried_as(policy.clone());
+        let object = stored.object.as_mut().expect("an object");
+        (object.generation, object.fingerprint) = (7, Some(fingerprint));
+        let uid = object.uid.clone();
+        let (input, desired) = watch::channel(None);
+        let checks = Checks::new(true, watch::channel(None).1, desired, None, None);
+        let counted = checks.counted();
+        checks
+            .counted
+            .send_modify(|memory| memory.remember(policy.clone(), fingerprint, impact::tests::figures_of(12)));
+        assert!(counted.has_changed().expect("checks"), "so that the loop tells it at once");
+        let denied = |generation: i64| {
+            let mut policies = [LoaderPolicy { generation, uid: uid.clone(), ..verdict::tests::policy(&policy) }];
+            checks.add_impacts(&mut policies);
+            policies[0].impact.as_ref().map(|figures| figures.denied)
+        };
+        assert_eq!(denied(7), None, "the input knows no such policy yet");
+        input.send_replace(Some(Arc::new(Snapshot { policies: vec![stored], ..Snapshot::default() })));
+        assert_eq!((denied(7), denied(6)), (Some(12), None));
     }
 
     #[tokio::test]

@@ -82,6 +82,7 @@ pub(super) mod tests {
             last_good: None,
             mismatches: Vec::new(),
             context: Vec::new(),
+            impact: None,
             created: Timestamp::UNIX_EPOCH,
         }
     }

@@ -98,6 +98,9 @@ fn compile(args: &ChildArgs) -> Result<Compiled, CompileFailure> {
         let text = format!("the module is above the limit of {} bytes (--max-module-size)", args.max_module_size);
         return Err(CompileFailure::new(Reason::ModuleTooLarge, text));
     }
+    if cfg!(debug_assertions) {
+        failpoint::hit_of("compile.module", &Digest::of(&module));
+    }
     let inspected = inspect(&module)?;
     let failed = |error: CompileError| match error {
         CompileError::OutOfMemory => {

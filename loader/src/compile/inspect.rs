@@ -158,6 +158,50 @@ mod tests {
         assert!(ends.len() < 8, "few cuts are let through");
     }
 
+    /// The black-box test of this row has hundreds of them go through compile children. Here nothing is started for each, so that all ten
+    /// thousand are tried each time.
+    #[test]
+    fn fault_m02_ten_thousand_mutants_are_refused_or_compiled() {
+        const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+        let whole = module(
+            r#"(module (memory (export "memory") 1) (table 2 funcref) (global $g (mut i32) (i32.const 1))
+                 (data (i32.const 8) "some text of a policy") (elem (i32.const 0) $f $g)
+                 (func $f (param i32) (result i32) (local i64)
+                   (block (loop (br_if 1 (i32.eqz (local.get 0))) (br 0))) (i32.load (local.get 0)))
+                 (func $g (export "g") (param i32) (result i32)
+                   (global.set $g (i32.const 7)) (call_indirect (param i32) (result i32) (local.get 0) (i32.const 1))))"#,
+            V1,
+        );
+        let compiler = portcullis_engine::Compiler::new().expect("a compiler");
+        let mut state = SEED;
+        let mut below = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % limit as u64).expect("it is below the limit")
+        };
+        let mut refused = 0;
+        for _ in 0..10_000 {
+            let mut mutant = whole.clone();
+            if below(3) == 0 {
+                mutant.truncate(below(whole.len()));
+            } else {
+                for _ in 0..=below(8) {
+                    mutant[below(whole.len())] ^= 1 << below(8);
+                }
+            }
+            match inspect(&mutant) {
+                // Never a panic. What is a valid module may have more than this compiler bears.
+                Ok(_) => drop(compiler.compile(&mutant)),
+                Err(failure) => {
+                    assert!(!failure.reason.class().is_retryable(), "{failure:?}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 5_000, "most mutants are refused: {refused}, seed {SEED:#x}");
+    }
+
     #[test]
     fn fault_m05_proposals_that_are_off_are_named() {
         for (wat, name) in [

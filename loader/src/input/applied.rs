@@ -4,24 +4,34 @@ use std::collections::BTreeSet;
 
 use portcullis_api::kubernetes::decode_spec;
 use portcullis_api::{API_VERSION, Kind, Metadata, Policy};
-use portcullis_contract::{Digest, PolicyId, clean};
+use portcullis_contract::{Digest, MatchCondition, MatchPart, Mode, PolicyId, Reason, clean};
+use portcullis_expression::match_condition;
 use portcullis_yaml::{Document, MAX_DEPTH};
 use serde_json::Value;
 
 use super::manifest::{Origin, judge, kind};
-use crate::content::{Body, DesiredPolicy, Head, Object, hash, uid};
+use crate::content::{Body, DesiredPolicy, Head, Object, fingerprint, hash, uid};
 use crate::pins::Pins;
 use crate::problem::Problem;
+
+/// Most bytes of match conditions that are judged.
+const MOST_CONDITIONS: usize = 32 << 10;
 
 /// A policy that somebody applies.
 #[derive(Debug)]
 pub(crate) struct Applied {
+    /// Its own id, under which it is not tried.
+    pub id: PolicyId,
     /// Its namespace; none for a ClusterPolicy.
     pub namespace: Option<String>,
     /// Kind and name, for logs.
     pub title: String,
     /// Whether nobody will ask it.
     pub is_suspended: bool,
+    /// Which requests would reach it.
+    pub part: MatchPart,
+    /// What the policy is known by once it is stored with this spec.
+    pub fingerprint: Digest,
     head: Head,
     body: Body,
     hash: Digest,
@@ -61,10 +71,26 @@ impl Applied {
         let title = format!("{} {}", text(&value, "kind").unwrap_or_default(), clean(&name, 100));
         let metadata = Metadata { name, namespace: namespace.clone(), ..Metadata::default() };
         let policy = Policy { api_version: API_VERSION.to_owned(), kind, metadata, spec, status: None };
+        let (id, part) = (policy.id(), policy.match_part());
         let (head, body) = judge(policy, taken, too_deep.as_deref(), Origin::Cluster);
         let (head, body) = (Head { group: None, ..head }, body.map_err(NotTried::Invalid)?);
-        let hash = hash(&head, &body);
-        Ok(Self { namespace, title, is_suspended: head.suspend, head, body, hash })
+        // A policy can be suspended before it is mended.
+        if !head.suspend {
+            check_conditions(&part.match_conditions).map_err(NotTried::Invalid)?;
+        }
+        let id = id.map_err(|error| unreadable(error.to_string()))?;
+        let (fingerprint, hash) = (fingerprint(&head, &part, &body), hash(&head, &body));
+        Ok(Self { id, namespace, title, is_suspended: head.suspend, part, fingerprint, head, body, hash })
+    }
+
+    /// What a denial does.
+    pub(crate) fn mode(&self) -> Mode {
+        self.head.mode
+    }
+
+    /// Whether it, or a member of it, reads objects of the cluster.
+    pub(crate) fn reads_cluster(&self) -> bool {
+        self.body.parts().into_iter().any(|(_, part)| !part.context_aware_resources.is_empty())
     }
 
     /// What is tried, under an id of its own: a first generation without a match group, whose modules nothing is known of.
@@ -78,9 +104,26 @@ impl Applied {
             last_served: None,
             enforced: false,
             newest_served: false,
+            fingerprint: None,
         };
         DesiredPolicy { id, file: title, created: None, hash, head: Some(head), body: Ok(body), object: Some(object) }
     }
+}
+
+/// Looks for match conditions that the API server would refuse when the policy's webhook is registered. A policy that is stored already
+/// loads with them, so nothing else asks.
+fn check_conditions(conditions: &[MatchCondition]) -> Result<(), Problem> {
+    let mut size = 0;
+    for (number, condition) in conditions.iter().enumerate() {
+        size += condition.expression.len();
+        if size > MOST_CONDITIONS {
+            break;
+        }
+        match_condition(&condition.expression).map_err(|error| {
+            Problem::new(Reason::SpecInvalid, format!("spec.matchConditions[{number}].expression: {error}"))
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -104,6 +147,8 @@ mod tests {
     #[test]
     fn what_is_tried_belongs_to_the_namespace_and_to_no_group() {
         let applied = Applied::read(&object(|_| ())).expect("a policy");
+        assert_eq!(applied.id.as_str(), "namespaced/team/labels");
+        assert_eq!(applied.part.rules[0].scope.as_deref(), Some("Namespaced"));
         assert_eq!((applied.namespace.as_deref(), applied.title.as_str()), (Some("team"), "Policy labels"));
         let tried = applied.tried_as(PolicyId::check(Some("team"), 4).expect("an id"));
         assert_eq!(tried.head.expect("a head").group, None);
@@ -117,10 +162,56 @@ mod tests {
         for (change, part) in [
             ((|o| o["spec"]["module"] = json!("ftp://example.com/a.wasm")) as fn(&mut Value), "module"),
             (|o| o["spec"]["settings"] = json!([1]), "settings"),
+            (
+                |o| {
+                    o["spec"]["matchConditions"] = json!([
+                        {"name": "a", "expression": "object != null"}, {"name": "b", "expression": "objekt.a == 1"},
+                    ]);
+                },
+                "spec.matchConditions[1].expression: it uses `objekt`",
+            ),
         ] {
             let Err(NotTried::Invalid(problem)) = Applied::read(&object(change)) else { panic!("{part} is taken") };
             assert!(problem.message.contains(part) && !problem.message.contains("s3cret"), "{problem:?}");
         }
+    }
+
+    #[test]
+    fn a_policy_that_reads_the_cluster_is_known() {
+        let cluster = |object: &mut Value| {
+            object["kind"] = json!("ClusterPolicy");
+            object["metadata"] = json!({"name": "labels"});
+            object["spec"]["mode"] = json!("warn");
+        };
+        let applied = Applied::read(&object(cluster)).expect("a policy");
+        assert_eq!((applied.mode(), applied.reads_cluster()), (Mode::Warn, false));
+        let reads = object(|object| {
+            cluster(object);
+            object["spec"]["contextAwareResources"] = json!([{"apiVersion": "v1", "kind": "Namespace"}]);
+        });
+        assert!(Applied::read(&reads).expect("a policy").reads_cluster());
+    }
+
+    #[test]
+    fn a_policy_can_be_suspended_whatever_its_conditions_are() {
+        let bad = |suspend: bool| {
+            object(|object| {
+                object["spec"]["suspend"] = suspend.into();
+                object["spec"]["matchConditions"] = json!([{"name": "a", "expression": "objekt.a == 1"}]);
+            })
+        };
+        assert!(Applied::read(&bad(false)).is_err() && Applied::read(&bad(true)).is_ok());
+    }
+
+    #[test]
+    fn only_so_many_conditions_are_judged() {
+        let condition = |number: usize| json!({"name": format!("c{number}"), "expression": format!("object != null // {}", "x".repeat(4000))});
+        let many = object(|o| {
+            let mut conditions: Vec<_> = (0..20).map(condition).collect();
+            conditions.push(json!({"name": "last", "expression": "objekt.a == 1"}));
+            o["spec"]["matchConditions"] = conditions.into();
+        });
+        assert!(Applied::read(&many).is_ok());
     }
 
     #[test]

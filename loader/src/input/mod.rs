@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use portcullis_contract::Digest;
+use portcullis_contract::{Digest, PolicyId};
 use tokio::sync::watch;
 
 pub(crate) use self::applied::{Applied, NotTried};
 pub(crate) use self::directory::watch_directory;
 pub(crate) use self::kubernetes::{Installation, watch_revisions};
 pub(crate) use self::scan::Directory;
-use crate::content::DesiredPolicy;
+use crate::content::{DesiredPolicy, Matched};
 
 /// The newest snapshot; nothing before the first.
 pub(crate) type Desired = watch::Receiver<Option<Arc<Snapshot>>>;
@@ -33,6 +33,8 @@ pub(crate) type Desired = watch::Receiver<Option<Arc<Snapshot>>>;
 pub(crate) struct Snapshot {
     /// The policies, each id once.
     pub policies: Vec<DesiredPolicy>,
+    /// Which requests reach the policies of a cluster; policies of a folder, and parts that are too large, are left out.
+    pub matched: BTreeMap<PolicyId, Arc<Matched>>,
     /// Files that cannot be read. Their last content stays in force, with this problem.
     pub unreadable: BTreeMap<String, Unreadable>,
     /// What is no policy and should perhaps be one: file and text.

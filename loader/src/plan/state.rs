@@ -86,6 +86,8 @@ impl Plan {
             last_good: policy.last_good.as_ref().map(|good| good.number),
             mismatches: self.mismatches(id, policy),
             context: self.context(id, policy, contexts),
+            // The checks add it.
+            impact: None,
             created: policy.created,
         }
     }

@@ -1,7 +1,9 @@
 //! The aggregation table of docs/design/status-api.md, section 4.1, case by case: objects in, exact output out.
 
 mod context;
+mod impact;
 mod mismatch;
+mod not_ready;
 mod resolution;
 
 use portcullis_api::{HistoryEntry, PolicyKey, ReplicaCounts, ReplicaReportSpec, ReportDeviation};
@@ -362,6 +364,8 @@ fn the_whole_status_of_one_failing_replica() {
             served: false,
             reason: Some("SettingsInvalid".into()),
         }]),
+        audit: None,
+        impact: None,
     };
     assert_eq!(status, expected);
 }
@@ -472,16 +476,4 @@ fn fault_r13_two_thousand_failing_replicas_fit() {
         sentence(&status),
         "1 of 2001 replicas serve generation 7; NotFound on 2000 (pod-0000, pod-0001, pod-0002, …)"
     );
-}
-
-#[test]
-fn a_draining_pod_is_shown_and_not_counted() {
-    let (current, failed) = (report("pod-a", Current), report("pod-b", Failed(Reason::NotFound)));
-    let heard = |report| Some(LastReport { report, is_stale: false });
-    let replicas = [
-        Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current) },
-        Replica { pod: "pod-b", pod_uid: "pod-b", expected: false, report: heard(&failed) },
-    ];
-    let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
-    assert_eq!((status.summary.as_str(), status.word(), status.replicas.len()), ("1/1", "Active", 2));
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use portcullis_kubernetes::is_object_name;
-use portcullis_process::{SettingError, parse_duration};
+use portcullis_process::{SettingError, Switch, parse_duration};
+
+use crate::audit::AuditFormat;
 
 /// Where the reporter writes in Kubernetes.
 #[derive(Debug, Clone, Args)]
@@ -67,6 +69,25 @@ pub struct KubernetesArgs {
         value_parser = parse_duration
     )]
     pub watch_limit: Duration,
+
+    /// Whether the objects that exist are audited: the reporter that holds the Lease asks its pod's evaluator what each policy says about
+    /// them, and writes reports and a summary into the policy's status.
+    #[arg(long, env = "PORTCULLIS_AUDIT_SCAN", value_name = "on|off", value_enum, default_value = "off")]
+    pub audit: Switch,
+
+    /// How often all objects are audited. Those that have not changed, under policies that have not changed, are not asked about again.
+    #[arg(
+        long,
+        env = "PORTCULLIS_AUDIT_INTERVAL",
+        value_name = "TIME",
+        default_value = "1h",
+        value_parser = parse_duration
+    )]
+    pub audit_interval: Duration,
+
+    /// The format of the audit's reports.
+    #[arg(long, env = "PORTCULLIS_AUDIT_FORMAT", value_name = "NAME", value_enum, default_value = "openreports")]
+    pub audit_format: AuditFormat,
 }
 
 /// The pod and the installation of this reporter.
@@ -90,6 +111,15 @@ pub(crate) struct Settings {
     pub(crate) report_lifetime: Duration,
     pub(crate) status_writes: u32,
     pub(crate) watch_limit: Duration,
+    /// Absent where there is no audit.
+    pub(crate) audit: Option<AuditSettings>,
+}
+
+/// Settings of the audit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AuditSettings {
+    pub(crate) interval: Duration,
+    pub(crate) format: AuditFormat,
 }
 
 impl KubernetesArgs {
@@ -137,6 +167,10 @@ impl KubernetesArgs {
             let problem = "want at least twice --heartbeat, so that one late renewal takes no replica away";
             return Err(SettingError::new("--report-lifetime", problem));
         }
+        if self.audit_interval < Duration::from_secs(1) {
+            return Err(SettingError::new("--audit-interval", "want at least 1s"));
+        }
+        let audit = AuditSettings { interval: self.audit_interval, format: self.audit_format };
         let identity = Identity {
             namespace: namespace.clone(),
             policy_server: self.policy_server.clone(),
@@ -153,6 +187,7 @@ impl KubernetesArgs {
             report_lifetime: self.report_lifetime,
             status_writes: self.status_writes,
             watch_limit: self.watch_limit.max(Duration::from_secs(6)),
+            audit: self.audit.is_on().then_some(audit),
         }))
     }
 }
@@ -189,11 +224,24 @@ mod tests {
     }
 
     #[test]
+    fn there_is_an_audit_only_where_it_is_wanted() {
+        let audit = |more: &[&str]| {
+            let settings = settings(&[&["--namespace", "ns", "--service", "s"][..], more].concat());
+            settings.expect("fine").expect("wanted").audit.map(|audit| (audit.interval.as_secs(), audit.format))
+        };
+        assert_eq!(audit(&[]), None);
+        assert_eq!(audit(&["--audit", "on"]), Some((3600, AuditFormat::Openreports)));
+        let other = ["--audit", "on", "--audit-interval", "10m", "--audit-format", "wgpolicy"];
+        assert_eq!(audit(&other), Some((600, AuditFormat::Wgpolicy)));
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named() {
         let base = ["--namespace", "ns", "--service", "s"];
         let error = |more: &[&str]| settings(&[&base[..], more].concat()).map(|_| ()).expect_err("refused");
         assert!(error(&["--report-lifetime", "100s"]).starts_with("--report-lifetime: want at least twice"));
         assert!(error(&["--heartbeat", "1ms"]).starts_with("--heartbeat"));
+        assert!(error(&["--audit-interval", "1ms"]).starts_with("--audit-interval: want at least 1s"));
         assert!(error(&["--lease-name", "../a"]).starts_with("--lease-name: \"../a\" is no name"));
         assert!(settings(&["--namespace", "ns"]).expect_err("refused").starts_with("--service: needed"));
     }

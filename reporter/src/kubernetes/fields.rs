@@ -23,7 +23,7 @@ const CONDITIONS: [ConditionType; 8] = [
 ];
 
 /// Our fields beside `conditions`.
-const FIELDS: [&str; 8] = [
+const FIELDS: [&str; 10] = [
     "observedGeneration",
     "resolved",
     "lastServed",
@@ -32,6 +32,8 @@ const FIELDS: [&str; 8] = [
     "replicas",
     "replicasOmitted",
     "history",
+    "audit",
+    "impact",
 ];
 
 /// Whether what was found is what is wanted.

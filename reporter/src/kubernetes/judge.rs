@@ -29,7 +29,10 @@ pub(crate) fn wanted(record: &Record, replicas: &[Replica<'_>], now: Timestamp) 
     };
     let words = webhook_words(object);
     let webhook = webhook(object, &words);
-    let status = decide(&facts, replicas, webhook, record.last.as_ref(), now);
+    let mut status = decide(&facts, replicas, webhook, record.last.as_ref(), now);
+    if record.audit.is_some() {
+        status.audit.clone_from(&record.audit);
+    }
     let (wanted, found) = (fields::ours(&json!(status)), fields::ours(&object.raw_status));
     let is_given_up = record.given_up.as_ref().is_some_and(|(last, left)| (last, left) == (&wanted, &found));
     (wanted != found && !is_given_up).then_some(status)
@@ -74,7 +77,7 @@ fn has_served(object: &PolicyObject) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_api::{Kind, Resolved};
+    use portcullis_api::{AuditSummary, Kind, Resolved};
     use serde_json::Value;
 
     use super::*;
@@ -94,7 +97,7 @@ mod tests {
             "status": {"conditions": conditions},
         });
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        Record { object, last: None, tried: None, given_up: None }
+        Record { object, last: None, tried: None, given_up: None, audit: None, audit_answered: String::new() }
     }
 
     fn now() -> Timestamp {
@@ -142,6 +145,29 @@ mod tests {
         dropped.object.suspend = true;
         dropped.object.meta.generation = 2;
         assert!(wanted(&dropped, &[], now()).is_some());
+    }
+
+    #[test]
+    fn what_the_audit_found_is_written_and_stays() {
+        let mut record = record(1, None);
+        let first = wanted(&record, &[], now()).expect("the first");
+        assert_eq!(first.audit, None);
+        record = after(&record, &first);
+        record.audit = Some(AuditSummary {
+            scanned_at: now(),
+            generation: 1,
+            checked: 7,
+            violations: 1,
+            errors: 0,
+            examples: vec!["Pod team-a/web".to_owned()],
+            unreadable: Vec::new(),
+            message: String::new(),
+        });
+        let audited = wanted(&record, &[], now()).expect("the summary");
+        assert_eq!(audited, PolicyStatus { audit: record.audit.clone(), ..first });
+        let mut next_leader = after(&record, &audited);
+        next_leader.audit = None;
+        assert_eq!(wanted(&next_leader, &[], now()), None, "it stays until there is another");
     }
 
     #[test]

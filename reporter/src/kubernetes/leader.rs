@@ -21,7 +21,7 @@ use portcullis_api::{EventType, PolicyStatus};
 use portcullis_contract::PolicyId;
 use portcullis_kubernetes::{CallError, Failures, Leadership, Retry};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::announce::{Announcer, Notice, Step};
@@ -35,6 +35,7 @@ use super::pace::{Next, Pace};
 use super::store::{Change, Collection, Record, Store};
 use super::urgency::{Urgency, urgency};
 use super::write::{self, Outcome};
+use crate::audit::Audit;
 use crate::facts::Replica;
 use crate::{event, failing};
 
@@ -51,26 +52,44 @@ pub(crate) async fn lead_whenever_held(
     settings: Arc<Settings>,
     metrics: ClusterMetrics,
     mut leadership: Leadership,
+    audit: Option<Audit>,
 ) {
     loop {
         metrics.leads.set(0);
         leadership.held().await;
         metrics.leads.set(1);
-        lead(client.clone(), &settings, &metrics, leadership.clone()).await;
+        lead(client.clone(), &settings, &metrics, leadership.clone(), audit.clone()).await;
     }
 }
 
 /// Leads until the Lease is lost.
-async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut leadership: Leadership) {
+async fn lead(
+    client: Client,
+    settings: &Settings,
+    metrics: &ClusterMetrics,
+    mut leadership: Leadership,
+    audit: Option<Audit>,
+) {
     let (sender, mut changes) = mpsc::channel(QUEUE);
     let mut watches = JoinSet::new();
     for (collection, doing, api, config) in collections(&client, settings) {
         watches.spawn(follow(collection, api, config, metrics.failures_to(doing), sender.clone()));
     }
     let mut leader = Leader::new(client, settings, metrics, leadership.clone());
+    // It ends with this function, and so with the leadership.
+    let mut audits = JoinSet::new();
+    let (found, mut summaries) = mpsc::channel(QUEUE);
+    let (policies, digest) = watch::channel(None);
+    if let Some(audit) = audit {
+        audits.spawn(audit.run(digest, leadership.clone(), found));
+    }
     let mut tick = tokio::time::interval(TICK);
     while leadership.is_held() {
         let due = leader.turn();
+        policies.send_if_modified(|last| {
+            let next = settings.audit.and_then(|_| leader.store.policies_digest());
+            std::mem::replace(last, next) != next
+        });
         let sleep = async {
             match due {
                 Some(due) => tokio::time::sleep_until(due.into()).await,
@@ -92,7 +111,9 @@ async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut
                 Ok(outcome) => leader.announced(outcome),
                 Err(_) => break,
             },
+            Some(found) = summaries.recv() => leader.store.audited(found),
             Some(_) = watches.join_next() => break,
+            Some(_) = audits.join_next() => break,
             Some(_) = leader.removals.join_next() => {}
             _ = tick.tick() => leader.tick(),
             () = leadership.changed() => {}
@@ -100,6 +121,7 @@ async fn lead(client: Client, settings: &Settings, metrics: &ClusterMetrics, mut
         }
     }
     metrics.tally.show(std::iter::empty());
+    metrics.audit.show(&BTreeMap::new());
     if leadership.is_held() {
         // A part of it has panicked, as nothing else ends it. What it knew cannot be trusted, so the leader starts
         // again.
@@ -148,7 +170,11 @@ impl<'a> Leader<'a> {
             settings,
             metrics,
             leadership,
-            store: Store::new(&settings.identity.policy_server, settings.report_lifetime),
+            store: Store::new(
+                &settings.identity.policy_server,
+                settings.report_lifetime,
+                settings.audit.map(|audit| audit.interval),
+            ),
             pace: Pace::new(settings.status_writes, Instant::now()),
             announcer: Announcer::new(&settings.identity.pod),
             retries: BTreeMap::new(),

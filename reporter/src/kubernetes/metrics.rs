@@ -4,6 +4,7 @@ use portcullis_kubernetes::{CallError, Failures};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use super::tally::Tally;
+use crate::audit::AuditMetrics;
 
 /// The metrics.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub(crate) struct ClusterMetrics {
     pub(crate) events_lost: IntCounter,
     /// Policies by status.
     pub(crate) tally: Tally,
+    /// The audit.
+    pub(crate) audit: AuditMetrics,
 }
 
 impl ClusterMetrics {
@@ -59,6 +62,7 @@ impl ClusterMetrics {
                 "Events given up: too many, or refused",
             ))?,
             tally: Tally::new(registry)?,
+            audit: AuditMetrics::new(registry)?,
         };
         registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.leads.clone()))?;

@@ -6,7 +6,8 @@
 //!                          │ held
 //!                          ▼
 //!  policies, reports, ──► leader ──► judge ──► pace ───────► status of policies
-//!  endpoints (watch)        └──────► announce ─────────────► events
+//!  endpoints (watch)      │ └──────► announce ─────────────► events
+//!                         └────────► audit, if wanted ─────► reports on objects
 //! ```
 //!
 //! Every reporter writes the report of its own pod; the one that holds the Lease joins all reports into the status of policies,
@@ -28,6 +29,7 @@ mod tally;
 mod urgency;
 mod write;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portcullis_api::ReplicaReportSpec;
@@ -39,6 +41,7 @@ use tokio::task::JoinHandle;
 pub use args::KubernetesArgs;
 pub(crate) use args::Settings;
 
+use crate::audit::{Audit, Site};
 use metrics::ClusterMetrics;
 
 /// The running output.
@@ -51,11 +54,16 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts to report and to ask for the Lease.
+    /// Starts to report and to ask for the Lease. `evaluator` is where this pod's evaluator is asked.
     ///
     /// # Errors
     /// When the settings do not tell how to reach an API server. Not when it cannot be reached.
-    pub(crate) async fn start(settings: Settings, registry: &Registry, shutdown: Shutdown) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        settings: Settings,
+        evaluator: SocketAddr,
+        registry: &Registry,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Self> {
         let metrics = ClusterMetrics::new(registry)?;
         let access = Access { kubeconfig: settings.kubeconfig.clone() };
         let server = access.connect("portcullis-reporter").await;
@@ -70,6 +78,19 @@ impl Cluster {
             name: settings.lease_name.clone(),
             identity: identity.pod.clone(),
         };
+        let audit = settings.audit.map(|wanted| {
+            let metrics_of_calls = metrics.clone();
+            Audit {
+                client: client.clone(),
+                evaluator,
+                site: Site { policy_server: identity.policy_server.clone(), namespace: identity.namespace.clone() },
+                interval: wanted.interval,
+                format: wanted.format,
+                metrics: metrics.audit.clone(),
+                failures: Arc::new(move |doing: &'static str| metrics_of_calls.failures_to(doing)),
+                report: news.clone(),
+            }
+        });
         let settings = Arc::new(settings);
 
         let own = {
@@ -90,7 +111,7 @@ impl Cluster {
         };
         let leader = supervised("the leader", &shutdown, move || {
             let (client, settings, metrics) = (client.clone(), Arc::clone(&settings), metrics.clone());
-            leader::lead_whenever_held(client, settings, metrics, leadership.clone())
+            leader::lead_whenever_held(client, settings, metrics, leadership.clone(), audit.clone())
         });
         Ok(Self { report, node, own, lease, leader })
     }

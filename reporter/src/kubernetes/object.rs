@@ -3,10 +3,13 @@
 use jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::{Api, Client};
-use portcullis_api::kubernetes::{BoundedObject, ClusterPolicy, Policy, ReplicaReport};
+use portcullis_api::kubernetes::{AUDIT_REQUESTED_ANNOTATION, BoundedObject, ClusterPolicy, Policy, ReplicaReport};
 use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
-use portcullis_contract::PolicyId;
+use portcullis_contract::{PolicyId, clean};
 use serde_json::Value;
+
+/// How much of the value of [`AUDIT_REQUESTED_ANNOTATION`] counts, in bytes.
+const MAX_REQUESTED: usize = 64;
 
 /// Name, uid and version of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,6 +57,8 @@ pub(crate) struct PolicyObject {
     pub(crate) suspend: bool,
     /// The generation with the content that it serves, if that is not its own.
     pub(crate) rollback_to: Option<i64>,
+    /// The value of the annotation that asks for an audit at once; empty where it is absent.
+    pub(crate) audit_requested: String,
     /// As the API server has it.
     pub(crate) raw_status: Value,
     /// The part that is understood.
@@ -76,6 +81,10 @@ impl PolicyObject {
             policy_server: object["spec"]["policyServer"].as_str().unwrap_or("default").to_owned(),
             suspend: object["spec"]["suspend"].as_bool().unwrap_or(false),
             rollback_to: object["spec"]["rollbackTo"].as_i64(),
+            audit_requested: clean(
+                object["metadata"]["annotations"][AUDIT_REQUESTED_ANNOTATION].as_str().unwrap_or_default(),
+                MAX_REQUESTED,
+            ),
             raw_status,
             status,
         })

@@ -1,13 +1,15 @@
 //! What the leader knows: policies, reports, and the pods of the Service; and which policies a change concerns. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
-use portcullis_api::{Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
+use portcullis_api::{AuditSummary, Kind, PolicyKey, PolicyStatus, ReplicaReportSpec};
 use portcullis_contract::PolicyId;
 use serde_json::Value;
 
 use super::object::{Endpoint, Meta, PolicyObject, ReportObject, endpoints};
+use crate::audit::Found;
 use crate::facts::{LastReport, Replica};
 
 /// A collection that the leader watches.
@@ -40,6 +42,10 @@ pub(crate) struct Record {
     pub(crate) tried: Option<PolicyStatus>,
     /// What was wanted and what came of it when it could not be written as wanted: not tried again while both are the same.
     pub(crate) given_up: Option<(Value, Value)>,
+    /// What this leader's audit has found; absent before its first scan.
+    pub(crate) audit: Option<AuditSummary>,
+    /// The request for an audit at once that a summary has answered.
+    pub(crate) audit_answered: String,
 }
 
 struct Report {
@@ -52,6 +58,8 @@ struct Report {
 pub(crate) struct Store {
     policy_server: String,
     lifetime: Duration,
+    /// How often a summary of the audit is written that differs from the last one in its time only; absent where there is no audit.
+    audit: Option<Duration>,
     policies: BTreeMap<PolicyId, Record>,
     reports: BTreeMap<String, Report>,
     slices: BTreeMap<String, Vec<Endpoint>>,
@@ -61,11 +69,12 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// An empty store. A report without a heartbeat for `lifetime` does not count.
-    pub(crate) fn new(policy_server: &str, lifetime: Duration) -> Self {
+    /// An empty store. A report without a heartbeat for `lifetime` does not count; `audit` is the interval of the audit, if there is one.
+    pub(crate) fn new(policy_server: &str, lifetime: Duration, audit: Option<Duration>) -> Self {
         Self {
             policy_server: policy_server.to_owned(),
             lifetime,
+            audit,
             policies: BTreeMap::new(),
             reports: BTreeMap::new(),
             slices: BTreeMap::new(),
@@ -132,6 +141,33 @@ impl Store {
 
     pub(crate) fn policies(&self) -> impl Iterator<Item = &Record> {
         self.policies.values()
+    }
+
+    /// Takes in what the audit has found about a policy. It is written if it says more than that there was another scan, or if somebody
+    /// asked for one.
+    pub(crate) fn audited(&mut self, found: Found) {
+        let Some(interval) = self.audit else { return };
+        let Some(record) = self.policies.get_mut(&found.policy) else { return };
+        let known = record.audit.as_ref().or(record.last.as_ref().and_then(|last| last.audit.as_ref()));
+        let is_asked_for = record.object.audit_requested != record.audit_answered;
+        let is_news = is_asked_for || known.is_none_or(|known| is_news(known, &found.summary, interval));
+        if record.object.meta.uid == found.uid && is_news {
+            record.audit = Some(found.summary);
+            record.audit_answered.clone_from(&record.object.audit_requested);
+            self.dirty.insert(found.policy);
+        }
+    }
+
+    /// A number that changes when a policy is made, edited or deleted, or an audit is asked for; nothing before all are known.
+    pub(crate) fn policies_digest(&self) -> Option<u64> {
+        if !self.is_complete() {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        for PolicyObject { id, meta, audit_requested, .. } in self.policies.values().map(|record| &record.object) {
+            (id, &meta.uid, meta.generation, meta.deleting, audit_requested).hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 
     /// Removes a policy that is gone, before the watch says so.
@@ -227,8 +263,16 @@ impl Store {
             None => {
                 // A status with a generation that the object does not have yet is wrong.
                 let sane = |status: &PolicyStatus| status.observed_generation <= object.meta.generation;
-                let last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
-                self.policies.insert(id.clone(), Record { object, last, tried: None, given_up: None });
+                let mut last = object.status.clone().filter(|status| sane(status) && !status.conditions.is_empty());
+                if self.audit.is_none()
+                    && let Some(last) = &mut last
+                {
+                    last.audit = None;
+                }
+                self.policies.insert(
+                    id.clone(),
+                    Record { object, last, tried: None, given_up: None, audit: None, audit_answered: String::new() },
+                );
             }
         }
         self.dirty.insert(id);
@@ -303,6 +347,13 @@ impl Store {
     }
 }
 
+/// Whether a summary of the audit differs from the last one in more than its time, or so much time has passed.
+fn is_news(known: &AuditSummary, next: &AuditSummary, interval: Duration) -> bool {
+    let same_time = AuditSummary { scanned_at: known.scanned_at, ..next.clone() };
+    let passed = next.scanned_at.duration_since(known.scanned_at);
+    *known != same_time || Duration::try_from(passed).is_ok_and(|passed| passed >= interval)
+}
+
 /// The policies in which two reports of a pod differ; `None` if that may be any.
 fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTreeSet<PolicyKey>> {
     if last.pod_uid != next.pod_uid || last.deviations_omitted != next.deviations_omitted {
@@ -316,6 +367,7 @@ fn concerned(last: &ReplicaReportSpec, next: &ReplicaReportSpec) -> Option<BTree
     keys.extend(different_entries(&last.failing, &next.failing, |failing| &failing.policy_uid));
     keys.extend(different_entries(&last.mismatches, &next.mismatches, |mismatch| &mismatch.policy_uid));
     keys.extend(different_entries(&last.context, &next.context, |context| &context.policy_uid));
+    keys.extend(different_entries(&last.impacts, &next.impacts, |impact| &impact.policy_uid));
     Some(keys)
 }
 

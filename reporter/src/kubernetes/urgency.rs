@@ -77,7 +77,7 @@ mod tests {
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "1", "generation": 1});
         let object = json!({"metadata": metadata, "spec": {}, "status": last});
         let object = PolicyObject::of(Kind::ClusterPolicy, &object).expect("a policy");
-        Record { object, last, tried: None, given_up: None }
+        Record { object, last, tried: None, given_up: None, audit: None, audit_answered: String::new() }
     }
 
     #[test]

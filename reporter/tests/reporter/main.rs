@@ -42,6 +42,7 @@ fn loader(generation: i64) -> LoaderState {
         last_good: None,
         mismatches: Vec::new(),
         context: Vec::new(),
+        impact: None,
         created: Timestamp::UNIX_EPOCH,
     };
     LoaderState { complete: true, policies: vec![policy], ..LoaderState::default() }

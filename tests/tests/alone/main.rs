@@ -1,6 +1,9 @@
-//! Tests of the fault catalogue that run one at a time and have the machine to themselves: they compare how long evaluations and calls
-//! take with and without others beside them. Anything else that runs would distort that, and would be slowed down by floods.
+//! Tests that run one at a time and have the machine to themselves. Those of the fault catalogue compare how long evaluations and calls
+//! take with and without others beside them, or take the whole machine; `costs` counts what a request costs. Anything else that runs would
+//! distort that, and would be slowed down by floods.
 #![forbid(unsafe_code)]
 
+mod costs;
 mod floods;
+mod overload;
 mod sharing;

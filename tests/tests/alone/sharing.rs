@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, Cage, Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, wat,
+    Answer, Cage, FLOODED, Folder, Pod, Policy, Program, Review, StopOnDrop, allow_many_connections, eventually, wat,
 };
 
 const MIB: u64 = 1 << 20;
@@ -15,6 +15,9 @@ const MIB: u64 = 1 << 20;
 const LONGER: f64 = 3.0;
 /// How often the measurement is repeated until it passes: a busy machine is slow now and then, while unfair sharing fails each time.
 const ROUNDS: usize = 15;
+/// How often all of it is repeated, with the times of the others alone: other programs may begin to use the machine between these and the
+/// measurements.
+const TRIES: usize = 3;
 
 /// The time between two of these measurements.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -77,42 +80,52 @@ fn assert_others_go_on(cores: usize) {
     for policy in loops.iter().chain(&others) {
         folder.put(policy);
     }
-    let pod = Pod::on(&folder).evaluator("--cores", cores).start();
+    let pod = Pod::on(&folder)
+        .evaluator("--cores", cores)
+        .canary_within(FLOODED, "policies that loop take all processors")
+        .start();
     for policy in loops.iter().chain(&others) {
         pod.wait_current(&policy.id(), 1);
     }
-    let canary = Canary::on(&pod);
     let ids: Vec<_> = loops.iter().map(Policy::id).collect();
     // One policy, and then a namespace with many of them.
     for (callers, ids) in [(64, &ids[..1]), (200, &ids[..1]), (200, &ids[..])] {
-        let alone = others.each_ref().map(|policy| median(&pod, &policy.id()));
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let flood = scope.spawn(|| flood(&pod, ids, callers, &done));
-            let stop = StopOnDrop(&done);
-            // Handshakes come first, and are not what is measured. Callers share connections, so there are fewer of them.
-            let some = callers as f64 / 4.0;
-            eventually("connections of callers", || (pod.metric("portcullis_connections") >= some).then_some(()));
-            for (policy, alone) in others.iter().zip(alone) {
-                let mut longer = Vec::new();
-                while !longer.last().is_some_and(|ratio| *ratio < LONGER) {
-                    assert!(longer.len() < ROUNDS, "{} took {longer:.1?} times as long as alone", policy.id());
-                    if !longer.is_empty() {
-                        thread::sleep(PAUSE);
-                    }
-                    longer.push(median(&pod, &policy.id()).as_secs_f64() / alone.as_secs_f64());
-                }
-                println!(
-                    "{cores} cores, {callers} callers of {}: {} took {longer:.1?} times {alone:?}",
-                    ids.len(),
-                    policy.id()
-                );
-            }
-            drop(stop);
-            assert_eq!(flood.join().expect("every answer is right"), 0, "a loop never ends");
-        });
+        let mut unfair = Vec::new();
+        while let Err(words) = go_on_beside(&pod, &others, ids, callers) {
+            unfair.push(words);
+            assert!(unfair.len() < TRIES, "{unfair:#?}");
+        }
     }
-    canary.finish(&pod);
+}
+
+/// Whether each of the others takes less than [`LONGER`] times as long beside so many callers of policies that loop as alone.
+fn go_on_beside(pod: &Pod, others: &[Policy], loops: &[String], callers: usize) -> Result<(), String> {
+    let alone: Vec<_> = others.iter().map(|policy| median(pod, &policy.id())).collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(pod, loops, callers, &done));
+        let stop = StopOnDrop(&done);
+        // Handshakes come first, and are not what is measured. Callers share connections, so there are fewer of them.
+        let some = callers as f64 / 4.0;
+        eventually("connections of callers", || (pod.metric("portcullis_connections") >= some).then_some(()));
+        let measured = others.iter().zip(alone).try_for_each(|(policy, alone)| {
+            let mut longer = Vec::new();
+            while !longer.last().is_some_and(|ratio| *ratio < LONGER) {
+                if longer.len() == ROUNDS {
+                    return Err(format!("{} took {longer:.1?} times as long as alone", policy.id()));
+                }
+                if !longer.is_empty() {
+                    thread::sleep(PAUSE);
+                }
+                longer.push(median(pod, &policy.id()).as_secs_f64() / alone.as_secs_f64());
+            }
+            println!("{callers} callers of {}: {} took {longer:.1?} times {alone:?}", loops.len(), policy.id());
+            Ok(())
+        });
+        drop(stop);
+        assert_eq!(flood.join().expect("every answer is right"), 0, "a loop never ends");
+        measured
+    })
 }
 
 #[test]
@@ -129,6 +142,25 @@ fn fault_z02_one_policy_loops_on_16_cores() {
 #[test]
 fn fault_z02_one_policy_loops_on_96_cores() {
     assert_others_go_on(96);
+}
+
+/// The longest time limit that a policy may have, and with it the longest time that a caller waits.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Asks a policy that has its share of time and memory: it judges, within its limit. Where programs of others have the machine it may
+/// need longer than it may have, and is asked again.
+fn assert_judged(pod: &Pod, id: &str) {
+    eventually(&format!("a verdict of {id}"), || {
+        let since = pod.moment_with_test();
+        let answer = pod.ask(id, &Review::pod());
+        if answer.verdict().allowed {
+            return Some(());
+        }
+        assert_not_judged(&answer);
+        let was_disturbed = since.was_disturbed(LONGEST / 2, &pod.moment_with_test());
+        assert!(was_disturbed && answer.elapsed > LONGEST / 2, "{answer:?}");
+        None
+    });
 }
 
 /// Grows to 12 MiB, as a guest with a runtime of its own does, and accepts.
@@ -155,7 +187,7 @@ fn fault_z05_policies_touch_all_memory() {
         .map(|n| {
             Policy::namespaced(&format!("greedy-{}", n % 8), &format!("touches-{n}"))
                 .guest("touches_memory")
-                .timeout(10)
+                .timeout(30)
         })
         .collect();
     let modest = [Policy::cluster("modest"), Policy::namespaced("team-a", "modest")]
@@ -165,7 +197,7 @@ fn fault_z05_policies_touch_all_memory() {
     }
     // The memory limit of the chart: that of a cgroup, where the test may make one, in which the evaluator runs from its start.
     let cage = Cage::new(LIMIT);
-    let setup = Pod::on(&folder);
+    let setup = Pod::on(&folder).canary_within(FLOODED, "120 callers touch all memory");
     let pod = match &cage {
         Some(cage) => {
             let enter = format!("echo $$ > {} && exec \"$@\"", cage.file("cgroup.procs").display());
@@ -174,7 +206,6 @@ fn fault_z05_policies_touch_all_memory() {
         None => setup.evaluator("--total-memory", LIMIT).start(),
     };
     let limit = pod.metric("portcullis_guest_memory_limit_bytes");
-    let canary = Canary::on(&pod);
     // Loading touches just as much memory. A policy that gets none in time is tried again.
     for policy in greedy.iter().chain(&modest) {
         pod.wait_current(&policy.id(), 1);
@@ -188,8 +219,7 @@ fn fault_z05_policies_touch_all_memory() {
         });
         for _ in 0..15 {
             for policy in &modest {
-                let answer = pod.ask(&policy.id(), &Review::pod());
-                assert!(answer.verdict().allowed, "{answer:?}");
+                assert_judged(&pod, &policy.id());
             }
             assert!(pod.metric("portcullis_guest_memory_bytes") <= limit);
         }
@@ -200,7 +230,6 @@ fn fault_z05_policies_touch_all_memory() {
     let usage = pod.evaluator().usage();
     assert!(usage.peak < LIMIT, "{usage}");
     eventually("all of it to come back", || (pod.metric("portcullis_instances") < 2.0).then_some(()));
-    canary.finish(&pod);
 }
 
 #[test]
@@ -210,8 +239,9 @@ fn fault_m28_a_thousand_heavy_calls_at_once() {
     // Long enough for some calls to end, also where other programs keep the processors busy.
     folder.put(&Policy::cluster("heavy").guest("heavy").timeout(8));
     folder.put(&Policy::cluster("light").denying("light"));
-    let pod = Pod::on(&folder).without(Program::Reporter).start();
-    let canary = Canary::on(&pod);
+    // Without TLS, because a debug build cannot do a thousand handshakes within seconds.
+    let setup = Pod::on(&folder).without(Program::Reporter).plain_http();
+    let pod = setup.canary_within(FLOODED, "a thousand calls come at once").start();
     pod.wait_current("cluster/heavy", 1);
     pod.wait_current("cluster/light", 1);
 
@@ -236,7 +266,7 @@ fn fault_m28_a_thousand_heavy_calls_at_once() {
     }
     assert!(judged > 0, "some are judged");
     assert!(overloaded > 0, "some are refused early");
-    // Back to normal at once.
-    assert!(pod.ask("cluster/heavy", &Review::pod()).verdict().allowed);
-    canary.finish(&pod);
+    // Back to normal at once; a machine that others keep busy may be too slow now and then.
+    let is_judged = |_| pod.ask("cluster/heavy", &Review::pod()).verdict().allowed;
+    assert!((0..3).any(is_judged), "the next calls are not judged");
 }

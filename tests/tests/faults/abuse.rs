@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Program, Review, Secret, skip};
+use portcullis_tests::{Folder, Pod, PodSetup, Policy, Program, Review, Secret, skip};
 use serde_json::Value;
 
 const DENIES: &str = "cluster/denies";
@@ -37,7 +37,6 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
     let secret = Secret::planted_in("environment");
     // What the loader may have, and nobody else.
     let pod = probed(Pod::on(&folder).env(Program::Loader, "REGISTRY_PASSWORD", secret.text()));
-    let canary = Canary::on(&pod);
     if pod.metric("portcullis_landlock_enforced") < 1.0 || pod.metric("portcullis_seccomp_enforced") < 1.0 {
         // The evaluator says so itself, loudly. What remains to be checked is that it serves.
         let told = |line: &&Value| line["level"] == "WARN" && line["message"] == "shut in only in part";
@@ -84,7 +83,6 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
         }
     }
     assert!(!pod.ask(DENIES, &Review::pod()).verdict().allowed);
-    canary.finish(&pod);
 }
 
 /// System calls on no list are refused for every user, and those that threads and connections need are not. The filter itself is tried
@@ -93,7 +91,6 @@ fn fault_x01_code_inside_the_evaluator_looks_for_a_way_out() {
 fn fault_z19_system_calls_beyond_the_list() {
     let folder = folder();
     let pod = probed(Pod::on(&folder));
-    let canary = Canary::on(&pod);
     if pod.metric("portcullis_seccomp_enforced") < 1.0 {
         skip("in part, as this kernel has no seccomp");
     } else {
@@ -104,13 +101,12 @@ fn fault_z19_system_calls_beyond_the_list() {
         }
     }
     // What comes after: files of the volume, threads of the slow lane, connections, a swap.
-    folder.put(&Policy::cluster("loops").guest("endless_loop").timeout(1));
+    folder.put(&Policy::cluster("loops").guest("endless_loop").timeout(3));
     pod.wait_current("cluster/loops", 1);
     let verdict = pod.ask("cluster/loops", &Review::pod()).verdict();
     assert!(verdict.message.contains("EvaluationTimedOut"), "{verdict:?}");
     folder.put(&Policy::cluster("denies").denying("generation two"));
     pod.assert_recovered(DENIES, 2);
-    canary.finish(&pod);
 }
 
 /// The evaluator's own user cannot write to the volume, and neither can code inside it; all it writes is its private copies.
@@ -120,7 +116,6 @@ fn fault_x02_evaluator_writes_to_the_volume() {
     let is_root = rustix::process::geteuid().is_root();
     let setup = Pod::on(&folder);
     let pod = probed(if is_root { setup.separate_users() } else { setup });
-    let canary = Canary::on(&pod);
     let attempts = attempts(&pod);
     if is_root || pod.metric("portcullis_landlock_enforced") >= 1.0 {
         assert!(attempts["write to the volume"].starts_with("refused: "), "{attempts:?}");
@@ -137,7 +132,6 @@ fn fault_x02_evaluator_writes_to_the_volume() {
     assert_eq!(private.mode() & 0o077, 0, "the private folder is open to others");
     folder.put(&Policy::cluster("denies").denying("generation two"));
     pod.assert_recovered(DENIES, 2);
-    canary.finish(&pod);
 }
 
 fn assert_not_writable(path: &Path, user: u32) {

@@ -5,9 +5,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{
-    Canary, Folder, Pod, PodSetup, Policy, Reply, Review, Secret, Source, Tls, eventually, guest, never,
-};
+use portcullis_tests::{Folder, Pod, PodSetup, Policy, Reply, Review, Secret, Source, Tls, eventually, guest, never};
 
 const REMOTE: &str = "cluster/remote";
 const UPDATED: &str = "cluster/updated";
@@ -41,14 +39,12 @@ fn fault_l01_source_refuses_connections() {
     source.answer("/update.wasm", [Reply::module_named("update")]);
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &source).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     source.close();
     assert_both_fail(&pod, &folder, &source, Reason::RegistryUnreachable);
     source.open();
     assert_both_recover(&pod);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -56,7 +52,6 @@ fn fault_l04_source_answers_5xx() {
     let source = Source::https();
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &source).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     // Endless failures at first, so that there is time to look at what a user sees.
@@ -78,7 +73,6 @@ fn fault_l04_source_answers_5xx() {
         // I6: three failures and the success, and no more once it is there.
         assert_eq!(source.requests(&path).len(), 4, "{status}");
     }
-    canary.finish(&pod);
 }
 
 #[test]
@@ -90,7 +84,6 @@ fn fault_l09_truncated_blob() {
     }
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &source).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
     let before = pod.volume().artifacts();
 
@@ -103,7 +96,6 @@ fn fault_l09_truncated_blob() {
         source.answer(path, [Reply::ok(module.clone())]);
     }
     assert_both_recover(&pod);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -114,8 +106,9 @@ fn fault_l12_body_without_end() {
         source.answer(path, [Reply::endless()]);
     }
     let folder = Folder::with_canary();
-    let pod = pod_with(&folder, &source).loader("--max-module-size", "16MiB").start();
-    let canary = Canary::on(&pod);
+    // Only its size is wrong with the body, however slowly it comes.
+    let setup = pod_with(&folder, &source).loader("--fetch-timeout", "10m");
+    let pod = setup.loader("--max-module-size", "16MiB").start();
     pod.wait_current(UPDATED, 1);
     let before = pod.loader().usage();
 
@@ -127,7 +120,6 @@ fn fault_l12_body_without_end() {
     never(Duration::from_secs(2), "a second attempt of what is final", || {
         (source.requests("/new.wasm").len() > 1).then_some(())
     });
-    canary.finish(&pod);
 }
 
 #[test]
@@ -142,7 +134,6 @@ fn fault_l16_bad_certificates() {
     let good = Source::https();
     let folder = Folder::with_canary();
     let pod = pod_with(&folder, &good).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     for (tls, words, source) in &sources {
@@ -158,7 +149,6 @@ fn fault_l16_bad_certificates() {
     good.answer("/m.wasm", [Reply::module()]);
     folder.put(&Policy::cluster("updated").module(&good.url("/m.wasm")));
     pod.assert_recovered(UPDATED, 3);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -171,7 +161,6 @@ fn fault_l23_scheme_host_or_path_not_allowed() {
     symlink(folder.path("outside/module.wasm"), folder.policies().join("modules/link.wasm")).expect("links");
     symlink(folder.path("outside"), folder.policies().join("linked")).expect("links");
     let pod = pod_with(&folder, &plain).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     let password = Secret::planted_in("address");
@@ -206,14 +195,13 @@ fn fault_l23_scheme_host_or_path_not_allowed() {
         &Policy::cluster("updated").module(&format!("file://{}/modules/inside.wasm", folder.policies().display())),
     );
     pod.assert_recovered(UPDATED, 3);
-    canary.finish(&pod);
 }
 
 #[test]
 fn fault_l23_what_the_installation_allows_is_allowed() {
     let plain = Source::new(Tls::Off);
     plain.answer("/m.wasm", [Reply::module()]);
-    let folder = Folder::empty();
+    let folder = Folder::with_canary();
     folder.write("outside/module.wasm", guest("always_accept"));
     folder.put(&Policy::cluster("plain").module(&plain.url("/m.wasm")));
     folder.put(&Policy::cluster("outside").module(&format!("file://{}", folder.path("outside/module.wasm").display())));

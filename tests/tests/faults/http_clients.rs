@@ -5,17 +5,20 @@ use portcullis_tests::{Authority, Client, Folder, Pod, Policy, Review, eventuall
 const DENIES: &str = "cluster/denies";
 
 #[test]
-fn fault_h16_of_clients_with_a_certificate_those_with_a_name_are_answered_and_nobody_else() {
-    let folder = Folder::with_canary();
+fn fault_h18_of_clients_with_a_certificate_those_with_a_name_are_answered_and_nobody_else() {
+    let folder = Folder::empty();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     folder.write("clients.pem", &Authority::shared().pem);
-    let setup = Pod::on(&folder).evaluator("--client-ca", folder.path("clients.pem").display());
+    let setup = Pod::on(&folder).without_canary("it has no certificate for clients");
+    let setup = setup.evaluator("--client-ca", folder.path("clients.pem").display());
     let pod = setup.evaluator("--client-name", "kube-apiserver,webhooks.example").start();
     let client = |authority: &Authority, name: &str| {
         Client::with_identity(pod.admission(), &authority.identity(&[name])).try_ask(DENIES, &Review::pod())
     };
     let verdict = eventually("an answer", || client(Authority::shared(), "webhooks.example").ok()).verdict();
     assert!(!verdict.allowed, "{verdict:?}");
+    let evaluations = "portcullis_policy_evaluations_total{policy=\"cluster/denies\",verdict=\"denied\"}";
+    assert_eq!(pod.metric(evaluations) as u64, 1);
     let stranger = Authority::new("another");
     for (authority, name) in [
         (Authority::shared(), "kubelet.example"),
@@ -25,6 +28,7 @@ fn fault_h16_of_clients_with_a_certificate_those_with_a_name_are_answered_and_no
         client(authority, name).expect_err(name);
     }
     Client::tls(pod.admission()).try_ask(DENIES, &Review::pod()).expect_err("no certificate");
+    assert_eq!(pod.metric(evaluations) as u64, 1, "nothing is evaluated for them");
     // The authority can be replaced, and the names still count.
     folder.write("clients.pem", &stranger.pem);
     eventually("the other authority", || client(&stranger, "webhooks.example").ok());

@@ -15,7 +15,7 @@ fn post(path: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
 #[test]
 fn fault_h04_compressed_body() {
     let server = Server::start();
-    let bomb = gzip_bomb();
+    let bomb = gzip_bomb(256 << 10);
     let before = server.pod.evaluator().usage();
     for (encoding, body) in [
         ("gzip", &bomb[..]),
@@ -37,9 +37,9 @@ fn fault_h04_compressed_body() {
     server.finish();
 }
 
-/// 256 KiB that expand to 40 MiB: "258 times the byte before" again and again, in the fixed code of RFC 1951, section 3.2.6.
-fn gzip_bomb() -> Vec<u8> {
-    const SIZE: usize = 256 << 10;
+/// So many bytes that expand to 158 times as many: "258 times the byte before" again and again, in the fixed code of RFC 1951, section
+/// 3.2.6.
+pub(crate) fn gzip_bomb(size: usize) -> Vec<u8> {
     let mut bytes = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
     let (mut filled, mut next) = (0_u32, 0_u8);
     let mut push = |bits: &str| {
@@ -56,7 +56,7 @@ fn gzip_bomb() -> Vec<u8> {
     // The last block, of fixed code; then a zero byte, so that there is one to repeat.
     push("110");
     push("00110000");
-    while push("1100010100000") < SIZE {}
+    while push("1100010100000") < size {}
     bytes
 }
 
@@ -184,8 +184,8 @@ fn fault_h08_nested_deep() {
     server.finish();
 }
 
-/// The comparison with how the API server decodes comes with the tests on a real one; it decodes and encodes again what it
-/// sends, so that none of this comes from there.
+/// How a real API server decodes the like is compared in `e2e/tests/promises/decoding.rs`; it decodes and encodes again what it sends, so
+/// that none of this comes from there.
 #[test]
 fn fault_h09_json_at_its_edges() {
     let server = Server::start();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use portcullis_contract::{Digest, Reason};
 use portcullis_tests::sigstore::{GITHUB, Holder, Sigstore};
-use portcullis_tests::{Canary, Folder, Pod, PodSetup, Policy, Registry, Reply};
+use portcullis_tests::{Folder, Pod, PodSetup, Policy, Registry, Reply};
 use serde_json::{Value, json};
 
 fn trust_root(folder: &Folder, sigstore: &Sigstore) -> PathBuf {
@@ -61,7 +61,6 @@ fn fault_l21_identity_of_another_or_proved_by_nobody() {
         folder.put(&policy);
     }
     let pod = pod_with(&folder, &registry).loader("--trust-root", root.display()).start();
-    let canary = Canary::on(&pod);
     for id in ["cluster/older", "cluster/newer", "cluster/prefix"] {
         pod.assert_recovered(id, 1);
     }
@@ -76,7 +75,6 @@ fn fault_l21_identity_of_another_or_proved_by_nobody() {
         let failure = pod.assert_unserved(id, Reason::SignatureInvalid);
         assert!(failure.message.contains(words), "{id}: {}", failure.message);
     }
-    canary.finish(&pod);
 }
 
 #[test]
@@ -88,7 +86,6 @@ fn fault_l22_trust_root_that_is_no_help() {
     registry.sign_with_certificate("signed", &digest, &ours, &ours.leaf(&Holder::workflow("org/repo")));
     folder.put(&policy(&registry, "remote", "signed", action("org")));
     let pod = pod_with(&folder, &registry).loader("--trust-root", root.display()).start();
-    let canary = Canary::on(&pod);
     pod.assert_unserved("cluster/remote", Reason::SignatureInvalid);
     // A trust root that cannot be read lets nothing through.
     fs::write(&root, "{}").expect("writes");
@@ -97,5 +94,4 @@ fn fault_l22_trust_root_that_is_no_help() {
     // The right one takes effect at once.
     trust_root(&folder, &ours);
     pod.assert_recovered("cluster/remote", 1);
-    canary.finish(&pod);
 }

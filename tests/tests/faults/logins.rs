@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, docker_config, password, token_service,
+    Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, docker_config, password, token_service,
 };
 use serde_json::{Value, json};
 
@@ -37,7 +37,6 @@ fn fault_l06_identity_token_refused_and_replaced() {
     write_entry(&folder, registry.host(), json!({"identitytoken": wrong.text()}));
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let pod = pod_with(&folder, &registry).start();
-    let canary = Canary::on(&pod);
 
     pod.assert_unserved(REMOTE, Reason::Unauthorized);
     write_entry(&folder, registry.host(), json!({"identitytoken": tokens.identity().text()}));
@@ -50,7 +49,6 @@ fn fault_l06_identity_token_refused_and_replaced() {
     );
     wrong.assert_nowhere(&pod);
     tokens.identity().assert_nowhere(&pod);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -63,7 +61,6 @@ fn fault_l25_tokens_for_the_public_and_for_a_login_that_comes_later() {
     folder.put(&Policy::cluster("public").module(&registry.module("public/a:v1")));
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let pod = pod_with(&folder, &registry).start();
-    let canary = Canary::on(&pod);
 
     // There is no file of logins, and nobody needs one.
     pod.assert_recovered("cluster/public", 1);
@@ -71,7 +68,6 @@ fn fault_l25_tokens_for_the_public_and_for_a_login_that_comes_later() {
     assert!(failure.message.contains("docker/config.json"), "{}", failure.message);
     folder.write("docker/config.json", docker_config(registry.host(), password()));
     pod.assert_recovered(REMOTE, 1);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -97,7 +93,6 @@ fn fault_l25_credential_helper_without_a_login_and_with_one() {
     let setup = pod_with(&folder, &registry).env(Program::Loader, "PATH", &path);
     folder.write("docker/config.json", file("none yet"));
     let pod = setup.env(Program::Loader, "PORTCULLIS_KEEP_NEWEST", "8").start();
-    let canary = Canary::on(&pod);
 
     let failure = pod.assert_unserved(REMOTE, Reason::CredentialsMissing);
     assert!(failure.message.contains("docker-credential-tests"), "{}", failure.message);
@@ -115,5 +110,4 @@ fn fault_l25_credential_helper_without_a_login_and_with_one() {
     let environment = fs::read_to_string(folder.path("environment")).expect("the helper ran");
     assert!(environment.contains("PATH=") && !environment.contains("PORTCULLIS_"), "{environment}");
     marker.assert_nowhere(&pod);
-    canary.finish(&pod);
 }

@@ -37,6 +37,7 @@ mod storms;
 mod trusting;
 mod turns;
 mod verdicts;
+mod volume_between;
 mod volume_evaluator;
 mod volume_loader;
 mod webhook_paths;

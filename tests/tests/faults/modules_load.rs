@@ -2,7 +2,7 @@
 
 use portcullis_contract::{Deviation, Reason};
 use portcullis_tests::{
-    Canary, Folder, LIMIT, Pod, Policy, Program, Reply, Review, Source, eventually, eventually_within, guest, heavy,
+    Folder, LIMIT, Pod, Policy, Program, Reply, Review, Source, eventually, eventually_within, guest, heavy,
 };
 
 const UPDATED: &str = "cluster/updated";
@@ -13,7 +13,6 @@ fn assert_refused(reason: Reason, guests: &[(&str, &str)]) {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     let name = |guest: &str| guest.replace('_', "-");
@@ -30,7 +29,6 @@ fn assert_refused(reason: Reason, guests: &[(&str, &str)]) {
     pod.assert_kept(UPDATED, reason, 1, |verdict| verdict.message == "generation one");
     folder.put(&Policy::cluster("updated").denying("generation three"));
     pod.assert_recovered(UPDATED, 3);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -41,7 +39,6 @@ fn fault_m01_a_web_page_instead_of_a_module() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
     let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     folder.put(&Policy::cluster("page").module(&source.url("/m.wasm")));
@@ -53,7 +50,6 @@ fn fault_m01_a_web_page_instead_of_a_module() {
     // A final failure ends with an edit only; a setting that the module ignores is one.
     folder.put(&Policy::cluster("page").module(&source.url("/m.wasm")).settings(serde_json::json!({"edit": 1})));
     pod.assert_recovered("cluster/page", 2);
-    canary.finish(&pod);
 }
 
 /// Rounds of a hundred, each round the next generation of the same policies. More rounds in a long run, by
@@ -67,7 +63,6 @@ fn fault_m02_cut_and_mutated_modules() {
     let _alone = heavy();
     let folder = Folder::with_canary();
     let pod = Pod::on(&folder).without(Program::Reporter).start();
-    let canary = Canary::on(&pod);
     let originals = ["always_accept", "echo_settings", "wasi_accept"].map(guest);
     let (mut random, mut refused, mut before) = (Random(SEED), 0, None);
     for round in 1..=rounds {
@@ -90,7 +85,6 @@ fn fault_m02_cut_and_mutated_modules() {
     let all = MUTANTS * usize::try_from(rounds).expect("it is small");
     // Some mutants are as good as new: a flipped bit in a text.
     assert!(refused > all / 2, "most mutants are refused: {refused} of {all}, seed {SEED:#x}");
-    canary.finish(&pod);
 }
 
 /// How many mutants serve this generation, and how many failed for good.
@@ -176,7 +170,6 @@ fn fault_m08_first_memory_above_the_limit() {
     folder.put(&Policy::cluster("just-below").guest("memory_just_below_limit"));
     folder.put(&Policy::cluster("above").guest("huge_first_memory"));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.assert_unserved("cluster/above", Reason::MemoryLimit);
     pod.assert_recovered("cluster/just-below", 1);
     assert!(pod.ask("cluster/just-below", &Review::pod()).verdict().allowed);
@@ -184,7 +177,6 @@ fn fault_m08_first_memory_above_the_limit() {
     // The limit is a setting, and only an edit of the policy helps against it.
     folder.put(&Policy::cluster("just-below").guest("huge_first_memory"));
     pod.assert_kept("cluster/just-below", Reason::MemoryLimit, 1, |verdict| verdict.allowed);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -197,7 +189,6 @@ fn fault_m11_start_never_returns() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("updated").denying("generation one"));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     let loops = ["loop_in_init", "loop_in_start_export", "start_loop"];
@@ -212,7 +203,6 @@ fn fault_m11_start_never_returns() {
     // The memory of what was loaded is free again.
     folder.put(&Policy::cluster("updated").denying("generation three"));
     pod.assert_recovered(UPDATED, 3);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -225,7 +215,7 @@ fn fault_m12_start_traps() {
 
 #[test]
 fn fault_m12_exit_with_0_is_no_failure() {
-    let folder = Folder::empty();
+    let folder = Folder::with_canary();
     folder.put(&Policy::cluster("exits").guest("exit_0_in_start_export"));
     let pod = Pod::on(&folder).start();
     pod.assert_recovered("cluster/exits", 1);

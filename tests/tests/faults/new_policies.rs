@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Review, StopOnDrop, Verdict, eventually};
+use portcullis_tests::{Folder, Pod, Policy, Program, Review, StopOnDrop, Verdict, eventually};
 use serde_json::{Value, json};
 
 /// The ways in which a new policy is broken, each with what its status says.
@@ -89,7 +89,6 @@ fn assert_nobody_notices(kind: &Kind) {
     let keepers: Vec<_> = kind.keepers.iter().map(|keeper| (kind.make)(keeper.clone()).on(kind.resource)).collect();
     keepers.iter().for_each(|keeper| folder.put(keeper));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     keepers.iter().for_each(|keeper| drop(pod.wait_current(&keeper.id(), 1)));
     let group = keepers[0].group();
     let newcomers: Vec<_> =
@@ -129,7 +128,7 @@ fn assert_nobody_notices(kind: &Kind) {
     }
 
     // The same after each program's restart, and after one with nothing left on any volume.
-    canary.pause();
+    pod.canary().pause();
     let restarts: [(&str, &dyn Fn()); 3] = [
         ("evaluator", &|| pod.evaluator().restart_with(None)),
         ("loader", &|| pod.loader().restart_with(None)),
@@ -142,8 +141,7 @@ fn assert_nobody_notices(kind: &Kind) {
         println!("after a restart of the {what}");
         assert_passed_over(&pod, kind, &group, &newcomers, &alone);
     }
-    pod.wait_current("cluster/canary", 1);
-    canary.resume();
+    pod.resume_canary();
 
     // A newcomer that is mended is asked from then on.
     let mended = (kind.make)(Policy::cluster("new-missing").denying("mended")).on(kind.resource);
@@ -151,7 +149,6 @@ fn assert_nobody_notices(kind: &Kind) {
     pod.assert_recovered(&mended.id(), 2);
     let verdict = pod.admit(&group, &(kind.review)()).verdict();
     assert!(!verdict.allowed && verdict.message.contains("mended"), "{verdict:?}");
-    canary.finish(&pod);
 }
 
 #[test]
@@ -174,14 +171,13 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
     let all = [&strict, &lax, &changing];
     all.into_iter().for_each(|policy| folder.put(policy));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     for policy in all {
         pod.wait_current(&policy.id(), 1);
         eventually("the mark", || pod.volume().entry(&policy.id()).enforced.then_some(()));
     }
 
     // Their modules are lost, on the volume and where they came from; what the volume remembers of them stays.
-    canary.pause();
+    pod.canary().pause();
     pod.evaluator().kill();
     pod.loader().kill();
     for name in ["always_accept", "trap_on_demand", "mutates_label"] {
@@ -216,8 +212,7 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
         let told = verdict.annotations.get("cluster.lax.policy-not-evaluated").map(String::as_str);
         assert!(verdict.allowed && told == Some("cluster/lax/ModuleInvalid"), "{verdict:?}");
     }
-    pod.wait_current("cluster/canary", 1);
-    canary.resume();
+    pod.resume_canary();
 
     // Deleted and made again, it is a new one.
     folder.remove(&strict);
@@ -226,5 +221,4 @@ fn fault_z01_w04_what_was_enforced_once_counts_for_ever() {
     pod.wait_failure(&strict.id(), Reason::NotFound);
     let verdict = pod.admit(&strict.group(), &Review::pod()).verdict();
     assert!(verdict.allowed && verdict.annotations.contains_key(&key(&strict)), "{verdict:?}");
-    canary.finish(&pod);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Answer, CANARY, Cage, Canary, Client, Folder, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually,
-    heavy, never, request,
+    CANARY, Cage, Client, Folder, LIMIT, Pod, Policy, Program, Raw, Review, StopOnDrop, eventually, heavy, never,
+    one_round_in_time, request,
 };
 use rustix::process::Signal;
 
@@ -38,28 +38,31 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
     a_hundred(&folder);
     policies(&folder);
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     let all = pod.volume().manifest().policies.len();
     eventually("all policies", || (pod.evaluator_state()?.current.len() == all).then_some(()));
     pod.loader().kill();
 
     let (done, down) = (AtomicBool::new(false), AtomicBool::new(false));
-    let check = |answer: Result<Answer, String>| {
-        let is_down = down.load(Ordering::SeqCst);
-        match answer {
-            // Back, and not ready yet: it says so.
-            Ok(answer) if is_down && answer.body.contains(Reason::AwaitingManifest.as_str()) => {}
-            Ok(answer) => assert_eq!(answer.verdict().message, "module 7"),
-            // Only this replica's share of requests is affected, and only while it is away.
-            Err(error) => assert!(is_down, "a request failed: {error}"),
+    let load = || {
+        while !done.load(Ordering::SeqCst) {
+            // An answer may be looked at when the evaluator is back already.
+            let was_down = down.load(Ordering::SeqCst);
+            let answer = pod.client().try_ask("cluster/policy-7", &Review::pod());
+            let is_down = was_down || down.load(Ordering::SeqCst);
+            match answer {
+                // Back, and not ready yet: it says so.
+                Ok(answer) if is_down && answer.body.contains(Reason::AwaitingManifest.as_str()) => {}
+                Ok(answer) => assert_eq!(answer.verdict().message, "module 7"),
+                // Only this replica's share of requests is affected, and only while it is away.
+                Err(error) => assert!(is_down, "a request failed: {error}"),
+            }
         }
     };
-    let load = || pod.client().ask_until(4, "cluster/policy-7", &Review::pod(), check, || done.load(Ordering::SeqCst));
     thread::scope(|scope| {
-        let load = scope.spawn(load);
+        let callers = [(); 4].map(|()| scope.spawn(load));
         let stop = StopOnDrop(&done);
         for _ in 0..2 {
-            canary.pause();
+            pod.canary().pause();
             down.store(true, Ordering::SeqCst);
             end(&pod);
             pod.evaluator().start_again();
@@ -68,25 +71,27 @@ fn assert_back_from_the_volume(policies: impl Fn(&Folder), end: impl Fn(&Pod)) {
                 pod.probe(Program::Evaluator, "/readyz").ok().filter(|answer| answer.status == 200)
             });
             assert_hundred_answer(&pod);
-            let before = canary.answers();
-            canary.resume();
-            eventually("the canary", || (canary.answers() > before + 10).then_some(()));
+            let before = pod.canary().answers();
+            pod.resume_canary();
+            eventually("the canary", || (pod.canary().answers() > before + 10).then_some(()));
             down.store(false, Ordering::SeqCst);
-            let before = canary.answers();
-            eventually("calls of which none fails", || (canary.answers() > before + 10).then_some(()));
+            let before = pod.canary().answers();
+            eventually("calls of which none fails", || (pod.canary().answers() > before + 10).then_some(()));
         }
         drop(stop);
-        load.join().expect("every answer is right");
+        for caller in callers {
+            caller.join().expect("every answer is right");
+        }
     });
     pod.loader().start_again();
     pod.wait_ready();
-    canary.finish(&pod);
 }
 
 #[test]
 fn fault_e01_killed_for_memory() {
     assert_back_from_the_volume(
-        |folder| folder.put(&Policy::cluster("grows").guest("memory_growth").timeout(2)),
+        // It has to load again beside a hundred others.
+        |folder| folder.put(&Policy::cluster("grows").guest("memory_growth").timeout(20)),
         |pod| {
             let pid = pod.evaluator().pid();
             match Cage::new(2 << 20) {
@@ -118,9 +123,8 @@ fn fault_e03_sigterm_under_load() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     // Long enough for all that has to be seen before the port closes.
-    let pod = Pod::on(&folder).evaluator("--drain-delay", "25s").start();
+    let pod = Pod::on(&folder).evaluator("--drain-delay", "40s").start();
     pod.wait_current(DENIES, 1);
-    let canary = Canary::on(&pod);
     let ask = || request("POST", PATH, &[], Review::pod().bytes());
     let mut kept = Raw::tls(pod.admission()).expect("connects");
     kept.send(ask()).expect("sends");
@@ -157,8 +161,10 @@ fn fault_e03_sigterm_under_load() {
             assert!(connection.closed_within(LIMIT).is_some());
         }
         eventually("calls that are answered meanwhile", || (told.load(Ordering::SeqCst) > 20).then_some(()));
-        assert_eq!(pod.probe(Program::Evaluator, "/livez").expect("answers").status, 200, "draining is no failure");
-        canary.pause();
+        eventually("liveness, as draining is no failure", || {
+            pod.probe(Program::Evaluator, "/livez").ok().filter(|answer| answer.status == 200)
+        });
+        pod.canary().pause();
         drop(stop);
         for caller in callers {
             caller.join().expect("no call fails");
@@ -169,8 +175,7 @@ fn fault_e03_sigterm_under_load() {
     assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
     pod.evaluator().start_again();
     pod.wait_ready();
-    canary.resume();
-    canary.finish(&pod);
+    pod.resume_canary();
 }
 
 #[test]
@@ -181,38 +186,44 @@ fn fault_e04_request_longer_than_the_grace() {
         folder.put(&policy.clone().timeout(30));
     }
     let pod = Pod::on(&folder).evaluator("--drain-delay", "100ms").evaluator("--grace", "5s").start();
-    let canary = Canary::on(&pod);
     let group = policies[0].group();
     for policy in &policies {
         pod.wait_current(&policy.id(), 1);
     }
-    canary.pause();
+    pod.canary().pause();
     let review = Review::pod();
-    thread::scope(|scope| {
-        let ask = |policy: &Policy| (policy.id(), pod.new_client().ask(&policy.id(), &review));
-        let asked = policies.each_ref().map(|policy| scope.spawn(move || ask(policy)));
-        let group = scope.spawn(|| pod.admit(&group, &review));
-        // One for each that is asked alone, and one for each member.
-        eventually("all to run", || (pod.metric("portcullis_instances") >= 4.0).then_some(()));
-        pod.evaluator().signal(Signal::TERM);
-        for asked in asked {
-            let (id, answer) = asked.join().expect("it is answered");
-            answer.assert_not_judged(&review, &id, Reason::EvaluationTimedOut);
-        }
-        let verdict = group.join().expect("it is answered").verdict();
-        assert!(!verdict.allowed, "{verdict:?}");
+    // All answers come in the last second of the grace, in which a busy machine may not get to each of them.
+    one_round_in_time(|_| {
+        let answered = thread::scope(|scope| {
+            let ask = |policy: &Policy| (policy.id(), pod.new_client().try_ask(&policy.id(), &review));
+            let asked = policies.each_ref().map(|policy| scope.spawn(move || ask(policy)));
+            let of_group = scope.spawn(|| pod.client().post(&format!("/admit/{group}"), review.bytes()));
+            // One for each that is asked alone, and one for each member.
+            eventually("all to run", || (pod.metric("portcullis_instances") >= 4.0).then_some(()));
+            pod.evaluator().signal(Signal::TERM);
+            let asked = asked.map(|asked| asked.join().expect("the caller ends"));
+            let of_group = of_group.join().expect("the caller ends");
+            for (id, answer) in asked {
+                answer?.assert_not_judged(&review, &id, Reason::EvaluationTimedOut);
+            }
+            let verdict = of_group?.verdict();
+            assert!(!verdict.allowed, "{verdict:?}");
+            for policy in &policies {
+                let told = format!("{}: {}", policy.id(), Reason::EvaluationTimedOut);
+                assert!(verdict.message.contains(&told), "no {told:?} in {verdict:?}");
+            }
+            Ok::<_, String>(())
+        });
+        assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
+        pod.evaluator().start_again();
+        pod.wait_ready();
+        pod.wait_admission();
         for policy in &policies {
-            assert!(
-                verdict.message.contains(&format!("{}: {}", policy.id(), Reason::EvaluationTimedOut)),
-                "{verdict:?}"
-            );
+            pod.wait_current(&policy.id(), 1);
         }
+        answered
     });
-    assert_eq!(pod.evaluator().wait_for_end(LIMIT).code(), Some(0));
-    pod.evaluator().start_again();
-    pod.wait_ready();
-    canary.resume();
-    canary.finish(&pod);
+    pod.resume_canary();
 }
 
 #[test]
@@ -221,9 +232,8 @@ fn fault_e09_descriptors_run_out() {
     folder.put(&Policy::cluster("denies").guest("always_deny"));
     let pod = Pod::on(&folder).through(Program::Evaluator, &["prlimit", "--nofile=64"]).start();
     pod.wait_current(DENIES, 1);
-    let canary = Canary::on(&pod);
     // A client that was answered before keeps its connection; a new client's cannot be told from the others.
-    eventually("the canary", || (canary.answers() > 0).then_some(()));
+    eventually("the canary", || (pod.canary().answers() > 0).then_some(()));
     let before = pod.evaluator().usage();
     for _ in 0..2 {
         // More connections than there are descriptors, each with bytes to read.
@@ -231,8 +241,8 @@ fn fault_e09_descriptors_run_out() {
         for connection in &mut many {
             let _ = connection.send([0x16]);
         }
-        let answers = canary.answers();
-        eventually("the canary, on the connection it has", || (canary.answers() > answers + 20).then_some(()));
+        let answers = pod.canary().answers();
+        eventually("the canary, on the connection it has", || (pod.canary().answers() > answers + 20).then_some(()));
         drop(many);
         let answer = eventually("new connections", || pod.new_client().try_ask(DENIES, &Review::pod()).ok());
         assert!(!answer.verdict().allowed);
@@ -243,7 +253,6 @@ fn fault_e09_descriptors_run_out() {
     eventually("descriptors as before", || {
         (pod.evaluator().usage().descriptors <= before.descriptors + 4).then_some(())
     });
-    canary.finish(&pod);
 }
 
 #[test]
@@ -279,8 +288,6 @@ fn fault_e10_starts_before_the_loader() {
     pod.wait_current(DENIES, 1);
     pod.wait_current(&canary, 1);
     pod.wait_ready();
-    let canary = Canary::on(&pod);
     assert!(!pod.ask(DENIES, &Review::pod()).verdict().allowed);
-    canary.finish(&pod);
     other.assert_alive();
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use portcullis_contract::{Digest, Reason};
-use portcullis_tests::{Canary, Folder, Policy, Reply, Source, docker_config};
+use portcullis_tests::{Folder, Policy, Reply, Source, docker_config};
 use serde_json::json;
 
 use crate::hostile::{MANIFEST, WASM, manifest, pod_with};
@@ -28,7 +28,6 @@ fn fault_z17_the_target_of_a_redirect_asks_for_the_login() {
     let setup = pod_with(&folder, &source).loader("--docker-config", folder.path("docker").display());
     target.answer(BY_TAG, [Reply::status(401).header("www-authenticate", &challenges[0])]);
     let pod = setup.start();
-    let canary = Canary::on(&pod);
     for challenge in &challenges {
         target.answer(BY_TAG, [Reply::status(401).header("www-authenticate", challenge)]);
         let before = target.requests(BY_TAG).len();
@@ -39,7 +38,6 @@ fn fault_z17_the_target_of_a_redirect_asks_for_the_login() {
     }
     let asked = target.asked();
     assert!(asked.iter().all(|asked| asked.header("authorization").is_none() && asked.path == BY_TAG), "{asked:?}");
-    canary.finish(&pod);
 }
 
 #[test]
@@ -60,7 +58,6 @@ fn fault_z17_a_redirect_leaves_the_list_of_sources() {
     let list = json!({ "allowed_sources": [only(&source, "https"), only(&source, "registry")] });
     folder.write("sources.yml", list.to_string());
     let pod = pod_with(&folder, &source).loader("--sources", folder.path("sources.yml").display()).start();
-    let canary = Canary::on(&pod);
     for id in [REMOTE, "cluster/tag"] {
         let failure = pod.assert_unserved(id, Reason::SourceNotAllowed);
         assert!(failure.message.contains(&format!("a redirect leads to {}", target.host())), "{}", failure.message);
@@ -68,7 +65,6 @@ fn fault_z17_a_redirect_leaves_the_list_of_sources() {
     pod.assert_unserved("cluster/far", Reason::SourceNotAllowed);
     pod.wait_current("cluster/near", 1);
     assert_eq!((target.connections(), source.requests("/others/m.wasm").len()), (0, 0));
-    canary.finish(&pod);
 }
 
 /// Registries keep blobs on other hosts, and the digest says what they must be.
@@ -84,7 +80,5 @@ fn blobs_may_lie_where_no_list_names_them() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&format!("registry://{}/policies/a:v1", source.host())));
     let pod = pod_with(&folder, &source).loader("--allow-source", only(&source, "registry")).start();
-    let canary = Canary::on(&pod);
     pod.wait_current(REMOTE, 1);
-    canary.finish(&pod);
 }

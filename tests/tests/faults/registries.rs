@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Authority, Canary, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Secret, docker_config,
-    eventually, guest, never, password, write_docker_config,
+    Authority, Folder, Pod, PodSetup, Policy, Program, Registry, Reply, Review, Secret, docker_config, eventually,
+    guest, never, password, write_docker_config,
 };
 
 const REMOTE: &str = "cluster/remote";
@@ -32,7 +32,6 @@ fn fault_l06_wrong_password() {
     // A retry alone would take minutes.
     let setup = pod_with(&folder, &registry).loader("--docker-config", docker).loader("--retry-outside", "10m");
     let pod = setup.start();
-    let canary = Canary::on(&pod);
     pod.wait_current(UPDATED, 1);
 
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
@@ -49,7 +48,6 @@ fn fault_l06_wrong_password() {
     pod.assert_recovered(UPDATED, 2);
     wrong.assert_nowhere(&pod);
     Secret::known(password()).assert_nowhere(&pod);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -63,7 +61,6 @@ fn fault_l25_pull_secret_absent_malformed_gone() {
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let setup = pod_with(&folder, &registry).loader("--docker-config", docker.display());
     let pod = setup.start();
-    let canary = Canary::on(&pod);
     let names_the_file = |message: &str| assert!(message.contains("docker/config.json"), "{message}");
 
     names_the_file(&pod.assert_unserved(REMOTE, Reason::CredentialsMissing).message);
@@ -87,7 +84,6 @@ fn fault_l25_pull_secret_absent_malformed_gone() {
     folder.write("docker/config.json", docker_config(registry.host(), password()));
     pod.assert_recovered(REMOTE, 2);
     marker.assert_nowhere(&pod);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -98,7 +94,6 @@ fn fault_l27_a_digest_on_the_volume_needs_no_network() {
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&pinned));
     let pod = pod_with(&folder, &registry).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(REMOTE, 1);
     registry.stop();
     folder.put(&Policy::cluster("second").module(&pinned));
@@ -107,7 +102,6 @@ fn fault_l27_a_digest_on_the_volume_needs_no_network() {
     pod.loader().restart_with(None);
     folder.put(&Policy::cluster("third").module(&pinned));
     pod.assert_recovered("cluster/third", 1);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -124,16 +118,14 @@ fn fault_l24_two_hundred_policies_of_a_source_that_is_away() {
         folder.put(&Policy::cluster(&format!("p{number}")).module(&name));
     }
     let pod = pod_with(&folder, &registry).start();
-    let canary = Canary::on(&pod);
     pod.assert_unserved("cluster/p199", Reason::RegistryUnreachable);
     registry.start_again();
-    let state =
-        eventually("all policies to serve", || pod.evaluator_state().filter(|state| state.current.len() == 201));
+    let all = || pod.evaluator_state().filter(|state| state.current.len() == 201);
+    let state = pod.assert_recovers("all policies to serve", all);
     assert!(state.deviations.is_empty(), "{:?}", state.deviations);
     // The registry may write its log after the answer.
     eventually("the registry to log each module", || (registry.blobs_given() - before >= 20).then_some(()));
     assert_eq!(registry.blobs_given() - before, 20, "each module was fetched once");
-    canary.finish(&pod);
 }
 
 #[test]
@@ -143,7 +135,9 @@ fn fault_v22_volume_empty_and_source_away() {
     registry.stop();
     let folder = Folder::empty();
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
-    let pod = pod_with(&folder, &registry).evaluator("--start-gate", "3s").begin();
+    let setup = pod_with(&folder, &registry).without_canary("the pod has nothing to serve at first");
+    // Far longer than a slow start and the look below take together.
+    let pod = setup.evaluator("--start-gate", "15s").begin();
     let ready = |pod: &Pod| pod.probe(Program::Evaluator, "/readyz").is_ok_and(|answer| answer.status == 200);
     never(Duration::from_secs(2), "a pod with nothing to serve is ready", || ready(&pod).then_some(()));
     eventually("the start gate to end", || ready(&pod).then_some(()));
@@ -160,7 +154,7 @@ fn fault_l01_registry_away_and_another_loader_has_it() {
     let pinned = registry.module(&format!("policies/a@{manifest}"));
     let (loaders, strangers) = (Authority::new("loaders"), Authority::new("strangers"));
     let pod = |authority: &Authority, more: &dyn Fn(PodSetup) -> PodSetup| {
-        let folder = Folder::empty();
+        let folder = Folder::with_canary();
         folder.put(&Policy::cluster("remote").module(&pinned));
         let keys = folder.path("siblings");
         fs::create_dir(&keys).expect("a folder");
@@ -168,16 +162,17 @@ fn fault_l01_registry_away_and_another_loader_has_it() {
         fs::write(keys.join("ca.crt"), &authority.pem).expect("writes");
         let setup = pod_with(&folder, &registry).loader("--siblings-tls-dir", keys.display());
         let pod = more(setup).begin();
-        (pod, folder)
+        // The pod ends before its folder does.
+        (folder, pod)
     };
     let address = format!("{}:9444", registry.host().rsplit_once(':').expect("a port").0);
-    let (first, _kept) = pod(&loaders, &|setup| setup.loader("--siblings-address", &address));
+    let (_kept, first) = pod(&loaders, &|setup| setup.loader("--siblings-address", &address));
     first.assert_recovered(REMOTE, 1);
     registry.stop();
-    let (second, _kept) = pod(&loaders, &|setup| setup.loader("--siblings", &address));
+    let (_kept, second) = pod(&loaders, &|setup| setup.loader("--siblings", &address));
     second.assert_recovered(REMOTE, 1);
     // Keys of another authority give no access.
-    let (third, _kept) = pod(&strangers, &|setup| setup.loader("--siblings", &address));
+    let (_kept, third) = pod(&strangers, &|setup| setup.loader("--siblings", &address));
     third.assert_unserved(REMOTE, Reason::RegistryUnreachable);
 }
 
@@ -186,7 +181,7 @@ fn fault_l01_registry_away_and_another_loader_has_it() {
 fn fault_l11_a_tag_that_moves_changes_no_policy() {
     let registry = Registry::plain();
     registry.push("policies/a:v1", &guest("always_accept"));
-    let folder = Folder::empty();
+    let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let setup = pod_with(&folder, &registry).loader("--allow-http-host", registry.host());
     let pod = setup.start();

@@ -2,7 +2,7 @@
 
 use portcullis_contract::{EvaluatorState, Reason};
 use portcullis_tests::{
-    Canary, Folder, LIMIT, Pod, Policy, Review, bytes_below, eventually, eventually_within, heavy, large_module,
+    FLOODED, Folder, LIMIT, Pod, Policy, Review, bytes_below, eventually, eventually_within, heavy, large_module,
 };
 
 /// Policies of the greedy namespace, each with a module of its own.
@@ -56,8 +56,10 @@ fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     let (name, size) = flag;
     let setup = Pod::on(&folder);
     let setup = if is_loader { setup.loader(name, size) } else { setup.evaluator(name, size) };
-    let pod = setup.evaluator("--start-gate", "5s").begin();
-    let canary = Canary::on(&pod);
+    let pod = setup
+        .evaluator("--start-gate", "5s")
+        .canary_within(FLOODED, "large modules are loaded one after the other")
+        .begin();
     pod.wait_current("cluster/canary", 1);
     let served = settled(&pod, folder_name, size);
     assert!((2..FLOOD / 2).contains(&served), "{served} of the flood serve");
@@ -80,10 +82,9 @@ fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     assert!(settled(&pod, folder_name, size) >= served, "what served goes on");
     assert_eq!(pod.loader_state().and_then(|state| state.volume_failure), None, "the volume itself is well");
 
-    canary.pause();
+    pod.canary().pause();
     pod.start_fresh();
-    pod.wait_current("cluster/canary", 1);
-    canary.resume();
+    pod.resume_canary();
     for policy in &others(3) {
         let serves = || pod.evaluator_state().filter(|state| state.current.contains_key(policy.id().as_str()));
         eventually_within(2 * LIMIT, &format!("{} to serve in a fresh pod", policy.id()), serves);
@@ -96,7 +97,6 @@ fn flood(flag: (&str, u64), folder_name: &str, is_loader: bool) {
     eventually_within(2 * LIMIT, "nobody to lack room", || {
         pod.evaluator_state().filter(|state| state.deviations.is_empty())
     });
-    canary.finish(&pod);
 }
 
 #[test]
@@ -114,9 +114,7 @@ fn fault_z08_a_compiled_module_above_the_limit() {
     let folder = Folder::with_canary();
     folder.put(&greedy(0));
     let pod = Pod::on(&folder).loader("--max-artifact-size", "1MiB").start();
-    let canary = Canary::on(&pod);
     let failure = pod.assert_unserved(&greedy(0).id(), Reason::CompileLimit);
     assert!(failure.message.contains("(--max-artifact-size)"), "{}", failure.message);
     eventually("no temporary file to be left", || pod.volume().temporary_files().is_empty().then_some(()));
-    canary.finish(&pod);
 }

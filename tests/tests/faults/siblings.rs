@@ -43,7 +43,7 @@ fn fault_l01_loaders_find_each_other_by_name_once_they_have_certificates() {
     let names = NameServer::new(v4.ip().octets());
     names.answer_one_of(1);
 
-    let folders = [Folder::empty(), Folder::empty()];
+    let folders = [Folder::with_canary(), Folder::with_canary()];
     for folder in &folders {
         folder.put(&Policy::cluster("remote").module(&pinned));
     }
@@ -74,7 +74,7 @@ fn fault_l22_signatures_come_from_another_loader_and_are_checked_here() {
     };
     let loaders = Authority::new("loaders");
     let address = at_port(&source.host(), 9446);
-    let folders = [Folder::empty(), Folder::empty()];
+    let folders = [Folder::with_canary(), Folder::with_canary()];
     for folder in &folders {
         write_keys(folder, &loaders);
         folder.put(&policy("remote", &ours));
@@ -114,7 +114,7 @@ fn fault_l21_l23_rules_count_also_for_a_module_on_the_volume() {
     let verification = folder.path("verification.yml").display().to_string();
     let only = format!("registry://{}/signed*", source.host());
 
-    let pod = || pod_on(&folder, source.ca_file(&folder));
+    let pod = || pod_on(&folder, source.ca_file(&folder)).without_canary("its module is a file, which nobody can sign");
     let before = pod().begin();
     before.assert_recovered("cluster/signed", 1);
     before.assert_recovered("cluster/absent", 1);
@@ -132,6 +132,7 @@ fn fault_l21_l23_rules_count_also_for_a_module_on_the_volume() {
             (absent.candidates.is_empty() && absent.failures.first()?.reason == reason).then_some(())
         });
         after.evaluator().restart_with(None);
+        after.wait_admission();
         after.assert_unserved("cluster/absent", reason);
         after.assert_recovered("cluster/signed", 1);
     }

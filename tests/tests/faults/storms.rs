@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use portcullis_contract::{Digest, Phase, Reason};
-use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Source, Stalls, eventually, heavy};
+use portcullis_tests::{Folder, Pod, Policy, Program, Reply, Source, eventually, heavy};
 use serde_json::json;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// By how much the requests of any span of time were more than `rate` a second allows, in the worst case; `lost` is added to each
-/// span, as a machine that stood still delivers together what was sent apart.
+/// span, as a machine that stood still or was busy with others delivers together what was sent apart.
 fn above(rate: usize, moments: &[Instant], lost: Duration) -> f64 {
     let (mut sorted, mut most) = (moments.to_vec(), f64::MIN);
     sorted.sort_unstable();
@@ -35,6 +35,7 @@ fn requests_are_above_a_rate_wherever_they_come_too_often() {
 #[test]
 fn fault_l24_two_hundred_failing_policies_are_no_storm() {
     const LIMIT: usize = 5;
+    const SECOND: Duration = Duration::from_secs(1);
     let _alone = heavy();
     let source = Source::https();
     source.otherwise(|_| Reply::status(503));
@@ -45,13 +46,13 @@ fn fault_l24_two_hundred_failing_policies_are_no_storm() {
     }
     // So impatient that 20 modules alone would ask a hundred times a second.
     let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).loader("--fetch-attempts", LIMIT);
-    let start = Instant::now();
-    let pod = setup.loader("--retry-initial", "100ms").loader("--retry-cap", "100ms").start();
-    let canary = Canary::on(&pod);
+    let pod = setup.loader("--retry-initial", "100ms").loader("--retry-cap", "100ms").begin();
+    let since = pod.moment_with_test();
+    pod.wait_ready();
     eventually("each module to be tried twice", || (source.asked().len() >= 40).then_some(()));
     let asked: Vec<Instant> = source.asked().iter().map(|asked| asked.at).collect();
     // The attempts of a second at once, one on each edge, and a busy machine may push two together.
-    let above = above(LIMIT, &asked, Stalls::watch().lost(start, Instant::now()));
+    let above = above(LIMIT, &asked, since.allowed(SECOND, &pod.moment_with_test()).saturating_sub(SECOND));
     assert!(above <= (LIMIT + 3) as f64, "{above} attempts above {LIMIT} a second");
 
     pod.assert_unserved("cluster/p0", Reason::RegistryServerError);
@@ -62,9 +63,8 @@ fn fault_l24_two_hundred_failing_policies_are_no_storm() {
     assert!(health.body.contains(&source.host()) && health.body.contains("policy cluster/p"), "{}", health.body);
 
     source.otherwise(|asked| Reply::module_named(&asked.path));
-    eventually("all policies to serve", || pod.evaluator_state().filter(|state| state.current.len() == 201));
+    pod.assert_recovers("all policies to serve", || pod.evaluator_state().filter(|state| state.current.len() == 201));
     assert_eq!(pod.probe(Program::Loader, &path).expect("answers").status, 200);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -82,19 +82,21 @@ fn fault_l05_registry_that_asks_for_time() {
     });
     let (of_manifest, of_blob) = ("/v2/a/manifests/v1", format!("/v2/a/blobs/{}", Digest::of(&module)));
     let later = || Reply::status(429).header("retry-after", "3");
-    source.answer(of_manifest, [later(), Reply::ok(manifest.to_string()).header("content-type", MANIFEST)]);
-    source.answer(&of_blob, [later(), Reply::ok(module)]);
+    source.answer(of_manifest, [later()]);
+    source.answer(&of_blob, [later()]);
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&format!("registry://{}/a:v1", source.host())));
     let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).begin();
-    let canary = Canary::on(&pod);
     pod.wait_failure("cluster/remote", Reason::RegistryThrottled);
+    source.answer(of_manifest, [Reply::ok(manifest.to_string()).header("content-type", MANIFEST)]);
+    eventually("the blob to be asked for", || (!source.requests(&of_blob).is_empty()).then_some(()));
+    source.answer(&of_blob, [Reply::ok(module)]);
     pod.assert_recovered("cluster/remote", 1);
-    let of_manifest = source.requests(of_manifest);
-    assert!(of_manifest[1] - of_manifest[0] >= LATER, "{:?}", of_manifest[1] - of_manifest[0]);
-    let [first, second] = source.requests(&of_blob)[..] else { panic!("want two attempts") };
-    assert!(second - first >= LATER, "{:?}", second - first);
-    canary.finish(&pod);
+    // The first request was refused of each, and so were those after it as long as the test was looking.
+    for attempts in [source.requests(of_manifest), source.requests(&of_blob)] {
+        assert!(attempts.len() > 1, "want two attempts");
+        assert!(attempts[1] - attempts[0] >= LATER, "{:?}", attempts[1] - attempts[0]);
+    }
 }
 
 /// Slow, but not too slow: the state and the log say how far the download is.
@@ -108,8 +110,9 @@ fn fault_l03_a_slow_download_tells_how_far_it_is() {
     source.answer("/m.wasm", [Reply::ok(module).rate(total / 14)]);
     let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&source.url("/m.wasm")));
-    let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).begin();
-    let canary = Canary::on(&pod);
+    // A busy machine may send it more slowly still.
+    let setup = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder));
+    let pod = setup.loader("--fetch-timeout", "5m").begin();
     let activity = || {
         let policies = pod.loader_state()?.policies.into_iter();
         let mut of_remote = policies.filter(|policy| policy.id.as_str() == "cluster/remote");
@@ -123,5 +126,4 @@ fn fault_l03_a_slow_download_tells_how_far_it_is() {
         .wait_for_log("a word about the download", |line| line["message"] == "a module is still being fetched");
     assert_eq!((&line["total"], line["module"].as_str()), (&total.into(), Some(&*source.url("/m.wasm"))), "{line}");
     pod.assert_recovered("cluster/remote", 1);
-    canary.finish(&pod);
 }

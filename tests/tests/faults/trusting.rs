@@ -2,7 +2,7 @@
 
 use portcullis_contract::Reason;
 use portcullis_tests::{
-    Authority, Canary, Folder, ForwardProxy, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, Source, Tls,
+    Authority, Folder, ForwardProxy, Pod, PodSetup, Policy, Program, Registry, Reply, Secret, Source, Tls,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +28,6 @@ fn fault_l16_sources_that_nobody_checks() {
     folder.put(&Policy::cluster("remote").module(&unknown.url("/m.wasm")));
     folder.put(&Policy::cluster("plain").module(&plain.module("policies/a:v1")));
     let pod = pod_with(&folder).start();
-    let canary = Canary::on(&pod);
 
     pod.assert_unserved(REMOTE, Reason::TLSFailed);
     let failure = pod.assert_unserved("cluster/plain", Reason::TLSFailed);
@@ -36,7 +35,6 @@ fn fault_l16_sources_that_nobody_checks() {
     write_sources(&folder, json!({"insecure_sources": [unknown.host(), plain.host()]}));
     pod.assert_recovered(REMOTE, 1);
     pod.assert_recovered("cluster/plain", 1);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -58,7 +56,6 @@ fn fault_l16_authorities_of_one_host_count_for_that_host_only() {
     folder.put(&Policy::cluster("second").module(&second.module("policies/a:v1")));
     // The second server's certificate would be good elsewhere: its own list of authorities replaces the usual ones.
     let pod = pod_with(&folder).loader("--source-ca", second.ca_file()).start();
-    let canary = Canary::on(&pod);
 
     pod.assert_recovered(REMOTE, 1);
     pod.assert_unserved("cluster/second", Reason::TLSFailed);
@@ -69,7 +66,6 @@ fn fault_l16_authorities_of_one_host_count_for_that_host_only() {
     });
     write_sources(&folder, authorities(&Authority::shared().pem));
     pod.assert_recovered("cluster/second", 1);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -91,7 +87,6 @@ fn fault_l26_proxy_with_a_login_and_hosts_that_need_none() {
     folder.put(&Policy::cluster("remote").module(&format!("registry://registry.example:{port}/policies/a:v1")));
     folder.put(&Policy::cluster("direct").module(&registry.module("policies/b:v1")));
     let pod = pod_with(&folder).loader("--source-ca", registry.ca_file()).start();
-    let canary = Canary::on(&pod);
 
     pod.assert_recovered("cluster/direct", 1);
     pod.assert_unserved(REMOTE, Reason::Unauthorized);
@@ -102,7 +97,6 @@ fn fault_l26_proxy_with_a_login_and_hosts_that_need_none() {
     assert!(!tunnels.is_empty() && tunnels.iter().all(|to| *to == format!("registry.example:{port}")), "{tunnels:?}");
     right.assert_nowhere(&pod);
     wrong.assert_nowhere(&pod);
-    canary.finish(&pod);
 }
 
 /// Upper case wins, and a proxy may be at any address, also one that sources may not have.
@@ -112,7 +106,7 @@ fn fault_l26_proxy_of_the_environment() {
     registry.push("policies/a:v1", &Reply::module_bytes("by the environment"));
     let port = registry.host().rsplit_once(':').expect("a port").1.to_owned();
     let proxy = ForwardProxy::open();
-    let folder = Folder::empty();
+    let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&format!("registry://registry.example:{port}/policies/a:v1")));
     let setup = Pod::on(&folder).loader("--source-ca", registry.ca_file()).loader("--allow-private", "192.0.2.0/24");
     let proxy_port = proxy.host().rsplit_once(':').expect("a port").1.to_owned();
@@ -136,7 +130,6 @@ fn fault_l23_sources_that_are_not_on_the_list() {
     write_sources(&folder, json!({"allowed_sources": [listed]}));
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     let pod = pod_with(&folder).loader("--source-ca", registry.ca_file()).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(REMOTE, 1);
 
     // That the bytes are on the volume lets no policy past the list.
@@ -158,7 +151,6 @@ fn fault_l23_sources_that_are_not_on_the_list() {
     pod.assert_recovered("cluster/tag", 1);
     pod.assert_recovered("cluster/pinned", 1);
     pod.assert_unserved("cluster/web", Reason::SourceNotAllowed);
-    canary.finish(&pod);
 }
 
 /// The flag is a list of its own: what policies name must be on both.
@@ -167,7 +159,7 @@ fn fault_l23_list_of_the_command_line() {
     let (registry, web) = (Registry::tls(), Source::https());
     registry.push("policies/a:v1", &Reply::module_bytes("flag"));
     web.answer("/m.wasm", [Reply::module()]);
-    let folder = Folder::empty();
+    let folder = Folder::with_canary();
     folder.put(&Policy::cluster("remote").module(&registry.module("policies/a:v1")));
     folder.put(&Policy::cluster("web").module(&web.url("/m.wasm")));
     let pattern = format!("registry://{}/*", registry.host());

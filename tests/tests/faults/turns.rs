@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Answer, Canary, Folder, Pod, Policy, Review, Stalls};
+use portcullis_tests::{Answer, Folder, Pod, Policy, Review};
 
 const SIZE: usize = 4;
 
@@ -59,7 +59,6 @@ fn fault_z03_a_mutating_member_that_uses_all_its_time_takes_none_of_the_others()
         })
         .collect();
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     for (_, _, members) in &groups {
         members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
     }
@@ -68,14 +67,12 @@ fn fault_z03_a_mutating_member_that_uses_all_its_time_takes_none_of_the_others()
             for (place, denies, members) in &groups {
                 scope.spawn(|| {
                     let sleeper = members[*place].id();
-                    let answer =
-                        Stalls::watch().within(Duration::from_secs(14), &sleeper, || ask(&pod, members, timeout));
+                    let answer = pod.within(Duration::from_secs(14), &sleeper, || ask(&pod, members, timeout));
                     assert_only_the_sleeper_is_blamed(&answer, members, *place, *denies);
                 });
             }
         });
     }
-    canary.finish(&pod);
 }
 
 #[test]
@@ -85,7 +82,6 @@ fn fault_z03_who_was_never_asked_says_so_and_not_that_it_took_too_long() {
         four("late", 0, false).into_iter().map(|member| member.spec("failurePolicy", "Fail")).collect();
     members.iter().for_each(|member| folder.put(member));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     members.iter().for_each(|member| drop(pod.wait_current(&member.id(), 1)));
     let verdict = ask(&pod, &members, "5ms").verdict();
     assert!(!verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
@@ -94,5 +90,4 @@ fn fault_z03_who_was_never_asked_says_so_and_not_that_it_took_too_long() {
         assert!(verdict.message.contains(&told), "no {told:?} in {verdict:?}");
     }
     assert!(!verdict.message.contains(Reason::EvaluationTimedOut.as_str()), "{verdict:?}");
-    canary.finish(&pod);
 }

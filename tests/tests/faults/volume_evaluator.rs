@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use portcullis_contract::{CandidateContent, Digest, Reason, ReplicaState};
 use portcullis_tests::{
-    Canary, Folder, LIMIT, Pod, Policy, Program, Review, eventually, eventually_within, heavy, skip,
+    Folder, LIMIT, Pod, Policy, Program, Review, StopOnDrop, eventually, eventually_within, heavy, one_round_in_time,
+    skip,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -28,7 +29,6 @@ fn folder() -> Folder {
 fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
     let folder = folder();
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     let mut generation = 1;
     for (what, bytes) in forms {
@@ -52,34 +52,45 @@ fn assert_manifest_refused(forms: Vec<(&str, Vec<u8>)>) {
         assert_eq!(pod.evaluator_state().and_then(|state| state.manifest_failure), None, "{what}");
     }
     assert!(pod.metric("portcullis_manifest_errors_total") >= 1.0);
-    canary.finish(&pod);
+}
+
+/// A manifest that could be one, and its text.
+fn whole() -> String {
+    let example = portcullis_contract::Manifest { number: u64::MAX, policies: Vec::new(), groups: Vec::new() };
+    String::from_utf8(example.encode().expect("encodes")).expect("text")
+}
+
+/// Manifests that are not whole, by what is wrong with them.
+pub(crate) fn broken_manifests() -> Vec<(&'static str, Vec<u8>)> {
+    let whole = whole();
+    let mut huge = whole.clone().into_bytes();
+    huge.resize(65 << 20, b' ');
+    vec![
+        ("torn", whole[..whole.len() / 2].into()),
+        ("empty", Vec::new()),
+        ("too large", huge),
+        ("not JSON", b"<html></html>".to_vec()),
+        ("of another checksum", whole.replace("18446744073709551615", "18446744073709551614").into_bytes()),
+        ("another document", b"{\"kind\":\"List\",\"items\":[]}".to_vec()),
+    ]
+}
+
+/// Manifests of formats to come.
+pub(crate) fn newer_manifests() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("newer", whole().replacen("\"format\":1", "\"format\":2", 1).into_bytes()),
+        ("much newer", b"{\"format\":99,\"blocks\":[[]]}".to_vec()),
+    ]
 }
 
 #[test]
 fn fault_v05_manifest_is_not_whole() {
-    let example = portcullis_contract::Manifest { number: u64::MAX, policies: Vec::new(), groups: Vec::new() };
-    let whole = example.encode().expect("encodes");
-    let text = String::from_utf8(whole.clone()).expect("text");
-    let mut huge = whole.clone();
-    huge.resize(65 << 20, b' ');
-    assert_manifest_refused(vec![
-        ("torn", whole[..whole.len() / 2].to_vec()),
-        ("empty", Vec::new()),
-        ("too large", huge),
-        ("not JSON", b"<html></html>".to_vec()),
-        ("of another checksum", text.replace("18446744073709551615", "18446744073709551614").into_bytes()),
-        ("another document", b"{\"kind\":\"List\",\"items\":[]}".to_vec()),
-    ]);
+    assert_manifest_refused(broken_manifests());
 }
 
 #[test]
 fn fault_v06_manifest_of_a_newer_format() {
-    let example = portcullis_contract::Manifest { number: u64::MAX, policies: Vec::new(), groups: Vec::new() };
-    let text = String::from_utf8(example.encode().expect("encodes")).expect("text");
-    assert_manifest_refused(vec![
-        ("newer", text.replacen("\"format\":1", "\"format\":2", 1).into_bytes()),
-        ("much newer", b"{\"format\":99,\"blocks\":[[]]}".to_vec()),
-    ]);
+    assert_manifest_refused(newer_manifests());
 }
 
 /// The evaluator comes back to a volume on which the victim's artifact is broken, while the loader does not look; only the
@@ -87,9 +98,8 @@ fn fault_v06_manifest_of_a_newer_format() {
 fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Pod, &Path)) {
     let folder = folder();
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
-    canary.pause();
+    pod.canary().pause();
     pod.loader().kill();
     pod.evaluator().kill();
     // Its private copies are gone with the container, so that it must take the artifact from the volume.
@@ -100,8 +110,7 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     pod.evaluator().start_again();
     let deviation = pod.wait_failure(VICTIM, reason);
     assert_eq!(deviation.state, ReplicaState::Failed, "{what}: {deviation:?}");
-    pod.wait_current("cluster/canary", 1);
-    canary.resume();
+    pod.resume_canary();
     let review = Review::pod();
     pod.ask(VICTIM, &review).assert_not_judged(&review, VICTIM, reason);
     assert_eq!(pod.health(VICTIM).code, 503, "{what}");
@@ -109,7 +118,6 @@ fn assert_artifact_refused(reason: Reason, what: &str, break_it: impl FnOnce(&Po
     pod.loader().start_again();
     pod.assert_recovered(VICTIM, 1);
     assert_eq!(pod.ask(VICTIM, &review).verdict().message, "generation 1", "{what}");
-    canary.finish(&pod);
 }
 
 #[test]
@@ -129,6 +137,16 @@ fn fault_v08_a_bit_is_flipped() {
     });
 }
 
+/// Machine code that the loader has compiled, but for another policy.
+#[test]
+fn fault_x10_an_artifact_of_other_code_under_a_correct_manifest() {
+    assert_artifact_refused(Reason::ArtifactCorrupt, "another policy's", |pod, artifact| {
+        let other = fs::read(pod.volume().artifact("cluster/canary")).expect("it is there");
+        assert_ne!(fs::read(artifact).expect("it is there"), other);
+        fs::write(artifact, other).expect("writes");
+    });
+}
+
 #[test]
 fn fault_v08_an_artifact_that_is_cut_or_longer() {
     assert_artifact_refused(Reason::ArtifactCorrupt, "cut", |_, artifact| {
@@ -141,7 +159,6 @@ fn fault_v08_an_artifact_that_is_cut_or_longer() {
 fn fault_v09_artifact_changes_after_it_was_loaded() {
     let folder = folder();
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     pod.loader().kill();
     let artifact = pod.volume().artifact(VICTIM);
@@ -157,8 +174,8 @@ fn fault_v09_artifact_changes_after_it_was_loaded() {
         });
         let _stop = StopOnDrop(&done);
         let some_answers = || {
-            let before = canary.answers();
-            eventually("answers meanwhile", || (canary.answers() > before + 20).then_some(()));
+            let before = pod.canary().answers();
+            eventually("answers meanwhile", || (pod.canary().answers() > before + 20).then_some(()));
         };
         // In place, so that a mapping of the file would change.
         fs::write(&artifact, vec![0xcc; size]).expect("overwrites");
@@ -174,16 +191,6 @@ fn fault_v09_artifact_changes_after_it_was_loaded() {
     pod.loader().start_again();
     pod.wait_ready();
     pod.assert_recovered(VICTIM, 1);
-    canary.finish(&pod);
-}
-
-/// Sets a flag when it is dropped, so that callers end even if the test fails.
-struct StopOnDrop<'f>(&'f AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 #[test]
@@ -210,7 +217,6 @@ fn fault_v11_a_thousand_swaps_a_minute() {
     let _alone = heavy();
     let folder = folder();
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     let one = pod.volume().candidate(VICTIM);
     folder.put(&Policy::cluster("victim").denying("generation 2"));
@@ -251,7 +257,6 @@ fn fault_v11_a_thousand_swaps_a_minute() {
     });
     pod.loader().start_again();
     pod.reporter().start_again();
-    canary.finish(&pod);
 }
 
 #[test]
@@ -260,23 +265,29 @@ fn fault_v12_event_queue_overflows() {
     let folder = folder();
     // Polling is so slow that it cannot be what finds the change.
     let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
-    canary.pause();
-    pod.evaluator().signal(Signal::STOP);
     // More than the kernel queues (fs.inotify.max_queued_events, 16384 as a rule).
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("Linux has inotify");
     let count = queue.trim().parse::<u32>().expect("a number") + 4_000;
-    for number in 0..count {
-        fs::write(pod.volume().path().join(format!("noise-{number}")), b"").expect("writes");
-    }
-    folder.put(&Policy::cluster("victim").denying("generation 2"));
-    eventually("the loader to publish", || (pod.volume().entry(VICTIM).generation == 2).then_some(()));
-    pod.evaluator().signal(Signal::CONT);
-    canary.resume();
-    pod.assert_recovered(VICTIM, 2);
-    assert_eq!(pod.ask(VICTIM, &Review::pod()).verdict().message, "generation 2");
-    canary.finish(&pod);
+    let mut generation = 1;
+    one_round_in_time(|round| {
+        generation += 1;
+        pod.canary().pause();
+        pod.evaluator().signal(Signal::STOP);
+        for number in 0..count {
+            fs::write(pod.volume().path().join(format!("noise-{round}-{number}")), b"").expect("writes");
+        }
+        folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
+        eventually("the loader to publish", || (pod.volume().entry(VICTIM).generation == generation).then_some(()));
+        pod.evaluator().signal(Signal::CONT);
+        pod.canary().resume();
+        pod.recovers("the right set", || {
+            let current = pod.evaluator_state()?.current.get(VICTIM)?.generation;
+            (current == generation).then_some(())
+        })
+    });
+    pod.assert_recovered(VICTIM, generation);
+    assert_eq!(pod.ask(VICTIM, &Review::pod()).verdict().message, format!("generation {generation}"));
 }
 
 #[test]
@@ -292,14 +303,12 @@ fn fault_v13_watch_limit_reached() {
         let folder = folder();
         // The poll behind a watch that works is slow; the one in its place is not.
         let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").through(Program::Evaluator, &wrapper).start();
-        let canary = Canary::on(&pod);
         pod.assert_recovered(VICTIM, 1);
         assert_eq!(pod.metric("portcullis_watch_polling") as u8, 1, "{limit}");
         folder.put(&Policy::cluster("victim").denying("generation 2"));
         pod.assert_recovered(VICTIM, 2);
         let told = |line: &&Value| line["level"] == "WARN" && line.to_string().contains("poll");
         assert_eq!(pod.evaluator().logs().iter().filter(told).count(), 1, "one line says so");
-        canary.finish(&pod);
     }
 }
 
@@ -307,7 +316,6 @@ fn fault_v13_watch_limit_reached() {
 fn fault_v14_watched_directory_is_made_again() {
     let folder = folder();
     let pod = Pod::on(&folder).evaluator("--poll-interval", "10m").start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     pod.loader().kill();
     for round in 0..2 {
@@ -323,7 +331,6 @@ fn fault_v14_watched_directory_is_made_again() {
         pod.loader().kill();
     }
     pod.loader().start_again();
-    canary.finish(&pod);
 }
 
 #[test]
@@ -334,7 +341,6 @@ fn fault_v14_directory_behind_a_link_is_replaced() {
     symlink(&first, &link).expect("links");
     // Nothing happens in the folder that is watched; the poll behind it finds the other one.
     let pod = Pod::on(&folder).volume(&link).evaluator("--poll-interval", "1s").start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     pod.loader().kill();
     fs::create_dir(&second).expect("a folder");
@@ -345,7 +351,6 @@ fn fault_v14_directory_behind_a_link_is_replaced() {
     pod.loader().start_again();
     folder.put(&Policy::cluster("victim").denying("generation 2"));
     pod.assert_recovered(VICTIM, 2);
-    canary.finish(&pod);
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -357,13 +362,11 @@ fn copy(from: &Path, to: &Path) {
 fn fault_v15_no_events_at_all() {
     let folder = folder();
     let pod = Pod::on(&folder).fail_points(Program::Evaluator, "evaluator.drop_events=error").start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     for generation in 2..=3 {
         folder.put(&Policy::cluster("victim").denying(&format!("generation {generation}")));
         pod.assert_recovered(VICTIM, generation);
     }
-    canary.finish(&pod);
 }
 
 #[test]
@@ -374,9 +377,8 @@ fn fault_v19_artifact_cannot_be_read() {
     }
     let folder = folder();
     let pod = Pod::on(&folder).separate_users().start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
-    canary.pause();
+    pod.canary().pause();
     pod.evaluator().kill();
     pod.loader().kill();
     for entry in fs::read_dir(pod.path("private")).expect("it is there").flatten() {
@@ -385,11 +387,9 @@ fn fault_v19_artifact_cannot_be_read() {
     fs::set_permissions(pod.volume().artifact(VICTIM), fs::Permissions::from_mode(0o000)).expect("it is ours");
     pod.evaluator().start_again();
     pod.wait_failure(VICTIM, Reason::ArtifactUnreadable);
-    pod.wait_current("cluster/canary", 1);
-    canary.resume();
+    pod.resume_canary();
     pod.loader().start_again();
     pod.assert_recovered(VICTIM, 1);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -413,7 +413,6 @@ fn fault_v20_no_file_where_a_file_is_due() {
 fn fault_v20_no_file_where_the_manifest_is_due() {
     let folder = folder();
     let pod = Pod::on(&folder).evaluator("--poll-interval", "500ms").start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(VICTIM, 1);
     pod.loader().kill();
     let manifest = pod.volume().manifest_path();
@@ -428,7 +427,6 @@ fn fault_v20_no_file_where_the_manifest_is_due() {
     pod.loader().start_again();
     folder.put(&Policy::cluster("victim").denying("generation 2"));
     pod.assert_recovered(VICTIM, 2);
-    canary.finish(&pod);
 }
 
 fn fifo(path: &Path) {

@@ -1,7 +1,10 @@
-//! Guests of each SDK read objects of the cluster, from a recording in the form of kwctl.
+//! Guests ask their host, and the answers come from a recording in the form of kwctl.
+
+use std::fs;
+use std::process::Output;
 
 use portcullis_contract::Digest;
-use portcullis_tests::{Folder, SdkGuest};
+use portcullis_tests::{Authority, Folder, SdkGuest};
 use serde_json::{Value, json};
 
 use crate::eval::raw;
@@ -27,10 +30,14 @@ fn answers(guest: &SdkGuest, calls: &Value, recording: &Value) -> Vec<String> {
     let request = examples().join("requests/pod-ok.json").display().to_string();
     let session = folder.path("session.yml").display().to_string();
     let replay = "--replay-host-capabilities-interactions";
-    let output = run(["eval", &manifest, &request, replay, &session, "--output", "json"]);
-    assert_eq!(output.status.code(), Some(1), "{}", written(&output));
+    answers_in(&run(["eval", &manifest, &request, replay, &session, "--output", "json"]))
+}
+
+/// The answers in the verdict of a guest that denies with them.
+fn answers_in(output: &Output) -> Vec<String> {
+    assert_eq!(output.status.code(), Some(1), "{}", written(output));
     let verdict: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", written(&output)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", written(output)));
     let annotations = &verdict["response"]["auditAnnotations"];
     let answers = (0..).map_while(|number| annotations[format!("call-{number}")].as_str());
     answers.map(str::to_owned).collect()
@@ -100,4 +107,69 @@ fn promise_a_guest_in_go_reads_answers_larger_than_its_buffer_whole() {
     ]);
     let shown = format!("{} bytes, {}", large.len(), Digest::of(large.as_bytes()));
     assert_eq!(answers(&guest, &calls, &recording), [shown.as_str(), small, shown.as_str(), small]);
+}
+
+/// The evaluator answers these questions itself, but where they are recorded.
+#[test]
+fn promise_eval_replays_and_records_questions_about_certificates() {
+    let folder = Folder::empty();
+    let (module, request) =
+        (examples().join("modules/host-capabilities.wasm"), examples().join("requests/pod-ok.json"));
+    let (module, request) = (module.display().to_string(), request.display().to_string());
+    let session = folder.path("session.yml").display().to_string();
+    let ask = |calls: &Value, flag: &str| {
+        let settings = json!({ "calls": calls }).to_string();
+        let granted = ["--host-capability", "net/*", "--host-capability", "crypto/*"];
+        let base = ["eval", &module, &request, "--settings-json", &settings, flag, &session, "--output", "json"];
+        answers_in(&run([&base[..], &granted].concat()))
+    };
+    let (record, replay) = ("--record-host-capabilities-interactions", "--replay-host-capabilities-interactions");
+
+    // As kwctl 1.36 writes it. No certificate looks like this, so the answer comes from the recording.
+    let recorded = r#"
+- type: Exchange
+  request: |
+    !DNSLookupHost
+    host: web.example
+  response:
+    type: Success
+    payload: '{"ips":["192.0.2.7"]}'
+- type: Exchange
+  request: |
+    !CryptoIsCertificateTrusted
+    request:
+      cert:
+        encoding: Pem
+        data:
+        - 45
+        - 45
+      cert_chain:
+      - encoding: Der
+        data:
+        - 48
+      not_after: null
+  response:
+    type: Success
+    payload: '{"trusted":true,"reason":""}'
+"#;
+    folder.write("session.yml", recorded);
+    let chain = json!([{"encoding": "Der", "data": [48]}]);
+    let question = json!({"cert": {"encoding": "Pem", "data": [45, 45]}, "cert_chain": chain, "not_after": null});
+    let (look_up, question) =
+        (json!({"lookupHost": "web.example"}), raw("crypto/v1/is_certificate_trusted", &question));
+    let answers = ask(&json!([look_up, question]), replay);
+    assert_eq!(answers, [r#"{"ips":["192.0.2.7"]}"#, r#"{"trusted":true,"reason":""}"#]);
+    // It has its place in the order of the calls.
+    let answers = ask(&json!([question]), replay);
+    assert!(answers[0].starts_with("error: ") && answers[0].contains("!DNSLookupHost"), "{answers:?}");
+
+    let authority = Authority::shared();
+    let certificate = authority.identity(&["web.example"]).certificate;
+    let calls = json!([{"verifyCertificate": {"certificate": certificate, "chain": [authority.pem]}}]);
+    assert_eq!(ask(&calls, record), [r#""True""#]);
+    let text = fs::read_to_string(&session).expect("it was written");
+    assert!(text.contains("!CryptoIsCertificateTrusted"), "{text}");
+    assert_eq!(ask(&calls, replay), [r#""True""#]);
+    fs::write(&session, text.replace(":true,", ":false,")).expect("writes");
+    assert_eq!(ask(&calls, replay), [r#"{"False":"Certificate not trusted: "}"#]);
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Canary, Folder, Pod, Policy, Program, Reply, Review, Source, Verdict};
+use portcullis_tests::{Folder, Pod, Policy, Program, Reply, Review, Source, Verdict, eventually};
 use serde_json::{Value, json};
 
 const LABELS: &str = "cluster/labels";
@@ -18,11 +18,16 @@ fn misses(label: &str) -> impl Fn(&Verdict) -> bool {
     move |verdict| !verdict.allowed && verdict.message == text
 }
 
-/// What a user finds in the status file.
-fn condition(pod: &Pod, kind: &str) -> Value {
-    let status = pod.status(LABELS).expect("there is a status");
-    let conditions = status["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+/// Waits until a user finds in the status file that this generation is not Ready, with these words of it.
+fn wait_told(pod: &Pod, generation: i64, words: &[&str]) {
+    eventually(&format!("{words:?} about generation {generation} in the status"), || {
+        let status = pod.status(LABELS)?;
+        let conditions = status["status"]["conditions"].as_array()?;
+        let ready = conditions.iter().find(|condition| condition["type"] == "Ready")?;
+        let message = ready["message"].as_str().unwrap_or_default();
+        let is_it = ready["reason"] == "ServingPrevious" && ready["observedGeneration"] == generation;
+        (is_it && words.iter().all(|words| message.contains(words))).then_some(())
+    });
 }
 
 #[test]
@@ -34,7 +39,6 @@ fn promise_an_edit_changes_the_answer_and_fetches_and_compiles_nothing() {
     let edit = |label: &str| labels(json!([label])).module(&source.url("/required-labels.wasm"));
     folder.put(&edit("owner"));
     let pod = Pod::on(&folder).loader("--source-ca", source.ca_file(&folder)).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(LABELS, 1);
     let compiled = |pod: &Pod| {
         let text = pod.metrics(Program::Loader);
@@ -54,7 +58,6 @@ fn promise_an_edit_changes_the_answer_and_fetches_and_compiles_nothing() {
     assert_eq!(source.requests("/required-labels.wasm").len(), 1, "the module was fetched once");
     assert_eq!(compiled(&pod), before, "nothing was compiled again");
     assert_eq!(pod.volume().artifacts(), artifacts);
-    canary.finish(&pod);
 }
 
 #[test]
@@ -62,7 +65,6 @@ fn promise_a_broken_edit_keeps_the_old_version_and_status_says_why() {
     let folder = Folder::with_canary();
     folder.put(&labels(json!(["owner"])));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.assert_recovered(LABELS, 1);
 
     let broken = [
@@ -80,17 +82,13 @@ fn promise_a_broken_edit_keeps_the_old_version_and_status_says_why() {
         assert_eq!(failure.generation, generation, "{failure:?}");
         assert!(failure.message.contains(words), "no {words:?} in {failure:?}");
         // The status says the same in a sentence.
-        let ready = condition(&pod, "Ready");
-        let message = ready["message"].as_str().unwrap_or_default();
-        assert!(message.contains(reason.as_str()) && message.contains(words), "{ready}");
-        assert_eq!(ready["observedGeneration"], generation, "{ready}");
+        wait_told(&pod, generation, &[reason.as_str(), words]);
     }
 
     folder.put(&labels(json!(["cost-center"])));
     pod.assert_recovered(LABELS, generation + 1);
     let verdict = pod.ask(LABELS, &Review::pod()).verdict();
     assert!(misses("cost-center")(&verdict), "{verdict:?}");
-    canary.finish(&pod);
 }
 
 /// Everything ends and starts again on the same volume, with a newest version that is broken and whatever else `lose` takes
@@ -104,23 +102,20 @@ fn assert_last_good_serves(broken: &Policy, reason: Reason, lose: impl FnOnce(&F
         folder.put(&labels(json!(["cost-center"])));
         pod.assert_recovered(LABELS, 2);
         // What loaded becomes the last good one as soon as the loader has heard of it.
-        portcullis_tests::eventually("the last good generation", || {
+        eventually("the last good generation", || {
             (pod.volume().entry(LABELS).last_good?.generation == 2).then_some(())
         });
     }
     folder.put(broken);
     lose(&folder);
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
+    pod.wait_serving(LABELS, 2);
     pod.assert_kept(LABELS, reason, 2, misses("cost-center"));
-    let ready = condition(&pod, "Ready");
-    assert_eq!(ready["reason"], "ServingPrevious", "{ready}");
-    assert!(ready["message"].as_str().is_some_and(|text| text.contains(reason.as_str())), "{ready}");
+    wait_told(&pod, 3, &[reason.as_str()]);
 
     folder.put(&labels(json!(["stage"])));
     pod.assert_recovered(LABELS, 4);
     assert!(misses("stage")(&pod.ask(LABELS, &Review::pod()).verdict()));
-    canary.finish(&pod);
 }
 
 fn clear(folder: &Path) {

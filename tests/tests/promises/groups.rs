@@ -1,7 +1,7 @@
 //! One call for many policies: five members of a group deny, and one message has all their reasons.
 
 use portcullis_contract::Reason;
-use portcullis_tests::{Canary, Folder, Pod, Policy, Review, eventually};
+use portcullis_tests::{Folder, Pod, Policy, Review, eventually};
 use serde_json::json;
 
 #[test]
@@ -29,7 +29,6 @@ fn promise_five_denials_in_one_message() {
     folder.put(&Policy::cluster("h-watch").guest("always_deny").mode("monitor"));
     folder.put(&Policy::cluster("i-off").guest("always_deny").spec("suspend", true));
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     for (policy, _) in &members {
         pod.wait_current(&policy.id(), 1);
     }
@@ -64,7 +63,6 @@ fn promise_five_denials_in_one_message() {
     let verdict = pod.admit(&group, &Review::pod().privileged()).verdict();
     let wanted = [&wanted[..1], &wanted[2..]].concat().join("; ");
     assert_eq!(verdict.message, wanted);
-    canary.finish(&pod);
 }
 
 /// The controller's question whether this replica is called for a group: answered by the evaluator itself, and by no policy.
@@ -74,7 +72,6 @@ fn promise_a_marker_is_answered_for_groups_with_members() {
     let policy = Policy::cluster("denies").guest("always_deny").on("services");
     folder.put(&policy);
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     pod.wait_current("cluster/denies", 1);
     let group = policy.group();
     let ask = |path: &str| pod.client().post(path, Review::pod().bytes()).expect("answers");
@@ -93,7 +90,6 @@ fn promise_a_marker_is_answered_for_groups_with_members() {
     eventually("the group to allow", || ask(&format!("/admit/{group}")).verdict().allowed.then_some(()));
     assert_eq!(ask(&format!("/marker/{group}")).status, 404);
     assert_eq!(pod.metric("portcullis_markers_total") as u64, 1);
-    canary.finish(&pod);
 }
 
 /// While `mutating` is being changed, the policy is in the group of the old webhook and in that of the new one. Nobody is denied because
@@ -109,7 +105,6 @@ fn promise_an_edit_of_mutating_denies_nobody() {
     folder.put(&first);
     folder.put(&may_not);
     let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
     let (validating, mutating) = (first.group(), changing.group());
     assert_ne!(validating, mutating);
     pod.wait_current("cluster/edited", 1);
@@ -149,5 +144,4 @@ fn promise_an_edit_of_mutating_denies_nobody() {
         let verdict = ask(group);
         assert!(verdict.allowed && verdict.patch.is_none(), "{verdict:?}");
     }
-    canary.finish(&pod);
 }

@@ -44,7 +44,7 @@ fn promise_a_policies_yml_runs_under_its_own_ids() {
             },
             "clusterwide-may-not": {"module": module(&folder, "mutates_label")},
             "clusterwide-traps": {"module": module(&folder, "guest_error")},
-            "clusterwide-loops": {"module": module(&folder, "endless_loop"), "timeoutEvalSeconds": 1},
+            "clusterwide-loops": {"module": module(&folder, "endless_loop"), "timeoutEvalSeconds": 2},
             "Mixed_Case.id": {"module": module(&folder, "always_accept")},
         }),
     );

@@ -60,12 +60,13 @@ fn promise_a_pushed_module_is_active_and_stays_what_it_was_when_its_tag_moves() 
     for name in ["volume/modules", "volume/artifacts", "private"] {
         empty(&folder.path(name));
     }
+    // The registry may write its log after the answer.
+    eventually("the registry to log the first download", || (registry.blobs_given() > 0).then_some(()));
     let (blobs, manifests) = (registry.blobs_given(), registry.manifests_given());
     let pod = pod_with(&folder, &registry).start();
     pod.assert_recovered(REMOTE, 1);
     assert_eq!(pod.wait_current(REMOTE, 1).digest, digest);
     assert_eq!(resolved(&pod, REMOTE), digest.to_string());
-    // The registry may write its log after the answer.
     eventually("the registry to log the module", || (registry.blobs_given() > blobs).then_some(()));
     assert_eq!(registry.blobs_given() - blobs, 1, "it was fetched, by its digest");
     assert_eq!(registry.manifests_given(), manifests, "nobody asked what the tag is now");

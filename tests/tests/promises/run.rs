@@ -23,7 +23,8 @@ pub(crate) fn start(dir: &Path) -> Process {
     start_with(dir, &[])
 }
 
-/// `portcullis run` on a folder, on free ports, with more flags.
+/// `portcullis run` on a folder, on free ports, with more flags. Policies have as long as an API server waits, so that a busy machine
+/// changes no verdict.
 pub(crate) fn start_with(dir: &Path, flags: &[&str]) -> Process {
     let dir = dir.display().to_string();
     let args = ["run", &dir, "--address", "127.0.0.1:0", "--probe-address", "127.0.0.1:0"];
@@ -31,7 +32,7 @@ pub(crate) fn start_with(dir: &Path, flags: &[&str]) -> Process {
         name: "portcullis run".to_owned(),
         program: program(Program::Cli),
         args: args.iter().chain(flags).map(Into::into).collect(),
-        env: Vec::new(),
+        env: vec![("PORTCULLIS_POLICY_TIMEOUT".to_owned(), "10s".to_owned())],
         wrapper: Vec::new(),
         user: None,
     })

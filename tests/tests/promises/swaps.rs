@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_tests::{Canary, Folder, Pod, Policy, Review, StopOnDrop, eventually, heavy};
+use portcullis_tests::{FLOODED, Folder, Pod, Policy, Review, StopOnDrop, eventually, heavy};
 use serde_json::json;
 
 const SWAPS: i64 = 200;
@@ -35,8 +35,7 @@ fn promise_200_swaps_under_eight_clients() {
     let _alone = heavy();
     let folder = Folder::with_canary();
     folder.put(&version(1));
-    let pod = Pod::on(&folder).start();
-    let canary = Canary::on(&pod);
+    let pod = Pod::on(&folder).canary_within(FLOODED, "eight clients ask without a pause").start();
     pod.assert_recovered(SWAPPED, 1);
 
     let (done, answers, newest) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicI64::new(1));
@@ -76,5 +75,4 @@ fn promise_200_swaps_under_eight_clients() {
     });
     let swaps = usize::try_from(SWAPS).expect("it is small");
     assert!(answers.load(Ordering::SeqCst) > swaps, "{answers:?} answers in {swaps} swaps");
-    canary.finish(&pod);
 }

@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 
 use portcullis_tests::{Program, program};
 
-/// The tool with these arguments and no settings by environment.
+/// The tool with these arguments and no settings by environment, but for the time that policies have: on a busy machine they may need more
+/// than by default.
 pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(program(Program::Cli));
     for (key, _) in env::vars_os() {
@@ -17,7 +18,7 @@ pub(crate) fn command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Com
             command.env_remove(&key);
         }
     }
-    command.args(args);
+    command.env("PORTCULLIS_POLICY_TIMEOUT", "10s").args(args);
     command
 }
 

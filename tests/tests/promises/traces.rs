@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use portcullis_contract::{BrokerExport, BrokerOutcome, BrokerReply, MAX_EXPORT, Signal, decode_frame, encode_frame};
-use portcullis_tests::{Folder, LIMIT, Pod, PodSetup, Policy, Program, Raw, Review, Stalls, eventually, request};
+use portcullis_tests::{Folder, LIMIT, Pod, PodSetup, Policy, Program, Raw, Review, eventually, request};
 use prost::Message as _;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -170,7 +170,7 @@ fn promise_a_collector_that_is_away_or_slow_delays_no_request() {
         let begin = Instant::now();
         while pod.metric(r#"portcullis_spans_total{outcome="failed"}"#) < failed {
             let ask = || pod.ask("cluster/denies", &Review::pod());
-            let answer = Stalls::watch().within(Duration::from_secs(10), "a request", ask);
+            let answer = pod.within(Duration::from_secs(10), "a request", ask);
             assert!(!answer.verdict().allowed);
             assert!(begin.elapsed() < 4 * LIMIT, "no export has failed");
         }

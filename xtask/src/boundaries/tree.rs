@@ -24,7 +24,7 @@ enum Ban {
 
 use Ban::{Feature, Package, Prefix};
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     Rule {
         package: "portcullis-evaluator",
         never: &[
@@ -74,6 +74,11 @@ const RULES: [Rule; 8] = [
         package: "portcullis-contract",
         never: &[Package("wasmtime"), Package("tokio"), Package("axum"), Package("hyper"), Prefix("kube")],
         why: "the contract is data and pure functions",
+    },
+    Rule {
+        package: "portcullis-matching",
+        never: &[Package("wasmtime"), Package("tokio"), Package("hyper"), Prefix("kube")],
+        why: "which objects a policy is asked about is decided without any of them",
     },
     Rule { package: "portcullis-api", never: &[Package("wasmtime"), Package("tokio")], why: "the resources are data" },
 ];

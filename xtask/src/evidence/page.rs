@@ -43,25 +43,13 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
             text += &format!("\n## {section}\n\n| row | what breaks | tests |\n| --- | --- | --- |\n");
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
-            (Some(sources), _) => listed(sources),
+            (Some(sources), _) => sources::by_files(sources),
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
         text += &format!("| {} | {} | {tests} |\n", row.id, row.fault);
     }
     text
-}
-
-/// The tests by their files: `a`, `b` ([faults/one.rs](../tests/tests/faults/one.rs)); `c` (…).
-fn listed(sources: &[&Source]) -> String {
-    let mut of_files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for source in sources {
-        of_files.entry(&source.file).or_default().push(format!("`{}`", source.name));
-    }
-    let file = |(file, names): (&str, Vec<String>)| {
-        format!("{} ([{}](../{file}))", names.join(", "), file.rsplit('/').next().unwrap_or(file))
-    };
-    of_files.into_iter().map(file).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

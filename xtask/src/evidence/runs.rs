@@ -1,7 +1,7 @@
 //! Each test that ran, in what the test runners wrote.
 //!
 //! libtest writes `test path::name ... ok`, in several pieces, and Go `--- PASS: TestName (0.00s)`. Between two pieces there may be a whole
-//! line of a test itself, which says that it was skipped or why it fails (`crates/testkit/src/told.rs`).
+//! line of a test itself, which says that it was skipped, why it fails or what it measured (`crates/testkit/src/told.rs`).
 
 use std::collections::BTreeMap;
 
@@ -57,31 +57,39 @@ pub(crate) fn parse(output: &str) -> Vec<Run> {
 
 /// The lines that tell of a panic, whole.
 pub(crate) fn panics(output: &str) -> impl Iterator<Item = &str> {
-    let panic = |line| own_line(line).filter(|(_, own)| own.is_panic).map(|(_, own)| own.line);
+    let panic = |line| own_line(line).filter(|(_, own)| own.kind == Kind::Panic).map(|(_, own)| own.line);
     output.lines().filter_map(panic)
+}
+
+/// What a line of a test tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Skip,
+    Panic,
+    Note,
 }
 
 /// A line that a test wrote itself.
 struct Own<'o> {
     line: &'o str,
-    is_panic: bool,
+    kind: Kind,
     test: &'o str,
     words: &'o str,
 }
 
 /// What a test wrote in this line itself, and what stands before it: nothing, or a piece of libtest's.
 fn own_line(line: &str) -> Option<(&str, Own<'_>)> {
-    let own = |at: usize, mark: &str, is_panic: bool| {
+    let own = |at: usize, mark: &str, kind: Kind| {
         let line = line[at..].trim_end();
         let (test, words) = line[mark.len()..].split_once(": ")?;
         let is_name = !test.is_empty() && !test.contains(char::is_whitespace);
-        is_name.then_some(Own { line, is_panic, test, words })
+        is_name.then_some(Own { line, kind, test, words })
     };
-    let found = |(mark, is_panic): (&str, bool)| {
+    let found = |(mark, kind): (&str, Kind)| {
         let at = line.find(mark).filter(|at| *at == 0 || line.starts_with("test "))?;
-        Some((&line[..at], own(at, mark, is_panic)?))
+        Some((&line[..at], own(at, mark, kind)?))
     };
-    [("SKIPPED ", false), ("FAILING ", true)].into_iter().find_map(found)
+    [("SKIPPED ", Kind::Skip), ("FAILING ", Kind::Panic), ("NOTED ", Kind::Note)].into_iter().find_map(found)
 }
 
 #[derive(Default)]
@@ -101,8 +109,13 @@ struct Reader {
 
 impl Reader {
     fn note(&mut self, own: Own<'_>) {
-        let notes = if own.is_panic { &mut self.panics } else { &mut self.skips };
-        notes.entry(own.test.to_owned()).or_insert_with(|| own.words.to_owned());
+        let told = match own.kind {
+            Kind::Skip => &mut self.skips,
+            Kind::Panic => &mut self.panics,
+            // For people only.
+            Kind::Note => return,
+        };
+        told.entry(own.test.to_owned()).or_insert_with(|| own.words.to_owned());
     }
 
     fn read(&mut self, line: &str) {
@@ -221,6 +234,14 @@ mod tests {
                 "{one:?}",
             );
         }
+    }
+
+    #[test]
+    fn what_a_test_measured_changes_no_outcome() {
+        let output =
+            "NOTED a::b: 7 answers\ntest a::b ... NOTED a::b: 8 answers\nok\ntest c ... NOTED c: none\nFAILED\n";
+        assert_eq!(told(output), [run("a::b", Verdict::Passed, ""), run("c", Verdict::Failed, "")]);
+        assert!(panics(output).next().is_none());
     }
 
     #[test]

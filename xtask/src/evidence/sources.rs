@@ -2,6 +2,8 @@
 //!
 //! [`syn`] reads the files, so that a name in a comment or in a text is not taken for a test.
 
+use std::collections::BTreeMap;
+
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemFn};
 
@@ -25,6 +27,18 @@ pub(crate) fn tests(files: &[TextFile]) -> Vec<Source> {
     }
     all.sort();
     all
+}
+
+/// The tests by their files: `a`, `b` ([faults/one.rs](../tests/tests/faults/one.rs)); `c` (…).
+pub(crate) fn by_files(sources: &[&Source]) -> String {
+    let mut of_files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for source in sources {
+        of_files.entry(&source.file).or_default().push(format!("`{}`", source.name));
+    }
+    let file = |(file, names): (&str, Vec<String>)| {
+        format!("{} ([{}](../{file}))", names.join(", "), file.rsplit('/').next().unwrap_or(file))
+    };
+    of_files.into_iter().map(file).collect::<Vec<_>>().join("; ")
 }
 
 /// Collects the tests of a file.

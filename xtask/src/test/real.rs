@@ -55,9 +55,12 @@ impl<'a> Plan<'a> {
 
     /// Black-box tests that must run alone.
     pub(super) fn alone(&self) -> Tests<'a> {
-        let mut args = self.args();
+        let (name, mut args) = ("black-box: tests that compare times", self.args());
+        if !self.wanted.list && self.selects(name) {
+            tools::tracer();
+        }
         args.extend(["--test-threads", "1"].map(OsString::from));
-        self.on_programs("black-box: tests that compare times", args, |target| target == ALONE)
+        self.on_programs(name, args, |target| target == ALONE)
     }
 
     fn on_programs(&self, name: &str, args: Vec<OsString>, is_wanted: impl Fn(&str) -> bool + Send + 'a) -> Tests<'a> {

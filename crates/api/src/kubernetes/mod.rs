@@ -32,3 +32,5 @@ pub const GROUP: &str = "policies.portcullis.dev";
 pub const VERSION: &str = "v1alpha1";
 /// The finalizer of policies, which lets the controller remove webhooks and revisions first.
 pub const FINALIZER: &str = "policies.portcullis.dev/webhooks";
+/// The annotation of a policy by which users ask for an audit at once: each new value asks for one.
+pub const AUDIT_REQUESTED_ANNOTATION: &str = "policies.portcullis.dev/audit-requested-at";

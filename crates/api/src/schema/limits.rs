@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::path::at;
-use crate::{PolicyStatus, ReplicaReportSpec};
+use crate::{AuditSummary, ImpactSummary, PolicyStatus, ReplicaReportSpec};
 
 /// A path of a schema, and the keywords to add there.
 pub(crate) type Limit = (&'static str, Value);
@@ -150,6 +150,15 @@ pub(crate) fn status() -> Vec<Limit> {
         ("summary", json!({ "maxLength": 32 })),
         ("history", list(PolicyStatus::MAX_HISTORY)),
         ("history[].reason", json!({ "maxLength": 128 })),
+        ("audit", json!({ "x-kubernetes-map-type": "atomic" })),
+        ("audit.examples", list(AuditSummary::MAX_EXAMPLES)),
+        ("audit.examples[]", json!({ "maxLength": AuditSummary::MAX_EXAMPLE })),
+        ("audit.unreadable", list(AuditSummary::MAX_UNREADABLE)),
+        ("audit.unreadable[]", json!({ "maxLength": AuditSummary::MAX_RESOURCE })),
+        ("audit.message", json!({ "maxLength": AuditSummary::MAX_MESSAGE })),
+        ("impact", json!({ "x-kubernetes-map-type": "atomic" })),
+        ("impact.examples", list(ImpactSummary::MAX_EXAMPLES)),
+        ("impact.examples[]", json!({ "maxLength": ImpactSummary::MAX_EXAMPLE })),
     ]
 }
 
@@ -183,6 +192,10 @@ pub(crate) fn report() -> Vec<Limit> {
         ("context[].policyUID", text(64)),
         ("context[].reason", json!({ "maxLength": 128 })),
         ("context[].message", json!({ "maxLength": ReplicaReportSpec::MAX_CONTEXT_MESSAGE })),
+        ("impacts", list(ReplicaReportSpec::MAX_IMPACTS)),
+        ("impacts[].policyUID", text(64)),
+        ("impacts[].impact.examples", list(ImpactSummary::MAX_EXAMPLES)),
+        ("impacts[].impact.examples[]", json!({ "maxLength": ImpactSummary::MAX_EXAMPLE })),
         ("pathKeys", list(ReplicaReportSpec::MAX_PATH_KEYS)),
         ("pathKeys[]", json!({ "maxLength": 64 })),
     ]

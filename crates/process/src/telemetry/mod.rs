@@ -8,6 +8,7 @@
 //! Nothing here waits for a collector but the task that exports. Where it is away or slow, spans are dropped and counted. No setting of it
 //! ends a program: one that cannot be used is logged, and its signal is not exported.
 
+mod ids;
 mod metrics;
 #[cfg(feature = "client")]
 mod post;

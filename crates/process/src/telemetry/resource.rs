@@ -5,14 +5,15 @@ use std::sync::OnceLock;
 use opentelemetry::KeyValue;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
+use opentelemetry_sdk::trace::IdGenerator as _;
 
+use super::ids::Ids;
 use crate::VERSION;
 
 /// What `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say, and the program's name where they say none. A random id tells two processes apart.
 pub(super) fn resource(program: &'static str) -> Resource {
     static INSTANCE: OnceLock<String> = OnceLock::new();
-    let instance = INSTANCE.get_or_init(|| RandomIdGenerator::default().new_trace_id().to_string());
+    let instance = INSTANCE.get_or_init(|| Ids.new_trace_id().to_string());
     let found = Resource::builder().build();
     let has = |key: &str| {
         found.iter().any(|(found, value)| found.as_str() == key && !value.as_str().starts_with("unknown_service"))

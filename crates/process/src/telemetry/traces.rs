@@ -26,6 +26,7 @@ use tracing_subscriber::filter::filter_fn;
 use portcullis_contract::MAX_EXPORT;
 
 use crate::telemetry::Outlet;
+use crate::telemetry::ids::Ids;
 use crate::telemetry::resource::{attributes, resource};
 use crate::telemetry::settings::sampler_problem;
 use crate::{Shutdown, supervised};
@@ -81,7 +82,11 @@ impl Traces {
         let queue = Queue { finished: sender, dropped: Arc::clone(&dropped) };
         let resource = resource(program);
         let attributes = attributes(&resource);
-        let provider = SdkTracerProvider::builder().with_resource(resource).with_span_processor(queue).build();
+        let provider = SdkTracerProvider::builder()
+            .with_id_generator(Ids)
+            .with_resource(resource)
+            .with_span_processor(queue)
+            .build();
         Self { provider, finished, dropped, resource: attributes }
     }
 

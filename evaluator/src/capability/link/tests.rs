@@ -20,7 +20,7 @@ impl Rig {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("broker.sock");
         let socket = BrokerSocket::bind(&path, user).expect("binds");
-        let link = BrokerLink::new(&Metrics::new().expect("registers"));
+        let link = BrokerLink::new(&Metrics::new().expect("registers"), false);
         let server = tokio::spawn(Arc::clone(&link).serve(socket));
         Self { _folder: folder, path, link, server }
     }

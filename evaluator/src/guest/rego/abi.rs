@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use wasmtime::{AsContextMut, Caller, ExternType, Linker, MemoryType, Module, Store};
+use wasmtime::{AsContextMut, Caller, ExternType, Linker, Module, Store};
 
 use super::super::builtins::{self, MAX_TEXT};
 use super::super::error::quote;
-use super::super::linear_memory::index;
+use super::super::linear_memory::{exported, index};
 use super::super::{CallError, Context, MAX_REPLY};
 use crate::verdict::offload;
 use crate::verdict::reply::decode_any;
@@ -39,20 +39,12 @@ pub(in super::super) fn check(module: &Module) -> Result<(), &'static str> {
             return Err(shown);
         }
     }
-    match memory_import(module) {
-        Some(memory) if memory.is_64() || memory.is_shared() || memory.page_size_log2() != 16 => {
-            Err("a memory of 32 bits for itself")
+    match module.get_export("memory") {
+        Some(ExternType::Memory(memory)) if !memory.is_64() && !memory.is_shared() && memory.page_size_log2() == 16 => {
+            Ok(())
         }
-        _ => Ok(()),
+        _ => Err("memory (a memory of 32 bits for itself)"),
     }
-}
-
-/// The memory that the module takes from its host.
-pub(super) fn memory_import(module: &Module) -> Option<MemoryType> {
-    module.imports().find_map(|import| match import.ty() {
-        ExternType::Memory(memory) if (import.module(), import.name()) == ("env", "memory") => Some(memory),
-        _ => None,
-    })
 }
 
 /// Calls an export of the instance.
@@ -184,7 +176,7 @@ async fn answer(caller: &mut Caller<'_, Context>, id: i32, arguments: &[i32]) ->
     push(caller, &[&text]).await
 }
 
-/// Defines the imports of module `env`, but for the memory.
+/// Defines the imports of module `env`, but for the memory: the loader makes that the module's own.
 pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     let module = "env";
     linker.func_wrap(module, "opa_abort", |mut caller: Caller<'_, Context>, address: i32| {
@@ -219,7 +211,7 @@ pub(in super::super) fn add_to_linker(linker: &mut Linker<Context>) -> wasmtime:
 
 /// A message of the guest for people, cut.
 fn message(caller: &mut Caller<'_, Context>, address: i32) -> String {
-    let Ok(memory) = memory(caller) else { return String::new() };
+    let Ok(memory) = exported(caller) else { return String::new() };
     match text(memory.data(&*caller), address, MAX_LOGGED) {
         Ok(Some(text)) => quote(text),
         Ok(None) => "a text that is too long to show".to_owned(),

@@ -1,6 +1,6 @@
 //! Rego guests, compiled by OPA: the evaluation-context calls of its Wasm ABI 1.x (docs/design/policy-abi.md, section 7).
 //!
-//! A fresh instance a call, as with every guest: the host makes the memory, the data and the input go into it as JSON, entrypoint 0 is
+//! A fresh instance a call, as with every guest: the data and the input go into its memory as JSON, entrypoint 0 is
 //! evaluated, and the result comes back as JSON. Settings are small, so they are parsed again in each instance and not kept in an image of the
 //! memory.
 //!
@@ -15,12 +15,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use portcullis_contract::{BrokerRequest, CALLBACK_FAILURE, ExecutionMode, clean};
-use wasmtime::{Instance, Linker, Memory, MemoryType, Module, Store};
+use portcullis_contract::{BrokerRequest, CALLBACK_FAILURE, ExecutionMode};
+use wasmtime::{InstancePre, Store};
 
 use super::builtins::{self, Builtin};
 use super::context::Limits;
-use super::{CallError, Context, Host, Operation, Parts, store};
+use super::{CallError, Context, Host, Operation, Parts, instantiate, store};
 use crate::capability::link::{BrokerAnswer, LinkFailure};
 use crate::memory::InstanceMemory;
 
@@ -28,16 +28,12 @@ pub(super) use self::abi::{add_to_linker, check};
 
 /// The rule or package that a policy is built with first, `opa build -e`.
 const ENTRYPOINT: i32 = 0;
-/// Pages of the memory at least; what the ABI tells hosts to give.
-const MIN_PAGES: u64 = 5;
 /// What is wrong with a module whose reply cannot be read at all.
 const NO_RESULT: &str = "the policy gave no result";
 
-/// A Rego policy, linked but for the memory, which each instance has of its own.
+/// A Rego policy, linked.
 pub(crate) struct RegoGuest {
-    module: Module,
-    linker: Linker<Context>,
-    memory: MemoryType,
+    pre: InstancePre<Context>,
     limits: Limits,
     mode: ExecutionMode,
     /// The builtins that the module asks its host for, known once an instance has said it.
@@ -45,9 +41,8 @@ pub(crate) struct RegoGuest {
 }
 
 impl RegoGuest {
-    pub(super) fn new(module: &Module, linker: &Linker<Context>, limits: Limits, mode: ExecutionMode) -> Self {
-        let (module, linker, memory) = (module.clone(), linker.clone(), memory_type(module));
-        Self { module, linker, memory, limits, mode, builtins: OnceLock::new() }
+    pub(super) fn new(pre: InstancePre<Context>, limits: Limits, mode: ExecutionMode) -> Self {
+        Self { pre, limits, mode, builtins: OnceLock::new() }
     }
 
     pub(super) async fn call(
@@ -62,7 +57,7 @@ impl RegoGuest {
             Operation::Validate if host.needs_objects => Some(objects(host, deadline).await?),
             _ => None,
         };
-        let mut store = store(self.module.engine(), Context::new(host, self.limits, deadline, account));
+        let mut store = store(self.pre.module().engine(), Context::new(host, self.limits, deadline, account));
         self.start(&mut store).await?;
         match (operation, payload.documents()) {
             (Operation::Validate, Some((request, settings))) => {
@@ -79,19 +74,7 @@ impl RegoGuest {
 
     /// Makes the instance and learns what it asks the host for.
     async fn start(&self, store: &mut Store<Context>) -> Result<(), CallError> {
-        let failed = |error: wasmtime::Error| CallError::of(&error).init("start");
-        let unknown =
-            |name| CallError::Host(format!("unknown import: `env::{}` has not been defined", clean(name, 256)));
-        let memory = Memory::new_async(&mut *store, self.memory.clone()).await.map_err(failed)?;
-        store.data_mut().memory = Some(memory);
-        let mut imports = Vec::new();
-        for import in self.module.imports() {
-            imports.push(match import.name() {
-                "memory" => memory.into(),
-                name => self.linker.get_by_import(&mut *store, &import).ok_or_else(|| unknown(name))?,
-            });
-        }
-        let instance = Instance::new_async(&mut *store, &self.module, &imports).await.map_err(failed)?;
+        let instance = instantiate(&self.pre, store).await.map_err(|error| CallError::of(&error).init("start"))?;
         store.data_mut().rego.instance = Some(instance);
         let known = match self.builtins.get() {
             Some(known) => Arc::clone(known),
@@ -141,14 +124,4 @@ async fn objects(host: &Host, deadline: Instant) -> Result<BrokerAnswer, CallErr
             CallError::Unprovided(format!("objects of the cluster are missing: {cause}"))
         }
     })
-}
-
-/// The memory that the module wants, with room for what the ABI says.
-fn memory_type(module: &Module) -> MemoryType {
-    let wanted = abi::memory_import(module);
-    let (least, most) = wanted.map_or((0, None), |wanted| (wanted.minimum(), wanted.maximum()));
-    let least = most.map_or(MIN_PAGES, |most| MIN_PAGES.min(most)).max(least);
-    // A memory of 32 bits has far fewer.
-    let pages = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    MemoryType::new(pages(least), most.map(pages))
 }

@@ -175,14 +175,15 @@ impl Reload {
         self.policies.values().filter_map(|policy| policy.due).min()
     }
 
-    /// Updates the state of each policy and makes the table of what is ready now. Policies that are only tried are not in it, so that
+    /// Updates the state of each policy and makes the table of what is ready now. Policies that are only tried are apart, so that
     /// no request finds them; the loader reads in the state what became of them.
     pub(crate) fn table(&mut self) -> Table {
-        let mut policies = HashMap::with_capacity(self.policies.len());
+        let (mut policies, mut checks) = (HashMap::with_capacity(self.policies.len()), HashMap::new());
         let mut served = 0;
         for (id, policy) in &mut self.policies {
             policy.note();
             if id.is_check() {
+                checks.insert(id.clone(), Arc::new(policy.record()));
                 continue;
             }
             served += usize::from(policy.loaded.is_some());
@@ -194,7 +195,7 @@ impl Reload {
             let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
             (group.id.clone(), Arc::new(Group { kind: group.kind, members }))
         });
-        Table { manifest_number: self.number, groups: groups.collect(), policies }
+        Table { manifest_number: self.number, groups: groups.collect(), policies, checks }
     }
 
     /// The artifacts that the manifest names.

@@ -1,18 +1,21 @@
 //! From a ControllerRevision to what it says of its policy.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use portcullis_api::kubernetes::{decode_match, decode_spec};
 use portcullis_api::revision::{PolicyReference, RevisionData, RevisionMarks, identity, labelled_group};
 use portcullis_api::{API_VERSION, Metadata, Policy};
-use portcullis_contract::{Digest, Failure, GroupId, PolicyId, PolicyIdError, Reason, WebhookKind, clean, shard_id};
+use portcullis_contract::{
+    Digest, Failure, GroupId, MatchPart, PolicyId, PolicyIdError, Reason, WebhookKind, clean, shard_id,
+};
 use portcullis_yaml::{Document, MAX_DEPTH};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::object::Object;
-use crate::content::{Body, Head, hash};
+use crate::content::{Body, Head, Matched, fingerprint, hash};
 use crate::input::manifest::{Origin, judge};
 use crate::problem::Problem;
 
@@ -37,10 +40,14 @@ pub(super) struct Revision {
     pub(super) head: Head,
     /// A group that only its labels name, beside that of its content: the policy may be called there until they are corrected.
     pub(super) other_group: Option<(GroupId, WebhookKind)>,
+    /// Which requests reach it; nothing where its content cannot be read, or is large.
+    pub(super) matched: Option<Arc<Matched>>,
     /// What it serves, or why it cannot be.
     pub(super) body: Result<Body, Problem>,
     /// Equal for equal content.
     pub(super) hash: Digest,
+    /// Equal for the spec that a check has tried; nothing where the content cannot be read.
+    pub(super) fingerprint: Option<Digest>,
 }
 
 /// Why it is not known which policy a revision belongs to.
@@ -71,7 +78,8 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let id = policy.id().map_err(UnknownOwner::BadName)?;
     let name = metadata.name.clone().unwrap_or_default();
     let problem = value["problem"].as_str().map(|text| clean(text, Failure::MAX_MESSAGE));
-    let own = group(&policy, value);
+    let part = match_part(&policy, value);
+    let own = part.as_ref().map(|(part, shard)| (shard_id(part, *shard), part.kind));
     let label = labelled_group(labels);
     let mut head = readable(value);
     head.group = own.clone().or_else(|| label.clone());
@@ -86,6 +94,7 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
         // Labels that come later may tell more.
         Err(_) => Digest::of(format!("{text}{:?}", head.group).as_bytes()),
     };
+    let fingerprint = part.as_ref().zip(body.as_ref().ok()).map(|((part, _), body)| fingerprint(&head, part, body));
     Ok(Revision {
         is_named_well: name == policy.revision_name(generation),
         name,
@@ -95,17 +104,20 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         marks: metadata.annotations.as_ref().map(RevisionMarks::of).unwrap_or_default(),
         other_group: label.filter(|label| own.is_some_and(|own| own.0 != label.0)),
+        matched: part.and_then(|(part, _)| Matched::of(part)).map(Arc::new),
         head,
         body,
         hash,
+        fingerprint,
     })
 }
 
-/// The match group, read apart from the rest, so that what is odd elsewhere takes no policy out of its group.
-fn group(policy: &PolicyReference, data: &Value) -> Option<(GroupId, WebhookKind)> {
+/// The match part and its shard, which make the match group. They are read apart from the rest, so that what is odd elsewhere takes no
+/// policy out of its group.
+fn match_part(policy: &PolicyReference, data: &Value) -> Option<(MatchPart, u32)> {
     let shard = data.get("shard").map_or(Some(0), |shard| u32::try_from(shard.as_u64()?).ok())?;
     let part = decode_match(policy, data.get("spec")?).ok()?.match_part();
-    Some((shard_id(&part, shard), part.kind))
+    Some((part, shard))
 }
 
 /// What acts at once, field by field. A policy in a cluster that cannot be read as a whole opens no door.
@@ -156,6 +168,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::input::Applied;
 
     /// A revision of the cluster policy `name` as the controller makes them, after a change.
     pub(in crate::input::kubernetes) fn object(
@@ -304,6 +317,37 @@ pub(super) mod tests {
         assert_eq!(group(json!(0)), Some(own.clone()));
         assert!(group(json!(1)).is_some_and(|group| group != own));
         assert_eq!(group(json!("x")), None);
+    }
+
+    #[test]
+    fn the_fingerprint_is_that_of_the_policy_that_was_applied() {
+        let read_and_applied = |change: fn(&mut Value)| {
+            let revision = object("a", 3, &[], |o| change(&mut o["data"]["spec"]));
+            let data: Value = serde_json::from_str(revision.data.as_ref().expect("data").get()).expect("JSON");
+            let policy = json!({
+                "apiVersion": API_VERSION, "kind": "ClusterPolicy", "metadata": {"name": "a"}, "spec": data["spec"],
+            });
+            let applied = Applied::read(&policy.to_string()).expect("a policy").fingerprint;
+            (read(&revision).expect("it names its policy").fingerprint, Some(applied))
+        };
+        let changes: [fn(&mut Value); 6] = [
+            |_| (),
+            |spec| spec["settings"]["of"] = json!(4),
+            |spec| spec["rules"][0]["resources"] = json!(["services"]),
+            |spec| spec["mode"] = json!("warn"),
+            |spec| spec["mutating"] = json!(true),
+            |spec| spec["objectSelector"] = json!({"matchLabels": {"a": "b"}}),
+        ];
+        let mut seen = Vec::new();
+        for change in changes {
+            let (read, applied) = read_and_applied(change);
+            assert_eq!(read, applied);
+            assert!(!seen.contains(&read), "each of them is another spec");
+            seen.push(read);
+        }
+        let shard = read_changed(|o| o["data"]["shard"] = json!(2)).fingerprint;
+        assert_eq!(shard, seen[0], "the shard is the installation's own matter");
+        assert_eq!(read_changed(|o| o["data"]["spec"]["rules"] = json!("no")).fingerprint, None);
     }
 
     #[test]

@@ -33,7 +33,12 @@ pub(super) fn snapshot<'r>(revisions: impl Iterator<Item = &'r Revision>) -> Sna
             None => drop(policies.insert(&revisions[0].id, revisions)),
         }
     }
-    Snapshot { policies: policies.into_values().filter_map(policy).collect(), ..Snapshot::default() }
+    let matched = policies.iter().filter_map(|(id, revisions)| {
+        let newest = revisions.iter().min_by(|one, other| order(one).cmp(&order(other)))?;
+        Some((PolicyId::clone(id), newest.matched.clone()?))
+    });
+    let matched = matched.collect();
+    Snapshot { policies: policies.into_values().filter_map(policy).collect(), matched, ..Snapshot::default() }
 }
 
 fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
@@ -62,6 +67,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             // Also where the revision cannot be read otherwise: the mark stands beside its content.
             enforced: revisions.iter().any(|revision| revision.marks.served),
             newest_served: newest.marks.served,
+            fingerprint: newest.fingerprint,
         }),
     })
 }
@@ -223,6 +229,22 @@ mod tests {
         let (policy, object) = only(std::slice::from_ref(&labelled));
         assert_eq!(policy.head.and_then(|head| head.group), labelled.head.group);
         assert_eq!(object.older_groups, BTreeSet::from([(other, WebhookKind::Validating)]));
+    }
+
+    #[test]
+    fn the_newest_revision_tells_which_requests_reach_the_policy() {
+        let matched = |revisions: &[Revision]| snapshot(revisions.iter()).matched;
+        let of = |revision: &Revision| revision.matched.as_ref().map(|matched| matched.group.clone());
+        let (old, new) = (plain(1, &[]), revision(2, &[], on("services")));
+        let found = matched(&[old.clone(), new.clone()]);
+        assert_eq!(
+            found.values().map(|matched| matched.group.clone()).collect::<Vec<_>>(),
+            [of(&new).expect("a part")]
+        );
+        assert_ne!(of(&old), of(&new));
+        let shard = revision(1, &[], |o| o["data"]["shard"] = json!(2));
+        assert_eq!(of(&shard), of(&old), "shards are of one match part");
+        assert!(matched(&[revision(3, &[], |o| o["data"] = json!("damage")), old]).is_empty());
     }
 
     #[test]

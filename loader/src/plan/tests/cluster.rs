@@ -17,6 +17,7 @@ pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> 
         last_served: None,
         enforced: false,
         newest_served: false,
+        fingerprint: None,
     });
     desired
 }

@@ -115,6 +115,7 @@ fn recorded_members_count_whatever_their_addresses_give() {
         last_served: None,
         enforced: false,
         newest_served: false,
+        fingerprint: None,
     });
     table.want(vec![desired]);
     table.jobs();

@@ -38,7 +38,7 @@ fn slice(pods: &[(&str, &str, bool)]) -> Value {
 }
 
 fn listed(now: Instant) -> Store {
-    let mut store = Store::new("default", LIFETIME);
+    let mut store = Store::new("default", LIFETIME, None);
     store.apply(Collection::ClusterPolicies, Change::Listed(vec![policy(UID, 5, 2)]), now);
     store.apply(Collection::Policies, Change::Listed(vec![]), now);
     store.apply(Collection::Endpoints, Change::Listed(vec![slice(&[("pod-a", "uid-a", true)])]), now);
@@ -64,6 +64,14 @@ fn a_heartbeat_concerns_nobody_and_a_change_only_whom_it_is_about() {
     let entry = json!({"policyUID": UID, "reason": "EvaluationTrapped", "since": "2026-01-01T00:00:00Z"});
     failing["spec"]["failing"] = json!([entry]);
     store.apply(Collection::Reports, Change::Put(failing), now);
+    assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
+    let mut counted = report(9, "2026-01-01T00:04:00Z", 1);
+    counted["spec"]["failing"] = json!([entry]);
+    counted["spec"]["impacts"] = json!([{ "policyUID": UID, "impact": {
+        "generation": 2, "checkedAt": "2026-01-01T00:00:00Z", "judged": 5, "denied": 1, "changed": 0, "failed": 0,
+        "namespaces": 1, "sample": false, "complete": true,
+    } }]);
+    store.apply(Collection::Reports, Change::Put(counted), now);
     assert_eq!(store.take_dirty(), BTreeSet::from([id()]));
 }
 
@@ -119,7 +127,7 @@ fn a_namesake_made_later_starts_clean() {
 
 #[test]
 fn a_status_from_the_future_is_not_believed() {
-    let mut store = Store::new("default", LIFETIME);
+    let mut store = Store::new("default", LIFETIME, None);
     let mut object = policy(UID, 5, 2);
     let condition = json!({"type": "Ready", "status": "True", "reason": "Active", "message": "",
         "observedGeneration": 99, "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -132,7 +140,7 @@ fn a_status_from_the_future_is_not_believed() {
 fn policies_of_another_installation_are_not_ours() {
     let mut object = policy(UID, 5, 2);
     object["spec"]["policyServer"] = "other".into();
-    let mut store = Store::new("default", LIFETIME);
+    let mut store = Store::new("default", LIFETIME, None);
     store.apply(Collection::ClusterPolicies, Change::Listed(vec![object]), Instant::now());
     assert_eq!(store.policies().count(), 0);
 }
@@ -145,4 +153,75 @@ fn a_name_that_two_pods_have_is_there_once_and_the_ready_one_counts() {
     store.apply(Collection::Endpoints, Change::Put(both), now);
     let replicas: Vec<_> = store.replicas().iter().map(|r| (r.pod_uid.to_owned(), r.expected)).collect();
     assert_eq!(replicas, [("uid-b".to_owned(), true), ("uid-c".to_owned(), false)]);
+}
+
+fn found(uid: &str, seconds: i64, checked: i64) -> Found {
+    let summary = AuditSummary {
+        scanned_at: jiff::Timestamp::from_second(seconds).expect("a time"),
+        generation: 2,
+        checked,
+        violations: 0,
+        errors: 0,
+        examples: Vec::new(),
+        unreadable: Vec::new(),
+        message: String::new(),
+    };
+    Found { policy: id(), uid: uid.to_owned(), summary }
+}
+
+#[test]
+fn a_summary_of_the_audit_is_written_when_it_says_something_new_or_an_interval_has_passed() {
+    let mut store = Store { audit: Some(Duration::from_secs(100)), ..listed(Instant::now()) };
+    let mut is_written = |found: Found| {
+        store.audited(found);
+        !store.take_dirty().is_empty()
+    };
+    assert!(is_written(found(UID, 0, 7)));
+    assert!(!is_written(found(UID, 50, 7)), "only the time is another");
+    assert!(is_written(found(UID, 51, 8)));
+    assert!(is_written(found(UID, 151, 8)));
+    assert!(!is_written(found("another", 999, 9)), "of an earlier policy of the same name");
+    let mut asked = policy(UID, 7, 2);
+    asked["metadata"]["annotations"] = json!({"policies.portcullis.dev/audit-requested-at": "2026-01-01"});
+    store.apply(Collection::ClusterPolicies, Change::Put(asked), Instant::now());
+    store.take_dirty();
+    let mut is_written = |found: Found| {
+        store.audited(found);
+        !store.take_dirty().is_empty()
+    };
+    assert!(is_written(found(UID, 152, 8)), "somebody waits for it");
+    assert!(!is_written(found(UID, 153, 8)));
+}
+
+#[test]
+fn without_an_audit_its_summary_is_not_carried_on() {
+    let now = Instant::now();
+    let mut object = policy(UID, 5, 2);
+    let condition = json!({"type": "Ready", "status": "True", "reason": "Active", "message": "", "observedGeneration": 2,
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    object["status"] = json!({"conditions": [condition], "audit": found(UID, 0, 7).summary});
+    let last = |audit| {
+        let mut store = Store::new("default", LIFETIME, audit);
+        store.apply(Collection::ClusterPolicies, Change::Listed(vec![object.clone()]), now);
+        store.policy(&id()).and_then(|record| record.last.clone()).expect("a status").audit
+    };
+    assert_eq!((last(None), last(Some(LIFETIME)).is_some()), (None, true));
+}
+
+#[test]
+fn edits_and_requests_change_the_digest_of_the_policies() {
+    let now = Instant::now();
+    let mut store = listed(now);
+    let first = store.policies_digest();
+    assert!(first.is_some());
+    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 6, 2)), now);
+    assert_eq!(store.policies_digest(), first, "a status, for instance");
+    let mut asked = policy(UID, 7, 2);
+    asked["metadata"]["annotations"] = json!({"policies.portcullis.dev/audit-requested-at": "2026-01-01"});
+    store.apply(Collection::ClusterPolicies, Change::Put(asked), now);
+    let second = store.policies_digest();
+    assert_ne!(second, first);
+    store.apply(Collection::ClusterPolicies, Change::Put(policy(UID, 8, 3)), now);
+    assert_ne!(store.policies_digest(), second);
+    assert_eq!(Store::new("default", LIFETIME, None).policies_digest(), None, "nothing was listed yet");
 }

@@ -1,6 +1,12 @@
-//! `crypto/v1/is_certificate_trusted`: answered in this program, since it needs no connection.
+//! Whether a certificate that a policy asks about can be trusted: `crypto/v1/is_certificate_trusted`
+//! (docs/design/policy-abi.md, section 8).
+//!
+//! The evaluator answers this itself, since it needs no connection. Where calls are recorded, the broker does, which writes down all of
+//! them in their order.
+#![forbid(unsafe_code)]
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime, pem::PemObject as _};
@@ -8,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use webpki::{
     ALL_VERIFICATION_ALGS, EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, anchor_from_trusted_cert,
 };
-use x509_parser::parse_x509_certificate;
+use x509_parser::error::X509Error;
+use x509_parser::{nom, parse_x509_certificate};
 
 /// Most certificates of a chain.
-const MAX_CHAIN: usize = 16;
+pub const MAX_CHAIN: usize = 16;
 
 /// The authorities that Mozilla trusts, as they were when this release was made.
 static MOZILLA: LazyLock<Vec<TrustAnchor<'static>>> = LazyLock::new(|| {
@@ -49,6 +56,29 @@ struct Response {
     reason: String,
 }
 
+/// Why a question has no answer. The texts are for guests.
+#[derive(Debug, thiserror::Error)]
+pub enum QuestionError {
+    /// It is no question of this form.
+    #[error("{0}")]
+    Form(serde_json::Error),
+    /// Its chain is too long.
+    #[error("cert_chain has {0} certificates, the limit is {MAX_CHAIN}")]
+    Chain(usize),
+    /// Its time cannot be read.
+    #[error("Timestamp not_after is not in RFC3339 format: {0}")]
+    Time(jiff::Error),
+    /// A certificate is said to be in PEM and is not.
+    #[error("a certificate is not in PEM: {0}")]
+    Pem(rustls::pki_types::pem::Error),
+    /// The certificate that the question is about cannot be read.
+    #[error("cert: {0}")]
+    Certificate(nom::Err<X509Error>),
+    /// The root of its chain cannot be used.
+    #[error("the last certificate of cert_chain: {0}")]
+    Root(webpki::Error),
+}
+
 /// Any key usage will do.
 struct AnyUsage;
 
@@ -62,57 +92,60 @@ impl ExtendedKeyUsageValidator for AnyUsage {
 ///
 /// # Errors
 /// When the question cannot be read, or a certificate of it.
-pub(crate) fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, String> {
-    let request: Request = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+pub fn is_trusted(payload: &[u8]) -> Result<Vec<u8>, QuestionError> {
+    let request: Request = serde_json::from_slice(payload).map_err(QuestionError::Form)?;
     let trusted = match judge(&request)? {
         Ok(()) => Response { trusted: true, reason: String::new() },
         Err(reason) => Response { trusted: false, reason },
     };
-    serde_json::to_vec(&trusted).map_err(|error| error.to_string())
+    serde_json::to_vec(&trusted).map_err(QuestionError::Form)
 }
 
 /// Whether the certificate can be trusted, or why not.
-fn judge(request: &Request) -> Result<Result<(), String>, String> {
+fn judge(request: &Request) -> Result<Result<(), String>, QuestionError> {
     let chain = request.cert_chain.as_deref();
     if let Some(chain) = chain.filter(|chain| chain.len() > MAX_CHAIN) {
-        return Err(format!("cert_chain has {} certificates, the limit is {MAX_CHAIN}", chain.len()));
+        return Err(QuestionError::Chain(chain.len()));
     }
     let time = match request.not_after.as_deref() {
         None | Some("") => Timestamp::now(),
-        Some(text) => text.parse().map_err(|error| format!("Timestamp not_after is not in RFC3339 format: {error}"))?,
+        Some(text) => text.parse::<Timestamp>().map_err(QuestionError::Time)?,
     };
     let certificate = request.cert.der()?;
     if let Err(reason) = within_validity(&certificate, time)? {
         return Ok(Err(reason));
     }
-    let seconds = u64::try_from(time.as_second()).unwrap_or_default();
-    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
     let Some(chain) = chain else {
-        let verified = verify(&certificate, &MOZILLA, &[], at);
+        let verified = verify(&certificate, &MOZILLA, &[], time);
         return Ok(verified.map_err(|error| format!("Certificate not trusted: {error}")));
     };
     let chain = chain.iter().map(Certificate::der).collect::<Result<Vec<_>, _>>()?;
     let not_trusted = || Err("Certificate is not trusted by the provided cert chain".to_owned());
     // The root comes last.
     let Some((root, intermediates)) = chain.split_last() else { return Ok(not_trusted()) };
-    let anchor =
-        anchor_from_trusted_cert(root).map_err(|error| format!("the last certificate of cert_chain: {error}"))?;
-    Ok(verify(&certificate, &[anchor], intermediates, at).or_else(|_| not_trusted()))
+    let anchor = anchor_from_trusted_cert(root).map_err(QuestionError::Root)?;
+    Ok(verify(&certificate, &[anchor], intermediates, time).or_else(|_| not_trusted()))
 }
 
-fn verify(
+/// Checks that a certificate leads to one of the anchors at this time, whatever the certificates on the way are for.
+///
+/// # Errors
+/// When it does not, or cannot be read.
+pub fn verify(
     certificate: &CertificateDer<'_>,
     anchors: &[TrustAnchor<'_>],
     intermediates: &[CertificateDer<'_>],
-    time: UnixTime,
+    time: Timestamp,
 ) -> Result<(), webpki::Error> {
+    let seconds = u64::try_from(time.as_second()).unwrap_or_default();
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
     let certificate = EndEntityCert::try_from(certificate)?;
     let path = certificate.verify_for_usage(ALL_VERIFICATION_ALGS, anchors, intermediates, time, AnyUsage, None, None);
     path.map(drop)
 }
 
-fn within_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<Result<(), String>, String> {
-    let (_, parsed) = parse_x509_certificate(certificate).map_err(|error| format!("cert: {error}"))?;
+fn within_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<Result<(), String>, QuestionError> {
+    let (_, parsed) = parse_x509_certificate(certificate).map_err(QuestionError::Certificate)?;
     let (validity, time) = (parsed.validity(), time.as_second());
     Ok(if time > validity.not_after.timestamp() {
         Err("Certificate is being used after its expiration date".to_owned())
@@ -124,11 +157,10 @@ fn within_validity(certificate: &CertificateDer<'_>, time: Timestamp) -> Result<
 }
 
 impl Certificate {
-    fn der(&self) -> Result<CertificateDer<'_>, String> {
+    fn der(&self) -> Result<CertificateDer<'_>, QuestionError> {
         match self.encoding {
             Encoding::Der => Ok(CertificateDer::from(self.data.as_slice())),
-            Encoding::Pem => CertificateDer::from_pem_slice(&self.data)
-                .map_err(|error| format!("a certificate is not in PEM: {error}")),
+            Encoding::Pem => CertificateDer::from_pem_slice(&self.data).map_err(QuestionError::Pem),
         }
     }
 }

@@ -1,0 +1,43 @@
+//! Arguments of `portcullis audit`.
+
+use std::time::Duration;
+
+use super::{ResultForm, ScopeArgs};
+
+/// The arguments of `portcullis audit`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    portcullis audit                                   # how many objects do policies reject?\n  \
+    portcullis audit no-privileged                     # which ones, and why?\n  \
+    portcullis audit no-privileged --now --wait        # look again first\n  \
+    portcullis audit -A -o json")]
+pub struct AuditArgs {
+    /// A policy: policy/NAME, clusterpolicy/NAME, its id (cluster/NAME, namespaced/NAMESPACE/NAME), or its name if only one has
+    /// it. Without one: all ClusterPolicies, and the Policies of the namespace.
+    #[arg(value_name = "POLICY")]
+    pub policy: Option<String>,
+
+    /// Where from.
+    #[command(flatten)]
+    pub scope: ScopeArgs,
+
+    /// Ask for a scan now, by an annotation of the policy. This needs the right to patch it.
+    #[arg(long, requires = "policy")]
+    pub now: bool,
+
+    /// Wait until that scan has ended, and show what it found.
+    #[arg(long, requires = "now")]
+    pub wait: bool,
+
+    /// Longest time to wait.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = portcullis_process::parse_duration)]
+    pub timeout: Duration,
+
+    /// How many objects are shown that the policy rejects or could not be asked about.
+    #[arg(long, value_name = "NUMBER", default_value = "100")]
+    pub show: usize,
+
+    /// The form of the output.
+    #[arg(long, short, value_enum, default_value = "text")]
+    pub output: ResultForm,
+}

@@ -1,0 +1,97 @@
+//! What reporter and evaluator say to each other about objects that exist: the reporter asks, on the loopback of its pod, whether a policy
+//! would admit an object as it is. The loader asks the same about a policy that somebody applies.
+//!
+//! The question is a `POST` of an AdmissionReview to [`AUDIT_PATH`] followed by the id of the policy; the answer is an [`AuditVerdict`].
+//! Status 503 means that this evaluator cannot be asked now; its `Retry-After` says when to try again.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Reason;
+
+/// The path by which a policy is asked about an object that exists; the policy's id follows.
+pub const AUDIT_PATH: &str = "/audit/";
+
+/// What a policy says of an object that exists. Mode and custom message of the policy do not count: it is the verdict as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditVerdict {
+    /// The verdict in one word.
+    pub outcome: AuditOutcome,
+    /// The generation of the policy that was asked, which may be older than the newest one.
+    pub generation: i64,
+    /// What the policy says, or why it could not be evaluated. It is cleaned and cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Why it could not be evaluated; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+}
+
+/// What comes of asking a policy about an object that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AuditOutcome {
+    /// The policy admits the object as it is. A suspended policy does so too.
+    Allowed,
+    /// The policy rejects the object.
+    Denied,
+    /// The policy would change the object.
+    Changes,
+    /// The policy could not be evaluated, so nothing is known about the object. The reason says why.
+    Failed,
+}
+
+impl AuditOutcome {
+    /// Every outcome.
+    pub const ALL: &[Self] = &[Self::Allowed, Self::Denied, Self::Changes, Self::Failed];
+
+    /// The word, as in JSON and as a label of a metric.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Changes => "changes",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_verdict_is_read_as_it_is_written() {
+        let verdict = |outcome, message: Option<&str>, reason| AuditVerdict {
+            outcome,
+            generation: 3,
+            message: message.map(str::to_owned),
+            reason,
+        };
+        for (verdict, written) in [
+            (verdict(AuditOutcome::Allowed, None, None), json!({"outcome": "allowed", "generation": 3})),
+            (
+                verdict(AuditOutcome::Denied, Some("no"), None),
+                json!({"outcome": "denied", "generation": 3, "message": "no"}),
+            ),
+            (verdict(AuditOutcome::Changes, None, None), json!({"outcome": "changes", "generation": 3})),
+            (
+                verdict(AuditOutcome::Failed, Some("late"), Some(Reason::EvaluationTimedOut)),
+                json!({"outcome": "failed", "generation": 3, "message": "late", "reason": "EvaluationTimedOut"}),
+            ),
+        ] {
+            assert_eq!(serde_json::to_value(&verdict).expect("encodes"), written);
+            assert_eq!(serde_json::from_value::<AuditVerdict>(written).expect("decodes"), verdict);
+        }
+    }
+
+    #[test]
+    fn the_word_is_the_wire_form() {
+        for outcome in AuditOutcome::ALL {
+            let json = serde_json::to_string(outcome).expect("encodes");
+            assert_eq!(json, format!("\"{}\"", outcome.as_str()));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Modules that want their memory from the host are given one of their own.
+//!
+//! Policies in Rego import `env.memory`. A memory that the host makes for an instance never comes from wasmtime's pool: each evaluation would
+//! map, protect and unmap one. The same memory declared by the module is a warm one of the pool. Nothing else of the module changes, and no index
+//! moves, since the import is memory 0 and so is what takes its place.
+
+use wasm_encoder::{
+    EntityType, ExportKind, ExportSection, ImportSection, MemorySection, MemoryType, Module, RawSection, SectionId,
+};
+use wasmparser::{ExportSectionReader, ExternalKind, ImportSectionReader, Parser, Payload, TypeRef};
+
+/// The import, and the export that takes its place.
+const MODULE: &str = "env";
+const MEMORY: &str = "memory";
+/// What every policy exports that OPA compiled, and no other.
+const REGO: &str = "opa_eval_ctx_new";
+/// Pages that the memory has from the start, at least, unless the module allows fewer: what a small request needs. A memory that grows in a
+/// call costs two changes of page protection, and pages that nobody writes cost nothing.
+const LEAST_PAGES: u64 = 32;
+/// Sections that come after the memories, in the order of the specification.
+const AFTER_MEMORIES: [u8; 8] = [
+    SectionId::Tag as u8,
+    SectionId::Global as u8,
+    SectionId::Export as u8,
+    SectionId::Start as u8,
+    SectionId::Element as u8,
+    SectionId::DataCount as u8,
+    SectionId::Code as u8,
+    SectionId::Data as u8,
+];
+
+/// A policy in Rego with a memory of its own, exported as `memory`, in the place of the import `env.memory`. `None` for all other modules, and
+/// where it is not made as OPA makes them: with a second memory or one of another kind, with other imports than functions, or with something else
+/// as `memory`.
+///
+/// The module must be valid.
+pub(crate) fn with_own_memory(module: &[u8]) -> Option<Vec<u8>> {
+    let mut memory = None;
+    let mut rewritten = Module::new();
+    let mut is_placed = false;
+    for payload in Parser::new(0).parse_all(module) {
+        let payload = payload.ok()?;
+        let Some((id, range)) = payload.as_section() else { continue };
+        if !is_placed && AFTER_MEMORIES.contains(&id) {
+            rewritten.section(MemorySection::new().memory(memory?));
+            is_placed = true;
+        }
+        match payload {
+            Payload::ImportSection(reader) => {
+                let (imports, found) = without_memory(reader)?;
+                memory = Some(found);
+                rewritten.section(&imports);
+            }
+            Payload::MemorySection(_) => return None,
+            Payload::ExportSection(reader) => {
+                rewritten.section(&with_memory(reader)?);
+            }
+            _ => {
+                rewritten.section(&RawSection { id, data: module.get(range)? });
+            }
+        }
+    }
+    is_placed.then(|| rewritten.finish())
+}
+
+/// The imports without the memory, and what that is to be.
+fn without_memory(reader: ImportSectionReader<'_>) -> Option<(ImportSection, MemoryType)> {
+    let (mut imports, mut memory) = (ImportSection::new(), None);
+    for import in reader.into_imports() {
+        let import = import.ok()?;
+        match import.ty {
+            TypeRef::Func(index) => {
+                imports.import(import.module, import.name, EntityType::Function(index));
+            }
+            TypeRef::Memory(found) if memory.is_none() && (import.module, import.name) == (MODULE, MEMORY) => {
+                if found.memory64 || found.shared || found.page_size_log2.is_some() {
+                    return None;
+                }
+                let least = LEAST_PAGES.min(found.maximum.unwrap_or(u64::MAX)).max(found.initial);
+                memory = Some(MemoryType {
+                    minimum: least,
+                    maximum: found.maximum,
+                    memory64: false,
+                    shared: false,
+                    page_size_log2: None,
+                });
+            }
+            _ => return None,
+        }
+    }
+    Some((imports, memory?))
+}
+
+/// The exports of a policy in Rego, and the memory among them.
+fn with_memory(reader: ExportSectionReader<'_>) -> Option<ExportSection> {
+    let (mut exports, mut is_exported, mut is_rego) = (ExportSection::new(), false, false);
+    for export in reader {
+        let export = export.ok()?;
+        let kind = match export.kind {
+            ExternalKind::Func => ExportKind::Func,
+            ExternalKind::Table => ExportKind::Table,
+            ExternalKind::Memory => ExportKind::Memory,
+            ExternalKind::Global => ExportKind::Global,
+            _ => return None,
+        };
+        if export.name == MEMORY {
+            if kind != ExportKind::Memory {
+                return None;
+            }
+            is_exported = true;
+        }
+        is_rego |= export.name == REGO;
+        exports.export(export.name, kind, export.index);
+    }
+    if !is_exported {
+        exports.export(MEMORY, ExportKind::Memory, 0);
+    }
+    is_rego.then_some(exports)
+}
+
+#[cfg(test)]
+mod tests {
+    use wasmparser::Validator;
+
+    use super::*;
+
+    const REST: &str = r#"(func (export "opa_eval_ctx_new") (result i32) (i32.load (i32.const 1024)))"#;
+
+    fn rewritten(text: &str) -> Option<Vec<u8>> {
+        let module = wat::parse_str(format!("(module {text})")).expect("a module");
+        let features = crate::features();
+        Validator::new_with_features(features).validate_all(&module).expect("valid");
+        let rewritten = with_own_memory(&module)?;
+        Validator::new_with_features(features).validate_all(&rewritten).expect("valid still");
+        Some(rewritten)
+    }
+
+    /// Pages of a memory: from the start, and at most.
+    type Pages = (u64, Option<u64>);
+
+    /// Imports, memories, and exports.
+    fn shape(module: &[u8]) -> (Vec<String>, Vec<Pages>, Vec<String>) {
+        let (mut imports, mut memories, mut exports) = (Vec::new(), Vec::new(), Vec::new());
+        for payload in Parser::new(0).parse_all(module) {
+            match payload.expect("valid") {
+                Payload::ImportSection(reader) => {
+                    imports.extend(reader.into_imports().map(|import| import.expect("valid").name.to_owned()));
+                }
+                Payload::MemorySection(reader) => {
+                    let memory = reader.into_iter().map(|memory| memory.expect("valid"));
+                    memories.extend(memory.map(|memory| (memory.initial, memory.maximum)));
+                }
+                Payload::ExportSection(reader) => {
+                    exports.extend(reader.into_iter().map(|export| export.expect("valid").name.to_owned()));
+                }
+                _ => {}
+            }
+        }
+        (imports, memories, exports)
+    }
+
+    #[test]
+    fn a_policy_in_rego_has_its_own_memory_and_all_else_as_it_was() {
+        let text = format!(
+            r#"(import "env" "opa_abort" (func $abort (param i32))) (import "env" "memory" (memory 2))
+            (table 1 funcref) (global (mut i32) (i32.const 7)) (data (i32.const 1024) "abc") (elem (i32.const 0) $abort) {REST}"#
+        );
+        let rewritten = rewritten(&text).expect("rewritten");
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            shape(&rewritten),
+            (names(&["opa_abort"]), vec![(LEAST_PAGES, None)], names(&["opa_eval_ctx_new", "memory"]))
+        );
+    }
+
+    #[test]
+    fn the_memory_keeps_its_limits_and_its_name() {
+        for (limits, expected) in [("2 9", (9, Some(9))), ("40", (40, None)), ("0 100", (LEAST_PAGES, Some(100)))] {
+            let text = format!(r#"(import "env" "memory" (memory {limits})) (export "memory" (memory 0)) {REST}"#);
+            let (_, memories, exports) = shape(&rewritten(&text).expect("rewritten"));
+            assert_eq!((memories, exports.len()), (vec![expected], 2), "{limits}");
+        }
+    }
+
+    #[test]
+    fn all_other_modules_stay_as_they_are() {
+        for text in [
+            "",
+            r#"(import "env" "memory" (memory 2))"#,
+            r#"(import "env" "memory" (memory 2)) (func (export "eval"))"#,
+            &format!("(memory 1) {REST}"),
+            &format!(r#"(import "env" "other" (memory 1)) {REST}"#),
+            &format!(r#"(import "env" "memory" (memory 1)) (memory 1) {REST}"#),
+            &format!(r#"(import "env" "memory" (memory 1)) (import "env" "memory" (memory 1)) {REST}"#),
+            &format!(r#"(import "env" "memory" (memory 1)) (import "env" "g" (global i32)) {REST}"#),
+            &format!(r#"(import "env" "memory" (memory 1)) (func (export "memory")) {REST}"#),
+        ] {
+            assert_eq!(rewritten(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Which resources an API server has.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use kube::Client;
+
+/// The resources of an API server.
+#[derive(Debug, Default)]
+pub struct Discovery {
+    /// Those whose objects can be listed, each with its group (empty for the core group) and version. Of each group, the version that
+    /// the API server prefers comes first.
+    pub resources: Vec<(String, String, APIResource)>,
+    /// The groups and versions whose resources are unknown, as a server behind the API server is away, and why.
+    pub hidden: Vec<(String, kube::Error)>,
+}
+
+/// Asks for the resources of those groups and versions that are wanted. The group is empty for the core group.
+///
+/// # Errors
+/// When the API server does not say which groups it has.
+pub async fn discover(client: &Client, is_wanted: impl Fn(&str, &str) -> bool) -> kube::Result<Discovery> {
+    let mut versions = Vec::new();
+    for version in client.list_core_api_versions().await?.versions {
+        versions.push((String::new(), version));
+    }
+    for group in client.list_api_groups().await?.groups {
+        let preferred = group.preferred_version.map(|preferred| preferred.version);
+        let mut all: Vec<String> = group.versions.into_iter().map(|one| one.version).collect();
+        all.sort_by_key(|version| Some(version) != preferred.as_ref());
+        versions.extend(all.into_iter().map(|version| (group.name.clone(), version)));
+    }
+    versions.retain(|(group, version)| is_wanted(group, version));
+    let mut discovery = Discovery::default();
+    for (group, version) in versions {
+        let name = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
+        let listed = if group.is_empty() {
+            client.list_core_api_resources(&version).await
+        } else {
+            client.list_api_group_resources(&name).await
+        };
+        match listed {
+            Ok(listed) => {
+                let listable = listed.resources.into_iter().filter(can_be_listed);
+                discovery.resources.extend(listable.map(|resource| (group.clone(), version.clone(), resource)));
+            }
+            Err(error) => discovery.hidden.push((name, error)),
+        }
+    }
+    Ok(discovery)
+}
+
+/// Whether it is no subresource, whose name has a slash, and its objects can be listed.
+fn can_be_listed(resource: &APIResource) -> bool {
+    !resource.name.contains('/') && resource.verbs.iter().any(|verb| verb == "list")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_objects_that_can_be_listed_count() {
+        let resource = |name: &str, verbs: &[&str]| APIResource {
+            name: name.to_owned(),
+            verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
+            ..APIResource::default()
+        };
+        assert!(can_be_listed(&resource("pods", &["get", "list"])));
+        assert!(!can_be_listed(&resource("pods/status", &["get", "list"])));
+        assert!(!can_be_listed(&resource("tokenreviews", &["create"])));
+    }
+}

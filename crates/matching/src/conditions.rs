@@ -1,0 +1,233 @@
+//! Match conditions of a policy: CEL on a request, as far as it can be evaluated without an API server.
+//!
+//! Only the part of CEL that means the same here is evaluated. Whatever is outside of it, for instance `authorizer` and the libraries of
+//! Kubernetes, and whatever takes too long, is reported as [`Decision::Unknown`] and never guessed.
+
+mod cost;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, LazyLock};
+
+use cel::objects::{Key, Map};
+use cel::parser::PrattParser;
+use cel::{Context, Env, IdedExpr};
+use portcullis_contract::MatchCondition;
+use serde_json::Value;
+
+use crate::request::Asked;
+use cost::{Cost, MAX_DEPTH, MAX_STEPS, Size};
+
+/// Longest expression that is evaluated, in bytes.
+const MAX_LENGTH: usize = 4096;
+
+/// What match conditions say about a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// All are true.
+    Matches,
+    /// At least one is false, so that an API server does not ask the policy.
+    Excluded,
+    /// None is false, and the named one cannot be evaluated here.
+    Unknown(String),
+}
+
+/// The match conditions of a policy.
+#[derive(Debug, Default)]
+pub struct Conditions(Vec<Condition>);
+
+#[derive(Debug)]
+struct Condition {
+    name: String,
+    /// Absent where the expression is not of the part of CEL that is evaluated here.
+    expression: Option<(IdedExpr, Cost)>,
+}
+
+impl Conditions {
+    /// Reads the conditions of a policy.
+    pub fn of(conditions: &[MatchCondition]) -> Self {
+        let read = |condition: &MatchCondition| Condition {
+            name: condition.name.clone(),
+            expression: compiled(&condition.expression),
+        };
+        Self(conditions.iter().map(read).collect())
+    }
+
+    /// What they say about a request by `user`, about an object of a kind.
+    pub fn decide(&self, user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Decision {
+        if self.0.is_empty() {
+            return Decision::Matches;
+        }
+        let size = Size::of(object);
+        let context = (!size.is_too_large()).then(|| context(user, asked, kind, name, object));
+        let (mut unknown, mut steps) = (None, MAX_STEPS);
+        for condition in &self.0 {
+            match context.as_ref().and_then(|context| condition.holds(size, &mut steps, context)) {
+                Some(true) => {}
+                Some(false) => return Decision::Excluded,
+                None => unknown = unknown.or(Some(&condition.name)),
+            }
+        }
+        unknown.map_or(Decision::Matches, |name| Decision::Unknown(name.clone()))
+    }
+}
+
+impl Condition {
+    /// Whether it is true; nothing where that cannot be found out here, or not with the steps that are left.
+    fn holds(&self, size: Size, steps: &mut u64, context: &Context<'_, '_>) -> Option<bool> {
+        let (expression, cost) = self.expression.as_ref()?;
+        *steps = steps.checked_sub(cost.steps(size)?)?;
+        // A defect of the evaluator ends no scan.
+        match catch_unwind(AssertUnwindSafe(|| context.resolve(expression))) {
+            Ok(Ok(cel::Value::Bool(value))) => Some(value),
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
+fn compiled(text: &str) -> Option<(IdedExpr, Cost)> {
+    if text.len() > MAX_LENGTH {
+        return None;
+    }
+    let expression = PrattParser::new().max_recursion_depth(MAX_DEPTH).parse(text).ok()?;
+    let cost = Cost::of(&expression)?;
+    Some((expression, cost))
+}
+
+fn context(user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Context<'static, 'static> {
+    static LIBRARY: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+    let mut context = Context::with_env(Arc::clone(&LIBRARY));
+    let (object, mut request) = (value(object), value(&asked.request(user, kind, name)));
+    let old = if asked.is_update() { object.clone() } else { cel::Value::Null };
+    if let cel::Value::Map(Map { map }) = &mut request
+        && let Some(fields) = Arc::get_mut(map)
+    {
+        fields.insert(Key::from("object"), object.clone());
+        fields.insert(Key::from("oldObject"), old.clone());
+    }
+    context.add_variable_from_value("object", object);
+    context.add_variable_from_value("oldObject", old);
+    context.add_variable_from_value("request", request);
+    context
+}
+
+/// A value as an API server gives it to CEL: numbers are integers where they fit.
+fn value(json: &Value) -> cel::Value {
+    match json {
+        Value::Null => cel::Value::Null,
+        Value::Bool(value) => cel::Value::Bool(*value),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => cel::Value::Int(number),
+            None => cel::Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => cel::Value::String(Arc::new(text.clone())),
+        Value::Array(entries) => cel::Value::List(Arc::new(entries.iter().map(value).collect())),
+        Value::Object(fields) => {
+            let fields: HashMap<Key, cel::Value> =
+                fields.iter().map(|(name, field)| (Key::from(name.as_str()), value(field))).collect();
+            cel::Value::Map(Map { map: Arc::new(fields) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(operation: &str) -> Asked {
+        Asked {
+            group: String::new(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            subresource: String::new(),
+            operation: operation.into(),
+            namespace: "team".into(),
+        }
+    }
+
+    fn pod() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "labels": {"app": "shop"}},
+            "spec": {"hostNetwork": true, "priority": 7, "share": 0.5, "containers": [
+                {"name": "a", "image": "registry.example.com/a:1"},
+                {"name": "b", "image": "registry.example.com/b:1", "securityContext": {"privileged": true}},
+            ]},
+        })
+    }
+
+    fn decide(operation: &str, expressions: &[&str], object: &Value) -> Decision {
+        let conditions: Vec<MatchCondition> = expressions
+            .iter()
+            .enumerate()
+            .map(|(number, &text)| MatchCondition { name: format!("c{number}"), expression: text.into() })
+            .collect();
+        Conditions::of(&conditions).decide("portcullis-audit", &asked(operation), "Pod", "web", object)
+    }
+
+    #[test]
+    fn conditions_see_the_object_and_the_request() {
+        for good in [
+            "true",
+            "object.metadata.name == 'web' && object.kind == 'Pod'",
+            "has(object.metadata.labels.app) && !has(object.metadata.annotations)",
+            "'app' in object.metadata.labels && object.metadata.labels['app'] == 'shop'",
+            "object.spec.containers.all(c, c.image.startsWith('registry.example.com/'))",
+            "object.spec.containers.exists(c, has(c.securityContext) && c.securityContext.privileged)",
+            "object.spec.containers.filter(c, c.name == 'a').size() == 1",
+            "object.spec.priority > 6 && object.spec.priority + 1 == 8 && object.spec.share < 1.0",
+            "oldObject == null && request.operation == 'CREATE' && request.resource.resource == 'pods'",
+            "!(request.userInfo.username in ['system:admin']) && request.kind.kind == 'Pod'",
+            "request.object.metadata.name == 'web' && request.oldObject == null && request.dryRun == false",
+        ] {
+            assert_eq!(decide("CREATE", &[good], &pod()), Decision::Matches, "{good}");
+        }
+        assert_eq!(decide("UPDATE", &["oldObject.metadata.name == 'web'"], &pod()), Decision::Matches);
+        for bad in ["false", "object.metadata.name != 'web'", "object.spec.containers.exists(c, c.name == 'z')"] {
+            assert_eq!(decide("CREATE", &[bad], &pod()), Decision::Excluded, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_an_api_server_alone_can_evaluate_is_never_guessed() {
+        let long = format!("true || '{}' == ''", "x".repeat(MAX_LENGTH));
+        let deep = format!("size({}{}) == 1", "[".repeat(500), "]".repeat(500));
+        for unknown in [
+            "authorizer.group('').resource('pods').check('get').allowed()",
+            "object.metadata.name.matches('^w')",
+            "quantity(object.spec.memory).isGreaterThan(quantity('1Gi'))",
+            "object.metadata.?labels['a'].orValue('') == ''",
+            "object.metadata.annotations['a'] == 'b'",
+            "object.metadata.name",
+            "object.metadata.name ==",
+            "int('7') == 7",
+            &long,
+            &deep,
+        ] {
+            assert_eq!(decide("CREATE", &["true", unknown], &pod()), Decision::Unknown("c1".into()), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_false_decides_whatever_the_others_need() {
+        let unknown = "authorizer.group('').resource('pods').check('get').allowed()";
+        assert_eq!(decide("CREATE", &[unknown, "false"], &pod()), Decision::Excluded);
+        assert_eq!(decide("CREATE", &[], &pod()), Decision::Matches);
+    }
+
+    #[test]
+    fn what_takes_too_long_is_not_evaluated() {
+        let list: Vec<u32> = (0..500).collect();
+        let object = json!({"list": list});
+        let nested = "object.list.all(a, object.list.all(b, object.list.all(c, a + b + c >= 0)))";
+        assert_eq!(decide("CREATE", &[nested], &object), Decision::Unknown("c0".into()));
+        assert_eq!(decide("CREATE", &["object.list.all(a, a >= 0)"], &object), Decision::Matches);
+        let copies = "object.list.map(a, object.list).size() > 0";
+        assert_eq!(decide("CREATE", &[copies], &object), Decision::Unknown("c0".into()));
+        let long = "object.list.all(a, a >= 0)";
+        assert_eq!(decide("CREATE", &[long; 20], &object), Decision::Unknown("c5".into()), "all of them together");
+        let huge = json!({"data": "x".repeat(1 << 20)});
+        assert_eq!(decide("CREATE", &["true"], &huge), Decision::Unknown("c0".into()));
+    }
+}

@@ -1,0 +1,320 @@
+//! Which objects of a cluster a policy would be asked about, but for its match conditions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_contract::{PolicyId, RuleWithOperations};
+use serde_json::Value;
+
+use crate::request::{Asked, matches_rule};
+use crate::resource::Resource;
+use crate::selector::{Labels, Selector, SelectorError, labels};
+
+/// Namespaces about which no ClusterPolicy is asked, beside that of the installation.
+const SYSTEM: [&str; 2] = ["kube-node-lease", "kube-system"];
+/// Groups about which no policy is asked.
+const LEFT_OUT: [&str; 3] = ["authentication.k8s.io", "authorization.k8s.io", "policies.portcullis.dev"];
+
+/// The namespaces of a cluster with their labels, by name.
+pub type Namespaces = BTreeMap<String, Labels>;
+
+/// The parts of a policy, and what else decides about objects.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// The policy.
+    pub id: &'a PolicyId,
+    /// Its rules.
+    pub rules: &'a [RuleWithOperations],
+    /// Its selector of objects.
+    pub object_selector: Option<&'a Value>,
+    /// Its selector of namespaces.
+    pub namespace_selector: Option<&'a Value>,
+    /// The namespace of the installation, about which no policy is asked.
+    pub installation: &'a str,
+    /// The only namespace that is wanted; absent for all.
+    pub namespace: Option<&'a str>,
+}
+
+/// Why a policy has no scope.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScopeError {
+    /// A selector is not one.
+    #[error("spec.{field}: {problem}")]
+    Selector {
+        /// `objectSelector` or `namespaceSelector`.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: SelectorError,
+    },
+    /// Another namespace is wanted than that of the Policy.
+    #[error("the policy is asked about objects of its own namespace {own:?} only")]
+    OtherNamespace {
+        /// The namespace of the Policy.
+        own: String,
+    },
+}
+
+/// What a policy's rules and selectors say.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    rules: Vec<RuleWithOperations>,
+    objects: Selector,
+    /// The selector of namespaces; absent where it selects all.
+    namespaces: Option<Selector>,
+    /// The only namespace that counts.
+    namespace: Option<String>,
+    /// Whether it is a Policy, which is asked about objects of its own namespace only.
+    is_namespaced: bool,
+    /// The namespaces about which it is not asked.
+    left_out: Vec<String>,
+}
+
+impl Scope {
+    /// The scope of a policy, in one namespace if one is named.
+    ///
+    /// # Errors
+    /// When a selector is not a label selector, and when a Policy is not of the named namespace.
+    pub fn of(parts: &Parts<'_>) -> Result<Self, ScopeError> {
+        let selector = |field: &'static str, value: Option<&Value>| {
+            value
+                .map(|value| Selector::parse(value).map_err(|problem| ScopeError::Selector { field, problem }))
+                .transpose()
+        };
+        let own = parts.id.namespace();
+        if let (Some(own), Some(wanted)) = (own, parts.namespace)
+            && own != wanted
+        {
+            return Err(ScopeError::OtherNamespace { own: own.to_owned() });
+        }
+        let mut left_out = vec![parts.installation.to_owned()];
+        // A Policy in a namespace of the system is there on purpose.
+        if own.is_none() {
+            left_out.extend(SYSTEM.map(str::to_owned));
+        }
+        Ok(Self {
+            rules: parts.rules.to_vec(),
+            objects: selector("objectSelector", parts.object_selector)?.unwrap_or_default(),
+            namespaces: selector("namespaceSelector", parts.namespace_selector)?
+                .filter(|selector| !selector.is_empty()),
+            namespace: own.or(parts.namespace).map(str::to_owned),
+            is_namespaced: own.is_some(),
+            left_out,
+        })
+    }
+
+    /// The selector of objects.
+    pub fn objects(&self) -> &Selector {
+        &self.objects
+    }
+
+    /// The selector of namespaces; absent for all.
+    pub fn namespaces(&self) -> Option<&Selector> {
+        self.namespaces.as_ref()
+    }
+
+    /// The only namespace that counts.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// Whether a rule names an operation that does not leave an object as it is.
+    pub fn has_other_operations(&self) -> bool {
+        let is_other = |operation: &String| ["DELETE", "CONNECT", "*"].contains(&operation.as_str());
+        self.rules.iter().flat_map(|rule| &rule.operations).any(is_other)
+    }
+
+    /// Whether a rule names a group and a version.
+    pub fn is_of(&self, group: &str, version: &str) -> bool {
+        let has = |list: &[String], value: &str| list.iter().any(|entry| entry == "*" || entry == value);
+        !LEFT_OUT.contains(&group)
+            && self.rules.iter().any(|rule| has(&rule.api_groups, group) && has(&rule.api_versions, version))
+    }
+
+    /// The resources that rules name, each once, in the first of its versions that they name; and the operation to ask about.
+    pub fn resources(&self, known: &[Resource]) -> Vec<(Resource, &'static str)> {
+        let mut seen = BTreeSet::new();
+        let mut wanted = Vec::new();
+        for resource in known {
+            // Objects of one namespace do not include those in none.
+            if LEFT_OUT.contains(&resource.group.as_str()) || (self.namespace.is_some() && !resource.namespaced) {
+                continue;
+            }
+            let operation = ["CREATE", "UPDATE"].into_iter().find(|operation| self.names(resource, operation));
+            if let Some(operation) = operation
+                && seen.insert((&resource.group, &resource.name))
+            {
+                wanted.push((resource.clone(), operation));
+            }
+        }
+        wanted
+    }
+
+    fn names(&self, resource: &Resource, operation: &str) -> bool {
+        let asked = Asked::of(resource, operation, "");
+        self.rules.iter().any(|rule| {
+            let is_of_scope = match rule.scope.as_deref() {
+                Some("Namespaced") => resource.namespaced,
+                Some("Cluster") => !resource.namespaced,
+                _ => resource.namespaced || !self.is_namespaced,
+            };
+            is_of_scope && matches_rule(rule, &asked)
+        })
+    }
+
+    /// Whether the policy is asked about an object of a resource, where `selected` are the namespaces of its selector. The object is one
+    /// that an API server listed by the selector of objects, in the only namespace that counts.
+    pub fn covers(&self, resource: &Resource, object: &Value, selected: Option<&BTreeSet<String>>) -> bool {
+        let Some(namespace) = namespace(resource, object) else { return true };
+        !self.leaves_out(namespace) && selected.is_none_or(|names| names.contains(namespace))
+    }
+
+    /// Whether the policy is asked about an object that was listed for all policies: selectors are applied here. An object in a namespace
+    /// that is not known is not covered by a policy that selects namespaces.
+    pub fn selects(&self, resource: &Resource, object: &Value, namespaces: &Namespaces) -> bool {
+        let metadata = &object["metadata"];
+        if !self.objects.is_empty() && !self.objects.selects(&labels(metadata)) {
+            return false;
+        }
+        let Some(name) = namespace(resource, object) else { return self.namespace.is_none() };
+        if self.leaves_out(name) || self.namespace.as_ref().is_some_and(|only| only != name) {
+            return false;
+        }
+        let Some(selector) = &self.namespaces else { return true };
+        if is_namespace(resource) {
+            return selector.selects(&labels(metadata));
+        }
+        namespaces.get(name).is_some_and(|labels| selector.selects(labels))
+    }
+
+    fn leaves_out(&self, namespace: &str) -> bool {
+        self.left_out.iter().any(|name| name == namespace)
+    }
+}
+
+fn is_namespace(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.name == "namespaces"
+}
+
+/// The namespace that decides about an object. A selector of namespaces looks at the labels of a Namespace itself, and lets all other
+/// objects in no namespace through.
+fn namespace<'o>(resource: &Resource, object: &'o Value) -> Option<&'o str> {
+    let metadata = &object["metadata"];
+    if is_namespace(resource) { metadata["name"].as_str() } else { metadata["namespace"].as_str() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn scope(kind: &str, spec: &Value, namespace: Option<&str>) -> Result<Scope, String> {
+        // A Policy with a rule for namespaces does not exist.
+        let core = if kind == "Policy" { json!(["pods"]) } else { json!(["pods", "namespaces"]) };
+        let rules = json!([
+            {"apiGroups": [""], "apiVersions": ["v1"], "resources": core, "operations": ["UPDATE", "DELETE"]},
+            {"apiGroups": ["apps"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]},
+        ]);
+        let rules = spec.get("rules").cloned().unwrap_or(rules);
+        let rules: Vec<RuleWithOperations> = serde_json::from_value(rules).expect("rules");
+        let id = if kind == "Policy" { PolicyId::namespaced("team", "a") } else { PolicyId::cluster("a") };
+        let parts = Parts {
+            id: &id.expect("an id"),
+            rules: &rules,
+            object_selector: spec.get("objectSelector"),
+            namespace_selector: spec.get("namespaceSelector"),
+            installation: "portcullis",
+            namespace,
+        };
+        Scope::of(&parts).map_err(|error| error.to_string())
+    }
+
+    fn resource(group: &str, version: &str, name: &str, namespaced: bool) -> Resource {
+        Resource { group: group.into(), version: version.into(), name: name.into(), kind: "Any".into(), namespaced }
+    }
+
+    fn known() -> Vec<Resource> {
+        vec![
+            resource("", "v1", "pods", true),
+            resource("", "v1", "namespaces", false),
+            resource("", "v1", "nodes", false),
+            resource("apps", "v1", "deployments", true),
+            resource("apps", "v1beta1", "deployments", true),
+        ]
+    }
+
+    fn wanted(scope: &Scope) -> Vec<String> {
+        let resources = scope.resources(&known());
+        resources
+            .iter()
+            .map(|(resource, operation)| format!("{operation} {}/{}", resource.name, resource.version))
+            .collect()
+    }
+
+    #[test]
+    fn each_resource_of_the_rules_is_asked_about_once_with_the_operation_that_they_name() {
+        let all = scope("ClusterPolicy", &json!({}), None).expect("a scope");
+        assert_eq!(wanted(&all), ["UPDATE pods/v1", "UPDATE namespaces/v1", "CREATE deployments/v1"]);
+        assert!(all.has_other_operations() && all.is_of("apps", "v2") && !all.is_of("", "v2"));
+        let one = scope("ClusterPolicy", &json!({}), Some("team")).expect("a scope");
+        assert_eq!((wanted(&one).len(), one.namespace()), (2, Some("team")));
+        let own = scope("Policy", &json!({}), None).expect("a scope");
+        assert_eq!((wanted(&own).len(), own.namespace()), (2, Some("team")));
+        assert!(
+            scope("Policy", &json!({}), Some("other")).expect_err("another").contains("its own namespace \"team\"")
+        );
+    }
+
+    #[test]
+    fn rules_count_for_their_scope_only() {
+        let rules = json!({"rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"],
+                                      "scope": "Cluster"}]});
+        let cluster = scope("ClusterPolicy", &rules, None).expect("a scope");
+        assert_eq!(wanted(&cluster), ["CREATE namespaces/v1", "CREATE nodes/v1"]);
+        assert!(!cluster.is_of("policies.portcullis.dev", "v1alpha1") && !cluster.is_of("authorization.k8s.io", "v1"));
+        let left_out = [resource("policies.portcullis.dev", "v1alpha1", "clusterpolicies", false)];
+        assert!(cluster.resources(&left_out).is_empty());
+    }
+
+    #[test]
+    fn namespaces_of_the_system_and_those_that_no_selector_wants_are_left_out() {
+        let scope = scope("ClusterPolicy", &json!({"namespaceSelector": {"matchLabels": {"a": "b"}}}), None);
+        let scope = scope.expect("a scope");
+        assert_eq!(scope.namespaces().map(Selector::query).as_deref(), Some("a=b"));
+        let (pods, namespaces, nodes) = (&known()[0], &known()[1], &known()[2]);
+        let selected = BTreeSet::from(["team".to_owned(), "kube-system".to_owned()]);
+        let covers =
+            |resource, metadata: Value| scope.covers(resource, &json!({"metadata": metadata}), Some(&selected));
+        assert!(covers(pods, json!({"name": "a", "namespace": "team"})));
+        assert!(!covers(pods, json!({"name": "a", "namespace": "other"})));
+        assert!(!covers(pods, json!({"name": "a", "namespace": "kube-system"})));
+        assert!(covers(namespaces, json!({"name": "team"})) && !covers(namespaces, json!({"name": "portcullis"})));
+        assert!(covers(nodes, json!({"name": "other"})));
+    }
+
+    #[test]
+    fn objects_that_were_listed_for_all_are_selected_here() {
+        let spec =
+            json!({"namespaceSelector": {"matchLabels": {"a": "b"}}, "objectSelector": {"matchLabels": {"x": "y"}}});
+        let cluster = scope("ClusterPolicy", &spec, None).expect("a scope");
+        let label = || Labels::from([("a".to_owned(), "b".to_owned())]);
+        let known_namespaces = Namespaces::from([
+            ("team".to_owned(), label()),
+            ("kube-system".to_owned(), label()),
+            ("other".to_owned(), Labels::new()),
+        ]);
+        let selects = |scope: &Scope, index: usize, metadata: Value| {
+            scope.selects(&known()[index], &json!({"metadata": metadata}), &known_namespaces)
+        };
+        let pod = |namespace: &str| json!({"name": "p", "namespace": namespace, "labels": {"x": "y"}});
+        assert!(selects(&cluster, 0, pod("team")));
+        for namespace in ["other", "unknown", "kube-system", "portcullis"] {
+            assert!(!selects(&cluster, 0, pod(namespace)), "{namespace}");
+        }
+        assert!(!selects(&cluster, 0, json!({"name": "p", "namespace": "team"})), "its labels are not wanted");
+        assert!(selects(&cluster, 1, json!({"name": "new", "labels": {"a": "b", "x": "y"}})), "by its own labels");
+        assert!(!selects(&cluster, 1, json!({"name": "team", "labels": {"x": "y"}})));
+        assert!(selects(&cluster, 2, json!({"name": "n", "labels": {"x": "y"}})), "it is in no namespace");
+        let own = scope("Policy", &json!({}), None).expect("a scope");
+        assert!(selects(&own, 0, pod("team")) && !selects(&own, 0, pod("other")) && !selects(&own, 2, json!({})));
+    }
+}

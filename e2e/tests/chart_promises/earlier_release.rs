@@ -1,0 +1,134 @@
+//! Another release before, after and beside this one.
+
+use portcullis_e2e::{Cache, EarlierRelease, Helm, Policy, Release, Site, condition, skip};
+use serde_json::{Value, json};
+
+use crate::stage::{assert_all, assert_denied, own_cluster, turn};
+
+const SERVER: &str = "statefulset/portcullis-policy-server";
+const REPLICAS: usize = 2;
+
+/// Which container runs a program of this release from now on, or that of the earlier one again. Each step changes one container of pods
+/// that run the earlier release at first, and together they are all mixtures: each program beside two of the other release.
+const STEPS: [(&str, bool); 6] = [
+    ("loader", true),
+    ("evaluator", true),
+    ("loader", false),
+    ("reporter", true),
+    ("evaluator", false),
+    ("loader", true),
+];
+
+/// What is there before, and must stay.
+struct Kept<'r> {
+    release: &'r Release<'r>,
+    shop: String,
+    policy: Policy,
+    /// The newest generation of this one is bad.
+    broken: Policy,
+    /// The volumes of the claims, and the ids of the policies.
+    facts: Vec<String>,
+}
+
+impl<'r> Kept<'r> {
+    fn make(release: &'r Release<'r>) -> Self {
+        let shop = release.make_namespace("shop");
+        let policy = release.cluster_policy("kept").denying("not here");
+        let broken = release.cluster_policy("broken").on(&["configmaps"]).denying("no configmaps");
+        release.apply_ready(&[policy.clone(), broken.clone()]);
+        release.apply(&broken.clone().module_of("no module")).expect("a bad edit");
+        let mut kept = Self { release, shop, policy, broken, facts: Vec::new() };
+        kept.facts = kept.facts();
+        kept
+    }
+
+    fn facts(&self) -> Vec<String> {
+        let claims = "--output=jsonpath={.items[*].spec.volumeName}";
+        let claims = self.release.kubectl(["get", "persistentvolumeclaims", claims]);
+        let mut facts = vec![claims.expect("the claims").to_owned()];
+        for policy in [&self.policy, &self.broken] {
+            facts.push(self.release.api().get(&policy.path()).expect("the policy")["metadata"]["uid"].to_string());
+        }
+        facts
+    }
+
+    /// Looks until the statuses say of all replicas what they said before, and asserts that everything else is as it was.
+    fn assert_there(&self) {
+        self.release.wait_for_replicas(REPLICAS);
+        let api = self.release.api();
+        let is = |object: &Value, reason: &str, generation: i64, count: &str| {
+            condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
+                && object["metadata"]["generation"] == generation
+                && object["status"]["observedGeneration"] == generation
+                && object["status"]["replicaCounts"][count] == REPLICAS
+        };
+        self.policy.wait_until(&api, "Active", |object| is(object, "Active", 1, "current"));
+        self.broken.wait_until(&api, "ServingPrevious", |object| is(object, "ServingPrevious", 2, "previous"));
+        assert_denied(&self.release.create_pod(&self.shop, "one", &json!({})), "not here");
+        assert_eq!(api.denies_configmap(&self.shop, "no configmaps"), Some(true));
+        assert_eq!(self.facts(), self.facts);
+        assert_eq!(restarts(&self.release.pods()), 0, "no program has ended by itself");
+    }
+
+    /// Does something under load, of which no call fails.
+    fn under_load(&self, change: impl FnOnce()) {
+        let load = self.release.load(&self.shop, 20);
+        change();
+        self.release.wait_for_replicas(REPLICAS);
+        assert_all(&load.end(), 403);
+        self.assert_there();
+    }
+}
+
+/// How often containers of these pods were started again.
+fn restarts(pods: &[Value]) -> i64 {
+    let containers = pods.iter().filter_map(|pod| pod["status"]["containerStatuses"].as_array()).flatten();
+    containers.filter_map(|container| container["restartCount"].as_i64()).sum()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k01_k07_an_earlier_release_before_after_and_beside_this_one_keeps_objects_and_volumes_and_fails_no_call() {
+    let _turn = turn();
+    let Some(earlier) = EarlierRelease::built(&Cache::from_env().unwrap()) else {
+        skip("the earlier release was not built; `cargo xtask earlier-release` builds it from git's history");
+        return;
+    };
+    if own_cluster("fault_k01, and fault_k07 with an earlier release,").is_none() {
+        return;
+    }
+    // A cluster of its own, as it begins with the definitions of the earlier release.
+    let site = Site::with_api_servers(1);
+    let cluster = site.own_cluster().expect("it is our own");
+    earlier.archives().iter().for_each(|archive| cluster.import_image(archive));
+    let release = Release::new(&site, "aged");
+    cluster.make_volumes(release.namespace(), REPLICAS);
+    let now = json!({
+        "server": { "replicas": REPLICAS }, "controller": { "replicas": 1 },
+        "volume": { "persistence": { "enabled": true, "storageClassName": release.namespace() } },
+    });
+    let mut before = now.clone();
+    before["image"] = json!({ "tag": earlier.tag() });
+    release.install_chart(&earlier.chart().display().to_string(), &before).expect("the earlier release");
+    let kept = Kept::make(&release);
+    kept.assert_there();
+
+    kept.under_load(|| {
+        release.upgrade(&Helm::chart().display().to_string(), &now).expect("the upgrade");
+    });
+    kept.under_load(|| {
+        let name = release.namespace();
+        let back = ["rollback", name, "1", "--namespace", name, "--wait", "--timeout", "4m"];
+        site.helm(back, "").expect("the way back");
+    });
+
+    for (container, is_new) in STEPS {
+        let tag = if is_new { env!("CARGO_PKG_VERSION") } else { earlier.tag() };
+        let image = format!("{container}=localhost/portcullis/{container}:{tag}");
+        kept.under_load(|| {
+            release.kubectl(["set", "image", SERVER, &image]).expect("another image");
+            release.kubectl(["rollout", "status", SERVER, "--timeout=240s"]).expect("the end of the rollout");
+        });
+    }
+    release.uninstall().expect("the end of the installation");
+}

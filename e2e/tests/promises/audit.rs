@@ -1,0 +1,229 @@
+//! Objects that were there before a policy are audited, and reports say which of them it rejects: compared with what a test counts itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use portcullis_e2e::{Installation, InstallationOptions, Pod, Policy, Program, eventually};
+use serde_json::{Value, json};
+
+use crate::cluster;
+
+/// The annotation that asks for a scan.
+const REQUESTED: &str = "policies.portcullis.dev/audit-requested-at";
+/// The label of the objects that policies here are about: Kubernetes puts a ConfigMap of its own into each namespace.
+pub(crate) const COUNTED: &str = "counted";
+
+/// An object by namespace and name.
+pub(crate) type Place = (String, String);
+
+/// An installation that audits objects, without pods.
+pub(crate) fn install(name: &str, format: &str) -> Installation<'static> {
+    cluster().install_open_reports();
+    Installation::start(cluster(), InstallationOptions::named(name).auditing(format))
+}
+
+/// A policy that wants the label `team` of ConfigMaps.
+pub(crate) fn labels(installation: &Installation<'_>, name: &str) -> Policy {
+    let policy = installation.cluster_policy(name).example("required-labels").on(&["configmaps"]);
+    let selector = json!({ "matchLabels": { COUNTED: "yes" } });
+    policy.field("settings", json!({ "labels": ["team"] })).field("objectSelector", selector)
+}
+
+/// Makes ConfigMaps, of which `lacks` says by their numbers whether they lack the label.
+pub(crate) fn fill(installation: &Installation<'_>, namespace: &str, count: usize, lacks: impl Fn(usize) -> bool) {
+    for number in 0..count {
+        let mut labels = json!({ COUNTED: "yes" });
+        if !lacks(number) {
+            labels["team"] = json!("shop");
+        }
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": format!("object-{number:03}"), "labels": labels },
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        installation.api().create(&path, &object).expect("an API server answers").expect("a ConfigMap");
+    }
+}
+
+/// The objects that a policy of [`labels`] must reject, with their uids, and how many objects there are: counted by brute force.
+pub(crate) fn counted(installation: &Installation<'_>, namespaces: &[String]) -> (BTreeMap<Place, String>, usize) {
+    let (mut rejected, mut all) = (BTreeMap::new(), 0);
+    for namespace in namespaces {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps?labelSelector={COUNTED}%3Dyes");
+        for object in items(installation, &path) {
+            all += 1;
+            let metadata = &object["metadata"];
+            if metadata["labels"]["team"].is_null() {
+                let [name, uid] = ["name", "uid"].map(|field| metadata[field].as_str().unwrap().to_owned());
+                rejected.insert((namespace.clone(), name), uid);
+            }
+        }
+    }
+    (rejected, all)
+}
+
+fn items(installation: &Installation<'_>, path: &str) -> Vec<Value> {
+    installation.api().list(path)
+}
+
+/// All reports of the installation in the namespace.
+fn reports(installation: &Installation<'_>, namespace: &str) -> Vec<Value> {
+    let labels = format!(
+        "app.kubernetes.io%2Fmanaged-by%3Dportcullis%2Cpolicies.portcullis.dev%2Fpolicy-server%3D{}",
+        installation.policy_server()
+    );
+    items(installation, &format!("/apis/openreports.io/v1alpha1/namespaces/{namespace}/reports?labelSelector={labels}"))
+}
+
+/// The objects that reports say a policy rejects. Each report is where its object is, and named after it.
+pub(crate) fn reported(installation: &Installation<'_>, policy: &str, namespaces: &[String]) -> BTreeSet<Place> {
+    let mut found = BTreeSet::new();
+    for namespace in namespaces {
+        for report in reports(installation, namespace) {
+            let owner = &report["metadata"]["ownerReferences"][0];
+            assert_eq!(owner["kind"], "ConfigMap", "{report}");
+            let uid = owner["uid"].as_str().unwrap();
+            assert_eq!(report["metadata"]["name"], format!("portcullis-{}-{uid}", installation.policy_server()));
+            let results = report["results"].as_array().unwrap();
+            let of_policy: Vec<_> = results.iter().filter(|result| result["policy"] == policy).collect();
+            if let [result] = of_policy.as_slice() {
+                assert!(["fail", "warn"].iter().any(|word| result["result"] == *word), "{report}");
+                assert!(result.to_string().contains("missing labels: team"), "{report}");
+                found.insert((namespace.clone(), owner["name"].as_str().unwrap().to_owned()));
+            } else {
+                assert!(of_policy.is_empty(), "{report}");
+            }
+        }
+    }
+    found
+}
+
+/// Asks for a scan as `portcullis audit --now` does, and returns what it found.
+pub(crate) fn scan(installation: &Installation<'_>, policy: &Policy) -> Value {
+    let before = installation.object(policy).expect("the policy")["status"]["audit"]["scannedAt"].clone();
+    let requested = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos().to_string();
+    let annotations = json!({ "metadata": { "annotations": { REQUESTED: requested } } });
+    installation.api().patch(&policy.path(), &annotations).expect("an API server answers").expect("an annotation");
+    found(installation, policy, "a scan", |audit| audit["scannedAt"] != before)
+}
+
+/// Waits until a scan has found this about a policy.
+pub(crate) fn found(
+    installation: &Installation<'_>,
+    policy: &Policy,
+    what: &str,
+    is: impl Fn(&Value) -> bool,
+) -> Value {
+    let object = installation.wait_for_object(policy, what, |object| {
+        let audit = &object["status"]["audit"];
+        audit["scannedAt"].is_string() && is(audit)
+    });
+    object["status"]["audit"].clone()
+}
+
+/// Waits until reports name exactly the objects that the policy must reject, and its status counts them.
+pub(crate) fn wait_exact(installation: &Installation<'_>, policy: &Policy, namespaces: &[String]) -> Value {
+    let id = format!("cluster/{}", policy.name());
+    let (rejected, all) = counted(installation, namespaces);
+    let audit = found(installation, policy, "figures that are right", |audit| {
+        audit["checked"] == json!(all) && audit["violations"] == json!(rejected.len()) && audit["errors"] == 0
+    });
+    let rejected: BTreeSet<Place> = rejected.into_keys().collect();
+    eventually("reports that are right", || (reported(installation, &id, namespaces) == rejected).then_some(()));
+    audit
+}
+
+/// How many questions a pod's evaluator has answered.
+pub(crate) fn asked(pod: &Pod) -> u64 {
+    let (_, text) =
+        eventually("metrics", || pod.probe(Program::Evaluator, "/metrics").filter(|(code, _)| *code == 200));
+    let outcomes = ["allowed", "denied", "changes", "failed"];
+    let series = outcomes.map(|outcome| format!("portcullis_audits_total{{outcome=\"{outcome}\"}} "));
+    let values = text.lines().filter_map(|line| series.iter().find_map(|series| line.strip_prefix(series.as_str())));
+    values.filter_map(|value| value.trim().parse::<u64>().ok()).sum()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn promise_reports_name_the_objects_that_a_policy_rejects_and_no_others() {
+    let installation = install("audits", "openreports").with(1);
+    let namespaces = ["a", "b", "c"].map(|suffix| installation.make_namespace(suffix));
+    for namespace in &namespaces {
+        // One in three lacks the label, and in the third namespace none does.
+        fill(&installation, namespace, 100, |number| number % 3 == 0 && *namespace != namespaces[2]);
+    }
+    let policy = labels(&installation, "audits-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let audit = wait_exact(&installation, &policy, &namespaces);
+    let (rejected, all) = counted(&installation, &namespaces);
+    assert_eq!((rejected.len(), all), (68, 300));
+    assert_eq!(
+        (&audit["generation"], &audit["unreadable"], &audit["message"]),
+        (&json!(1), &Value::Null, &Value::Null)
+    );
+    let examples = audit["examples"].as_array().expect("examples");
+    assert_eq!(examples.len(), 5);
+    let titles: BTreeSet<_> =
+        rejected.keys().map(|(namespace, name)| format!("ConfigMap {namespace}/{name}")).collect();
+    assert!(examples.iter().all(|example| titles.contains(example.as_str().unwrap())), "{examples:?}");
+
+    // What has not changed is not asked about again.
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
+    let before = asked(&pod);
+    assert!(before >= 300, "{before}");
+    scan(&installation, &policy);
+    assert_eq!(asked(&pod), before);
+
+    // One is mended, one gets worse, and one is deleted.
+    let path = |namespace: &String, name: &str| format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+    let put = |namespace: &String, name: &str, team: Value| {
+        let labels = json!({ "metadata": { "labels": { "team": team } } });
+        installation.api().patch(&path(namespace, name), &labels).expect("an API server answers").expect("an edit");
+    };
+    put(&namespaces[0], "object-000", json!("shop"));
+    put(&namespaces[2], "object-000", Value::Null);
+    let deleted = installation.api().delete(&path(&namespaces[1], "object-000"), None);
+    deleted.expect("an API server answers").expect("a deletion");
+    scan(&installation, &policy);
+    wait_exact(&installation, &policy, &namespaces);
+    assert_eq!(asked(&pod), before + 2);
+
+    // Another generation is asked about everything.
+    let stricter = policy.clone().field("settings", json!({ "labels": ["team", COUNTED] }));
+    installation.apply_ready(std::slice::from_ref(&stricter));
+    let audit = found(&installation, &stricter, "a scan of the new generation", |audit| audit["generation"] == 2);
+    assert_eq!(audit["checked"], 299, "{audit}");
+    wait_exact(&installation, &stricter, &namespaces);
+
+    // With its policy, what it said goes.
+    let removed = installation.api().delete(&policy.path(), None);
+    removed.expect("an API server answers").expect("a deletion");
+    eventually("the end of all reports", || {
+        namespaces.iter().all(|namespace| reports(&installation, namespace).is_empty()).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn promise_a_policy_of_a_namespace_is_audited_there_and_a_suspended_one_not_at_all() {
+    let installation = install("audits-own", "openreports").with(1);
+    let namespaces = ["a", "b"].map(|suffix| installation.make_namespace(suffix));
+    for namespace in &namespaces {
+        fill(&installation, namespace, 10, |number| number < 3);
+    }
+    let own = installation.policy(&namespaces[0], "labels").example("required-labels").on(&["configmaps"]);
+    let own = own.field("settings", json!({ "labels": ["team"] }));
+    let own = own.field("objectSelector", json!({ "matchLabels": { COUNTED: "yes" } }));
+    let suspended = labels(&installation, "audits-own-suspended").field("suspend", true);
+    let watching = labels(&installation, "audits-own-watching").field("mode", "monitor");
+    installation.apply_ready(&[own.clone(), watching.clone()]);
+    installation.apply(&suspended).expect("the policy");
+    let audit = found(&installation, &own, "its figures", |audit| audit["checked"] == 10);
+    assert_eq!(audit["violations"], 3, "{audit}");
+    // So is a policy that only watches.
+    wait_exact(&installation, &watching, &namespaces);
+    let audit = found(&installation, &suspended, "the reason", |audit| audit["message"].is_string());
+    assert_eq!((&audit["generation"], &audit["checked"]), (&json!(0), &json!(0)), "{audit}");
+    let id = format!("namespaced/{}/labels", namespaces[0]);
+    eventually("its reports", || (reported(&installation, &id, &namespaces).len() == 3).then_some(()));
+}

@@ -1,0 +1,214 @@
+//! What goes wrong during an audit of objects that exist: rows C05 to C10.
+
+use portcullis_e2e::{Installation, PodSetup, Policy, Program, Proxy, Rule, eventually};
+use serde_json::{Value, json};
+
+use crate::audit::{asked, counted, fill, found, install, labels, reported, scan, wait_exact};
+use crate::cluster;
+
+/// A pod whose evaluator spends so little time on audits that a scan of some dozen objects takes a while.
+fn slow() -> PodSetup {
+    PodSetup::default().flag(Program::Evaluator, "--audit-share", 2)
+}
+
+/// Starts a controller and these replicas, and waits until all are ready.
+fn with(installation: &Installation<'_>, replicas: impl IntoIterator<Item = PodSetup>) {
+    installation.start_controller();
+    for setup in replicas {
+        installation.add_replica_with(setup);
+    }
+    installation.wait_ready();
+}
+
+/// The name of the pod whose reporter leads.
+fn holder(installation: &Installation<'_>) -> String {
+    let (namespace, server) = (installation.namespace(), installation.policy_server());
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/portcullis-{server}-reporter");
+    eventually("a reporter that leads", || {
+        let lease = installation.api().get(&path)?;
+        lease["spec"]["holderIdentity"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
+    })
+}
+
+/// How often it is tried to kill a reporter in the middle of a scan.
+const ROUNDS: usize = 5;
+
+fn message(audit: &Value) -> &str {
+    audit["message"].as_str().unwrap_or_default()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c05_the_leader_dies_in_the_middle_of_a_scan_and_another_one_completes_it() {
+    let installation = install("audit-killed", "openreports");
+    let namespace = installation.make_namespace("a");
+    fill(&installation, &namespace, 60, |number| number % 2 == 0);
+    with(&installation, [slow(), slow()]);
+    let replicas = installation.replicas();
+    let is_proven = (0..ROUNDS).any(|round| {
+        let policy = labels(&installation, &format!("audit-killed-{round}"));
+        let is_over = || installation.object(&policy).is_some_and(|object| object["status"]["audit"]["checked"] == 60);
+        let leader = holder(&installation);
+        let pod = replicas.iter().find(|pod| pod.name() == leader).expect("a pod that leads");
+        let before = asked(pod);
+        installation.apply_ready(std::slice::from_ref(&policy));
+        eventually("the middle of a scan", || (asked(pod) >= before + 5 || is_over()).then_some(()));
+        pod.stop(Program::Reporter);
+        // On a busy machine, the scan may have been over before.
+        let is_proof = !is_over();
+        wait_exact(&installation, &policy, std::slice::from_ref(&namespace));
+        if is_proof {
+            assert_ne!(holder(&installation), leader);
+        }
+        pod.start(Program::Reporter);
+        installation.wait_ready();
+        is_proof
+    });
+    assert!(is_proven, "in none of {ROUNDS} rounds the reporter was killed in the middle of a scan");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c06_a_list_that_expires_is_begun_again() {
+    let installation = install("audit-expired", "openreports");
+    let namespace = installation.make_namespace("a");
+    // More than one page.
+    fill(&installation, &namespace, 120, |number| number % 4 == 0);
+    let proxy = Proxy::start(cluster());
+    let expired = "The provided continue parameter is too old to display a consistent list result.";
+    proxy.rule(Rule::on("GET", "continue=").times(1).answer(410, expired));
+    with(&installation, [PodSetup::default().through(Program::Reporter, proxy.address())]);
+    let policy = labels(&installation, "audit-expired-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let audit = wait_exact(&installation, &policy, &[namespace]);
+    assert_eq!(message(&audit), "", "{audit}");
+    let pages = proxy.requests_of("GET", "continue=");
+    assert!(pages.len() >= 2 && pages[0].status == Some(410), "{pages:?}");
+    assert!(pages[0].path.contains("/configmaps?"), "{pages:?}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c07_objects_that_vanish_during_a_scan_leave_no_report() {
+    let installation = install("audit-vanished", "openreports");
+    let namespaces = [installation.make_namespace("a")];
+    fill(&installation, &namespaces[0], 40, |_| true);
+    with(&installation, [slow()]);
+    let policy = labels(&installation, "audit-vanished-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let [pod] = installation.replicas().try_into().ok().expect("one replica");
+    eventually("the beginning of a scan", || (asked(&pod) >= 2).then_some(()));
+    // Most of them are listed and not asked about yet.
+    for number in 20..40 {
+        let path = format!("/api/v1/namespaces/{}/configmaps/object-{number:03}", namespaces[0]);
+        installation.api().delete(&path, None).expect("an API server answers").expect("a deletion");
+    }
+    let audit = found(&installation, &policy, "the end of the scan", |audit| audit["generation"] == 1);
+    assert_eq!((&audit["errors"], message(&audit)), (&json!(0), ""), "{audit}");
+    scan(&installation, &policy);
+    wait_exact(&installation, &policy, &namespaces);
+    assert_eq!(counted(&installation, &namespaces).1, 20);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c08_without_the_definitions_of_reports_the_figures_are_right_and_the_status_says_what_is_missing() {
+    // Nobody has installed the older kind of reports in this cluster.
+    let installation = install("audit-undefined", "wgpolicy");
+    allow_older_reports(&installation);
+    let namespace = installation.make_namespace("a");
+    fill(&installation, &namespace, 20, |number| number < 7);
+    with(&installation, [PodSetup::default()]);
+    let policy = labels(&installation, "audit-undefined-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let audit = found(&installation, &policy, "its figures, and what is missing", |audit| {
+        let words = ["policyreports.wgpolicyk8s.io", "CustomResourceDefinitions"];
+        audit["checked"] == 20 && words.iter().all(|words| message(audit).contains(words))
+    });
+    assert_eq!((&audit["violations"], &audit["errors"]), (&json!(7), &json!(0)), "{audit}");
+    // The policy itself works.
+    let denied = installation.create_pod(&namespace, "other", &json!({}));
+    assert!(denied.is_ok(), "{denied:?}");
+    installation.wait_for(&policy, "Ready", "True");
+}
+
+/// The rights that the chart would give for the older kind of reports.
+fn allow_older_reports(installation: &Installation<'_>) {
+    let name = format!("{}-older-reports", installation.policy_server());
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name },
+        "rules": [{
+            "apiGroups": ["wgpolicyk8s.io"], "resources": ["policyreports", "clusterpolicyreports"],
+            "verbs": ["get", "list", "create", "update", "patch", "delete"],
+        }],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        "subjects": [{
+            "kind": "ServiceAccount", "name": portcullis_e2e::POLICY_SERVER_ACCOUNT, "namespace": installation.namespace(),
+        }],
+    });
+    for object in [role, binding] {
+        installation.cluster().apply(&object.to_string()).expect("a right");
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c09_a_namespace_without_room_for_reports_costs_no_other_its_reports() {
+    let installation = install("audit-quota", "openreports");
+    let namespaces = ["full", "free"].map(|suffix| installation.make_namespace(suffix));
+    for namespace in &namespaces {
+        fill(&installation, namespace, 10, |number| number < 4);
+    }
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "reports", "namespace": namespaces[0] },
+        "spec": { "hard": { "count/reports.openreports.io": "1" } },
+    });
+    installation.cluster().apply(&quota.to_string()).expect("a quota");
+    let path = format!("/api/v1/namespaces/{}/resourcequotas/reports", namespaces[0]);
+    eventually("a quota that counts", || {
+        installation.api().get(&path).filter(|quota| !quota["status"]["used"].is_null())
+    });
+    with(&installation, [PodSetup::default()]);
+    let policy = labels(&installation, "audit-quota-labels");
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let audit = found(&installation, &policy, "its figures, and the quota", |audit| {
+        audit["checked"] == 20 && message(audit).contains("quota")
+    });
+    assert_eq!((&audit["violations"], &audit["errors"]), (&json!(8), &json!(0)), "{audit}");
+    let id = format!("cluster/{}", policy.name());
+    let of = |namespace: &String| reported(&installation, &id, std::slice::from_ref(namespace)).len();
+    eventually("the reports that there is room for", || {
+        ((of(&namespaces[0]), of(&namespaces[1])) == (1, 4)).then_some(())
+    });
+
+    // With room, the rest comes.
+    installation.api().delete(&path, None).expect("an API server answers").expect("a deletion");
+    let complete = || {
+        scan(&installation, &policy);
+        (of(&namespaces[0]) == 4).then_some(())
+    };
+    eventually("all reports", complete);
+    wait_exact(&installation, &policy, &namespaces);
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_c10_a_kind_that_may_not_be_listed_is_named_and_the_others_are_audited() {
+    let installation = install("audit-forbidden", "openreports");
+    let namespaces = [installation.make_namespace("a")];
+    fill(&installation, &namespaces[0], 20, |number| number < 5);
+    with(&installation, [PodSetup::default()]);
+    let both: Policy = labels(&installation, "audit-forbidden-both").on(&["configmaps", "services"]);
+    let other = labels(&installation, "audit-forbidden-other");
+    installation.apply_ready(&[both.clone(), other.clone()]);
+    let audit = found(&installation, &both, "its figures", |audit| audit["checked"] == 20);
+    assert_eq!((&audit["violations"], &audit["unreadable"]), (&json!(5), &json!(["services"])), "{audit}");
+    assert!(message(&audit).contains("could not be listed"), "{audit}");
+    // A policy that is not about it has no gap.
+    let audit = wait_exact(&installation, &other, &namespaces);
+    assert_eq!((message(&audit), &audit["unreadable"]), ("", &Value::Null), "{audit}");
+    wait_exact(&installation, &both, &namespaces);
+}

@@ -1,0 +1,72 @@
+//! No API server answers for a while: policies judge every request that reaches them, and the status is right soon after.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{
+    Cluster, Component, Installation, InstallationOptions, Options, Program, condition, eventually, guest,
+};
+use serde_json::json;
+
+use crate::assert_denied;
+use crate::direct::Caller;
+
+/// Longer than a Lease counts, and than pauses between tries go on growing: after that, ten minutes are no different.
+const AWAY: Duration = Duration::from_secs(25);
+
+/// Until the status is right after the return: 5 s, and what a machine with other tests may stall.
+const RETURN: Duration = Duration::from_secs(5 + 40);
+
+const PROGRAMS: [Program; 3] = [Program::Loader, Program::Evaluator, Program::Reporter];
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r01_direct_calls_are_judged_while_no_api_server_answers_and_the_status_is_right_soon_after() {
+    // One of its own, as its only API server ends.
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let installation = Installation::start(cluster, InstallationOptions::named("away")).with(2);
+    let shop = installation.make_namespace("shop");
+    installation.apply_ready(&[installation.cluster_policy("away").denying("judged")]);
+    let [webhook] = installation.webhooks().try_into().unwrap();
+    let replicas = installation.replicas();
+    let callers: Vec<_> = replicas.iter().map(|replica| Caller::new(&installation, &webhook, replica)).collect();
+    // This one can be loaded only while nobody can be told of it.
+    let late = installation.cluster_policy("away-late").on(&["secrets"]).at(&installation.source().url("/late.wasm"));
+    installation.apply(&late).expect("the policy");
+    installation.wait_for_object(&late, "two failures", |object| object["status"]["replicaCounts"]["failed"] == 2);
+
+    cluster.stop(Component::ApiServer(1));
+    installation.source().put("/late.wasm", guest("always_accept"));
+    let (gone, mut asked) = (Instant::now(), 0);
+    while gone.elapsed() < AWAY {
+        for caller in &callers {
+            let verdict = caller.ask(&shop).unwrap();
+            assert_eq!(verdict["allowed"], false, "{verdict}");
+            let message = verdict["status"]["message"].as_str().unwrap();
+            assert!(message.contains("policy cluster/away: judged"), "{verdict}");
+            asked += 1;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    for replica in &replicas {
+        let health = || replica.loopback(Program::Evaluator, "/healthz/policies/cluster/away-late");
+        eventually("the other policy in the evaluator", || health().filter(|(code, _)| *code == 200));
+        for program in PROGRAMS {
+            eventually("readiness", || replica.probe(program, "/readyz").filter(|(code, _)| *code == 200));
+            assert_eq!(replica.restarts(program), 0, "{program} of {}", replica.name());
+        }
+    }
+
+    cluster.start_again(Component::ApiServer(1));
+    let back = Instant::now();
+    installation.wait_for_object(&late, "a status that is right", |object| {
+        object["status"]["replicaCounts"]["current"] == 2
+            && condition(object, "Degraded").is_some_and(|degraded| degraded["status"] == "False")
+    });
+    let took = back.elapsed();
+    println!("{asked} calls were judged; the status was right {took:?} after the return");
+    assert!(took < RETURN, "{took:?}");
+    installation.wait_for(&late, "Ready", "True");
+    assert_denied(&installation.create_pod(&shop, "one", &json!({})), "policy cluster/away: judged");
+    assert!(replicas.iter().all(|replica| PROGRAMS.iter().all(|program| replica.restarts(*program) == 0)));
+}

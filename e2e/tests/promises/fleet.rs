@@ -1,0 +1,117 @@
+//! Many whole replicas come and go while requests are judged: rows K02 and K03.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_e2e::{
+    Cluster, Installation, InstallationOptions, Options, Pod, PodSetup, Program, eventually, eventually_within,
+    guest_with,
+};
+use serde_json::Value;
+
+use crate::try_pod;
+
+/// Replicas, each three programs of a test build on cores that they share with other tests. `PORTCULLIS_TEST_REPLICAS=50` makes it the
+/// whole rows.
+const REPLICAS: usize = 12;
+/// So many start at a time, as they do where a Deployment grows in steps, or nodes have to be found.
+const WAVE: usize = 7;
+/// Until all of them are ready.
+const LONG: Duration = Duration::from_secs(600);
+/// Until the status follows: ten seconds, and what a machine stalls that is as busy as this.
+const FOLLOWS: Duration = Duration::from_secs(10 + 20);
+/// The time between two requests.
+const PACE: Duration = Duration::from_millis(100);
+
+/// Ends the requests, also where the test fails meanwhile.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What the API server says to requests until `done`.
+fn ask(installation: &Installation<'_>, namespace: &str, done: &AtomicBool) -> Vec<(u16, String)> {
+    let mut answers = Vec::new();
+    while !done.load(Ordering::SeqCst) {
+        answers.push(try_pod(installation, namespace));
+        thread::sleep(PACE);
+    }
+    answers
+}
+
+/// A replica for few requests, whose kubelet does not ask all the time.
+fn add(installation: &Installation<'_>) -> Arc<Pod> {
+    installation.add_replica_with(PodSetup::default().at_leisure().flag(Program::Evaluator, "--instances", 8))
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_k02_k03_many_whole_replicas_come_and_go_and_every_request_is_judged() {
+    let wanted = std::env::var("PORTCULLIS_TEST_REPLICAS").ok().and_then(|count| count.parse().ok());
+    let replicas: usize = wanted.unwrap_or(REPLICAS);
+    Cluster::demand_own_network();
+    // One of its own: the pods of the other tests leave too few addresses.
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start(&Options::default()).unwrap()));
+    let installation = Installation::start(cluster, InstallationOptions::named("fleet")).with(1);
+    let shop = installation.make_namespace("shop");
+    let source = installation.source();
+    source.put("/judged.wasm", guest_with("deny_text", b"judged"));
+    let policy = installation.cluster_policy("fleet").at(&source.url("/judged.wasm"));
+    // On a machine that is as busy as this, an evaluation may have to wait.
+    let policy = policy.field("timeoutEvalSeconds", 20).field("timeoutSeconds", 25);
+    installation.apply_ready(std::slice::from_ref(&policy));
+    let wait_for = |count: usize| -> Value {
+        eventually_within(LONG, &format!("{count} replicas in the status"), || {
+            let is_so = |object: &Value| object["status"]["summary"] == format!("{count}/{count}");
+            installation.object(&policy).filter(is_so)
+        })
+    };
+
+    let done = AtomicBool::new(false);
+    let answers = thread::scope(|scope| {
+        let asking = scope.spawn(|| ask(&installation, &shop, &done));
+        let stop = Stop(&done);
+        let start = Instant::now();
+        let mut added = Vec::new();
+        while added.len() + 1 < replicas {
+            let wave: Vec<_> = (added.len() + 1..replicas).take(WAVE).map(|_| add(&installation)).collect();
+            eventually_within(LONG, "a wave of replicas", || wave.iter().all(|pod| pod.is_ready()).then_some(()));
+            added.extend(wave);
+        }
+        eventually_within(LONG, "their endpoints", || (installation.endpoints() == replicas).then_some(()));
+        let full = wait_for(replicas);
+        println!("{replicas} replicas after {:?}", start.elapsed());
+        assert_eq!(full["status"]["replicaCounts"]["current"], replicas);
+        // The source is asked once by each, or again where the machine stood still.
+        let asked = source.requests("/judged.wasm").len();
+        assert!((replicas..=replicas + replicas / 10).contains(&asked), "{asked} requests for the module");
+        assert!(added.iter().all(|pod| pod.restarts(Program::Evaluator) == 0));
+
+        thread::scope(|leaving| {
+            for pod in &added {
+                leaving.spawn(move || pod.remove());
+            }
+        });
+        eventually("one endpoint", || (installation.endpoints() == 1).then_some(()));
+        let gone = Instant::now();
+        let left = wait_for(1);
+        assert!(gone.elapsed() < FOLLOWS, "{:?}", gone.elapsed());
+        assert_eq!(left["status"]["replicasOmitted"], 0);
+        eventually("one entry and one report", || {
+            let entries = installation.object(&policy)?["status"]["replicas"].as_array()?.len();
+            (entries == 1 && installation.reports().len() == 1).then_some(())
+        });
+        drop(stop);
+        asking.join().unwrap()
+    });
+    // A replica that answers has loaded the policy, and none leaves with a request.
+    let wrong: Vec<_> = answers.iter().filter(|(code, message)| *code != 403 || !message.contains("judged")).collect();
+    println!("{} requests", answers.len());
+    assert!(wrong.is_empty(), "{} of {} requests: {:?}", wrong.len(), answers.len(), wrong[0]);
+    assert!(answers.len() > 100, "{} requests prove nothing", answers.len());
+}

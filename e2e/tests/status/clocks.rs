@@ -1,0 +1,94 @@
+//! Reporters whose clocks differ.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use portcullis_e2e::{PodSetup, Program, eventually_within, never};
+use serde_json::Value;
+
+use crate::cluster;
+use crate::stage::{Replica, SOON, Stage, told};
+use crate::states::{Says, unreachable};
+
+/// Ten minutes.
+const SHIFT: i64 = 600;
+
+/// Longer than a Lease counts.
+const LONGER: Duration = Duration::from_secs(20);
+
+/// The library of the black-box tests that shifts a program's wall clock, and no other clock.
+fn library() -> PathBuf {
+    let library = cluster().folder().join("shift.so");
+    let source = portcullis_testkit::repository().join("tests/clock/shift.c");
+    let mut compiler = Command::new("cc");
+    let output = compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).output();
+    let output = output.expect("there is a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    library
+}
+
+/// A replica whose clock is off by so many seconds.
+fn replica(stage: &Stage, library: &std::path::Path, seconds: i64) -> Replica {
+    let shift = cluster().folder().join(format!("shift{seconds}"));
+    fs::write(&shift, seconds.to_ne_bytes()).unwrap();
+    let setup = PodSetup::default().env(Program::Reporter, "LD_PRELOAD", &library.to_string_lossy());
+    let replica = stage.replica_with(setup.env(Program::Reporter, "CLOCK_SHIFT_FILE", &shift.to_string_lossy()));
+    replica.wait_ready();
+    replica
+}
+
+/// The holder of the Lease, and the number of times that it went to another holder.
+fn held(stage: &Stage) -> Option<(String, Value)> {
+    let lease = stage.installation.api().find(&stage.lease())?;
+    Some((lease["spec"]["holderIdentity"].as_str()?.to_owned(), lease["spec"]["leaseTransitions"].clone()))
+}
+
+/// By how many seconds the last renewal is off.
+fn renewal_is_off_by(stage: &Stage) -> i64 {
+    let lease = stage.installation.api().find(&stage.lease()).unwrap();
+    let renewed = humantime::parse_rfc3339(lease["spec"]["renewTime"].as_str().unwrap()).unwrap();
+    let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().cast_signed();
+    seconds(renewed) - seconds(SystemTime::now())
+}
+
+/// Asserts that this replica keeps the Lease, and that its clock is off by so many seconds.
+fn assert_kept(stage: &Stage, leader: &Replica, seconds: i64) {
+    let before = held(stage).unwrap();
+    assert_eq!(before.0, leader.name());
+    never(LONGER, "another leader", || held(stage).filter(|now| *now != before));
+    let off = renewal_is_off_by(stage);
+    assert!((off - seconds).abs() < 60, "the renewal is off by {off} s and not by about {seconds} s");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_r16_a_live_lease_is_left_alone_however_far_clocks_differ_and_a_dead_one_is_taken() {
+    let stage = Stage::new(cluster(), "clocks");
+    let library = library();
+    // To the other one each renewal of this one is twenty minutes old.
+    let late = replica(&stage, &library, -SHIFT);
+    eventually_within(SOON, "a leader", || (stage.holder()? == late.name()).then_some(()));
+    let early = replica(&stage, &library, SHIFT);
+    stage.wait_ready();
+    let (policy, object) = stage.policy("labels");
+    late.says(&object, Says::Current);
+    early.says(&object, Says::Current);
+    stage.word(&policy, "Active");
+    assert_kept(&stage, &late, -SHIFT);
+
+    // A Lease that nobody renews is taken, and from then on each renewal is twenty minutes from now.
+    late.pod.stop(Program::Reporter);
+    eventually_within(SOON, "the other leader", || (stage.holder()? == early.name()).then_some(()));
+    late.pod.start(Program::Reporter);
+    stage.wait_ready();
+    assert_kept(&stage, &early, SHIFT);
+
+    // Reports count by when they are seen to change, whatever they say about the time.
+    late.says(&object, unreachable());
+    let found = stage.word(&policy, "Degraded");
+    assert_eq!(told(&found, "Degraded"), "True/RegistryUnreachable");
+    early.pod.stop(Program::Reporter);
+    eventually_within(SOON, "the first leader", || (stage.holder()? == late.name()).then_some(()));
+}

@@ -1,0 +1,132 @@
+//! Which `failurePolicy` counts while it is changed: that of the policy, or that of the webhooks which call it.
+
+use portcullis_e2e::{Policy, Program, Proxy, Rule, eventually};
+use serde_json::{Value, json};
+
+use crate::changed::denied_during;
+use crate::cluster;
+use crate::scene::{Scene, quick};
+
+/// Both directions.
+const CHANGES: [(&str, &str); 2] = [("Fail", "Ignore"), ("Ignore", "Fail")];
+
+/// A policy that cannot judge: each evaluation traps.
+fn trapping(scene: &Scene, name: &str, failure_policy: &str) -> Policy {
+    scene.installation.cluster_policy(name).guest("trap_unreachable").field("failurePolicy", json!(failure_policy))
+}
+
+/// The `failurePolicy` of each webhook that API servers call for policies, in order.
+fn of_webhooks(configurations: &[Value]) -> Vec<String> {
+    let found = configurations.iter().map(|one| one["webhooks"][0]["failurePolicy"].as_str().unwrap().to_owned());
+    let mut found: Vec<_> = found.collect();
+    found.sort();
+    found
+}
+
+/// Asserts what a replica says to requests by the `failurePolicy` of the policy. Of several webhooks that deny, an API server tells of the
+/// one whose answer came first, which may be about another policy.
+fn assert_answers(scene: &Scene, name: &str, failure_policy: &str) {
+    let unnamed = json!({ "metadata": { "name": null, "generateName": "tried-" } });
+    let told = format!("policy cluster/{name}");
+    eventually(&format!("an answer of {told}"), || {
+        let output = scene.installation.create_pod(&scene.namespace, "", &unnamed);
+        assert_eq!(output.is_ok(), failure_policy == "Ignore", "{output:?}");
+        assert!(output.stderr.contains("EvaluationTrapped"), "{output:?}");
+        output.stderr.contains(&told).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w10_while_both_webhooks_call_the_stricter_counts_unless_a_replica_answers_by_the_newest_generation() {
+    let proxy = Proxy::start(cluster());
+    let scene = Scene::with("strict", 1, quick().through(Program::Controller, proxy.address()));
+    let replica = scene.installation.replicas().remove(0);
+    for (before, after) in CHANGES {
+        let name = "strict-traps";
+        scene.installation.apply_ready(&[trapping(&scene, name, before)]);
+        assert_answers(&scene, name, before);
+        // The change goes on until the older webhook goes, which is as long as the test wants.
+        proxy.rule(Rule::on("DELETE", "/validatingwebhookconfigurations/").answer(503, "not yet"));
+        scene.installation.apply(&trapping(&scene, name, after)).expect("the edit");
+        assert_eq!(of_webhooks(&scene.webhooks(2)), ["Fail", "Ignore"]);
+
+        // A replica answers both webhooks, and each time by the newest generation: neither webhook's own counts.
+        let is_admitted = || scene.try_pod().0 == 201;
+        eventually(&format!("what {after} says"), || (is_admitted() == (after == "Ignore")).then_some(()));
+        assert_answers(&scene, name, after);
+        // In the group of the webhook with Fail, another member goes by its own.
+        let other = trapping(&scene, "strict-other", "Fail");
+        scene.installation.apply_ready(std::slice::from_ref(&other));
+        assert_eq!(scene.webhooks(2).len(), 2);
+        assert_answers(&scene, "strict-other", "Fail");
+        // Its own webhook stays with it.
+        scene.installation.apply(&other.clone().field("suspend", true)).expect("the edit");
+        eventually("silence of the other member", || (is_admitted() == (after == "Ignore")).then_some(()));
+
+        // No replica answers: each webhook goes by its own, and one of them is Fail.
+        replica.stop(Program::Evaluator);
+        for _ in 0..5 {
+            let (code, message) = scene.try_pod();
+            assert!(code >= 400 && message.contains("failed calling webhook"), "{code} {message}");
+        }
+        eventually("no replica to ask", || (scene.installation.endpoints() == 0).then_some(()));
+        replica.start(Program::Evaluator);
+        scene.installation.wait_ready();
+
+        proxy.clear();
+        scene.delete(&other);
+        assert_eq!(of_webhooks(&scene.webhooks(1)), [after]);
+        assert_answers(&scene, name, after);
+    }
+    // With Ignore alone nobody is refused for the lack of an answer.
+    scene.installation.apply_ready(&[trapping(&scene, "strict-traps", "Ignore")]);
+    assert_eq!(of_webhooks(&scene.webhooks(1)), ["Ignore"]);
+    replica.stop(Program::Evaluator);
+    // It takes an API server a moment to notice that the other webhook has gone.
+    eventually("nobody to be refused", || (scene.try_pod().0 == 201).then_some(()));
+    for _ in 0..5 {
+        let (code, message) = scene.try_pod();
+        assert_eq!(code, 201, "{message}");
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w10_under_load_a_change_takes_effect_once() {
+    let scene = Scene::new("switched", 1);
+    let with = |failure_policy| trapping(&scene, "switched-traps", failure_policy);
+    for (before, after) in CHANGES {
+        scene.installation.apply_ready(&[with(before)]);
+        assert_eq!(of_webhooks(&scene.webhooks(1)), [before]);
+        let answers = scene.try_pods_during(|| {
+            scene.installation.apply_ready(&[with(after)]);
+            eventually("the end of the older webhook", || {
+                (of_webhooks(&scene.installation.webhooks()) == [after]).then_some(())
+            });
+        });
+        let admitted: Vec<bool> = answers.iter().map(|(code, _)| *code == 201).collect();
+        let changes = admitted.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert_eq!((changes, admitted.last()), (1, Some(&(after == "Ignore"))), "{answers:?}");
+        // Only the policy refuses: a replica answers all the time.
+        for (_, message) in answers.iter().filter(|(code, _)| *code != 201) {
+            assert!(message.contains("policy cluster/switched-traps: EvaluationTrapped"), "{message}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn fault_w10_a_policy_denies_all_the_time_while_its_failure_policy_changes() {
+    let scene = Scene::new("denying", 1);
+    let with = |failure_policy: &str| -> Policy {
+        scene.installation.cluster_policy("denying-deny").denying("no").field("failurePolicy", json!(failure_policy))
+    };
+    scene.installation.apply_ready(&[with("Fail")]);
+    denied_during(&scene, || {
+        for failure_policy in ["Ignore", "Fail", "Ignore"] {
+            scene.installation.apply_ready(&[with(failure_policy)]);
+        }
+    });
+    assert_eq!(of_webhooks(&scene.webhooks(1)), ["Ignore"]);
+}

@@ -1,0 +1,146 @@
+//! `POST /audit/<policy>` on the state port: what the head and the body of a question must be, and the wait for its answer.
+//!
+//! The port's thread reads and waits, and evaluates nothing: probes of other programs are answered there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use portcullis_contract::{AUDIT_PATH, AuditVerdict};
+use portcullis_process::Readiness;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::audit::refusal::Refusal;
+use crate::audit::worker::{Job, Jobs};
+use crate::http::body::discard;
+use crate::http::media_type;
+use crate::http::route::quoted;
+use crate::metrics::Metrics;
+use crate::table::{Record, SharedTable};
+
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an audit waits for its verdict: longer than any evaluation, and shorter than the reporter waits for the answer.
+const PATIENCE: Duration = Duration::from_secs(50);
+/// The unit that the memory for bodies is counted in, in bytes.
+const STEP: usize = 4 << 10;
+
+/// What the route needs.
+pub(crate) struct Audits {
+    table: SharedTable,
+    readiness: Readiness,
+    jobs: Jobs,
+    /// The largest body.
+    largest: usize,
+    /// The memory for all bodies together, in steps: that of one as large as may be.
+    room: Arc<Semaphore>,
+    metrics: Metrics,
+}
+
+/// The route.
+pub(crate) fn routes(audits: Audits) -> Router {
+    Router::new().route(&format!("{AUDIT_PATH}{{*id}}"), post(ask)).with_state(Arc::new(audits))
+}
+
+impl Audits {
+    /// Audits of what `table` serves, by bodies of at most `largest` bytes.
+    pub(crate) fn new(table: SharedTable, readiness: Readiness, jobs: Jobs, largest: usize, metrics: &Metrics) -> Self {
+        let room = Arc::new(Semaphore::new(largest.div_ceil(STEP).max(1)));
+        Self { table, readiness, jobs, largest, room, metrics: metrics.clone() }
+    }
+
+    async fn verdict(&self, id: &str, headers: &HeaderMap, body: &mut Body) -> Result<AuditVerdict, Refusal> {
+        if self.readiness.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let record = self.record(id)?;
+        if let Some(problem) = media_type::problem(headers) {
+            return Err(Refusal::MediaType(problem));
+        }
+        let announced = body.size_hint();
+        let largest = u64::try_from(self.largest).unwrap_or(u64::MAX);
+        if announced.lower() > largest {
+            return Err(Refusal::TooLarge);
+        }
+        let place = self.jobs.try_reserve().map_err(|_| Refusal::TooMany)?;
+        let bytes = usize::try_from(announced.upper().unwrap_or(largest)).unwrap_or(self.largest).min(self.largest);
+        let steps = u32::try_from(bytes.div_ceil(STEP)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(steps).map_err(|_| Refusal::TooMany)?;
+        let body = timeout(BODY_TIMEOUT, self.read(body)).await.map_err(|_| Refusal::TooSlow)??;
+        let (answer, verdict) = oneshot::channel();
+        place.send(Job { record, body, answer, room });
+        match timeout(PATIENCE, verdict).await {
+            Ok(Ok(verdict)) => verdict,
+            // The worker ends with the process only.
+            Ok(Err(_)) => Err(Refusal::Draining),
+            Err(_) => Err(Refusal::TooLate),
+        }
+    }
+
+    /// The policy, which may be one that is only tried: nobody else may ask it.
+    fn record(&self, id: &str) -> Result<Arc<Record>, Refusal> {
+        let table = self.table.load();
+        if table.manifest_number == 0 {
+            return Err(Refusal::Awaiting);
+        }
+        let record = table.policies.get(id).or_else(|| table.checks.get(id));
+        record.cloned().ok_or_else(|| Refusal::Unknown(quoted(id)))
+    }
+
+    async fn read(&self, body: &mut Body) -> Result<Bytes, Refusal> {
+        let mut all = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(piece) = frame.map_err(|_| Refusal::Broken)?.into_data() else { continue };
+            if all.len() + piece.len() > self.largest {
+                return Err(Refusal::TooLarge);
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.freeze())
+    }
+
+    fn count(&self, result: &Result<AuditVerdict, Refusal>) {
+        let outcome = match result {
+            Ok(verdict) => verdict.outcome.as_str(),
+            Err(refusal) if refusal.status() == StatusCode::SERVICE_UNAVAILABLE => "postponed",
+            Err(_) => "refused",
+        };
+        self.metrics.audits.with_label_values(&[outcome]).inc();
+    }
+}
+
+async fn ask(
+    State(audits): State<Arc<Audits>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    mut body: Body,
+) -> Response {
+    let result = audits.verdict(&id, &headers, &mut body).await;
+    audits.count(&result);
+    match result {
+        Ok(verdict) => {
+            let json = serde_json::to_string(&verdict).expect("its keys are texts");
+            ([(CONTENT_TYPE, "application/json")], json).into_response()
+        }
+        Err(refusal) => {
+            if !body.is_end_stream() {
+                discard(&mut body, audits.largest).await;
+            }
+            let (status, text) = (refusal.status(), format!("{refusal}\n"));
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                return (status, [(RETRY_AFTER, "1")], text).into_response();
+            }
+            (status, text).into_response()
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What the author of a policy should know beside whether it loads: rules that match nothing, a webhook that a word would save.
+
+use portcullis_contract::{MatchPart, PolicyId};
+
+use super::discovery::Discovery;
+use super::served::Served;
+use super::{rules, webhook};
+use crate::input::Desired;
+
+/// The advice for a policy with this match part and id, a sentence each.
+pub(super) async fn advice(part: &MatchPart, id: &PolicyId, discovery: &Discovery, desired: &Desired) -> Vec<String> {
+    let mut found = unmatched(part, discovery).await;
+    let snapshot = desired.borrow().clone();
+    found.extend(snapshot.and_then(|snapshot| webhook::added(part, id, &snapshot.matched)));
+    found
+}
+
+async fn unmatched(part: &MatchPart, discovery: &Discovery) -> Vec<String> {
+    let find = |served: &Served| rules::unmatched(&part.rules, part.namespace.is_some(), served);
+    let Some(served) = discovery.known().await else { return Vec::new() };
+    if find(&served).is_empty() {
+        return Vec::new();
+    }
+    // A resource that has come since is no finding.
+    discovery.fresh().await.map(|served| find(&served)).unwrap_or_default()
+}

@@ -1,0 +1,418 @@
+//! What a policy that somebody applies would do to objects that exist: some of them are listed, and the candidate is asked about each.
+//!
+//! ```text
+//!  pages of lists ◄─ API server          POST /audit/check/<number> ─► evaluator
+//!       └─► sample (which page is next) ─► objects ─┘       └─► tally (figures, words) ─► memory (until the policy is stored)
+//! ```
+//!
+//! Of an object, only its name is ever shown, and what the policy itself says. Secrets are never read.
+
+mod memory;
+mod sample;
+mod tally;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DynamicObject, ListParams};
+use kube::discovery::ApiResource;
+use kube::{Api, Client};
+use portcullis_contract::{AUDIT_PATH, AuditVerdict, Digest, ImpactFigures, MatchPart, Mode, PolicyId};
+use portcullis_kubernetes::CallError;
+use portcullis_matching::{Asked, Parts, Resource, Scope, about};
+use portcullis_process::{PostError, Poster};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
+
+pub(super) use self::memory::{Memory, Stored};
+use self::sample::{Place, Sample};
+use self::tally::{About, Effect, Tally};
+use super::discovery::Discovery;
+
+/// Most objects that one check reads.
+const MOST_OBJECTS: usize = 1000;
+/// Most kinds whose objects one check reads.
+const MOST_KINDS: usize = 64;
+/// Most namespaces that objects may be taken from, and namespaces on a page.
+const MOST_NAMESPACES: usize = 5000;
+const PAGE_OF_NAMESPACES: u32 = 500;
+/// How many objects the evaluator is asked about at once.
+const AT_ONCE: usize = 4;
+/// The name under which the requests are made.
+const USER: &str = "portcullis-impact";
+/// Longest time for one answer of the evaluator.
+const LONGEST_ANSWER: Duration = Duration::from_secs(10);
+/// Longest pause after the evaluator had no time.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Asks about objects that exist.
+pub(crate) struct Impact {
+    poster: Poster,
+    /// The namespace of the installation, about which no policy is asked.
+    installation: String,
+    /// One page of objects is in memory at a time.
+    pages: Semaphore,
+}
+
+/// The policy that is asked.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    /// Its own id, under which it is not tried.
+    pub(super) id: PolicyId,
+    /// The fingerprint of its spec.
+    pub(super) fingerprint: Digest,
+    /// Which requests would reach it.
+    pub(super) part: MatchPart,
+    /// Its mode.
+    pub(super) mode: Mode,
+    /// Whether it reads objects of the cluster, which candidates do not get.
+    pub(super) reads_cluster: bool,
+    /// Whether it is suspended, and so says nothing.
+    pub(super) is_suspended: bool,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// What the author of the policy is warned of.
+    pub(super) warnings: Vec<String>,
+    /// The figures for the status of the policy; nothing where no objects could be counted.
+    pub(super) figures: Option<ImpactFigures>,
+}
+
+/// A part of a list.
+struct Page {
+    objects: Vec<Value>,
+    /// Where the next page begins; empty after the last.
+    next: String,
+    /// How many objects there are, where the API server says it.
+    total: Option<usize>,
+}
+
+/// The namespaces of a cluster, as far as they are known.
+enum Namespaces {
+    /// Nobody has asked.
+    NotAsked,
+    /// Their names.
+    Known(Vec<String>),
+    /// They cannot be listed.
+    Unknown,
+}
+
+/// One look at objects that exist.
+struct Look<'a> {
+    impact: &'a Impact,
+    client: &'a Client,
+    candidate: &'a PolicyId,
+    part: &'a MatchPart,
+    scope: &'a Scope,
+    /// The namespaces of the policy's selector; absent for all.
+    selected: Option<BTreeSet<String>>,
+    namespaces: Namespaces,
+}
+
+impl Impact {
+    /// Asks the evaluator whose state port is `evaluator`.
+    ///
+    /// # Errors
+    /// When no HTTP client can be made.
+    pub(crate) fn new(evaluator: SocketAddr, installation: &str) -> Result<Self, PostError> {
+        let poster = Poster::new(evaluator, LONGEST_ANSWER)?;
+        Ok(Self { poster, installation: installation.to_owned(), pages: Semaphore::new(1) })
+    }
+
+    /// What a candidate that serves would do, as far as it is known until then.
+    pub(super) async fn look(
+        &self,
+        candidate: &PolicyId,
+        subject: &Subject,
+        discovery: &Discovery,
+        until: Instant,
+    ) -> Found {
+        if subject.is_suspended {
+            return Found::default();
+        }
+        if subject.reads_cluster {
+            let text = "what it would do to objects that exist is not known, as it reads objects of the cluster; `portcullis impact` \
+                        counts it";
+            return Found { warnings: vec![text.to_owned()], figures: None };
+        }
+        let mut tally = Tally::default();
+        if timeout_at(until, self.count(candidate, &subject.part, discovery, &mut tally)).await.is_err() {
+            tally.be_late();
+        }
+        let about = About { mode: subject.mode, has_conditions: !subject.part.match_conditions.is_empty() };
+        Found { warnings: tally.warnings(about), figures: tally.figures(Timestamp::now()) }
+    }
+
+    async fn count(&self, candidate: &PolicyId, part: &MatchPart, discovery: &Discovery, tally: &mut Tally) {
+        let (Some(client), Some(served)) = (discovery.client(), discovery.known().await) else { return };
+        let parts = Parts {
+            id: candidate,
+            rules: &part.rules,
+            object_selector: part.object_selector.as_ref(),
+            namespace_selector: part.namespace_selector.as_ref(),
+            installation: &self.installation,
+            namespace: None,
+        };
+        // An API server takes no selector that cannot be read.
+        let Ok(scope) = Scope::of(&parts) else { return };
+        let mut kinds = scope.resources(&served.listable());
+        kinds.retain(|(resource, _)| !is_secret(resource));
+        if kinds.len() > MOST_KINDS {
+            kinds.truncate(MOST_KINDS);
+            tally.cut();
+        }
+        let selected = match scope.namespaces() {
+            Some(selector) if !kinds.is_empty() => match namespaces(client, &selector.query()).await {
+                Ok(names) => Some(names.into_iter().collect()),
+                Err(error) if error.code() == Some(403) => return tally.forbid(&resource_of_namespaces()),
+                Err(_) => return tally.miss(&resource_of_namespaces()),
+            },
+            _ => None,
+        };
+        let look =
+            Look { impact: self, client, candidate, part, scope: &scope, selected, namespaces: Namespaces::NotAsked };
+        look.all(&kinds, tally).await;
+    }
+
+    /// Asks the candidate about an object.
+    async fn ask(&self, candidate: &PolicyId, resource: &Resource, operation: &str, object: &Value) -> (Effect, usize) {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (namespace, name) = (text("namespace"), text("name"));
+        let raw = object.to_string();
+        let asked = Asked::of(resource, operation, &namespace);
+        let review = about(USER, &asked, &resource.kind, &name, &raw);
+        let verdict = self.verdict(candidate, review).await;
+        let (outcome, message) = verdict.map_or((None, None), |verdict| (Some(verdict.outcome), verdict.message));
+        (Effect { namespace, name, outcome, message }, raw.len())
+    }
+
+    /// The verdict on a review. Nothing where the evaluator cannot give one; while it has no time, this waits.
+    async fn verdict(&self, candidate: &PolicyId, review: Vec<u8>) -> Option<AuditVerdict> {
+        let path = format!("{AUDIT_PATH}{candidate}");
+        loop {
+            let answer = self.poster.post(&path, review.clone()).await.ok()?;
+            match answer.status {
+                200 => return serde_json::from_slice(&answer.body).ok(),
+                503 => sleep(answer.retry_after.unwrap_or(PAUSE).min(PAUSE)).await,
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Look<'_> {
+    async fn all(mut self, kinds: &[(Resource, &'static str)], tally: &mut Tally) {
+        let mut left = MOST_OBJECTS;
+        for (number, (resource, operation)) in kinds.iter().enumerate() {
+            let share = left / (kinds.len() - number);
+            match self.kind(resource, operation, share, tally).await {
+                Ok(read) => left = left.saturating_sub(read),
+                Err(error) => {
+                    tracing::debug!(%error, kind = resource.title(), "failed to list objects for the check of a policy");
+                    let is_named =
+                        self.part.rules.iter().flat_map(|rule| &rule.resources).any(|name| *name == resource.name);
+                    match error.code() {
+                        // Rules for all kinds are asked about those that may be listed.
+                        Some(403) if !is_named => {}
+                        Some(403) => tally.forbid(resource),
+                        _ => tally.miss(resource),
+                    }
+                }
+            }
+            if tally.is_hopeless() {
+                break;
+            }
+        }
+    }
+
+    /// Asks about so many objects of a kind at most. Gives how many were read.
+    async fn kind(
+        &mut self,
+        resource: &Resource,
+        operation: &str,
+        most: usize,
+        tally: &mut Tally,
+    ) -> Result<usize, CallError> {
+        let mut sample = Sample::of(self.scope.namespace(), most);
+        let (mut read, mut total, mut is_first) = (0, None, true);
+        while let Some((place, limit)) = sample.next() {
+            // The semaphore is never closed.
+            let _turn = self.impact.pages.acquire().await;
+            let page = self.page(resource, &place, limit).await?;
+            if std::mem::take(&mut is_first) {
+                tally.begin(resource);
+                total = page.total;
+                let is_whole = page.next.is_empty() || page.total.is_some_and(|total| total <= most);
+                if !is_whole
+                    && resource.namespaced
+                    && self.scope.namespace().is_none()
+                    && let Some(names) = self.namespaces().await
+                {
+                    sample = Sample::over(names, most);
+                    continue;
+                }
+            }
+            let count = page.objects.len();
+            read += count;
+            let sizes = self.judge(resource, operation, &page.objects, tally).await;
+            sample.took(Place { next: page.next, ..place }, count, sizes);
+            if tally.is_hopeless() {
+                break;
+            }
+        }
+        let is_complete = sample.is_complete();
+        tally.end(is_complete, if is_complete { Some(read) } else { total });
+        Ok(read)
+    }
+
+    /// Asks about the objects of a page. Gives how many the policy is asked about, and their size in bytes.
+    async fn judge(
+        &self,
+        resource: &Resource,
+        operation: &str,
+        objects: &[Value],
+        tally: &mut Tally,
+    ) -> (usize, usize) {
+        let covered: Vec<&Value> =
+            objects.iter().filter(|object| self.scope.covers(resource, object, self.selected.as_ref())).collect();
+        let mut bytes = 0;
+        for some in covered.chunks(AT_ONCE) {
+            let asked: Vec<_> =
+                some.iter().map(|object| self.impact.ask(self.candidate, resource, operation, object)).collect();
+            for (effect, size) in join_all(asked).await {
+                tally.add(effect);
+                bytes += size;
+            }
+            if tally.is_hopeless() {
+                break;
+            }
+        }
+        (covered.len(), bytes)
+    }
+
+    async fn page(&self, resource: &Resource, place: &Place, limit: usize) -> Result<Page, CallError> {
+        let described = ApiResource {
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            api_version: resource.api_version(),
+            kind: resource.kind.clone(),
+            plural: resource.name.clone(),
+        };
+        let api: Api<DynamicObject> = match &place.namespace {
+            Some(namespace) if resource.namespaced => Api::namespaced_with(self.client.clone(), namespace, &described),
+            _ => Api::all_with(self.client.clone(), &described),
+        };
+        let params = params(&self.scope.objects().query(), u32::try_from(limit).unwrap_or(u32::MAX), &place.next);
+        let list = api.list(&params).await?;
+        let remaining = list.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok());
+        let next = list.metadata.continue_.unwrap_or_default();
+        let known = if next.is_empty() { Some(0) } else { remaining };
+        let total = known.map(|remaining| remaining.saturating_add(list.items.len()));
+        let object = |item: DynamicObject| {
+            let mut object = serde_json::to_value(item).unwrap_or_default();
+            // Items of a list have neither.
+            object["apiVersion"] = described.api_version.clone().into();
+            object["kind"] = described.kind.clone().into();
+            object
+        };
+        Ok(Page { objects: list.items.into_iter().map(object).collect(), next, total })
+    }
+
+    /// The namespaces that objects may be taken from; nothing where they cannot be listed.
+    async fn namespaces(&mut self) -> Option<&[String]> {
+        if matches!(self.namespaces, Namespaces::NotAsked) {
+            let names = match &self.selected {
+                Some(selected) => Ok(selected.iter().cloned().collect()),
+                None => namespaces(self.client, "").await,
+            };
+            self.namespaces = names.map_or(Namespaces::Unknown, Namespaces::Known);
+        }
+        match &self.namespaces {
+            Namespaces::Known(names) => Some(names.as_slice()),
+            Namespaces::Unknown | Namespaces::NotAsked => None,
+        }
+    }
+}
+
+/// The names of the namespaces that a selector in the form of queries selects, the first thousands.
+async fn namespaces(client: &Client, selector: &str) -> Result<Vec<String>, CallError> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let (mut names, mut next) = (Vec::new(), String::new());
+    loop {
+        let list = api.list_metadata(&params(selector, PAGE_OF_NAMESPACES, &next)).await?;
+        names.extend(list.items.into_iter().filter_map(|namespace| namespace.metadata.name));
+        next = list.metadata.continue_.unwrap_or_default();
+        if next.is_empty() || names.len() >= MOST_NAMESPACES {
+            return Ok(names);
+        }
+    }
+}
+
+fn params(selector: &str, limit: u32, next: &str) -> ListParams {
+    let params = ListParams::default().limit(limit);
+    let params = if selector.is_empty() { params } else { params.labels(selector) };
+    if next.is_empty() { params } else { params.continue_token(next) }
+}
+
+fn is_secret(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.name == "secrets"
+}
+
+/// Namespaces, as a resource.
+fn resource_of_namespaces() -> Resource {
+    Resource {
+        group: String::new(),
+        version: "v1".to_owned(),
+        name: "namespaces".to_owned(),
+        kind: "Namespace".to_owned(),
+        namespaced: false,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Figures of a check.
+    pub(in crate::checks) fn figures_of(denied: u64) -> ImpactFigures {
+        ImpactFigures {
+            checked_at: Timestamp::UNIX_EPOCH,
+            judged: 1000,
+            total: None,
+            denied,
+            changed: 0,
+            failed: 0,
+            namespaces: 1,
+            examples: Vec::new(),
+            sample: false,
+            complete: true,
+        }
+    }
+
+    #[test]
+    fn secrets_are_never_read() {
+        let named = |group: &str, name: &str| Resource {
+            group: group.to_owned(),
+            name: name.to_owned(),
+            ..resource_of_namespaces()
+        };
+        assert!(is_secret(&named("", "secrets")));
+        assert!(!is_secret(&named("", "configmaps")) && !is_secret(&named("example.com", "secrets")));
+    }
+
+    #[test]
+    fn a_list_goes_on_where_it_ended() {
+        let first = params("", 20, "");
+        assert_eq!((first.limit, first.label_selector, first.continue_token), (Some(20), None, None));
+        let second = params("a=b", 20, "token");
+        assert_eq!(second.label_selector.as_deref(), Some("a=b"));
+        assert_eq!(second.continue_token.as_deref(), Some("token"));
+    }
+}

@@ -1,0 +1,143 @@
+//! Which objects of a kind are read, page by page: all where they are few enough, else the same number of each namespace. Pure.
+
+use std::collections::VecDeque;
+
+/// Most objects of a page.
+const LARGEST_PAGE: usize = 100;
+/// Objects of the first page, before anything is known about their size.
+const FIRST_PAGE: usize = 20;
+/// The size of a page that is wanted, in bytes: a page is in memory as a whole.
+const PAGE_BYTES: usize = 4 << 20;
+/// Most namespaces that objects are taken from.
+const MOST_NAMESPACES: usize = 200;
+
+/// What is still to be read.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// How many objects may be read.
+    left: usize,
+    /// How many may be on the next page.
+    page: usize,
+    places: VecDeque<Place>,
+    /// How many places have not had their turn in this round, and how many objects each may have.
+    round: (usize, usize),
+}
+
+/// Where a page begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The namespace; absent for all of them.
+    pub(super) namespace: Option<String>,
+    /// Where to go on, as the API server says it; empty at the beginning.
+    pub(super) next: String,
+}
+
+impl Sample {
+    /// As many objects as may be read, of one namespace if one is named.
+    pub(super) fn of(namespace: Option<&str>, most: usize) -> Self {
+        let place = Place { namespace: namespace.map(str::to_owned), next: String::new() };
+        Self { left: most, page: FIRST_PAGE, places: VecDeque::from([place]), round: (0, 0) }
+    }
+
+    /// As many objects as may be read, of these namespaces in turn. Of too many, some are taken that are evenly spread.
+    pub(super) fn over(namespaces: &[String], most: usize) -> Self {
+        let step = namespaces.len().div_ceil(MOST_NAMESPACES.min(most).max(1)).max(1);
+        let place = |name: &String| Place { namespace: Some(name.clone()), next: String::new() };
+        let places = namespaces.iter().step_by(step).map(place).collect();
+        Self { left: most, page: FIRST_PAGE, places, round: (0, 0) }
+    }
+
+    /// The next page and how many objects it may have; nothing when enough was read.
+    pub(super) fn next(&mut self) -> Option<(Place, usize)> {
+        if self.left == 0 {
+            return None;
+        }
+        if self.round.0 == 0 {
+            let places = self.places.len();
+            self.round = (places, (self.left / places.max(1)).max(1));
+        }
+        let (turns, share) = self.round;
+        let place = self.places.pop_front()?;
+        self.round.0 = turns.saturating_sub(1);
+        Some((place, share.min(self.page).min(self.left)))
+    }
+
+    /// Takes in that a page had so many objects, whose size is known for some, and where the place goes on.
+    pub(super) fn took(&mut self, place: Place, objects: usize, (known, bytes): (usize, usize)) {
+        self.left = self.left.saturating_sub(objects);
+        if let Some(mean) = bytes.checked_div(known) {
+            self.page = (PAGE_BYTES / mean.max(1)).clamp(1, LARGEST_PAGE);
+        }
+        if !place.next.is_empty() {
+            self.places.push_back(place);
+        }
+    }
+
+    /// Whether nothing is left to read.
+    pub(super) fn is_complete(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads from namespaces with so many objects of this size. Gives how many of each were read, and the number of pages.
+    fn read(mut sample: Sample, there: &mut [(&str, usize)], bytes: usize) -> (Vec<usize>, usize) {
+        let (mut read, mut pages) = (vec![0; there.len()], 0);
+        while let Some((place, most)) = sample.next() {
+            pages += 1;
+            assert!(pages < 2000, "it ends");
+            let of = |name: &str| place.namespace.as_deref().is_none_or(|wanted| wanted == name);
+            let Some(number) = there.iter().position(|(name, left)| of(name) && *left > 0) else {
+                sample.took(Place { next: String::new(), ..place }, 0, (0, 0));
+                continue;
+            };
+            let count = most.min(there[number].1);
+            there[number].1 -= count;
+            read[number] += count;
+            let more = there.iter().any(|(name, left)| of(name) && *left > 0);
+            let next = if more { "more".to_owned() } else { String::new() };
+            sample.took(Place { next, ..place }, count, (count, count * bytes));
+        }
+        (read, pages)
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|number| format!("n{number}")).collect()
+    }
+
+    #[test]
+    fn few_objects_are_all_read_and_no_more_than_may_be() {
+        assert_eq!(read(Sample::of(None, 1000), &mut [("a", 500)], 1000), (vec![500], 6));
+        assert_eq!(read(Sample::of(Some("b"), 1000), &mut [("a", 5), ("b", 7)], 1000).0, [0, 7]);
+        assert_eq!(read(Sample::of(None, 250), &mut [("a", 500)], 1000).0, [250]);
+    }
+
+    #[test]
+    fn large_objects_come_in_small_pages() {
+        let (read, pages) = read(Sample::of(None, 100), &mut [("a", 500)], 1 << 20);
+        assert_eq!((read, pages), (vec![100], 21));
+    }
+
+    #[test]
+    fn each_namespace_has_the_same_share_and_what_small_ones_leave_goes_to_the_others() {
+        let mut there = [("n0", 10_000), ("n1", 3), ("n2", 10_000), ("n3", 0)];
+        let (read, _) = read(Sample::over(&names(4), 1000), &mut there, 1000);
+        assert_eq!(read[1], 3);
+        assert!(read[0].abs_diff(read[2]) <= LARGEST_PAGE && read.iter().sum::<usize>() == 1000, "{read:?}");
+    }
+
+    #[test]
+    fn of_many_namespaces_some_are_taken_that_are_evenly_spread() {
+        let names = names(5000);
+        let mut there: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 100)).collect();
+        let (read, pages) = read(Sample::over(&names, 1000), &mut there, 1000);
+        let taken: Vec<usize> = (0..names.len()).filter(|number| read[*number] > 0).collect();
+        assert_eq!((taken.len(), taken[1], pages), (200, 25, 200));
+        assert_eq!(read.iter().sum::<usize>(), 1000);
+        assert_eq!(Sample::over(&names[..3], 0).next(), None);
+        assert!(Sample::over(&[], 10).is_complete());
+    }
+}

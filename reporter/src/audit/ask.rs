@@ -1,0 +1,137 @@
+//! Asks this pod's evaluator what a policy says of an object.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use portcullis_contract::{AUDIT_PATH, AuditOutcome, AuditVerdict, PolicyId, clean};
+use portcullis_kubernetes::{Backoff, CallError, Failures};
+use portcullis_process::{Answer, PostError, Poster};
+
+/// Longest time for one answer: an evaluation of 30 seconds that has to wait for its turn.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long a question is asked again while the evaluator is busy or starts.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Most tries while the evaluator does not answer. An object that ends it must not do so for ever.
+const TRIES: u32 = 6;
+/// Pauses between them.
+const PAUSES: Backoff = Backoff { shortest: Duration::from_millis(500), longest: Duration::from_secs(10) };
+/// Longest text of a refusal that is quoted, in bytes.
+const MAX_QUOTE: usize = 300;
+
+/// The evaluator of this pod.
+pub(super) struct Evaluator {
+    poster: Poster,
+    failures: Mutex<Failures>,
+}
+
+/// What an answer means.
+#[derive(Debug, PartialEq, Eq)]
+enum Meaning {
+    Verdict(AuditVerdict),
+    /// The evaluator does not serve the policy.
+    Unserved,
+    /// Ask again after this time, if it was given.
+    Busy(Option<Duration>),
+    /// The evaluator fails.
+    Broken,
+}
+
+impl Evaluator {
+    /// The evaluator whose state port is `address`.
+    ///
+    /// # Errors
+    /// When no HTTP client can be made.
+    pub(super) fn new(address: SocketAddr, failures: Failures) -> Result<Self, PostError> {
+        Ok(Self { poster: Poster::new(address, LONGEST)?, failures: Mutex::new(failures) })
+    }
+
+    /// What a policy says about an AdmissionReview; nothing where the evaluator cannot be asked. `generation` is the one that is served
+    /// as far as is known.
+    pub(super) async fn ask(&self, policy: &PolicyId, generation: i64, review: &[u8]) -> Option<AuditVerdict> {
+        let path = format!("{AUDIT_PATH}{policy}");
+        let (begin, mut failed, mut busy) = (Instant::now(), 0, 0);
+        loop {
+            let meaning = match self.poster.post(&path, review.to_vec()).await {
+                Ok(answer) => meaning(&answer, generation),
+                Err(error) => {
+                    let error = CallError::Unreachable(error.to_string());
+                    self.failures.lock().unwrap_or_else(PoisonError::into_inner).failed(&error);
+                    Meaning::Broken
+                }
+            };
+            let pause = match meaning {
+                Meaning::Verdict(verdict) => {
+                    self.failures.lock().unwrap_or_else(PoisonError::into_inner).over();
+                    return Some(verdict);
+                }
+                Meaning::Unserved => return None,
+                Meaning::Busy(asked) => {
+                    busy += 1;
+                    asked.unwrap_or_else(|| PAUSES.wait(busy, fastrand::f64()))
+                }
+                Meaning::Broken => {
+                    failed += 1;
+                    PAUSES.wait(failed, fastrand::f64())
+                }
+            };
+            if failed >= TRIES || begin.elapsed() + pause > PATIENCE {
+                return None;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// What an answer means. Pure.
+fn meaning(answer: &Answer, generation: i64) -> Meaning {
+    let refused = |message: String| {
+        Meaning::Verdict(AuditVerdict {
+            outcome: AuditOutcome::Failed,
+            generation,
+            message: Some(message),
+            reason: None,
+        })
+    };
+    match answer.status {
+        200 => serde_json::from_slice(&answer.body).map_or(Meaning::Broken, Meaning::Verdict),
+        404 => Meaning::Unserved,
+        413 => refused("the object is larger than the evaluator takes".to_owned()),
+        408 | 429 | 503 => Meaning::Busy(answer.retry_after),
+        400..=499 => {
+            let words = clean(&String::from_utf8_lossy(&answer.body), MAX_QUOTE);
+            refused(format!("the evaluator refuses the object with {}: {words}", answer.status))
+        }
+        _ => Meaning::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: u16, body: &str) -> Meaning {
+        let retry_after = (status == 503).then_some(Duration::from_secs(7));
+        meaning(&Answer { status, retry_after, body: body.into() }, 3)
+    }
+
+    #[test]
+    fn answers_are_verdicts_or_say_when_to_ask_again() {
+        let allowed = AuditVerdict { outcome: AuditOutcome::Allowed, generation: 4, message: None, reason: None };
+        assert_eq!(of(200, r#"{"outcome":"allowed","generation":4}"#), Meaning::Verdict(allowed));
+        assert_eq!(of(503, "busy"), Meaning::Busy(Some(Duration::from_secs(7))));
+        assert_eq!(
+            (of(404, ""), of(500, ""), of(200, "nonsense")),
+            (Meaning::Unserved, Meaning::Broken, Meaning::Broken)
+        );
+    }
+
+    #[test]
+    fn an_object_that_the_evaluator_refuses_is_one_that_could_not_be_evaluated() {
+        for (status, words) in [(413, "larger"), (400, "refuses the object with 400: too deep")] {
+            let Meaning::Verdict(verdict) = of(status, "too deep") else { panic!("{status}") };
+            assert_eq!((verdict.outcome, verdict.generation), (AuditOutcome::Failed, 3));
+            assert!(verdict.message.is_some_and(|message| message.contains(words)), "{status}");
+        }
+    }
+}

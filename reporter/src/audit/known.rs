@@ -1,0 +1,171 @@
+//! The reports of this installation that exist, and what has to be done about them. Pure.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use super::memory::hash;
+use super::report::content;
+
+/// Most reports that are kept in mind. A report beyond is written in each scan, and goes with its object only.
+const MOST: usize = 200_000;
+
+/// Where a report is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Absent for reports about objects in no namespace.
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+}
+
+/// What has to be done about a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Leave it: the report is right as it is, or there is none and none is needed.
+    Nothing,
+    /// Write it.
+    Write,
+    /// Delete it.
+    Delete,
+}
+
+/// The reports that exist.
+#[derive(Debug, Default)]
+pub(super) struct Known(HashMap<Place, Existing>);
+
+#[derive(Debug)]
+struct Existing {
+    content: u64,
+    /// The kind of the object that it is about.
+    of: u64,
+    /// Whether this scan has looked at its object.
+    is_seen: bool,
+}
+
+impl Place {
+    /// The place of a report.
+    pub(super) fn of(report: &Value) -> Option<Self> {
+        let metadata = &report["metadata"];
+        let namespace = metadata["namespace"].as_str().map(str::to_owned);
+        Some(Self { namespace, name: metadata["name"].as_str()?.to_owned() })
+    }
+}
+
+impl Known {
+    /// Takes in a report that was listed.
+    pub(super) fn found(&mut self, report: &Value) {
+        if let Some(place) = Place::of(report)
+            && self.0.len() < MOST
+        {
+            let scope = &report["scope"];
+            let of = kind(scope["apiVersion"].as_str().unwrap_or_default(), scope["kind"].as_str().unwrap_or_default());
+            self.0.insert(place, Existing { content: content(report), of, is_seen: false });
+        }
+    }
+
+    /// Whether there is a report at a place.
+    pub(super) fn has(&self, place: &Place) -> bool {
+        self.0.contains_key(place)
+    }
+
+    /// What has to be done about the report at a place, so that it is the wanted one. It counts as looked at.
+    pub(super) fn action(&mut self, place: &Place, wanted: Option<&Value>) -> Action {
+        let existing = self.0.get_mut(place);
+        let is_there = existing.is_some();
+        let is_same = match (existing, wanted) {
+            (Some(existing), wanted) => {
+                existing.is_seen = true;
+                wanted.is_some_and(|wanted| existing.content == content(wanted))
+            }
+            (None, _) => false,
+        };
+        match (is_there, wanted) {
+            (_, Some(_)) if !is_same => Action::Write,
+            (true, None) => Action::Delete,
+            (_, _) => Action::Nothing,
+        }
+    }
+
+    /// A report was written.
+    pub(super) fn written(&mut self, report: &Value) {
+        self.found(report);
+        if let Some(existing) = Place::of(report).and_then(|place| self.0.get_mut(&place)) {
+            existing.is_seen = true;
+        }
+    }
+
+    /// A report was deleted.
+    pub(super) fn deleted(&mut self, place: &Place) {
+        self.0.remove(place);
+    }
+
+    /// The reports on objects of a kind that was listed to its end, and in which these objects were not.
+    pub(super) fn stale(&self, api_version: &str, name: &str) -> Vec<Place> {
+        let of = kind(api_version, name);
+        self.places(|existing| existing.of == of && !existing.is_seen)
+    }
+
+    /// The reports on objects of kinds that no list of a whole scan has. `listed` are those that one has, be it readable or not.
+    pub(super) fn others<'k>(&self, listed: impl Iterator<Item = (&'k str, &'k str)>) -> Vec<Place> {
+        let listed: BTreeSet<u64> = listed.map(|(api_version, name)| kind(api_version, name)).collect();
+        self.places(|existing| !listed.contains(&existing.of) && !existing.is_seen)
+    }
+
+    fn places(&self, is_wanted: impl Fn(&Existing) -> bool) -> Vec<Place> {
+        let mut places: Vec<Place> =
+            self.0.iter().filter(|(_, existing)| is_wanted(existing)).map(|(place, _)| place.clone()).collect();
+        places.sort_unstable();
+        places
+    }
+}
+
+fn kind(api_version: &str, name: &str) -> u64 {
+    hash(&(api_version, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(name: &str, kind: &str, message: &str) -> Value {
+        json!({
+            "metadata": {"name": name, "namespace": "n"}, "scope": {"apiVersion": "v1", "kind": kind},
+            "results": [{"policy": "cluster/a", "message": message}],
+        })
+    }
+
+    fn place(name: &str) -> Place {
+        Place { namespace: Some("n".into()), name: name.into() }
+    }
+
+    #[test]
+    fn only_what_differs_is_written_and_only_what_is_not_wanted_deleted() {
+        let mut known = Known::default();
+        known.found(&report("a", "Pod", "no"));
+        assert!(known.has(&place("a")) && !known.has(&place("b")));
+        assert_eq!(known.action(&place("a"), Some(&report("a", "Pod", "no"))), Action::Nothing);
+        assert_eq!(known.action(&place("a"), Some(&report("a", "Pod", "never"))), Action::Write);
+        assert_eq!(known.action(&place("a"), None), Action::Delete);
+        assert_eq!(known.action(&place("b"), None), Action::Nothing);
+        assert_eq!(known.action(&place("b"), Some(&report("b", "Pod", "no"))), Action::Write);
+        known.written(&report("b", "Pod", "no"));
+        assert_eq!(known.action(&place("b"), Some(&report("b", "Pod", "no"))), Action::Nothing);
+        known.deleted(&place("b"));
+        assert!(!known.has(&place("b")));
+    }
+
+    #[test]
+    fn reports_on_objects_that_were_not_seen_are_stale() {
+        let mut known = Known::default();
+        for (name, kind) in [("a", "Pod"), ("b", "Pod"), ("c", "Service"), ("d", "Secret")] {
+            known.found(&report(name, kind, "no"));
+        }
+        known.action(&place("a"), Some(&report("a", "Pod", "no")));
+        known.written(&report("e", "Pod", "new"));
+        assert_eq!(known.stale("v1", "Pod"), [place("b")]);
+        // Services could not be listed, and no policy is for Secrets any longer.
+        assert_eq!(known.others([("v1", "Pod"), ("v1", "Service")].into_iter()), [place("d")]);
+    }
+}

@@ -1,0 +1,193 @@
+//! What was judged already: an object that has not changed, under policies that have not changed, is not asked about again. Pure.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use portcullis_matching::{Labels, Resource};
+
+use super::finding::Finding;
+use super::subject::Subject;
+
+/// Most objects that are remembered. The others are asked about in each scan.
+const MAX_OBJECTS: usize = 100_000;
+/// Most bytes of findings that are remembered. Objects with further findings are asked about in each scan.
+const MAX_BYTES: usize = 16 << 20;
+
+/// The objects that were judged.
+#[derive(Debug)]
+pub(super) struct Memory {
+    objects: HashMap<u64, Judged>,
+    /// The bytes of all findings.
+    bytes: usize,
+    scan: u64,
+    max_objects: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Judged {
+    fingerprint: u64,
+    findings: Vec<Finding>,
+    /// The scan that has seen it last.
+    scan: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(MAX_OBJECTS, MAX_BYTES)
+    }
+}
+
+impl Memory {
+    fn new(max_objects: usize, max_bytes: usize) -> Self {
+        Self { objects: HashMap::new(), bytes: 0, scan: 0, max_objects, max_bytes }
+    }
+
+    /// Begins a scan.
+    pub(super) fn begin(&mut self) {
+        self.scan += 1;
+    }
+
+    /// The findings about an object, if it was judged with this fingerprint.
+    pub(super) fn recall(&mut self, key: u64, fingerprint: u64) -> Option<Vec<Finding>> {
+        let judged = self.objects.get_mut(&key).filter(|judged| judged.fingerprint == fingerprint)?;
+        judged.scan = self.scan;
+        Some(judged.findings.clone())
+    }
+
+    /// Remembers the findings about an object, as far as there is room.
+    pub(super) fn put(&mut self, key: u64, fingerprint: u64, findings: Vec<Finding>) {
+        self.forget(key);
+        let bytes = size(&findings);
+        if self.objects.len() < self.max_objects && self.bytes + bytes <= self.max_bytes {
+            self.bytes += bytes;
+            self.objects.insert(key, Judged { fingerprint, findings, scan: self.scan });
+        }
+    }
+
+    /// Forgets an object.
+    pub(super) fn forget(&mut self, key: u64) {
+        if let Some(judged) = self.objects.remove(&key) {
+            self.bytes -= size(&judged.findings);
+        }
+    }
+
+    /// Forgets the objects that a whole scan has not seen.
+    pub(super) fn end(&mut self) {
+        let scan = self.scan;
+        self.objects.retain(|_, judged| judged.scan == scan);
+        self.bytes = self.objects.values().map(|judged| size(&judged.findings)).sum();
+    }
+}
+
+fn size(findings: &[Finding]) -> usize {
+    findings.iter().map(Finding::size).sum()
+}
+
+/// The key of an object in one version of its resource.
+pub(super) fn key(uid: &str, resource: &Resource) -> u64 {
+    hash(&(uid, &resource.group, &resource.version, &resource.name))
+}
+
+/// What a judgement depends on: the object, the labels of its namespace, and the policies that match it with the generations that serve.
+pub(super) fn fingerprint<'s>(
+    resource_version: &str,
+    namespace: Option<&Labels>,
+    policies: impl Iterator<Item = &'s Subject>,
+) -> u64 {
+    let mut policies: Vec<(&str, i64)> = policies.map(|subject| (subject.uid.as_str(), subject.generation)).collect();
+    policies.sort_unstable();
+    hash(&(resource_version, namespace, policies))
+}
+
+/// A hash that is the same for the same value as long as this program runs.
+pub(super) fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Kind, PolicyKey};
+    use serde_json::json;
+
+    use super::*;
+    use crate::audit::finding::Problem;
+    use crate::audit::finding::tests::finding;
+    use crate::audit::subject::{Read, Served, Site, read};
+
+    fn subject(uid: &str, generation: i64) -> Subject {
+        let site = Site { policy_server: "default".into(), namespace: "portcullis".into() };
+        let object = json!({"metadata": {"name": "a", "uid": uid}, "spec": {"rules": []}});
+        match read(Kind::ClusterPolicy, &object, &site, &Served::from([(PolicyKey::of(uid), generation)])) {
+            Some(Read::Subject(subject)) => *subject,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_judgement_counts_while_nothing_that_it_depends_on_changes() {
+        let (a, b) = (subject("aaaa", 1), subject("bbbb", 4));
+        let labels = Labels::from([("env".to_owned(), "prod".to_owned())]);
+        let first = fingerprint("7", Some(&labels), [&a, &b].into_iter());
+        assert_eq!(first, fingerprint("7", Some(&labels), [&b, &a].into_iter()), "whatever the order");
+        let newer = subject("bbbb", 5);
+        for other in [
+            fingerprint("8", Some(&labels), [&a, &b].into_iter()),
+            fingerprint("7", Some(&Labels::new()), [&a, &b].into_iter()),
+            fingerprint("7", None, [&a, &b].into_iter()),
+            fingerprint("7", Some(&labels), [&a].into_iter()),
+            fingerprint("7", Some(&labels), [&a, &newer].into_iter()),
+        ] {
+            assert_ne!(first, other);
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_was_found() {
+        let mut memory = Memory::default();
+        memory.begin();
+        let findings = vec![finding("a", Problem::Violation, "no")];
+        memory.put(1, 10, findings.clone());
+        memory.put(2, 20, Vec::new());
+        assert_eq!(memory.recall(1, 10), Some(findings));
+        assert_eq!((memory.recall(1, 11), memory.recall(3, 10)), (None, None));
+        memory.end();
+        memory.begin();
+        assert_eq!(memory.recall(2, 20), Some(Vec::new()));
+        memory.end();
+        assert_eq!((memory.recall(1, 10), memory.bytes), (None, 0), "the object is gone");
+    }
+
+    #[test]
+    fn what_is_beyond_the_limits_is_asked_about_again() {
+        let large = || vec![finding("a", Problem::Violation, &"x".repeat(500))];
+        let mut memory = Memory::new(2, 1000);
+        memory.begin();
+        for key in 1..=3 {
+            memory.put(key, 0, Vec::new());
+        }
+        assert_eq!((memory.recall(2, 0), memory.recall(3, 0)), (Some(Vec::new()), None));
+        memory.put(1, 0, large());
+        memory.put(2, 0, large());
+        assert_eq!((memory.recall(1, 0).map(|found| found.len()), memory.recall(2, 0)), (Some(1), None));
+        memory.forget(1);
+        memory.put(3, 0, large());
+        assert!(memory.recall(3, 0).is_some());
+    }
+
+    #[test]
+    fn an_object_is_known_by_its_uid_and_the_version_that_is_read() {
+        let resource = |version: &str| Resource {
+            group: "autoscaling".into(),
+            version: version.into(),
+            name: "horizontalpodautoscalers".into(),
+            kind: "HorizontalPodAutoscaler".into(),
+            namespaced: true,
+        };
+        assert_eq!(key("u", &resource("v1")), key("u", &resource("v1")));
+        assert_ne!(key("u", &resource("v1")), key("u", &resource("v2")));
+        assert_ne!(key("u", &resource("v1")), key("v", &resource("v1")));
+    }
+}

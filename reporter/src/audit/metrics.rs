@@ -1,0 +1,101 @@
+//! Metrics of the audit.
+
+use std::collections::BTreeMap;
+
+use prometheus::core::Collector as _;
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+/// The metrics.
+#[derive(Clone)]
+pub(crate) struct AuditMetrics {
+    /// Scans that were done to their end.
+    pub(super) scans: IntCounter,
+    objects: IntCounterVec,
+    /// How long the last scan took.
+    pub(super) seconds: Gauge,
+    violations: IntGaugeVec,
+    writes: IntCounterVec,
+}
+
+impl AuditMetrics {
+    /// Registers all of them.
+    ///
+    /// # Errors
+    /// When a name is taken already.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self {
+            scans: IntCounter::with_opts(Opts::new(
+                "portcullis_audit_scans_total",
+                "Scans that were done to their end",
+            ))?,
+            objects: IntCounterVec::new(
+                Opts::new("portcullis_audit_objects_total", "Objects, once for each policy that matches them"),
+                &["outcome"],
+            )?,
+            seconds: Gauge::with_opts(Opts::new("portcullis_audit_scan_seconds", "Duration of the last scan"))?,
+            violations: IntGaugeVec::new(
+                Opts::new("portcullis_audit_violations", "Objects that a policy rejects, as of the last scan"),
+                &["policy"],
+            )?,
+            writes: IntCounterVec::new(
+                Opts::new("portcullis_audit_report_writes_total", "Reports written and deleted"),
+                &["result"],
+            )?,
+        };
+        registry.register(Box::new(metrics.scans.clone()))?;
+        registry.register(Box::new(metrics.seconds.clone()))?;
+        registry.register(Box::new(metrics.violations.clone()))?;
+        for counter in [&metrics.objects, &metrics.writes] {
+            registry.register(Box::new(counter.clone()))?;
+        }
+        Ok(metrics)
+    }
+
+    /// Counts what came of an object and a policy.
+    pub(super) fn object(&self, outcome: &str) {
+        self.objects.with_label_values(&[outcome]).inc();
+    }
+
+    /// Counts what came of the write of a report.
+    pub(super) fn write(&self, result: &str) {
+        self.writes.with_label_values(&[result]).inc();
+    }
+
+    /// Shows these numbers of violations and no others.
+    pub(crate) fn show(&self, violations: &BTreeMap<String, i64>) {
+        for metric in self.violations.collect().iter().flat_map(|family| family.get_metric()) {
+            for label in metric.get_label() {
+                if !violations.contains_key(label.value()) {
+                    // An error would say that it is gone already.
+                    self.violations.remove_label_values(&[label.value()]).ok();
+                }
+            }
+        }
+        for (policy, number) in violations {
+            self.violations.with_label_values(&[policy]).set(*number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::TextEncoder;
+
+    use super::*;
+
+    #[test]
+    fn only_policies_that_there_are_have_a_number() {
+        let registry = Registry::new();
+        let metrics = AuditMetrics::new(&registry).expect("registers");
+        let shown = || {
+            let text = TextEncoder::new().encode_to_string(&registry.gather()).expect("text");
+            text.lines()
+                .filter(|line| line.starts_with("portcullis_audit_violations"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        metrics.show(&BTreeMap::from([("cluster/a".to_owned(), 2), ("cluster/b".to_owned(), 0)]));
+        metrics.show(&BTreeMap::from([("cluster/b".to_owned(), 1)]));
+        assert_eq!(shown(), ["portcullis_audit_violations{policy=\"cluster/b\"} 1"]);
+    }
+}

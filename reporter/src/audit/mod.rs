@@ -1,0 +1,229 @@
+//! The background audit: what the policies say of the objects that exist (docs/audit.md).
+//!
+//! ```text
+//!  policies, resources ──► plan ──► pages of objects ──► memory ──► questions ──► this pod's evaluator
+//!                                                          │                            │
+//!                                                          └────────► findings ◄────────┘
+//!                                                                        ├──► reports
+//!                                                                        └──► a summary for the status of each policy
+//! ```
+//!
+//! The reporter that holds the Lease scans when an interval has passed since the last scan, and soon after policies or what serves have changed. Objects pass
+//! through page by page. What was judged and has not changed is not asked about again.
+
+mod ask;
+mod finding;
+mod known;
+mod memory;
+mod metrics;
+mod pages;
+mod plan;
+mod report;
+mod scan;
+mod subject;
+mod tally;
+mod worker;
+mod writer;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use portcullis_api::ReplicaReportSpec;
+use portcullis_kubernetes::{Failures, Leadership, Retry};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+pub use report::AuditFormat;
+
+use ask::Evaluator;
+use memory::Memory;
+pub(crate) use metrics::AuditMetrics;
+pub(crate) use scan::Found;
+use scan::Scanner;
+pub(crate) use subject::Site;
+use subject::{Served, is_settled, served};
+use worker::Worker;
+use writer::Writer;
+
+/// How long changes are collected before a scan that they cause.
+const DEBOUNCE: Duration = Duration::from_secs(5);
+/// How long a scan waits for an evaluator that is loading.
+const LOADING: Duration = Duration::from_secs(120);
+/// How often it looks meanwhile.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Everything that the audit needs.
+#[derive(Clone)]
+pub(crate) struct Audit {
+    pub(crate) client: Client,
+    /// The state port of this pod's evaluator.
+    pub(crate) evaluator: SocketAddr,
+    pub(crate) site: Site,
+    pub(crate) interval: Duration,
+    pub(crate) format: AuditFormat,
+    pub(crate) metrics: AuditMetrics,
+    /// Counts and logs the failures of one kind of call.
+    pub(crate) failures: Arc<dyn Fn(&'static str) -> Failures + Send + Sync>,
+    /// What this pod serves.
+    pub(crate) report: watch::Receiver<Option<ReplicaReportSpec>>,
+}
+
+/// What a scan is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct State {
+    /// The policies, as a number that changes with them.
+    policies: u64,
+    served: Served,
+}
+
+/// Where the state comes from.
+struct Inputs {
+    policies: watch::Receiver<Option<u64>>,
+    report: watch::Receiver<Option<ReplicaReportSpec>>,
+}
+
+impl Audit {
+    /// Scans for ever. `policies` is a number that changes with the policies, once they are known.
+    pub(crate) async fn run(
+        self,
+        policies: watch::Receiver<Option<u64>>,
+        leadership: Leadership,
+        found: mpsc::Sender<Found>,
+    ) {
+        let mut inputs = Inputs { policies, report: self.report.clone() };
+        let interval = self.interval;
+        let mut failures = (self.failures)("scan for the audit");
+        let Some(mut scanner) = self.scanner(leadership) else { return std::future::pending().await };
+        let (mut retry, mut may_be_interrupted) = (Retry::default(), false);
+        loop {
+            let state = inputs.settled().await;
+            let done = tokio::select! {
+                done = scanner.scan(&state.served) => Some(done),
+                () = inputs.changed(&state), if may_be_interrupted => None,
+            };
+            match done {
+                // What it has judged is remembered. The next scan goes to its end, whatever changes meanwhile.
+                None => {
+                    may_be_interrupted = false;
+                    continue;
+                }
+                Some(Ok(all)) => {
+                    failures.over();
+                    retry.reset();
+                    may_be_interrupted = true;
+                    for one in all {
+                        if found.send(one).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+                Some(Err(error)) => {
+                    failures.failed(&error);
+                    tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(interval) => {}
+                () = inputs.changed(&state) => {}
+            }
+        }
+    }
+
+    fn scanner(self, leadership: Leadership) -> Option<Scanner> {
+        let evaluator = match Evaluator::new(self.evaluator, Failures::new("ask the evaluator", |_| ())) {
+            Ok(evaluator) => evaluator,
+            Err(error) => {
+                tracing::error!(%error, "the audit is off, as no HTTP client can be made");
+                return None;
+            }
+        };
+        let writer = Writer::new(
+            self.client.clone(),
+            self.format,
+            self.site.policy_server.clone(),
+            leadership,
+            self.metrics.clone(),
+            (self.failures)("write audit reports"),
+        );
+        let worker = Worker {
+            evaluator,
+            memory: Memory::default(),
+            writer,
+            metrics: self.metrics.clone(),
+            policy_server: self.site.policy_server.clone(),
+            format: self.format,
+        };
+        let failures = (self.failures)("list for the audit");
+        Some(Scanner { client: self.client, site: self.site, metrics: self.metrics, failures, worker })
+    }
+}
+
+impl Inputs {
+    /// The state, once it is known.
+    fn state(&self) -> Option<State> {
+        let policies = *self.policies.borrow();
+        let served = self.report.borrow().as_ref().map(served);
+        Some(State { policies: policies?, served: served? })
+    }
+
+    /// Waits until the state is known and the evaluator has loaded what it can, for a while.
+    async fn settled(&mut self) -> State {
+        let begin = Instant::now();
+        loop {
+            let is_loading = self.report.borrow().as_ref().is_some_and(|report| !is_settled(report));
+            if let Some(state) = self.state()
+                && (!is_loading || begin.elapsed() >= LOADING)
+            {
+                return state;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until the state is another, and a moment longer for further changes.
+    async fn changed(&mut self, last: &State) {
+        while self.state().is_none_or(|state| state == *last) {
+            let changed = tokio::select! {
+                changed = self.policies.changed() => changed,
+                changed = self.report.changed() => changed,
+            };
+            if changed.is_err() {
+                // Nothing changes any more: the program ends.
+                std::future::pending::<()>().await;
+            }
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use portcullis_api::PolicyKey;
+
+    use super::*;
+
+    async fn waits(inputs: &mut Inputs, state: &State) -> bool {
+        tokio::time::timeout(Duration::from_secs(60), inputs.changed(state)).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_the_policies_or_of_what_serves_is_noticed_and_a_heartbeat_is_not() {
+        let (policies, policies_receiver) = watch::channel(Some(1));
+        let (report, report_receiver) = watch::channel(Some(ReplicaReportSpec::default()));
+        let mut inputs = Inputs { policies: policies_receiver, report: report_receiver };
+        let state = inputs.settled().await;
+        report.send_modify(|report| report.iter_mut().for_each(|report| report.manifest_number += 1));
+        assert!(waits(&mut inputs, &state).await);
+        policies.send_replace(Some(2));
+        assert!(!waits(&mut inputs, &state).await);
+        let state = inputs.settled().await;
+        let serving = BTreeMap::from([(PolicyKey::of("aaaa"), 2)]);
+        report.send_replace(Some(ReplicaReportSpec { current: serving, ..ReplicaReportSpec::default() }));
+        assert!(!waits(&mut inputs, &state).await);
+    }
+}

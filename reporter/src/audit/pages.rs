@@ -1,0 +1,147 @@
+//! The objects of a resource, page by page.
+
+use kube::api::{ApiResource, ListParams};
+use kube::{Api, Client};
+use portcullis_api::kubernetes::BoundedObject;
+use portcullis_kubernetes::{CallError, Failures, Retry};
+use portcullis_matching::Resource;
+use serde_json::{Value, json};
+
+/// Most objects of a page.
+const MOST: u32 = 200;
+/// Objects of the first page, before it is known how large they are.
+const FIRST: u32 = 50;
+/// About how large a page may be, in bytes.
+const WANTED_BYTES: usize = 4 << 20;
+/// Tries of a page that fails.
+const TRIES: u32 = 6;
+/// How often a list is begun again because it became too old.
+const RESTARTS: u32 = 5;
+
+/// The pages of one list.
+pub(super) struct Pages<'f> {
+    api: Api<BoundedObject>,
+    api_version: String,
+    kind: String,
+    labels: Option<String>,
+    failures: &'f mut Failures,
+    limit: u32,
+    next: String,
+    is_over: bool,
+    restarts: u32,
+}
+
+impl<'f> Pages<'f> {
+    /// All objects of a resource, in all namespaces.
+    pub(super) fn of(client: &Client, resource: &Resource, failures: &'f mut Failures) -> Self {
+        let resource = ApiResource {
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            api_version: resource.api_version(),
+            kind: resource.kind.clone(),
+            plural: resource.name.clone(),
+        };
+        Self::new(client, resource, None, failures)
+    }
+
+    /// The objects of a resource with these labels, or all.
+    pub(super) fn new(
+        client: &Client,
+        resource: ApiResource,
+        labels: Option<String>,
+        failures: &'f mut Failures,
+    ) -> Self {
+        Self {
+            api: Api::all_with(client.clone(), &resource),
+            api_version: resource.api_version,
+            kind: resource.kind,
+            labels,
+            failures,
+            limit: FIRST,
+            next: String::new(),
+            is_over: false,
+            restarts: 0,
+        }
+    }
+
+    /// The next page; nothing after the last. A list that became too old is begun again, so objects can come twice.
+    ///
+    /// # Errors
+    /// When the API server refuses the list, or does not answer for a while.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<Value>>, CallError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let (mut retry, mut tries) = (Retry::default(), 0);
+        loop {
+            let mut params = ListParams::default().limit(self.limit);
+            if let Some(labels) = &self.labels {
+                params = params.labels(labels);
+            }
+            if !self.next.is_empty() {
+                params = params.continue_token(&self.next);
+            }
+            let error = match self.api.list(&params).await.map_err(CallError::from) {
+                Ok(list) => {
+                    self.failures.over();
+                    self.next = list.metadata.continue_.unwrap_or_default();
+                    self.is_over = self.next.is_empty();
+                    let objects = list.items.into_iter().map(|object| self.whole(&object)).collect();
+                    return Ok(Some(self.measured(objects)));
+                }
+                Err(error) => error,
+            };
+            match error.code() {
+                Some(410) if self.restarts < RESTARTS => {
+                    self.restarts += 1;
+                    self.next.clear();
+                    continue;
+                }
+                Some(400 | 403 | 404 | 405 | 406 | 410) => return Err(error),
+                _ => {}
+            }
+            self.failures.failed(&error);
+            tries += 1;
+            if tries >= TRIES {
+                return Err(error);
+            }
+            // A page that is too large is never read.
+            self.limit = (self.limit / 4).max(1);
+            tokio::time::sleep(retry.pause(&error, fastrand::f64())).await;
+        }
+    }
+
+    /// An object of a list, which does not say its kind.
+    fn whole(&self, object: &BoundedObject) -> Value {
+        let mut object = json!(object);
+        object["apiVersion"] = json!(self.api_version);
+        object["kind"] = json!(self.kind);
+        object
+    }
+
+    /// Makes the next page smaller or larger, by what these objects take.
+    fn measured(&mut self, objects: Vec<Value>) -> Vec<Value> {
+        let bytes = objects.iter().map(|object| object.to_string().len()).sum();
+        self.limit = limit(objects.len(), bytes);
+        objects
+    }
+}
+
+/// How many objects the next page has.
+fn limit(objects: usize, bytes: usize) -> u32 {
+    let each = (bytes / objects.max(1)).max(1);
+    u32::try_from(WANTED_BYTES / each).unwrap_or(MOST).clamp(1, MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_large_objects_are_small() {
+        assert_eq!(limit(50, 50 * 4096), MOST);
+        assert_eq!(limit(50, 50 << 20), 4);
+        assert_eq!(limit(1, 100 << 20), 1);
+        assert_eq!(limit(0, 0), MOST);
+    }
+}

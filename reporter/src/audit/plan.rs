@@ -1,0 +1,236 @@
+//! Which resources are listed, and which policies are asked about the objects of each. Pure.
+
+use portcullis_matching::{Asked, Decision, Namespaces, Resource};
+use serde_json::Value;
+
+use super::subject::Subject;
+
+/// The name under which the requests are made.
+pub(super) const USER: &str = "portcullis-audit";
+
+/// Groups whose objects are not audited: reports, ours among them.
+const REPORTS: [&str; 2] = ["openreports.io", "wgpolicyk8s.io"];
+/// Resources whose objects come and go all the time and say nothing about a workload, each with its group.
+const RESTLESS: [(&str, &str); 3] = [("", "events"), ("coordination.k8s.io", "leases"), ("events.k8s.io", "events")];
+
+/// What a scan does.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) subjects: Vec<Subject>,
+    pub(super) lists: Vec<List>,
+}
+
+/// A resource whose objects are listed once for all policies.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) resource: Resource,
+    /// Whether an earlier list of the plan has the same objects in another version.
+    pub(super) is_repeated: bool,
+    /// The policies whose rules name it.
+    pub(super) asking: Vec<Asking>,
+}
+
+/// A policy that is asked about objects of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asking {
+    /// Its place among the subjects.
+    pub(super) subject: usize,
+    /// The operation to ask about.
+    pub(super) operation: &'static str,
+}
+
+/// Which policies match an object.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Matching {
+    /// Those that are to be asked.
+    pub(super) asking: Vec<Asking>,
+    /// The subjects whose match conditions cannot be evaluated here.
+    pub(super) unknown: Vec<usize>,
+    /// The subjects that cannot be asked, as this pod's evaluator does not serve them.
+    pub(super) unserved: Vec<usize>,
+}
+
+impl Plan {
+    /// The plan for these policies in a cluster with these resources.
+    pub(super) fn new(subjects: Vec<Subject>, known: &[Resource]) -> Self {
+        let known: Vec<Resource> = known.iter().filter(|resource| is_audited(resource)).cloned().collect();
+        let mut lists: Vec<List> = Vec::new();
+        for (number, subject) in subjects.iter().enumerate() {
+            for (resource, operation) in subject.scope.resources(&known) {
+                let asking = Asking { subject: number, operation };
+                match lists.iter_mut().find(|list| list.resource == resource) {
+                    Some(list) => list.asking.push(asking),
+                    None => lists.push(List { resource, is_repeated: false, asking: vec![asking] }),
+                }
+            }
+        }
+        // In the order in which the API server names them, so that the preferred version comes first.
+        lists.sort_by_key(|list| known.iter().position(|resource| *resource == list.resource));
+        for index in 1..lists.len() {
+            let (before, rest) = lists.split_at_mut(index);
+            let is_same = |other: &List| {
+                (&other.resource.group, &other.resource.name) == (&rest[0].resource.group, &rest[0].resource.name)
+            };
+            rest[0].is_repeated = before.iter().any(is_same);
+        }
+        Self { subjects, lists }
+    }
+
+    /// Which policies match an object of a list.
+    pub(super) fn matching(&self, list: &List, object: &Value, namespaces: &Namespaces) -> Matching {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let mut matching = Matching::default();
+        for asking in &list.asking {
+            let subject = &self.subjects[asking.subject];
+            if !subject.scope.selects(&list.resource, object, namespaces) {
+                continue;
+            }
+            let asked = Asked::of(&list.resource, asking.operation, text("namespace"));
+            match subject.conditions.decide(USER, &asked, &list.resource.kind, text("name"), object) {
+                Decision::Excluded => {}
+                Decision::Unknown(_) => matching.unknown.push(asking.subject),
+                Decision::Matches if subject.generation == 0 => matching.unserved.push(asking.subject),
+                Decision::Matches => matching.asking.push(*asking),
+            }
+        }
+        matching
+    }
+
+    /// Whether a policy selects namespaces by their labels.
+    pub(super) fn needs_namespaces(&self) -> bool {
+        self.subjects.iter().any(|subject| subject.scope.namespaces().is_some())
+    }
+}
+
+/// Whether objects of a resource are audited.
+fn is_audited(resource: &Resource) -> bool {
+    let is = |(group, name): &(&str, &str)| resource.group == *group && resource.name == *name;
+    !REPORTS.contains(&resource.group.as_str()) && !RESTLESS.iter().any(is)
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_api::{Kind, PolicyKey};
+    use portcullis_matching::Labels;
+    use serde_json::json;
+
+    use super::*;
+    use crate::audit::subject::{Read, Served, Site, read};
+
+    /// A policy; one whose name begins with `unserved` is not served.
+    fn subject(name: &str, spec: &Value) -> Subject {
+        let site = Site { policy_server: "default".into(), namespace: "portcullis".into() };
+        let uid = format!("uid-{name}");
+        let served =
+            if name.starts_with("unserved") { Served::new() } else { Served::from([(PolicyKey::of(&uid), 1)]) };
+        let object = json!({"metadata": {"name": name, "uid": uid}, "spec": spec});
+        match read(Kind::ClusterPolicy, &object, &site, &served) {
+            Some(Read::Subject(subject)) => *subject,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn rule(groups: &[&str], versions: &[&str], resources: &[&str], operations: &[&str]) -> Value {
+        json!({"apiGroups": groups, "apiVersions": versions, "resources": resources, "operations": operations})
+    }
+
+    fn known() -> Vec<Resource> {
+        let resource = |group: &str, version: &str, name: &str, kind: &str| Resource {
+            group: group.into(),
+            version: version.into(),
+            name: name.into(),
+            kind: kind.into(),
+            namespaced: true,
+        };
+        vec![
+            resource("", "v1", "events", "Event"),
+            resource("", "v1", "pods", "Pod"),
+            resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+            resource("autoscaling", "v1", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+            resource("coordination.k8s.io", "v1", "leases", "Lease"),
+            resource("openreports.io", "v1alpha1", "reports", "Report"),
+        ]
+    }
+
+    fn lists(plan: &Plan) -> Vec<String> {
+        let line = |list: &List| {
+            let asking: Vec<_> = list
+                .asking
+                .iter()
+                .map(|one| format!("{} {}", plan.subjects[one.subject].id.name(), one.operation))
+                .collect();
+            format!("{}/{}: {}", list.resource.title(), list.resource.version, asking.join(", "))
+        };
+        plan.lists.iter().map(line).collect()
+    }
+
+    #[test]
+    fn each_resource_is_listed_once_for_all_policies() {
+        let all = json!({"rules": [rule(&["*"], &["*"], &["*/*"], &["*"])]});
+        let pods = json!({"rules": [rule(&[""], &["v1"], &["pods"], &["UPDATE"])]});
+        let deletions = json!({"rules": [rule(&["*"], &["*"], &["*"], &["DELETE", "CONNECT"])]});
+        let subresource = json!({"rules": [rule(&[""], &["v1"], &["pods/status"], &["UPDATE"])]});
+        let plan = Plan::new(
+            vec![
+                subject("pods", &pods),
+                subject("all", &all),
+                subject("deletions", &deletions),
+                subject("subresource", &subresource),
+            ],
+            &known(),
+        );
+        assert_eq!(
+            lists(&plan),
+            ["pods/v1: pods UPDATE, all CREATE", "horizontalpodautoscalers.autoscaling/v2: all CREATE"],
+            "neither events, Leases nor reports"
+        );
+    }
+
+    #[test]
+    fn a_version_that_only_some_name_is_a_list_of_its_own() {
+        let any = json!({"rules": [rule(&["autoscaling"], &["*"], &["*"], &["CREATE"])]});
+        let old = json!({"rules": [rule(&["autoscaling"], &["v1"], &["*"], &["CREATE"])]});
+        let plan = Plan::new(vec![subject("old", &old), subject("any", &any)], &known());
+        let title = "horizontalpodautoscalers.autoscaling";
+        assert_eq!(lists(&plan), [format!("{title}/v2: any CREATE"), format!("{title}/v1: old CREATE")]);
+        assert_eq!(plan.lists.iter().map(|list| list.is_repeated).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn an_object_is_asked_about_only_where_selectors_and_conditions_match() {
+        let with = |name: &str, field: &str, value: Value| {
+            let mut spec = json!({"rules": [rule(&[""], &["v1"], &["pods"], &["CREATE"])]});
+            spec[field] = value;
+            subject(name, &spec)
+        };
+        let condition = |text: &str| json!([{"name": "c", "expression": text}]);
+        let plan = Plan::new(
+            vec![
+                with("labels", "objectSelector", json!({"matchLabels": {"app": "shop"}})),
+                with("namespaces", "namespaceSelector", json!({"matchLabels": {"env": "prod"}})),
+                with("name", "matchConditions", condition("object.metadata.name == 'web'")),
+                with(
+                    "asks",
+                    "matchConditions",
+                    condition("authorizer.group('').resource('pods').check('get').allowed()"),
+                ),
+                with("unserved", "mode", json!("protect")),
+            ],
+            &known(),
+        );
+        assert!(plan.needs_namespaces());
+        let namespaces = Namespaces::from([
+            ("prod".to_owned(), Labels::from([("env".to_owned(), "prod".to_owned())])),
+            ("test".to_owned(), Labels::new()),
+        ]);
+        let matching = |name: &str, namespace: &str, app: &str| {
+            let object = json!({"metadata": {"name": name, "namespace": namespace, "labels": {"app": app}}});
+            let matching = plan.matching(&plan.lists[0], &object, &namespaces);
+            assert_eq!((matching.unknown, matching.unserved), (vec![3], vec![4]));
+            matching.asking.iter().map(|asking| asking.subject).collect::<Vec<_>>()
+        };
+        assert_eq!(matching("web", "prod", "shop"), [0, 1, 2]);
+        assert_eq!(matching("web", "test", "other"), [2]);
+        assert_eq!(matching("other", "prod", "other"), [1]);
+    }
+}

@@ -1,0 +1,204 @@
+//! One scan: the policies, the resources that they name, and the objects of each.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
+
+use jiff::Timestamp;
+use kube::Client;
+use kube::api::ApiResource;
+use portcullis_api::kubernetes::{ClusterPolicy, Policy};
+use portcullis_api::{AuditSummary, Kind};
+use portcullis_contract::PolicyId;
+use portcullis_kubernetes::{CallError, Discovery, Failures, discover};
+use portcullis_matching::{Namespaces, Resource, labels};
+
+use super::metrics::AuditMetrics;
+use super::pages::Pages;
+use super::plan::{List, Plan};
+use super::subject::{Read, Served, Site, Subject, read};
+use super::tally::{Tally, left};
+use super::worker::{Current, Worker};
+use crate::facts::to_second;
+
+/// What a scan has found about a policy.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The policy.
+    pub(crate) policy: PolicyId,
+    /// Its uid.
+    pub(crate) uid: String,
+    /// What was found.
+    pub(crate) summary: AuditSummary,
+}
+
+/// What scans.
+pub(super) struct Scanner {
+    pub(super) client: Client,
+    pub(super) site: Site,
+    pub(super) metrics: AuditMetrics,
+    /// The failures of lists.
+    pub(super) failures: Failures,
+    pub(super) worker: Worker,
+}
+
+/// The policies of a scan.
+#[derive(Default)]
+struct Policies {
+    subjects: Vec<Subject>,
+    /// Those that are not asked, and why.
+    left: Vec<(PolicyId, String, String)>,
+}
+
+impl Scanner {
+    /// Looks at everything once, where `served` is what the evaluator serves. It can be dropped at any time: the next scan asks only about
+    /// what this one has not judged.
+    ///
+    /// # Errors
+    /// When the policies cannot be listed, or the API server does not say which resources it has.
+    pub(super) async fn scan(&mut self, served: &Served) -> Result<Vec<Found>, CallError> {
+        let begin = Instant::now();
+        self.worker.memory.begin();
+        let Policies { subjects, left: not_asked } = self.policies(served).await?;
+        let discovery = self.discover(&subjects).await?;
+        self.worker.writer.list().await;
+        let hidden: Vec<String> = discovery.hidden.iter().map(|(name, _)| name.clone()).collect();
+        let plan = Plan::new(subjects, &resources(discovery));
+        let mut tallies = vec![Tally::default(); plan.subjects.len()];
+        for name in &hidden {
+            hide(&plan, name, &mut tallies);
+        }
+        let namespaces = self.namespaces(&plan, &mut tallies).await;
+        for list in &plan.lists {
+            let current =
+                Current { plan: &plan, list, namespaces: &namespaces, tallies: &mut tallies, judged: HashSet::new() };
+            match self.list(current).await {
+                Ok(()) => self.worker.writer.delete_stale(&list.resource.api_version(), &list.resource.kind).await,
+                Err(error) => {
+                    tracing::debug!(resource = list.resource.title(), %error, "failed to list objects for the audit");
+                    let title = list.resource.title();
+                    list.asking.iter().for_each(|asking| tallies[asking.subject].unreadable(&title));
+                }
+            }
+        }
+        // What a server behind the API server has is unknown while it is away.
+        if hidden.is_empty() {
+            let kind = |list: &List| (list.resource.api_version(), list.resource.kind.clone());
+            let listed: Vec<_> = plan.lists.iter().map(kind).collect();
+            self.worker.writer.delete_others(&listed).await;
+        }
+        self.worker.memory.end();
+        self.metrics.scans.inc();
+        self.metrics.seconds.set(begin.elapsed().as_secs_f64());
+        Ok(self.found(&plan, &tallies, not_asked))
+    }
+
+    fn found(&self, plan: &Plan, tallies: &[Tally], not_asked: Vec<(PolicyId, String, String)>) -> Vec<Found> {
+        let now = to_second(Timestamp::now());
+        // Of a policy that is not served now, what was found last stays.
+        let asked = || plan.subjects.iter().enumerate().filter(|(_, subject)| subject.generation > 0);
+        let violations = asked().map(|(number, subject)| (subject.id.to_string(), tallies[number].violations()));
+        self.metrics.show(&violations.collect::<BTreeMap<_, _>>());
+        let problem = self.worker.writer.problem();
+        let summaries = asked().map(|(number, subject)| {
+            let is_asking = |list: &&List| list.asking.iter().any(|asking| asking.subject == number);
+            let lists = plan.lists.iter().filter(is_asking).count();
+            let summary = tallies[number].summary(subject.generation, lists, problem, now);
+            Found { policy: subject.id.clone(), uid: subject.uid.clone(), summary }
+        });
+        let others = not_asked.into_iter().map(|(policy, uid, why)| Found { policy, uid, summary: left(&why, now) });
+        summaries.chain(others).collect()
+    }
+
+    /// The policies of this installation.
+    async fn policies(&mut self, served: &Served) -> Result<Policies, CallError> {
+        let mut policies = Policies::default();
+        for kind in [Kind::ClusterPolicy, Kind::Policy] {
+            let resource = match kind {
+                Kind::ClusterPolicy => ApiResource::erase::<ClusterPolicy>(&()),
+                Kind::Policy => ApiResource::erase::<Policy>(&()),
+            };
+            let mut pages = Pages::new(&self.client, resource, None, &mut self.failures);
+            while let Some(objects) = pages.next().await? {
+                for object in &objects {
+                    match read(kind, object, &self.site, served) {
+                        Some(Read::Subject(subject)) => policies.subjects.push(*subject),
+                        Some(Read::Left { id, uid, why }) => policies.left.push((id, uid, why)),
+                        None => {}
+                    }
+                }
+            }
+        }
+        Ok(policies)
+    }
+
+    async fn discover(&mut self, subjects: &[Subject]) -> Result<Discovery, CallError> {
+        if subjects.is_empty() {
+            return Ok(Discovery::default());
+        }
+        let is_wanted = |group: &str, version: &str| subjects.iter().any(|one| one.scope.is_of(group, version));
+        Ok(discover(&self.client, is_wanted).await?)
+    }
+
+    /// The namespaces with their labels, if a policy selects by them.
+    async fn namespaces(&mut self, plan: &Plan, tallies: &mut [Tally]) -> Namespaces {
+        let mut namespaces = Namespaces::new();
+        if !plan.needs_namespaces() {
+            return namespaces;
+        }
+        let resource = Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            name: "namespaces".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespaced: false,
+        };
+        let mut pages = Pages::of(&self.client, &resource, &mut self.failures);
+        loop {
+            match pages.next().await {
+                Ok(Some(objects)) => namespaces.extend(objects.iter().filter_map(|object| {
+                    let metadata = &object["metadata"];
+                    Some((metadata["name"].as_str()?.to_owned(), labels(metadata)))
+                })),
+                Ok(None) => return namespaces,
+                Err(error) => {
+                    tracing::debug!(%error, "failed to list namespaces for the audit");
+                    let selecting = plan.subjects.iter().zip(tallies);
+                    let selecting = selecting.filter(|(subject, _)| subject.scope.namespaces().is_some());
+                    selecting.for_each(|(_, tally)| tally.unreadable(&resource.title()));
+                    return namespaces;
+                }
+            }
+        }
+    }
+
+    /// Judges the objects of a list.
+    async fn list(&mut self, mut current: Current<'_>) -> Result<(), CallError> {
+        let mut pages = Pages::of(&self.client, &current.list.resource, &mut self.failures);
+        while let Some(objects) = pages.next().await? {
+            self.worker.page(&mut current, objects).await;
+        }
+        Ok(())
+    }
+}
+
+/// The resources that were discovered.
+fn resources(discovery: Discovery) -> Vec<Resource> {
+    let resources = discovery.resources.into_iter().map(|(group, version, found)| Resource {
+        group,
+        version,
+        name: found.name,
+        kind: found.kind,
+        namespaced: found.namespaced,
+    });
+    resources.collect()
+}
+
+/// The resources of a group and version are unknown.
+fn hide(plan: &Plan, name: &str, tallies: &mut [Tally]) {
+    let (group, version) = name.split_once('/').unwrap_or(("", name));
+    for (subject, tally) in plan.subjects.iter().zip(tallies) {
+        if subject.scope.is_of(group, version) {
+            tally.unreadable(name);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The policies that are audited, read from the objects of the API server. Pure.
+
+use std::collections::BTreeMap;
+
+use portcullis_api::{Kind, PolicyKey, ReplicaReportSpec};
+use portcullis_contract::{MatchCondition, Mode, PolicyId, ReplicaState, RuleWithOperations, clean};
+use portcullis_matching::{Conditions, Parts, Scope};
+use serde_json::Value;
+
+/// The values of a severity in a report.
+const SEVERITIES: [&str; 5] = ["critical", "high", "info", "low", "medium"];
+/// Where the annotations with severity and category are; ours win.
+const PREFIXES: [&str; 2] = ["policies.portcullis.dev", "policies.kubewarden.io"];
+/// Longest category, in bytes.
+const MAX_CATEGORY: usize = 128;
+
+/// The generation that this pod's evaluator serves of each policy.
+pub(super) type Served = BTreeMap<PolicyKey, i64>;
+
+/// The installation whose policies are audited.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    /// The name of the policy server.
+    pub(crate) policy_server: String,
+    /// The namespace of the installation.
+    pub(crate) namespace: String,
+}
+
+/// A policy that is asked about objects.
+#[derive(Debug)]
+pub(super) struct Subject {
+    pub(super) id: PolicyId,
+    pub(super) uid: String,
+    /// The generation that this pod's evaluator serves; 0 where it serves none, so that it cannot be asked now.
+    pub(super) generation: i64,
+    pub(super) mode: Mode,
+    pub(super) severity: Option<&'static str>,
+    pub(super) category: Option<String>,
+    /// Whether it reads objects of the cluster, so that its verdict can change while object and policy stay as they are.
+    pub(super) reads_context: bool,
+    pub(super) scope: Scope,
+    pub(super) conditions: Conditions,
+}
+
+/// What a policy is for the audit.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// It is asked.
+    Subject(Box<Subject>),
+    /// It is not asked. The text says why.
+    Left { id: PolicyId, uid: String, why: String },
+}
+
+/// What this pod's evaluator serves, by its report.
+pub(super) fn served(report: &ReplicaReportSpec) -> Served {
+    let older = report.deviations.iter().filter(|deviation| deviation.serving > 0);
+    let older = older.map(|deviation| (PolicyKey::of(&deviation.policy_uid), deviation.serving));
+    report.current.iter().map(|(key, generation)| (key.clone(), *generation)).chain(older).collect()
+}
+
+/// Whether the evaluator has loaded what it is going to serve for now. While it starts, policies are not served that will be soon.
+pub(super) fn is_settled(report: &ReplicaReportSpec) -> bool {
+    let is_coming = |state: ReplicaState| matches!(state, ReplicaState::Pending | ReplicaState::Unknown);
+    !report.deviations.iter().any(|deviation| deviation.serving == 0 && is_coming(deviation.state))
+}
+
+/// Reads a policy; nothing for one of another installation, and for one that is being deleted.
+pub(super) fn read(kind: Kind, object: &Value, site: &Site, served: &Served) -> Option<Read> {
+    let (metadata, spec) = (&object["metadata"], &object["spec"]);
+    let name = metadata["name"].as_str()?;
+    let id = match kind {
+        Kind::ClusterPolicy => PolicyId::cluster(name),
+        Kind::Policy => PolicyId::namespaced(metadata["namespace"].as_str()?, name),
+    };
+    let (id, uid) = (id.ok()?, metadata["uid"].as_str()?.to_owned());
+    let is_ours = spec["policyServer"].as_str().unwrap_or("default") == site.policy_server;
+    if !is_ours || metadata["deletionTimestamp"].is_string() {
+        return None;
+    }
+    let left = |why: &str| Some(Read::Left { id: id.clone(), uid: uid.clone(), why: why.to_owned() });
+    if spec["suspend"].as_bool().unwrap_or(false) {
+        return left("the policy is suspended, so it is not asked");
+    }
+    let Ok(rules) = serde_json::from_value::<Vec<RuleWithOperations>>(spec["rules"].clone()) else {
+        return left("this release cannot read the policy's rules; upgrade the reporter");
+    };
+    let conditions = match &spec["matchConditions"] {
+        Value::Null => Vec::new(),
+        found => match serde_json::from_value::<Vec<MatchCondition>>(found.clone()) {
+            Ok(conditions) => conditions,
+            Err(_) => return left("this release cannot read the policy's match conditions; upgrade the reporter"),
+        },
+    };
+    let parts = Parts {
+        id: &id,
+        rules: &rules,
+        object_selector: Some(&spec["objectSelector"]).filter(|selector| !selector.is_null()),
+        namespace_selector: Some(&spec["namespaceSelector"]).filter(|selector| !selector.is_null()),
+        installation: &site.namespace,
+        namespace: None,
+    };
+    let scope = match Scope::of(&parts) {
+        Ok(scope) => scope,
+        Err(error) => return left(&format!("{error}; edit the policy")),
+    };
+    Some(Read::Subject(Box::new(Subject {
+        generation: served.get(&PolicyKey::of(&uid)).copied().unwrap_or(0),
+        mode: serde_json::from_value(spec["mode"].clone()).unwrap_or_default(),
+        severity: annotation(metadata, "severity").and_then(severity),
+        category: annotation(metadata, "category").map(|text| clean(text, MAX_CATEGORY)),
+        reads_context: reads_context(spec),
+        conditions: Conditions::of(&conditions),
+        scope,
+        id,
+        uid,
+    })))
+}
+
+fn annotation<'o>(metadata: &'o Value, name: &str) -> Option<&'o str> {
+    PREFIXES.iter().find_map(|prefix| metadata["annotations"][format!("{prefix}/{name}")].as_str())
+}
+
+fn severity(text: &str) -> Option<&'static str> {
+    SEVERITIES.into_iter().find(|severity| severity.eq_ignore_ascii_case(text.trim()))
+}
+
+/// Whether a policy, or a member of a policy group, reads objects of the cluster.
+fn reads_context(spec: &Value) -> bool {
+    let reads = |part: &Value| part["contextAwareResources"].as_array().is_some_and(|resources| !resources.is_empty());
+    reads(spec) || spec["policies"].as_object().into_iter().flatten().any(|(_, member)| reads(member))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use portcullis_api::ReportDeviation;
+    use serde_json::json;
+
+    use super::*;
+
+    const UID: &str = "9b2c41d2-a1f0-4e17-8000-000000000001";
+
+    fn site() -> Site {
+        Site { policy_server: "default".into(), namespace: "portcullis".into() }
+    }
+
+    fn policy(change: impl FnOnce(&mut Value)) -> Option<Read> {
+        let mut object = json!({
+            "metadata": {"name": "a", "uid": UID},
+            "spec": {"module": "m", "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]},
+            ]},
+        });
+        change(&mut object);
+        read(Kind::ClusterPolicy, &object, &site(), &Served::from([(PolicyKey::of(UID), 3)]))
+    }
+
+    fn subject(change: impl FnOnce(&mut Value)) -> Subject {
+        match policy(change) {
+            Some(Read::Subject(subject)) => *subject,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn why(change: impl FnOnce(&mut Value)) -> String {
+        match policy(change) {
+            Some(Read::Left { why, .. }) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_policy_is_read_with_what_a_report_needs() {
+        let plain = subject(|_| ());
+        assert_eq!((plain.id.as_str(), plain.generation, plain.mode), ("cluster/a", 3, Mode::Protect));
+        assert_eq!((plain.severity, plain.category, plain.reads_context), (None, None, false));
+        let rich = subject(|object| {
+            object["metadata"]["annotations"] = json!({
+                "policies.kubewarden.io/severity": "low", "policies.portcullis.dev/severity": "High",
+                "policies.kubewarden.io/category": "PSP\u{1b}",
+            });
+            object["spec"]["mode"] = json!("monitor");
+            object["spec"]["policies"] = json!({"m": {"contextAwareResources": [{"apiVersion": "v1", "kind": "Pod"}]}});
+        });
+        assert_eq!((rich.severity, rich.category.as_deref()), (Some("high"), Some("PSP")));
+        assert_eq!((rich.mode, rich.reads_context), (Mode::Monitor, true));
+        let odd =
+            subject(|object| object["metadata"]["annotations"] = json!({"policies.kubewarden.io/severity": "dire"}));
+        assert_eq!(odd.severity, None);
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_asked_says_why() {
+        assert!(why(|object| object["spec"]["suspend"] = json!(true)).contains("suspended"));
+        assert!(why(|object| object["spec"]["rules"] = json!("all")).contains("rules"));
+        assert!(why(|object| object["spec"]["matchConditions"] = json!([{"name": 1}])).contains("match conditions"));
+        let selector = json!({"matchLabels": {"a": "b c"}});
+        assert!(why(|object| object["spec"]["objectSelector"] = selector).starts_with("spec.objectSelector: "));
+    }
+
+    #[test]
+    fn policies_of_others_and_those_that_go_are_none_of_ours() {
+        assert!(policy(|object| object["spec"]["policyServer"] = json!("other")).is_none());
+        assert!(policy(|object| object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")).is_none());
+    }
+
+    #[test]
+    fn what_the_pod_serves_stands_in_its_report() {
+        let deviation = |uid: &str, serving, state| ReportDeviation {
+            policy_uid: uid.into(),
+            generation: 9,
+            serving,
+            state,
+            reason: None,
+            retryable: None,
+            next_retry_time: None,
+            since: Timestamp::UNIX_EPOCH,
+            message: None,
+            passed_over: false,
+        };
+        let report = |deviations| ReplicaReportSpec {
+            current: BTreeMap::from([(PolicyKey::of(UID), 3)]),
+            deviations,
+            ..ReplicaReportSpec::default()
+        };
+        let older =
+            report(vec![deviation("bbbb", 8, ReplicaState::Previous), deviation("cccc", 0, ReplicaState::Failed)]);
+        let expected = Served::from([(PolicyKey::of(UID), 3), (PolicyKey::of("bbbb"), 8)]);
+        assert_eq!((served(&older), is_settled(&older)), (expected, true));
+        assert!(!is_settled(&report(vec![deviation("dddd", 0, ReplicaState::Pending)])));
+        assert!(!is_settled(&report(vec![deviation("dddd", 0, ReplicaState::Unknown)])));
+    }
+}

@@ -1,0 +1,51 @@
+//! Pods that API servers do not call are shown and not counted.
+
+use super::*;
+
+#[test]
+fn a_draining_pod_is_shown_and_not_counted() {
+    let (current, failed) = (report("pod-a", Current), report("pod-b", Failed(Reason::NotFound)));
+    let heard = |report| Some(LastReport { report, is_stale: false });
+    let replicas = [
+        Replica { pod: "pod-a", pod_uid: "pod-a", expected: true, report: heard(&current) },
+        Replica { pod: "pod-b", pod_uid: "pod-b", expected: false, report: heard(&failed) },
+    ];
+    let status = decide(&facts(), &replicas, Webhook::Confirmed, None, now());
+    assert_eq!((status.summary.as_str(), status.word(), status.replicas.len()), ("1/1", "Active", 2));
+}
+
+/// The pod of a container that crashes again and again is not ready, except for moments.
+#[test]
+fn fault_r27_a_pod_that_is_silent_and_not_ready_is_shown_as_unknown_and_changes_no_condition() {
+    let (current, last) = (report("pod-a", Current), report("pod-b", Current));
+    let decided = |expected| {
+        let replicas = [
+            Replica {
+                pod: "pod-a",
+                pod_uid: "pod-a",
+                expected: true,
+                report: Some(LastReport { report: &current, is_stale: false }),
+            },
+            Replica {
+                pod: "pod-b",
+                pod_uid: "pod-b",
+                expected,
+                report: Some(LastReport { report: &last, is_stale: true }),
+            },
+        ];
+        decide(&facts(), &replicas, Webhook::Confirmed, None, now())
+    };
+    for expected in [true, false] {
+        let status = decided(expected);
+        let entry = &status.replicas[0];
+        let told = (entry.pod.as_str(), entry.state, entry.reason.as_deref());
+        assert_eq!(told, ("pod-b", ReplicaState::Unknown, Some("ReportStale")), "first, as it is the one to look at");
+        let message = entry.message.as_deref().unwrap_or_default();
+        assert_eq!(message.ends_with("it is not counted"), !expected, "{message}");
+    }
+    let counted = decided(true);
+    assert_eq!(row(&counted), "False/Degraded Unknown/ReplicaFailed True/ReportStale True/Retrying False/Retrying");
+    let aside = decided(false);
+    assert_eq!(row(&aside), "True/Active True/Active False/AsExpected False/Idle False/AsExpected");
+    assert_eq!((aside.summary.as_str(), aside.replica_counts.unknown), ("1/1", 0));
+}

@@ -1,0 +1,101 @@
+//! The invariants of docs/design/faults.md, asserted at the end of each pod that has a canary, whatever its test is about.
+
+use std::thread;
+
+use portcullis_contract::Phase;
+use portcullis_testkit::note;
+
+use crate::canary::Heard;
+use crate::{Pod, Secret, eventually};
+
+/// The longest line of a log, in bytes. What guests and sources say is cut before.
+const LONGEST_LINE: usize = 16 << 10;
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        // It is called until its programs end, and no longer.
+        let Some(canary) = self.canary.take() else { return };
+        if thread::panicking() {
+            return;
+        }
+        let heard = canary.finish();
+        note(&in_words(&heard));
+        assert_answers(&heard);
+        self.assert_alive();
+        Secret::assert_none_logged(self);
+        self.assert_lines_are_short();
+        self.assert_nothing_is_left();
+    }
+}
+
+/// I1: each answer was right and in time.
+fn assert_answers(heard: &Heard) {
+    let Heard { right, wrong, .. } = heard;
+    if let Some(first) = wrong.first() {
+        panic!("{} answers of the canary were wrong or late (I1), the first {first}", wrong.len());
+    }
+    assert!(*right > 0, "the canary was never asked");
+}
+
+fn in_words(heard: &Heard) -> String {
+    let Heard { right, slowest, excused, wrong } = heard;
+    let wrong = wrong.len();
+    format!(
+        "the canary: {right} right answers, the slowest after {slowest:.1?}; {wrong} wrong or late, {excused} excused"
+    )
+}
+
+impl Pod {
+    /// I4: what the programs write has limits.
+    fn assert_lines_are_short(&self) {
+        for process in self.processes() {
+            if let Some(line) = process.lines().into_iter().find(|line| line.len() > LONGEST_LINE) {
+                let beginning: String = line.chars().take(200).collect();
+                panic!("{} logs a line of {} bytes: {beginning}", process.name(), line.len());
+            }
+        }
+    }
+
+    /// I5 on the volume: where nothing is being fetched or compiled, no temporary file is left.
+    fn assert_nothing_is_left(&self) {
+        if self.loader.is_none() {
+            return;
+        }
+        eventually("no temporary file to be left on the volume (I5)", || {
+            let is_at_work = |phase: Phase| matches!(phase, Phase::Queued | Phase::Fetching | Phase::Compiling);
+            let is_busy = self.loader_state()?.policies.iter().any(|policy| is_at_work(policy.phase));
+            (is_busy || self.volume().temporary_files().is_empty()).then_some(())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn heard(right: u64, wrong: &[&str]) -> Heard {
+        let wrong = wrong.iter().map(|&text| text.to_owned()).collect();
+        Heard { right, slowest: Duration::from_millis(12), excused: 1, wrong }
+    }
+
+    #[test]
+    fn right_answers_are_counted_and_the_slowest_is_named() {
+        let words = "the canary: 7 right answers, the slowest after 12.0ms; 0 wrong or late, 1 excused";
+        assert_eq!(in_words(&heard(7, &[])), words);
+        assert_answers(&heard(7, &[]));
+    }
+
+    #[test]
+    #[should_panic(expected = "2 answers of the canary were wrong or late (I1), the first one")]
+    fn one_wrong_answer_is_too_many() {
+        assert_answers(&heard(7, &["one", "two"]));
+    }
+
+    #[test]
+    #[should_panic(expected = "never asked")]
+    fn a_canary_that_was_never_asked_shows_nothing() {
+        assert_answers(&heard(0, &[]));
+    }
+}
