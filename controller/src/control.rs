@@ -189,8 +189,8 @@ impl Control {
         match outcome {
             Outcome::Done => {}
             Outcome::Wrote(change) => {
-                if let Action::DeleteWebhook { name, .. } = action {
-                    self.memory.unregistered(name);
+                if let Action::DeleteWebhook { name, uid, .. } = action {
+                    self.memory.unregistered(name, uid);
                 }
                 self.world.take(change);
             }

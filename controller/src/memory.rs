@@ -20,6 +20,8 @@ pub struct Memory {
     pub check_webhook: Option<Entries>,
     /// The shard of a policy's next revision, by the policy's uid and generation.
     pub placed: BTreeMap<(String, i64), u32>,
+    /// The newest generation of a policy that every API server called in its own group and every replica knew, by the policy's uid.
+    pub moved: BTreeMap<String, i64>,
     /// Since when all revisions of a policy are marked as deleted, by the policy's uid.
     pub forgotten: BTreeMap<String, Instant>,
     /// Since when there are revisions of an unknown policy, by the policy's uid.
@@ -37,6 +39,8 @@ pub struct GroupMemory {
     pub right: Option<Entries>,
     /// Since when there is no webhook any more.
     pub gone: Option<Instant>,
+    /// The uid of the webhook that we deleted, until there is another one.
+    pub deleted: Option<String>,
     /// The result of trying the webhook in a dry run, if it was tried.
     pub tried: Option<Result<(), WebhookRejection>>,
     /// The uid and entries of the webhook that every API server was proven to call.
@@ -93,15 +97,17 @@ impl Memory {
             groups: BTreeMap::new(),
             check_webhook: None,
             placed: BTreeMap::new(),
+            moved: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             orphans: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
     }
 
-    /// Notes that we deleted the webhook with this name: a policy that joins its group from now on registers and proves it again.
-    pub fn unregistered(&mut self, name: &str) {
+    /// Notes that we deleted the webhook with this name and uid: a policy that joins its group from now on registers and proves it again.
+    pub fn unregistered(&mut self, name: &str, uid: &str) {
         for (_, group) in self.groups.iter_mut().filter(|(group, _)| name.ends_with(group.as_str())) {
+            group.deleted = Some(uid.to_owned());
             group.right = None;
             group.proven = None;
             group.unproven = None;

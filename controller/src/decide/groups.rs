@@ -10,7 +10,7 @@ use portcullis_contract::{GroupId, MatchPart, WebhookKind};
 use super::quota::Quota;
 use super::revision::{self, Planned};
 use super::rules::{Decision, Now, Rules};
-use super::turns::Turns;
+use super::turns::{Turns, longest_turn};
 use super::webhook_quota::WebhookQuota;
 use crate::action::Action;
 use crate::desired::{Desired, desired, kept, waits};
@@ -100,7 +100,7 @@ impl<'w> Groups<'w> {
             groups.plan(uid, policy, revisions, &mut webhooks, memory, rules);
         }
         groups.look(world, memory, rules);
-        groups.claim(world);
+        groups.claim(world, memory);
         groups
     }
 
@@ -239,7 +239,10 @@ impl<'w> Groups<'w> {
         for (id, group) in &mut self.groups {
             let remembered = memory.groups.get(id).unwrap_or(&nothing);
             let name = webhook_name(&rules.policy_server, id);
-            let find = |kind| world.webhooks.get(&(kind, name.clone()));
+            // A watch may report an earlier change of it later than the answer to our deletion came.
+            let is_there = |found: &&WebhookView| remembered.deleted.as_ref() != Some(&found.uid);
+            let find = |kind| world.webhooks.get(&(kind, name.clone())).filter(is_there);
+            group.was_registered &= remembered.deleted.is_none();
             group.found = find(group.kind);
             if group.part.is_none() && group.found.is_none() {
                 // The kind in the labels may be wrong, but that of the webhook is right.
@@ -260,16 +263,22 @@ impl<'w> Groups<'w> {
         }
     }
 
-    /// Notes that a policy needs the webhook of its newest match part, and those of older ones until the newest is called everywhere.
-    fn claim(&mut self, world: &'w World) {
+    /// Notes that a policy needs the webhook of its newest match part, and those of older ones until the newest is called everywhere. A
+    /// webhook that is gone since then is not needed again if replicas stop to answer.
+    fn claim(&mut self, world: &'w World, memory: &mut Memory) {
+        memory.moved.retain(|uid, _| world.policies.contains_key(uid));
         for (uid, policy) in world.policies.iter().filter(|(_, policy)| !policy.is_deleting) {
             let Some(revisions) = world.revisions.get(uid) else { continue };
             let newest = newest_group(policy, revisions);
             let has_moved = newest.is_some_and(|newest| self.is_settled(newest, policy));
+            if has_moved {
+                memory.moved.insert(uid.clone(), policy.generation);
+            }
+            let had_moved = memory.moved.get(uid) == Some(&policy.generation);
             for id in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
-                if (!has_moved || Some(id) == newest)
-                    && let Some(group) = self.groups.get_mut(id)
-                {
+                let Some(group) = self.groups.get_mut(id) else { continue };
+                let has_left = has_moved || had_moved && group.found.is_none();
+                if !has_left || Some(id) == newest {
                     group.claims.insert(uid);
                 }
             }
@@ -378,6 +387,7 @@ impl<'w> Group<'w> {
         match self.found {
             Some(found) => {
                 remembered.gone = None;
+                remembered.deleted = None;
                 if self.is_right {
                     remembered.right = Some(Arc::clone(&found.entries));
                     remembered.refused = None;
@@ -485,12 +495,4 @@ pub(super) fn newest_group<'w>(policy: &PolicyView, revisions: &'w BTreeMap<i64,
 /// Whether the match part of the newest generation does not follow from the policy itself.
 fn says_nothing(policy: &PolicyView) -> bool {
     policy.content.is_err() || policy.rollback_to.is_some()
-}
-
-/// The longest evaluation, in seconds, of the generations of a policy that may serve: those in force, and the last good one.
-fn longest_turn(revisions: &BTreeMap<i64, RevisionView>, rules: &Rules) -> u32 {
-    let served = revisions.values().rev().find(|revision| revision.marks.served).map(|served| served.generation);
-    let may_serve = revisions.values().filter(|one| one.is_in_force() || Some(one.generation) == served);
-    let turns = may_serve.filter_map(|one| one.content.as_ref().ok()).map(|content| content.turn(rules.policy_timeout));
-    turns.max().unwrap_or(0)
 }

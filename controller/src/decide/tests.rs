@@ -216,6 +216,13 @@ impl Stage {
         self.memory.groups.entry(group).or_default().proven = Some(proven);
     }
 
+    /// We deleted this webhook.
+    fn unregistered(&mut self, name: &str) {
+        let webhook = self.world.webhooks.values().find(|one| one.name == name).expect("a webhook").uid.clone();
+        self.memory.unregistered(name, &webhook);
+        self.world.webhooks.retain(|_, one| one.name != name);
+    }
+
     fn decide(&mut self) -> Vec<Action> {
         let clock = "2026-01-02T00:00:00Z".parse().expect("a time");
         let now = Now { instant: self.start + self.elapsed, clock };

@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 
 use portcullis_contract::WebhookKind;
 
+use super::rules::Rules;
+use crate::world::RevisionView;
+
 /// The longest timeout of a webhook, in seconds.
 pub(super) const LONGEST: u32 = 30;
 /// The part of the timeout that is left for the way to the evaluator and back, in whole seconds.
@@ -77,6 +80,14 @@ impl<'w> Turns<'w> {
     fn sum(&self) -> u32 {
         self.turns.values().sum()
     }
+}
+
+/// The longest evaluation, in seconds, of the generations of a policy that may serve: those in force, and the last good one.
+pub(super) fn longest_turn(revisions: &BTreeMap<i64, RevisionView>, rules: &Rules) -> u32 {
+    let served = revisions.values().rev().find(|revision| revision.marks.served).map(|served| served.generation);
+    let may_serve = revisions.values().filter(|one| one.is_in_force() || Some(one.generation) == served);
+    let turns = may_serve.filter_map(|one| one.content.as_ref().ok()).map(|content| content.turn(rules.policy_timeout));
+    turns.max().unwrap_or(0)
 }
 
 #[cfg(test)]
