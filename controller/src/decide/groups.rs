@@ -274,7 +274,7 @@ impl<'w> Groups<'w> {
             if has_moved {
                 memory.moved.insert(uid.clone(), policy.generation);
             }
-            let had_moved = memory.moved.get(uid) == Some(&policy.generation);
+            let had_moved = newest.is_some() && memory.moved.get(uid) == Some(&policy.generation);
             for id in revisions.values().filter(|revision| revision.is_in_force()).flat_map(RevisionView::groups) {
                 let Some(group) = self.groups.get_mut(id) else { continue };
                 let has_left = has_moved || had_moved && group.found.is_none();
