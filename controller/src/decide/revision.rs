@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, group_labels};
+use portcullis_api::revision::{PINNED_DIGEST_ANNOTATION, ROLLED_BACK_TO_ANNOTATION, SERVED_ANNOTATION, group_labels};
 use portcullis_api::{Resolved, RevisionData};
 use serde_json::{Value, json};
 
@@ -54,6 +54,11 @@ pub(super) fn plan(policy: &PolicyView, revisions: Option<&BTreeMap<i64, Revisio
 
 /// The action that creates it.
 pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> Action {
+    let mut annotations = planned.annotations.clone();
+    // Where somebody deleted the revision, fresh pods must learn at once that the policy was enforced.
+    if policy.status.last_served.as_ref().is_some_and(|served| served.generation == policy.generation) {
+        annotations.insert(SERVED_ANNOTATION, "true".to_owned());
+    }
     let content = planned.content.as_ref();
     let mut labels = policy.reference.labels(&rules.policy_server);
     let group = content.map(|content| group_labels(&content.group, content.part.kind));
@@ -74,7 +79,7 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
             "name": name,
             "namespace": rules.namespace,
             "labels": labels,
-            "annotations": planned.annotations,
+            "annotations": annotations,
         },
         "data": data,
         "revision": policy.generation,

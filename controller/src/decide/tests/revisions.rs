@@ -19,6 +19,23 @@ fn what_becomes_known_is_marked() {
 }
 
 #[test]
+fn a_revision_that_is_made_again_says_at_once_that_it_served() {
+    let mut stage = Stage::new();
+    let served = |generation: i64| json!({"digest": digest("a"), "generation": generation});
+    let mut is_marked = |policy: P| {
+        stage.put(policy);
+        let actions = stage.decide();
+        let created = actions.iter().find_map(|action| match action {
+            Action::CreateRevision { object, .. } => Some(object["metadata"]["annotations"].clone()),
+            _ => None,
+        });
+        created.expect("a revision")["policies.portcullis.dev/served"] == "true"
+    };
+    assert!(is_marked(policy("a").everywhere().status("lastServed", served(1))));
+    assert!(!is_marked(policy("a").generation(2).everywhere().status("lastServed", served(1))));
+}
+
+#[test]
 fn older_revisions_of_the_same_match_part_add_nothing() {
     let mut stage = Stage::new();
     let new = policy("a").generation(2).spec("settings", json!({"a": 1}));
