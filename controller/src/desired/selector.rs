@@ -2,21 +2,28 @@
 
 use serde_json::{Map, Value};
 
-/// A selector without empty parts; if absent, one that selects everything.
+/// A selector without empty parts, which an API server does not store either; if absent, one that selects everything.
 pub(super) fn read(selector: Option<&Value>) -> Value {
     let Some(Value::Object(found)) = selector else { return Value::Object(Map::new()) };
     let mut both = Map::new();
     for half in ["matchLabels", "matchExpressions"] {
-        let is_empty = |value: &Value| match value {
-            Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty(),
-            _ => true,
-        };
         if let Some(value) = found.get(half).filter(|value| !is_empty(value)) {
             both.insert(half.to_owned(), value.clone());
         }
     }
+    let expressions = both.get_mut("matchExpressions").and_then(Value::as_array_mut).into_iter().flatten();
+    for expression in expressions.filter_map(Value::as_object_mut) {
+        expression.retain(|field, value| field != "values" || !is_empty(value));
+    }
     Value::Object(both)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => true,
+    }
 }
 
 /// A selector that also requires these expressions.
@@ -44,6 +51,8 @@ mod tests {
         assert_eq!(read(Some(&both)), both);
         assert_eq!(read(None), json!({}));
         assert_eq!(read(Some(&json!({"matchLabels": {}, "matchExpressions": []}))), json!({}));
+        let without = json!({"matchExpressions": [{"key": "c", "operator": "Exists", "values": []}]});
+        assert_eq!(read(Some(&without)), json!({"matchExpressions": [{"key": "c", "operator": "Exists"}]}));
         let more = json!({"key": "d", "operator": "DoesNotExist"});
         let all = and(both, [more.clone()]);
         assert_eq!(all["matchExpressions"], json!([{"key": "c", "operator": "Exists"}, more]));
