@@ -50,6 +50,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all,one-in-ten")]
     matching: Vec<Matching>,
 
+    /// Lets policies of different match parts share a webhook (the chart's `controller.sharedWebhooks`). Then there is one in all.
+    #[arg(long)]
+    shared_webhooks: bool,
+
     /// What is measured, beside an API server without rules.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "portcullis,webhook-each,admission-policy")]
     variants: Vec<Variant>,
@@ -111,7 +115,7 @@ impl Args {
         eprintln!("{scenario}: starting a cluster");
         let cluster = block_in_place(|| Cluster::start(&Options::default()))?;
         let client = api::client(&cluster).await?;
-        let mut site = block_in_place(|| Site::start(&cluster, client, scenario))?;
+        let mut site = block_in_place(|| Site::start(&cluster, client, scenario, self.shared_webhooks))?;
         let mut steps = self.policies.clone();
         steps.sort_unstable();
         steps.dedup();

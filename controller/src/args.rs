@@ -75,6 +75,11 @@ pub struct Args {
     #[arg(long, env = "PORTCULLIS_WEBHOOKS_PER_NAMESPACE", value_name = "NUMBER", default_value_t = 20)]
     pub webhooks_per_namespace: usize,
 
+    /// Registers one webhook for validating policies that differ in object selector and match conditions only. The evaluators judge both
+    /// for each policy, as the API server would. It counts for each policy from its next edit.
+    #[arg(long, env = "PORTCULLIS_SHARED_WEBHOOKS")]
+    pub shared_webhooks: bool,
+
     /// The Secret with the keys that the paths of webhooks are derived from; pods mount it. [default: portcullis-<policy server>-paths]
     #[arg(long, env = "PORTCULLIS_PATHS_SECRET", value_name = "NAME")]
     pub paths_secret: Option<String>,

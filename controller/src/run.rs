@@ -131,6 +131,7 @@ fn control(args: &Args, server: &ApiServer, metrics: Metrics, leadership: Leader
             installation: Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")),
             policies_per_namespace: args.policies_per_namespace,
             webhooks_per_namespace: args.webhooks_per_namespace,
+            shares_webhooks: args.shared_webhooks,
             // Whether a policy is refused or admitted with a warning is up to the loaders.
             checks_policies: args.policy_checks != PolicyChecks::Off,
             // Timeouts of webhooks are in whole seconds.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use portcullis_contract::{Failure, FailurePolicy, GroupId, Mode, PolicyId, WebhookKind};
+use portcullis_matching::MemberMatcher;
 
 use crate::guest::loaded::Loaded;
 use crate::lanes::Share;
@@ -79,4 +80,6 @@ pub struct Group {
     pub kind: WebhookKind,
     /// The members in the order of their ids; empty for a tombstone, which answers "allowed".
     pub members: Vec<Arc<Record>>,
+    /// Where the webhook is shared: by what a member is matched, any of several. A member without an entry is asked about every request.
+    pub matchers: HashMap<PolicyId, Vec<MemberMatcher>>,
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use portcullis_api::Resolved;
 use portcullis_contract::{
     Candidate, CandidateContent, CandidateGroup, CandidateMember, CandidateModule, ContextAwareResource, Digest,
-    FailurePolicy, GroupId, MatchPart, Mode, PolicyId, WebhookKind, group_id,
+    FailurePolicy, GroupId, MatchPart, MemberMatch, Mode, PolicyId, WebhookKind, group_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -51,6 +51,9 @@ pub(crate) struct Object {
     pub pins: Pins,
     /// The match groups of older generations that may still be called.
     pub older_groups: BTreeSet<(GroupId, WebhookKind)>,
+    /// Which requests of shared webhooks it is asked about: by group, those that any of the revisions in force matches. It is asked about
+    /// all requests of a group without an entry.
+    pub matches: BTreeMap<GroupId, Vec<MemberMatch>>,
     /// The newest older generation that served everywhere.
     pub last_served: Option<Served>,
     /// Whether some generation did, the newest one included.

@@ -55,6 +55,8 @@ pub(super) enum Answer {
 /// The installation and its policies.
 pub(super) struct Site<'c> {
     pub(super) scenario: Scenario,
+    /// Whether all policies share one webhook.
+    is_shared: bool,
     installation: Installation<'c>,
     controller: Arc<Pod>,
     replica: Arc<Pod>,
@@ -74,10 +76,19 @@ pub(super) struct Site<'c> {
 
 impl<'c> Site<'c> {
     /// Installs everything, with one replica and no policy.
-    pub(super) fn start(cluster: &'c Cluster, client: Client, scenario: Scenario) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        cluster: &'c Cluster,
+        client: Client,
+        scenario: Scenario,
+        is_shared: bool,
+    ) -> anyhow::Result<Self> {
         let installation = Installation::start(cluster, InstallationOptions::named(NAME));
         // Their kubelets would otherwise ask the API server for something several times a second.
-        let controller = installation.start_controller_with(PodSetup::default().at_leisure());
+        let controller = installation.start_controller_with(PodSetup::default().at_leisure().env(
+            Program::Controller,
+            "PORTCULLIS_SHARED_WEBHOOKS",
+            &is_shared.to_string(),
+        ));
         // Webhooks made by hand call policies at the policies' own paths.
         let setup = PodSetup::default().at_leisure().flag(Program::Evaluator, "--policy-paths", "on");
         let replica = installation.add_replica_with(setup);
@@ -87,6 +98,7 @@ impl<'c> Site<'c> {
         let secret = installation.api().get(&secret).context("there is no certificate")?;
         Ok(Self {
             scenario,
+            is_shared,
             controller,
             replica,
             client,
@@ -155,7 +167,8 @@ impl<'c> Site<'c> {
     /// Waits until all policies are ready and have their webhooks, and gives these.
     fn wait_ready(&self) -> anyhow::Result<Vec<Value>> {
         let (start, mut last) = (Instant::now(), Instant::now());
-        let wanted = (self.policies.len(), self.scenario.match_parts(self.policies()));
+        let parts = if self.is_shared { 1 } else { self.scenario.match_parts(self.policies()) };
+        let wanted = (self.policies.len(), parts);
         loop {
             let ready =
                 items(&self.installation.api().get(POLICIES).unwrap_or_default()).filter(|one| is_ready(one)).count();

@@ -80,7 +80,10 @@ pub(super) fn value(
     if unproven.is_some() {
         return unproven;
     }
-    let message = format!("webhook configuration {} of match group {id}", found.name);
+    let mut message = format!("webhook configuration {} of match group {id}", found.name);
+    if newest.content.as_ref().is_ok_and(|content| content.shared) {
+        message.push_str("; it is shared, and the policy server applies objectSelector and matchConditions");
+    }
     // The webhook is called, which is what this condition is about; `Accepted` says that the policy is not served.
     let more = problem.map(|problem| format!("; it stays as it is: {problem}"));
     let more = more.or_else(|| group.turns.complaint(found.kind).map(|complaint| format!("; {complaint}")));

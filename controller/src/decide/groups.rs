@@ -156,13 +156,14 @@ impl<'w> Groups<'w> {
     ) {
         let mut planned = revision::plan(policy, revisions);
         planned.content = planned.content.map(|content| {
+            let content = content.sharing(rules.shares_webhooks && content.may_share());
             let place = (uid.to_owned(), policy.generation);
             let shard = *memory.placed.entry(place).or_insert_with(|| self.place(uid, &content, revisions, rules));
             content.in_shard(shard)
         });
         if let Some(content) = &planned.content {
             let known = self.get(&content.group).and_then(|group| group.part.as_ref());
-            if known.is_some_and(|part| *part != content.part) {
+            if known.is_some_and(|part| !part.is_same(&content.part)) {
                 memory.placed.remove(&(uid.to_owned(), policy.generation));
                 self.refused.insert(uid, same_id(&content.group));
                 return;

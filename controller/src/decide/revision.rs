@@ -70,6 +70,7 @@ pub(super) fn create(policy: &PolicyView, planned: &Planned, rules: &Rules) -> A
         spec: Value::Null,
         problem: planned.problem.clone(),
         shard: content.map_or(0, |content| content.shard),
+        shared: content.is_some_and(|content| content.shared),
     };
     let name = policy.reference.revision_name(policy.generation);
     let object = json!({

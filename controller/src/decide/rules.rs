@@ -23,6 +23,8 @@ pub struct Rules {
     pub policies_per_namespace: usize,
     /// How many webhook configurations the policies of one namespace may have.
     pub webhooks_per_namespace: usize,
+    /// Whether policies that differ in object selector and match conditions only share a webhook.
+    pub shares_webhooks: bool,
     /// Whether API servers ask the evaluators about policies that somebody applies.
     pub checks_policies: bool,
     /// How long API servers may go on calling a deleted webhook.

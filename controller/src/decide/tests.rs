@@ -111,6 +111,7 @@ pub(super) fn rules() -> Rules {
         policy_timeout: 2,
         policies_per_namespace: 100,
         webhooks_per_namespace: 20,
+        shares_webhooks: false,
         checks_policies: false,
         webhook_pause: Duration::from_secs(5),
         revision_pause: Duration::from_secs(2),

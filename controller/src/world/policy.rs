@@ -7,12 +7,16 @@ use jiff::Timestamp;
 use kube::api::DynamicObject;
 use portcullis_api::kubernetes::{FINALIZER, decode_match, raw_spec};
 use portcullis_api::{Condition, ConditionType, Kind, PolicyReference, PolicyStatus, Resolved};
-use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, shard_id};
+use portcullis_contract::{FailurePolicy, GroupId, MatchPart, ReplicaState, WebhookKind, shard_id};
+use portcullis_matching::MemberMatcher;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 /// The default of `timeoutSeconds`, in seconds.
 const TIMEOUT_SECONDS: u32 = 10;
+
+/// Largest object selector and match conditions of a policy that shares a webhook, in bytes of JSON: every evaluator keeps them.
+const LARGEST_MEMBER: usize = 4 << 10;
 
 /// How many shards are searched for a group that only a label names.
 const SHARDS: u32 = 64;
@@ -72,8 +76,12 @@ pub struct StatusView {
 pub struct Content {
     /// The match group.
     pub group: GroupId,
-    /// The match part.
+    /// The match part of the group, which its webhook has.
     pub part: Arc<MatchPart>,
+    /// The policy's own match part. It is another where the webhook is shared.
+    pub own: Arc<MatchPart>,
+    /// Whether the webhook is shared with policies of other object selectors and match conditions, which the evaluators judge.
+    pub shared: bool,
     /// The shard of the match part that the group is.
     pub shard: u32,
     /// How long the API server waits, in seconds.
@@ -90,7 +98,7 @@ impl PolicyView {
         let spec = raw_spec(object);
         let status = serde_json::from_value(object.data["status"].clone()).unwrap_or_default();
         Some(Self {
-            content: Content::read(&reference, spec, 0),
+            content: Content::read(&reference, spec, 0, false),
             reference,
             policy_server: spec["policyServer"].as_str().unwrap_or("default").to_owned(),
             generation: metadata.generation.unwrap_or(0),
@@ -138,20 +146,39 @@ impl StatusView {
 }
 
 impl Content {
-    /// Reads this part of the spec of a policy or of a revision, which has the shard.
+    /// Reads this part of the spec of a policy or of a revision, which says whether the webhook is shared, and the shard.
     ///
     /// # Errors
     /// What this release cannot read, and where.
-    pub fn read(policy: &PolicyReference, spec: &Value, shard: u32) -> Result<Self, String> {
+    pub fn read(policy: &PolicyReference, spec: &Value, shard: u32, shared: bool) -> Result<Self, String> {
         let policy = decode_match(policy, spec).map_err(|error| format!("spec.{error}"))?;
-        let part = policy.match_part();
-        Ok(Self {
+        let part = Arc::new(policy.match_part());
+        let content = Self {
             group: shard_id(&part, shard),
-            part: Arc::new(part),
+            own: Arc::clone(&part),
+            part,
+            shared: false,
             shard,
             timeout_seconds: policy.spec.timeout_seconds.unwrap_or(TIMEOUT_SECONDS),
             timeout_eval_seconds: policy.spec.timeout_eval_seconds,
-        })
+        };
+        Ok(if shared { content.sharing(true) } else { content })
+    }
+
+    /// The same content with a webhook that is shared, or with one for its own match part, in the first shard.
+    pub fn sharing(&self, shared: bool) -> Self {
+        let part = if shared { Arc::new(self.own.shared().0) } else { Arc::clone(&self.own) };
+        Self { group: shard_id(&part, 0), part, shared, shard: 0, ..self.clone() }
+    }
+
+    /// Whether evaluators can judge what the webhook would be asked about as an API server does. Mutating policies have a webhook for each
+    /// match part, since API servers look at the object anew before each.
+    pub fn may_share(&self) -> bool {
+        let (webhook, member) = self.own.shared();
+        self.own.kind == WebhookKind::Validating
+            && webhook != *self.own
+            && serde_json::to_string(&member).is_ok_and(|json| json.len() <= LARGEST_MEMBER)
+            && MemberMatcher::of(&member).is_some()
     }
 
     /// The same content in another shard.
@@ -161,13 +188,13 @@ impl Content {
 
     /// The same content with another failure policy, in the first shard.
     pub fn with(&self, failure_policy: FailurePolicy) -> Self {
-        let part = Arc::new(MatchPart { failure_policy, ..(*self.part).clone() });
-        Self { group: shard_id(&part, 0), shard: 0, part, ..self.clone() }
+        let own = Arc::new(MatchPart { failure_policy, ..(*self.own).clone() });
+        Self { own, ..self.clone() }.sharing(self.shared)
     }
 
     /// The same content in the shard whose group this is, if it is a group of this match part.
     pub fn in_shard_of(&self, group: Option<&GroupId>) -> Self {
-        let shards = (0..SHARDS).map(|shard| self.in_shard(shard));
+        let shards = (0..SHARDS).map(|shard| self.in_shard(shard)).chain([self.sharing(true)]);
         let is_it = |content: &Self| Some(&content.group) == group;
         group.and_then(|_| shards.into_iter().find(is_it)).unwrap_or_else(|| self.clone())
     }

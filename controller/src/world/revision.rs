@@ -59,7 +59,7 @@ impl RevisionView {
         let (content, unreadable, has_content, spec) = match RevisionData::read(data) {
             Ok(data) => {
                 let unreadable = decode_spec(data.spec.clone()).err();
-                let content = Content::read(&policy, &data.spec, data.shard);
+                let content = Content::read(&policy, &data.spec, data.shard, data.shared);
                 let unreadable = unreadable.map(|error| Unreadable::Unknown(format!("spec.{error}")));
                 (content, unreadable, data.problem.is_none(), data.spec)
             }

@@ -58,6 +58,10 @@ pub struct RevisionData {
     /// Which shard of its match part the policy is in ([`portcullis_contract::shard_id`]).
     #[serde(skip_serializing_if = "is_first", default)]
     pub shard: u32,
+    /// Whether the policy shares a webhook with policies of other object selectors and match conditions, which the evaluators then judge
+    /// ([`portcullis_contract::MatchPart::shared`]).
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub shared: bool,
 }
 
 impl RevisionData {
@@ -224,7 +228,7 @@ mod tests {
         // The quick way to read this one is off by one in the last place.
         let text = r#"{"settings":{"ratio":31.245270191439438}}"#;
         let spec: Value = serde_json::from_str(text).expect("JSON");
-        let data = RevisionData { policy: reference(), generation: 1, spec, problem: None, shard: 0 };
+        let data = RevisionData { policy: reference(), generation: 1, spec, problem: None, shard: 0, shared: false };
         let written = serde_json::to_string(&data).expect("JSON");
         assert!(written.contains(text), "{written}");
     }

@@ -73,6 +73,48 @@ pub struct MatchPart {
     pub side_effects: Option<String>,
 }
 
+/// Which of a shared webhook's requests one member is asked about, decided by the evaluator as API servers decide it for a webhook of the
+/// member's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberMatch {
+    /// A LabelSelector on the object; absent selects every object.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub object_selector: Option<Value>,
+    /// CEL conditions, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub match_conditions: Vec<MatchCondition>,
+}
+
+impl MemberMatch {
+    /// Whether the member is asked about everything.
+    pub fn is_empty(&self) -> bool {
+        let selects_all = |selector: &Value| selector.as_object().is_some_and(|fields| fields.values().all(is_hollow));
+        self.object_selector.as_ref().is_none_or(selects_all) && self.match_conditions.is_empty()
+    }
+}
+
+/// Whether a field of a selector requires nothing.
+fn is_hollow(field: &Value) -> bool {
+    match field {
+        Value::Null => true,
+        Value::Array(entries) => entries.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+impl MatchPart {
+    /// The part that policies share which differ in object selector and match conditions only, and what is this policy's own.
+    pub fn shared(&self) -> (Self, MemberMatch) {
+        let own = MemberMatch {
+            object_selector: self.object_selector.clone(),
+            match_conditions: self.match_conditions.clone(),
+        };
+        (Self { object_selector: None, match_conditions: Vec::new(), ..self.clone() }, own)
+    }
+}
+
 /// The id of a match group: 16 lower-case hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -132,42 +174,7 @@ pub fn group_id(part: &MatchPart) -> GroupId {
 /// The group of one shard of a match part. Shard 0 is the group of [`group_id`]; the others take mutating policies whose turns do
 /// not fit into the time that an API server waits for one webhook, so that they have a webhook of their own.
 pub fn shard_id(part: &MatchPart, shard: u32) -> GroupId {
-    let sorted = |list: &[String]| {
-        let mut list = list.to_vec();
-        list.sort();
-        list.dedup();
-        Value::from(list)
-    };
-    let rules: Vec<Value> = part
-        .rules
-        .iter()
-        .map(|rule| {
-            serde_json::json!({
-                "apiGroups": sorted(&rule.api_groups),
-                "apiVersions": sorted(&rule.api_versions),
-                "resources": sorted(&rule.resources),
-                "operations": sorted(&rule.operations),
-                "scope": rule.scope.as_deref().unwrap_or("*"),
-            })
-        })
-        .collect();
-    let conditions: Vec<Value> =
-        part.match_conditions.iter().map(|c| serde_json::json!({"name": c.name, "expression": c.expression})).collect();
-    let selector = |selector: &Option<Value>| match selector {
-        None | Some(Value::Null) => serde_json::json!({}),
-        Some(value) => value.clone(),
-    };
-    let mut canonical = serde_json::json!({
-        "kind": part.kind,
-        "namespace": part.namespace,
-        "rules": rules,
-        "matchPolicy": part.match_policy.as_deref().unwrap_or("Equivalent"),
-        "objectSelector": selector(&part.object_selector),
-        "namespaceSelector": selector(&part.namespace_selector),
-        "matchConditions": conditions,
-        "failurePolicy": part.failure_policy,
-        "sideEffects": part.side_effects.as_deref().unwrap_or("None"),
-    });
+    let mut canonical = part.canonical();
     if shard > 0 {
         canonical["shard"] = shard.into();
     }
@@ -176,6 +183,55 @@ pub fn shard_id(part: &MatchPart, shard: u32) -> GroupId {
     let mut hex = Digest::of(text.as_bytes()).hex();
     hex.truncate(16);
     GroupId(hex)
+}
+
+impl MatchPart {
+    /// Whether both mean the same to the letter: whether they differ in no more than the order of keys and of the words in a rule's lists.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self == other || self.canonical() == other.canonical()
+    }
+
+    fn canonical(&self) -> Value {
+        let sorted = |list: &[String]| {
+            let mut list = list.to_vec();
+            list.sort();
+            list.dedup();
+            Value::from(list)
+        };
+        let rules: Vec<Value> = self
+            .rules
+            .iter()
+            .map(|rule| {
+                serde_json::json!({
+                    "apiGroups": sorted(&rule.api_groups),
+                    "apiVersions": sorted(&rule.api_versions),
+                    "resources": sorted(&rule.resources),
+                    "operations": sorted(&rule.operations),
+                    "scope": rule.scope.as_deref().unwrap_or("*"),
+                })
+            })
+            .collect();
+        let conditions: Vec<Value> = self
+            .match_conditions
+            .iter()
+            .map(|c| serde_json::json!({"name": c.name, "expression": c.expression}))
+            .collect();
+        let selector = |selector: &Option<Value>| match selector {
+            None | Some(Value::Null) => serde_json::json!({}),
+            Some(value) => value.clone(),
+        };
+        serde_json::json!({
+            "kind": self.kind,
+            "namespace": self.namespace,
+            "rules": rules,
+            "matchPolicy": self.match_policy.as_deref().unwrap_or("Equivalent"),
+            "objectSelector": selector(&self.object_selector),
+            "namespaceSelector": selector(&self.namespace_selector),
+            "matchConditions": conditions,
+            "failurePolicy": self.failure_policy,
+            "sideEffects": self.side_effects.as_deref().unwrap_or("None"),
+        })
+    }
 }
 
 /// JSON with sorted keys and no white space.

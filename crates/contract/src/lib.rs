@@ -41,7 +41,7 @@ pub use check::{BrokerCheck, CHECK_PATH, CheckFailure, CheckOutcome, CheckVerdic
 pub use context::{ContextProblem, ContextReason};
 pub use digest::{Digest, DigestError, Hasher};
 pub use failure::Failure;
-pub use group::{GroupId, MatchCondition, MatchPart, RuleWithOperations, WebhookKind, group_id, shard_id};
+pub use group::{GroupId, MatchCondition, MatchPart, MemberMatch, RuleWithOperations, WebhookKind, group_id, shard_id};
 pub use id::{PolicyId, PolicyIdError};
 pub use impact::ImpactFigures;
 pub use manifest::{

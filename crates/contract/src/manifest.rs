@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{Digest, Failure, FailurePolicy, GroupId, Mode, PolicyId, WebhookKind};
+use crate::{Digest, Failure, FailurePolicy, GroupId, MemberMatch, Mode, PolicyId, WebhookKind};
 
 /// Name of the manifest's file in the volume.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -257,7 +257,7 @@ pub struct Artifact {
 }
 
 /// A match group: what `/admit/<id>` asks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupEntry {
     /// The group.
@@ -266,6 +266,10 @@ pub struct GroupEntry {
     pub kind: WebhookKind,
     /// The members in the order of their ids. Empty: a tombstone, which answers "allowed" until the loader drops it.
     pub members: Vec<PolicyId>,
+    /// In a group whose webhook is shared by policies of different selectors and match conditions: which requests a member is asked
+    /// about, those that any of its entries matches. A member without an entry is asked about all.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub matches: BTreeMap<PolicyId, Vec<MemberMatch>>,
 }
 
 /// The guest ABI of a module (docs/design/policy-abi.md, section 2).

@@ -188,6 +188,8 @@ reasons! {
     CapabilityUnavailable: Evaluate, Retry;
     /// The policy was not asked, as the time that the API server waits was over before its turn.
     EvaluationSkipped: Evaluate, Retry;
+    /// Whether the policy, which shares a webhook, matches the request could not be found out.
+    MatchConditionFailed: Evaluate, Final;
     /// More requests than this replica takes on.
     Overloaded: Evaluate, Retry;
     /// A mistake of this program.

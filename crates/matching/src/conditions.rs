@@ -43,7 +43,53 @@ struct Condition {
     expression: Option<(IdedExpr, Cost)>,
 }
 
+/// What conditions are evaluated on: the variables of one request.
+pub(crate) struct Subject(Context<'static, 'static>);
+
+impl Subject {
+    /// The variables `request`, `object` and `oldObject`, as an API server gives them to the match conditions of a webhook.
+    pub(crate) fn new(request: &Value, object: &Value, old: &Value) -> Self {
+        let mut context = library();
+        context.add_variable_from_value("request", value(request));
+        context.add_variable_from_value("object", value(object));
+        context.add_variable_from_value("oldObject", value(old));
+        Self(context)
+    }
+}
+
 impl Conditions {
+    /// Reads conditions that are evaluated for each request; nothing where one of them might mean something else in an API server, or
+    /// takes more than a moment, whatever the object.
+    pub(crate) fn for_requests(conditions: &[MatchCondition]) -> Option<Self> {
+        /// Variables that only API servers have, and a field of the request that is not there as it is sent.
+        const ELSEWHERE: [&str; 3] = ["authorizer", "namespaceObject", "options"];
+        let is_judged = |condition: &MatchCondition| {
+            let text = &condition.expression;
+            !ELSEWHERE.iter().any(|word| text.contains(word)) && portcullis_expression::match_condition(text).is_ok()
+        };
+        let all = Self::of(conditions);
+        let is_brief = |one: &Condition| one.expression.as_ref().is_some_and(|(_, cost)| cost.is_brief());
+        (conditions.iter().all(is_judged) && all.0.iter().all(is_brief)).then_some(all)
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What conditions of [`Conditions::for_requests`] say about a request.
+    pub(crate) fn decide_on(&self, subject: &Subject) -> Decision {
+        let mut failed = None;
+        for condition in &self.0 {
+            match condition.value(&subject.0) {
+                Some(true) => {}
+                Some(false) => return Decision::Excluded,
+                None => failed = failed.or(Some(&condition.name)),
+            }
+        }
+        failed.map_or(Decision::Matches, |name| Decision::Unknown(name.clone()))
+    }
+
     /// Reads the conditions of a policy.
     pub fn of(conditions: &[MatchCondition]) -> Self {
         let read = |condition: &MatchCondition| Condition {
@@ -75,8 +121,14 @@ impl Conditions {
 impl Condition {
     /// Whether it is true; nothing where that cannot be found out here, or not with the steps that are left.
     fn holds(&self, size: Size, steps: &mut u64, context: &Context<'_, '_>) -> Option<bool> {
-        let (expression, cost) = self.expression.as_ref()?;
+        let (_, cost) = self.expression.as_ref()?;
         *steps = steps.checked_sub(cost.steps(size)?)?;
+        self.value(context)
+    }
+
+    /// Whether it is true; nothing where it is neither true nor false.
+    fn value(&self, context: &Context<'_, '_>) -> Option<bool> {
+        let (expression, _) = self.expression.as_ref()?;
         // A defect of the evaluator ends no scan.
         match catch_unwind(AssertUnwindSafe(|| context.resolve(expression))) {
             Ok(Ok(cel::Value::Bool(value))) => Some(value),
@@ -94,9 +146,13 @@ fn compiled(text: &str) -> Option<(IdedExpr, Cost)> {
     Some((expression, cost))
 }
 
-fn context(user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Context<'static, 'static> {
+fn library() -> Context<'static, 'static> {
     static LIBRARY: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
-    let mut context = Context::with_env(Arc::clone(&LIBRARY));
+    Context::with_env(Arc::clone(&LIBRARY))
+}
+
+fn context(user: &str, asked: &Asked, kind: &str, name: &str, object: &Value) -> Context<'static, 'static> {
+    let mut context = library();
     let (object, mut request) = (value(object), value(&asked.request(user, kind, name)));
     let old = if asked.is_update() { object.clone() } else { cel::Value::Null };
     if let cel::Value::Map(Map { map }) = &mut request

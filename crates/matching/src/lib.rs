@@ -1,16 +1,18 @@
 //! Which objects of a cluster a policy would be asked about, and with which request: rules, selectors, match conditions. Pure.
 //!
-//! `portcullis impact` asks one policy about all objects that it matches, and the audit of the reporter asks all policies. Both decide here
+//! The evaluator decides here which members of a shared webhook a request is for ([`MemberMatcher`]). `portcullis impact` asks one policy about all objects that it matches, and the audit of the reporter asks all policies. Both decide here
 //! what an API server would decide about a request.
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod member;
 mod request;
 mod resource;
 mod scope;
 mod selector;
 
 pub use conditions::{Conditions, Decision};
+pub use member::{AdmissionRequest, MemberMatcher};
 pub use request::{Asked, about, matches_rule};
 pub use resource::Resource;
 pub use scope::{Namespaces, Parts, Scope, ScopeError};

@@ -17,6 +17,7 @@ mod repaired;
 mod resolved;
 mod restarted;
 mod scene;
+mod shared;
 mod turns;
 mod unreadable;
 

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use portcullis_contract::{Mode, PolicyId, Reason, WebhookKind};
+use portcullis_contract::{FailurePolicy, Mode, PolicyId, Reason, WebhookKind};
+use portcullis_matching::{self as matching, AdmissionRequest, MemberMatcher};
 use portcullis_process::failpoint;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
@@ -157,11 +158,37 @@ impl Admission {
 
     /// The answer of all members of a match group.
     pub(crate) async fn group(&self, group: &Group, review: &Review<'_>, until: Option<Instant>) -> Answer {
-        let members: Vec<_> = group.members.iter().map(|record| (record, step_for(record, review))).collect();
+        let members = self.members(group, review);
         match group.kind {
             WebhookKind::Validating => self.side_by_side(members, review, until).await,
             WebhookKind::Mutating => self.in_turn(members, review, until).await,
         }
+    }
+
+    /// The members that a request is for. Where they share a webhook, those are left out which a webhook of their own would not call about it.
+    fn members<'r>(&self, group: &'r Group, review: &Review<'_>) -> Vec<Member<'r>> {
+        if group.matchers.is_empty() {
+            return group.members.iter().map(|record| (record, step_for(record, review))).collect();
+        }
+        let old = review.wire.old_object.filter(|old| old.get() != "null");
+        let circumstances = || String::from_utf8_lossy(&review.circumstances()).into_owned();
+        let request = AdmissionRequest::new(review.object().map(RawValue::get), old.map(RawValue::get), circumstances);
+        let members = group.members.iter().filter_map(|record| {
+            let decision = group.matchers.get(&record.id).map(|matchers| matched(matchers, &request));
+            match decision.unwrap_or(matching::Decision::Matches) {
+                matching::Decision::Matches => Some((record, step_for(record, review))),
+                matching::Decision::Excluded => None,
+                // As an API server does it: whoever admits without a verdict is not asked.
+                matching::Decision::Unknown(_) if record.failure_policy == FailurePolicy::Ignore => None,
+                matching::Decision::Unknown(name) if !record.suspend => {
+                    let text = format!("whether the policy matches the request cannot be found out: {name} failed");
+                    let error = EvaluationError::new(Reason::MatchConditionFailed, text);
+                    Some((record, Step::Decided(Box::new(self.failed(record, &error)))))
+                }
+                matching::Decision::Unknown(_) => Some((record, step_for(record, review))),
+            }
+        });
+        members.collect()
     }
 
     /// Mutating members, one after the other, each on the object that the ones before left.
@@ -399,6 +426,19 @@ fn step(record: &Arc<Record>) -> Step<'_> {
             Step::Decided(Box::new(decision::unserved(record.newest(), failure, Timestamp::now())))
         }
     }
+}
+
+/// What several match parts of one policy say together: it is asked if any of them matches.
+fn matched(matchers: &[MemberMatcher], request: &AdmissionRequest<'_>) -> matching::Decision {
+    let mut together = matching::Decision::Excluded;
+    for decision in matchers.iter().map(|matcher| matcher.decide(request)) {
+        match decision {
+            matching::Decision::Matches => return decision,
+            matching::Decision::Unknown(_) => together = decision,
+            matching::Decision::Excluded => {}
+        }
+    }
+    together
 }
 
 /// The step for a member of a group, where the request may be in another namespace than the member.

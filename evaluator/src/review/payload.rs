@@ -15,6 +15,28 @@ impl Review<'_> {
         let mut out = Fields { out: BytesMut::with_capacity(length), first: true };
         out.out.put_u8(b'{');
         out.field("uid", Some(self.uid()));
+        self.write_circumstances(&mut out);
+        out.field("object", object);
+        out.raw("oldObject", wire.old_object);
+        out.raw("dryRun", wire.dry_run);
+        out.raw("options", wire.options);
+        out.close();
+        out.out.freeze()
+    }
+
+    /// What match conditions see as `request`: everything but the uid and the objects, as in an API server. Its `options` are left out too;
+    /// no condition that reads them is judged here.
+    pub(crate) fn circumstances(&self) -> Bytes {
+        let mut out = Fields { out: BytesMut::with_capacity(1024), first: true };
+        out.out.put_u8(b'{');
+        self.write_circumstances(&mut out);
+        out.raw("dryRun", self.wire.dry_run);
+        out.close();
+        out.out.freeze()
+    }
+
+    fn write_circumstances(&self, out: &mut Fields) {
+        let wire = &self.wire;
         out.kind("kind", self.kinds[0], "kind");
         out.kind("resource", self.kinds[1], "resource");
         out.raw("subResource", wire.sub_resource);
@@ -30,12 +52,6 @@ impl Review<'_> {
         out.raw("groups", self.user.groups);
         out.raw("extra", self.user.extra);
         out.close();
-        out.field("object", object);
-        out.raw("oldObject", wire.old_object);
-        out.raw("dryRun", wire.dry_run);
-        out.raw("options", wire.options);
-        out.close();
-        out.out.freeze()
     }
 }
 

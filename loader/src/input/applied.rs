@@ -1,6 +1,6 @@
 //! From a policy that somebody applies to what is tried of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_api::kubernetes::decode_spec;
 use portcullis_api::{API_VERSION, Kind, Metadata, Policy};
@@ -101,6 +101,7 @@ impl Applied {
             generation: 1,
             pins: Pins::default(),
             older_groups: BTreeSet::new(),
+            matches: BTreeMap::new(),
             last_served: None,
             enforced: false,
             newest_served: false,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use portcullis_contract::{GroupEntry, GroupId, PolicyId, WebhookKind};
+use portcullis_contract::{GroupEntry, GroupId, MemberMatch, PolicyId, WebhookKind};
 
 /// All groups that are answered for.
 #[derive(Debug, Default)]
@@ -17,6 +17,8 @@ pub(crate) struct Groups(BTreeMap<GroupId, Group>);
 pub(crate) struct Membership {
     /// The groups.
     pub groups: BTreeSet<(GroupId, WebhookKind)>,
+    /// Which requests of a shared webhook the policy is asked about; all of a group without an entry.
+    pub matches: BTreeMap<GroupId, Vec<MemberMatch>>,
     /// Whether the policy stays in a group that it left.
     pub lingers: bool,
 }
@@ -25,6 +27,8 @@ pub(crate) struct Membership {
 struct Group {
     kind: WebhookKind,
     members: BTreeSet<PolicyId>,
+    /// What members of a shared webhook are matched by.
+    matches: BTreeMap<PolicyId, Vec<MemberMatch>>,
     /// Policies whose match part has changed. They are evaluated here too, until this time.
     lingering: BTreeMap<PolicyId, Instant>,
     /// A group without members answers "allowed" until this time.
@@ -37,6 +41,7 @@ impl Groups {
         let group = |entry: &GroupEntry| Group {
             kind: entry.kind,
             members: entry.members.iter().cloned().collect(),
+            matches: entry.matches.clone(),
             lingering: BTreeMap::new(),
             tombstone: None,
         };
@@ -51,6 +56,7 @@ impl Groups {
             self.0.entry(id.clone()).or_insert_with(|| Group {
                 kind,
                 members: BTreeSet::new(),
+                matches: BTreeMap::new(),
                 lingering: BTreeMap::new(),
                 tombstone: None,
             });
@@ -63,6 +69,10 @@ impl Groups {
                 group.lingering.insert(left.clone(), until);
             }
             group.members = current.keys().filter(|policy| is_member(policy)).cloned().collect();
+            let own = |(policy, membership): (&PolicyId, &Membership)| {
+                Some((policy.clone(), membership.matches.get(id).filter(|_| is_member(policy))?.clone()))
+            };
+            group.matches = current.iter().filter_map(own).collect();
             group.lingering.retain(|policy, until| *until > now && lingers(policy) && !group.members.contains(policy));
             let empty = group.members.is_empty() && group.lingering.is_empty();
             group.tombstone = empty.then(|| group.tombstone.unwrap_or(until));
@@ -79,7 +89,8 @@ impl Groups {
     pub(crate) fn entries(&self) -> Vec<GroupEntry> {
         let entry = |(id, group): (&GroupId, &Group)| {
             let members: BTreeSet<&PolicyId> = group.members.iter().chain(group.lingering.keys()).collect();
-            GroupEntry { id: id.clone(), kind: group.kind, members: members.into_iter().cloned().collect() }
+            let members = members.into_iter().cloned().collect();
+            GroupEntry { id: id.clone(), kind: group.kind, members, matches: group.matches.clone() }
         };
         self.0.iter().map(entry).collect()
     }
@@ -96,7 +107,7 @@ mod tests {
     fn of(members: &[(&str, &[&str])], lingers: bool) -> BTreeMap<PolicyId, Membership> {
         let one = |(policy, groups): &(&str, &[&str])| {
             let groups = groups.iter().filter_map(|group| Some((group.parse().ok()?, WebhookKind::Validating)));
-            (policy.parse().expect("an id"), Membership { groups: groups.collect(), lingers })
+            (policy.parse().expect("an id"), Membership { groups: groups.collect(), matches: BTreeMap::new(), lingers })
         };
         members.iter().map(one).collect()
     }
@@ -188,5 +199,23 @@ mod tests {
         let mut again = Groups::restore(&groups.entries());
         again.turn(&current(&[("x", B), ("y", "")]), KEEP, now);
         expect(&again, &[(A, &["x"]), (B, &["x"])]);
+    }
+
+    #[test]
+    fn what_members_of_a_shared_webhook_are_matched_by_outlives_a_restart() {
+        let (mut groups, now) = (Groups::default(), Instant::now());
+        let own = MemberMatch {
+            object_selector: Some(serde_json::json!({"matchLabels": {"a": "b"}})),
+            match_conditions: vec![],
+        };
+        let mut members = of(&[("x", &[A]), ("y", &[A])], false);
+        let matches = BTreeMap::from([(A.parse().expect("an id"), vec![own.clone()])]);
+        members.get_mut("x").expect("a member").matches = matches;
+        groups.turn(&members, KEEP, now);
+        let expected = BTreeMap::from([("x".parse().expect("an id"), vec![own])]);
+        assert_eq!(groups.entries()[0].matches, expected);
+        assert_eq!(Groups::restore(&groups.entries()).entries()[0].matches, expected);
+        groups.turn(&of(&[("x", &[A]), ("y", &[A])], false), KEEP, now);
+        assert!(groups.entries()[0].matches.is_empty());
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portcullis_contract::{
-    Candidate, Digest, Failure, GroupId, LastGood, PolicyEntry, PolicyId, Reason, Stage, Tenant, WebhookKind,
+    Candidate, Digest, Failure, GroupId, LastGood, MemberMatch, PolicyEntry, PolicyId, Reason, Stage, Tenant,
+    WebhookKind,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -50,6 +51,8 @@ pub(super) struct Policy {
     pub(super) last_served: Option<LastServed>,
     /// In a cluster: the match groups of older generations that may still be called.
     pub(super) older_groups: BTreeSet<(GroupId, WebhookKind)>,
+    /// In a cluster: which requests of shared webhooks it is asked about.
+    pub(super) matches: BTreeMap<GroupId, Vec<MemberMatch>>,
     /// Generation numbers are an API server's, not counted here.
     pub(super) is_object: bool,
     /// Whether some generation was ever enforced on all replicas: what is unserved then answers as its `failurePolicy` says, and
@@ -115,6 +118,7 @@ impl Policy {
             last_good: None,
             last_served: None,
             older_groups: BTreeSet::new(),
+            matches: BTreeMap::new(),
             is_object: false,
             // One of a `policies.yml` is in no group: it is asked by its id, and has always answered for itself.
             enforced: desired.id.is_bare(),
@@ -136,6 +140,7 @@ impl Policy {
         // What was recorded first counts for every replica, whatever the address gave this one.
         self.pins.merge(object.pins);
         self.older_groups = object.older_groups;
+        self.matches = object.matches;
         self.enforced = object.enforced;
         self.newest_served = object.newest_served;
         self.last_served = object.last_served.map(|served| {
@@ -149,7 +154,7 @@ impl Policy {
     /// The match groups that ask it.
     pub(super) fn membership(&self) -> Membership {
         let groups = self.head.group.iter().chain(&self.older_groups).cloned().collect();
-        Membership { groups, lingers: !self.is_object }
+        Membership { groups, matches: self.matches.clone(), lingers: !self.is_object }
     }
 
     /// A policy of an earlier manifest. Without a record that can be read, whatever is wanted next is a new generation.
@@ -186,6 +191,7 @@ impl Policy {
             last_good: entry.last_good.as_ref().and_then(remembered),
             last_served: None,
             older_groups: BTreeSet::new(),
+            matches: BTreeMap::new(),
             is_object: false,
             enforced: entry.enforced,
             newest_served: false,

@@ -236,3 +236,52 @@ fn nobody_joins_a_group_of_another_match_part_that_has_the_same_id() {
     assert!(actions.contains(&"second False SpecInvalid at 1".to_owned()), "{actions:?}");
     assert!(!actions.contains(&"revision 1".to_owned()), "{actions:?}");
 }
+
+#[test]
+fn the_order_of_the_words_in_a_rule_keeps_nobody_out_of_a_group() {
+    let mut stage = Stage::new();
+    let on = |name: &str, operations: &[&str]| {
+        let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": operations});
+        policy(name).spec("rules", json!([rule]))
+    };
+    let first = on("first", &["CREATE", "UPDATE"]);
+    stage.put(first.clone());
+    stage.revision(&first, &[]);
+    stage.put(on("second", &["UPDATE", "CREATE"]));
+    let actions = stage.actions();
+    assert!(actions.contains(&"revision 1".to_owned()), "{actions:?}");
+}
+
+/// The revision that is made for a policy which waits for one.
+fn planned(stage: &mut Stage) -> Value {
+    let actions = stage.decide();
+    let mut objects = actions.iter().filter_map(|action| match action {
+        Action::CreateRevision { object, .. } => Some(object.clone()),
+        _ => None,
+    });
+    let last = objects.next_back();
+    last.unwrap_or_else(|| panic!("{actions:?}"))
+}
+
+#[test]
+fn policies_of_different_selectors_and_conditions_share_a_webhook_where_evaluators_can_judge_them() {
+    let mut stage = Stage::new();
+    let plain = stage.group(&policy("plain"));
+    let on = |app: &str| policy("a").spec("objectSelector", json!({"matchLabels": {"app": app}}));
+    let conditions = |text: &str| policy("a").spec("matchConditions", json!([{"name": "c", "expression": text}]));
+    let group_of = |object: &Value| object["metadata"]["labels"]["policies.portcullis.dev/match-group"].clone();
+    let mut planned_for = |shares: bool, policy: P| {
+        stage.rules.shares_webhooks = shares;
+        stage.put(policy);
+        planned(&mut stage)
+    };
+    for shared in [on("shop"), on("bank"), conditions("request.userInfo.username != 'me'")] {
+        let object = planned_for(true, shared);
+        assert_eq!((&object["data"]["shared"], group_of(&object)), (&json!(true), json!(plain.as_str())));
+    }
+    let unjudged = conditions("authorizer.group('').resource('pods').check('get').allowed()");
+    for (shares, alone) in [(false, on("shop")), (true, unjudged), (true, on("shop").spec("mutating", json!(true)))] {
+        let object = planned_for(shares, alone);
+        assert!(object["data"]["shared"].is_null() && group_of(&object) != json!(plain.as_str()), "{object}");
+    }
+}

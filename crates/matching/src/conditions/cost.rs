@@ -99,6 +99,11 @@ impl Cost {
         Some(cost)
     }
 
+    /// Whether an evaluation takes linear time and copies nothing: without loops, and without lists and texts that it makes.
+    pub(super) fn is_brief(&self) -> bool {
+        self.loops == 0 && self.copies == 0
+    }
+
     /// The most steps that an evaluation takes; nothing where it might take too much memory.
     pub(super) fn steps(&self, size: Size) -> Option<u64> {
         // What the expression itself makes has at most so many entries for each copy that it takes.

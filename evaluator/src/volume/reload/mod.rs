@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, PolicyId};
+use portcullis_contract::{Candidate, Digest, GroupEntry, Manifest, MemberMatch, PolicyId};
+use portcullis_matching::MemberMatcher;
 use tokio::task::JoinSet;
 use tracing::{Instrument as _, debug_span};
 
@@ -193,7 +194,7 @@ impl Reload {
         self.metrics.failed.set(i64::try_from(policies.len() - served).unwrap_or(i64::MAX));
         let groups = self.groups.iter().map(|group| {
             let members = group.members.iter().filter_map(|id| policies.get(id).cloned()).collect();
-            (group.id.clone(), Arc::new(Group { kind: group.kind, members }))
+            (group.id.clone(), Arc::new(Group { kind: group.kind, members, matchers: matchers(group) }))
         });
         Table { manifest_number: self.number, groups: groups.collect(), policies, checks }
     }
@@ -203,4 +204,17 @@ impl Reload {
         let candidates = self.policies.values().flat_map(|policy| &policy.entry.candidates);
         candidates.flat_map(Candidate::modules).map(|named| named.module.artifact.sha256).collect()
     }
+}
+
+/// By what the members of a group with a shared webhook are matched. A member whose part this release cannot judge is asked about every
+/// request, which lets nothing through.
+fn matchers(group: &GroupEntry) -> HashMap<PolicyId, Vec<MemberMatcher>> {
+    let read = |(id, parts): (&PolicyId, &Vec<MemberMatch>)| {
+        let matchers: Option<Vec<_>> = parts.iter().map(MemberMatcher::of).collect();
+        if matchers.is_none() {
+            tracing::warn!(policy = %id, group = %group.id, "this release cannot judge what the policy matches; it is asked about every request of its webhook");
+        }
+        Some((id.clone(), matchers?))
+    };
+    group.matches.iter().filter_map(read).collect()
 }

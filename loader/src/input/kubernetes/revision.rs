@@ -8,7 +8,8 @@ use portcullis_api::kubernetes::{decode_match, decode_spec};
 use portcullis_api::revision::{PolicyReference, RevisionData, RevisionMarks, identity, labelled_group};
 use portcullis_api::{API_VERSION, Metadata, Policy};
 use portcullis_contract::{
-    Digest, Failure, GroupId, MatchPart, PolicyId, PolicyIdError, Reason, WebhookKind, clean, shard_id,
+    Digest, Failure, GroupId, MatchPart, MemberMatch, PolicyId, PolicyIdError, Reason, WebhookKind, clean, group_id,
+    shard_id,
 };
 use portcullis_yaml::{Document, MAX_DEPTH};
 use serde::de::DeserializeOwned;
@@ -40,6 +41,8 @@ pub(super) struct Revision {
     pub(super) head: Head,
     /// A group that only its labels name, beside that of its content: the policy may be called there until they are corrected.
     pub(super) other_group: Option<(GroupId, WebhookKind)>,
+    /// Which requests of its shared webhook it is asked about; nothing where that is all.
+    pub(super) matches: Option<MemberMatch>,
     /// Which requests reach it; nothing where its content cannot be read, or is large.
     pub(super) matched: Option<Arc<Matched>>,
     /// What it serves, or why it cannot be.
@@ -79,7 +82,11 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
     let name = metadata.name.clone().unwrap_or_default();
     let problem = value["problem"].as_str().map(|text| clean(text, Failure::MAX_MESSAGE));
     let part = match_part(&policy, value);
-    let own = part.as_ref().map(|(part, shard)| (shard_id(part, *shard), part.kind));
+    let shared = part.as_ref().filter(|_| value["shared"].as_bool().unwrap_or(false)).map(|(part, _)| part.shared());
+    let own = match (&shared, &part) {
+        (Some((webhook, _)), _) => Some((group_id(webhook), webhook.kind)),
+        (None, part) => part.as_ref().map(|(part, shard)| (shard_id(part, *shard), part.kind)),
+    };
     let label = labelled_group(labels);
     let mut head = readable(value);
     head.group = own.clone().or_else(|| label.clone());
@@ -103,6 +110,7 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
         generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         marks: metadata.annotations.as_ref().map(RevisionMarks::of).unwrap_or_default(),
+        matches: shared.map(|(_, matches)| matches).filter(|matches| !matches.is_empty()),
         other_group: label.filter(|label| own.is_some_and(|own| own.0 != label.0)),
         matched: part.and_then(|(part, _)| Matched::of(part)).map(Arc::new),
         head,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use portcullis_contract::PolicyId;
+use portcullis_contract::{GroupId, MemberMatch, PolicyId};
 
 use super::revision::Revision;
 use crate::content::{Body, DesiredPolicy, Object, Served};
@@ -63,6 +63,7 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             generation: newest.generation,
             pins: pins(newest, older),
             older_groups,
+            matches: matches(newest, older),
             last_served,
             // Also where the revision cannot be read otherwise: the mark stands beside its content.
             enforced: revisions.iter().any(|revision| revision.marks.served),
@@ -70,6 +71,27 @@ fn policy(mut revisions: Vec<&Revision>) -> Option<DesiredPolicy> {
             fingerprint: newest.fingerprint,
         }),
     })
+}
+
+/// Which requests of shared webhooks the policy is asked about: those of each revision in force. A revision of the same group that is
+/// matched by nothing of its own, or whose content cannot be read, has the policy asked about all of the group's.
+fn matches(newest: &Revision, older: &[&Revision]) -> BTreeMap<GroupId, Vec<MemberMatch>> {
+    let mut matches: BTreeMap<GroupId, Option<Vec<MemberMatch>>> = BTreeMap::new();
+    let in_force = older.iter().copied().filter(|revision| !revision.marks.withdrawn);
+    for revision in std::iter::once(newest).chain(in_force) {
+        for (group, _) in revision.head.group.iter().chain(&revision.other_group) {
+            let known = matches.entry(group.clone()).or_insert_with(|| Some(Vec::new()));
+            // Its labels name another group than its content, which says nothing about that group.
+            let own =
+                revision.matches.as_ref().filter(|_| revision.head.group.as_ref().is_some_and(|own| own.0 == *group));
+            match (own, known.as_mut()) {
+                (Some(own), Some(known)) if !known.contains(own) => known.push(own.clone()),
+                (Some(_), _) => {}
+                (None, _) => *known = None,
+            }
+        }
+    }
+    matches.into_iter().filter_map(|(group, matches)| Some((group, matches?))).collect()
 }
 
 /// The newest first; of two of one generation the one that the controller made.
@@ -293,5 +315,28 @@ mod tests {
         assert_eq!(only(&[served.clone(), unserved.clone(), other]).1.pins.module(), None);
         let rollback = plain(3, &[(ROLLED_BACK_TO_ANNOTATION, "2")]);
         assert_eq!(only(&[served, unserved, rollback]).1.pins.module(), Some(digest("2")));
+    }
+
+    #[test]
+    fn a_policy_in_a_shared_webhook_is_matched_by_its_revisions_in_force() {
+        let shared = |generation: i64, marks: &[(&str, &str)], app: &'static str| {
+            revision(generation, marks, move |o| {
+                o["data"]["shared"] = json!(true);
+                o["data"]["spec"]["objectSelector"] = json!({"matchLabels": {"app": app}});
+            })
+        };
+        let selectors = |revisions: &[Revision]| -> Vec<Value> {
+            let matches = only(revisions).1.matches.into_values().flatten();
+            matches.map(|one| one.object_selector.expect("a selector")["matchLabels"]["app"].clone()).collect()
+        };
+        let group = plain(1, &[]).head.group;
+        let (shop, bank) = (shared(1, &[], "shop"), shared(2, &[], "bank"));
+        assert_eq!((&shop.head.group, &bank.head.group), (&group, &group), "as if they had no selector");
+        assert_eq!(selectors(std::slice::from_ref(&shop)), ["shop"]);
+        assert_eq!(selectors(&[shop, bank.clone()]), ["bank", "shop"], "API servers may not know of the edit yet");
+        assert_eq!(selectors(&[shared(1, &[(WITHDRAWN_ANNOTATION, "true")], "shop"), bank.clone()]), ["bank"]);
+        assert!(selectors(&[plain(1, &[]), bank]).is_empty(), "the older one is asked about everything");
+        let alone = revision(1, &[], |o| o["data"]["spec"]["objectSelector"] = json!({"matchLabels": {"app": "shop"}}));
+        assert!(alone.head.group != group && only(&[alone]).1.matches.is_empty());
     }
 }

@@ -13,6 +13,7 @@ pub(super) fn object(mut desired: DesiredPolicy, uid: &str, generation: i64) -> 
         uid: uid.to_owned(),
         generation,
         pins: Pins::default(),
+        matches: std::collections::BTreeMap::new(),
         older_groups: BTreeSet::new(),
         last_served: None,
         enforced: false,

@@ -111,6 +111,7 @@ fn recorded_members_count_whatever_their_addresses_give() {
         uid: "u".to_owned(),
         generation: 4,
         pins: Pins::new(None, pins),
+        matches: std::collections::BTreeMap::new(),
         older_groups: BTreeSet::new(),
         last_served: None,
         enforced: false,

@@ -1,0 +1,144 @@
+//! Policies that differ in object selector and match conditions only share a webhook, and are asked about the same requests as before.
+
+use std::collections::BTreeSet;
+
+use portcullis_e2e::{Output, Policy, Program, condition, eventually};
+use serde_json::{Value, json};
+
+use crate::cluster;
+use crate::scene::{Scene, quick};
+
+/// A condition that is always true, and which an API server alone can judge: a policy that has it keeps a webhook of its own.
+const OWN: &str = "'a'.matches('a')";
+
+/// Object selectors and match conditions of all sorts.
+fn parts() -> Vec<Value> {
+    let selector = |selector: Value| json!({ "objectSelector": selector });
+    let when = |expressions: &[&str]| {
+        let numbered = expressions.iter().enumerate();
+        let conditions = numbered.map(|(n, text)| json!({ "name": format!("c{n}"), "expression": text }));
+        json!({ "matchConditions": conditions.collect::<Vec<_>>() })
+    };
+    let expression = |key: &str, operator: &str, values: Value| {
+        selector(json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] }))
+    };
+    let mut both = selector(json!({ "matchLabels": { "app": "shop" } }));
+    both["matchConditions"] = when(&["request.operation != 'DELETE'"])["matchConditions"].clone();
+    vec![
+        selector(json!({ "matchLabels": { "app": "shop" } })),
+        expression("app", "In", json!(["shop", "bank"])),
+        expression("app", "NotIn", json!(["shop"])),
+        expression("app", "DoesNotExist", json!([])),
+        when(&["object == null || has(object.metadata.labels)"]),
+        when(&["has(object.spec) && has(object.spec.hostNetwork) && object.spec.hostNetwork == true"]),
+        when(&["request.operation in ['UPDATE', 'DELETE']"]),
+        when(&["request.userInfo.username == 'nobody'"]),
+        when(&["request.name.startsWith('a')", "request.namespace.contains('team')"]),
+        when(&["has(oldObject.metadata.labels) && 'app' in oldObject.metadata.labels"]),
+        when(&["object.metadata.labels['app'] == 'bank'"]),
+        when(&["object.metadata.labels['app'] == 'bank'", "request.operation == 'UPDATE'"]),
+        when(&["!has(request.subResource) && request.resource.resource == 'configmaps'"]),
+        when(&["size(object.data) > 1 && request.dryRun == false"]),
+        both,
+    ]
+}
+
+/// Policies that warn about every request, of which half share a webhook: `s0` has the match part of `p0`, and so on.
+fn policies(scene: &Scene) -> Vec<Policy> {
+    let rules = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "configmaps"],
+                         "operations": ["CREATE", "UPDATE", "DELETE"] }]);
+    let policy = |name: String, part: &Value| {
+        let base = scene.installation.cluster_policy(&name).denying("no").field("mode", "warn");
+        base.field("failurePolicy", "Ignore").field("rules", rules.clone()).with(&json!({ "spec": part }))
+    };
+    let pair = |(number, part): (usize, Value)| {
+        let mut own = part.clone();
+        let own_conditions = own["matchConditions"].as_array().cloned().unwrap_or_default();
+        let always = json!({ "name": "always", "expression": OWN });
+        own["matchConditions"] = own_conditions.into_iter().chain([always]).collect();
+        [policy(format!("s{number}"), &part), policy(format!("p{number}"), &own)]
+    };
+    parts().into_iter().enumerate().flat_map(pair).collect()
+}
+
+/// The policies that warned.
+fn asked(output: &Output) -> BTreeSet<String> {
+    let names = output.warnings().into_iter().filter_map(|line| {
+        let (_, rest) = line.split_once("cluster/")?;
+        Some(rest.chars().take_while(char::is_ascii_alphanumeric).collect())
+    });
+    names.collect()
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn policies_that_share_a_webhook_are_asked_about_the_same_requests_as_with_one_of_their_own() {
+    let scene = Scene::with("shared", 1, quick().env(Program::Controller, "PORTCULLIS_SHARED_WEBHOOKS", "true"));
+    let policies = policies(&scene);
+    scene.installation.apply_ready(&policies);
+    let count = parts().len();
+    scene.webhooks(count + 1);
+    let object = scene.installation.object(&policies[0]).expect("it is there");
+    let message = condition(&object, "WebhookConfigured").expect("a condition")["message"].to_string();
+    assert!(message.contains("it is shared, and the policy server applies objectSelector"), "{message}");
+
+    let namespace = scene.namespace.as_str();
+    let mut outputs = Vec::new();
+    for (name, labels) in
+        [("a", json!({ "app": "shop" })), ("b", json!({ "app": "bank" })), ("c", json!({ "tier": "x" }))]
+    {
+        for host in [false, true] {
+            let name = format!("{name}{}", u8::from(host));
+            let extra = json!({ "metadata": { "labels": labels }, "spec": { "hostNetwork": host } });
+            outputs.push((format!("create pod {name}"), scene.installation.create_pod(namespace, &name, &extra)));
+        }
+    }
+    outputs.push(("create pod bare".to_owned(), scene.installation.create_pod(namespace, "abare", &json!({}))));
+    outputs.push(("create map".to_owned(), scene.installation.create_config_map(namespace, "amap")));
+    let kubectl = |words: &[&str]| {
+        let args = words.iter().copied().chain(["--namespace", namespace]);
+        (words.join(" "), cluster().kubectl(args.collect::<Vec<_>>()))
+    };
+    outputs.push(kubectl(&["label", "pod", "abare", "app=bank"]));
+    outputs.push(kubectl(&["label", "pod", "a0", "app-"]));
+    outputs.push(kubectl(&["label", "pod", "b0", "more=yes"]));
+    outputs.push(kubectl(&["patch", "configmap", "amap", "--patch", r#"{"data":{"second":"x"}}"#]));
+    outputs.push(kubectl(&["delete", "pod", "a1", "--now"]));
+    outputs.push(kubectl(&["delete", "pod", "c0", "--now"]));
+    outputs.push(kubectl(&["delete", "configmap", "amap"]));
+
+    let mut seen = BTreeSet::new();
+    for (what, output) in &outputs {
+        output.expect(what);
+        let asked = asked(output);
+        let of = |first: char| -> BTreeSet<&str> { asked.iter().filter_map(|name| name.strip_prefix(first)).collect() };
+        assert_eq!(of('s'), of('p'), "{what}:\n{}", output.stderr);
+        seen.extend(asked);
+    }
+    // Each part matched something but the one that wants another user.
+    assert_eq!(seen.len(), 2 * (count - 1), "{seen:?}");
+}
+
+#[test]
+#[ignore = "starts a cluster"]
+fn an_edit_of_a_selector_changes_no_shared_webhook_and_acts_at_once() {
+    let scene = Scene::with("shared-edit", 2, quick().env(Program::Controller, "PORTCULLIS_SHARED_WEBHOOKS", "true"));
+    let on = |policy: Policy, app: &str| policy.field("objectSelector", json!({ "matchLabels": { "app": app } }));
+    let first = scene.installation.cluster_policy("shared-edit-a").denying("the first");
+    let second = scene.installation.cluster_policy("shared-edit-b").denying("the second");
+    scene.installation.apply_ready(&[on(first.clone(), "shop"), on(second, "bank")]);
+    let [before] = scene.webhooks(1).try_into().expect("one");
+    let create = |name: &str, app: &str| {
+        let extra = json!({ "metadata": { "labels": { "app": app } } });
+        scene.installation.create_pod(&scene.namespace, name, &extra).stderr
+    };
+    let refused = create("one", "shop");
+    assert!(refused.contains("the first") && !refused.contains("the second"), "{refused}");
+    assert!(create("two", "bank").contains("the second"));
+    assert_eq!(create("three", "mill"), "");
+    scene.installation.apply_ready(&[on(first, "mill")]);
+    eventually("the end of the old selector", || create("four", "shop").is_empty().then_some(()));
+    assert!(create("five", "mill").contains("the first"));
+    let [after] = scene.webhooks(1).try_into().expect("one");
+    assert_eq!(before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
+}
