@@ -27,6 +27,7 @@ pub(crate) struct Identity {
 }
 
 /// The query for the identity.
+#[derive(Clone)]
 pub(crate) struct IdentityQuery {
     pub(crate) client: Client,
     /// The username, if it is a setting.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use portcullis_contract::PathKey;
 use portcullis_kubernetes::{ApiServer, Leadership, LeaseSettings, hold_lease};
 use portcullis_process::telemetry::Collectors;
-use portcullis_process::{PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown};
+use portcullis_process::{PolicyChecks, ProbeServer, ProbeSources, SettingError, Shutdown, supervised};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -65,26 +65,41 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
 
     let lease = LeaseSettings { namespace: args.namespace.clone(), name: args.lease_name(), identity: args.pod_name() };
     let (sender, leadership) = Leadership::new();
-    let (failures, end) = (portcullis_kubernetes::Failures::new("hold the Lease", |_| ()), shutdown.clone());
-    let lease = hold_lease(server.client.clone(), lease, sender, failures, async move { end.begun().await });
-    let lease = tokio::spawn(lease);
+    let (client, token) = (server.client.clone(), shutdown.clone());
+    let lease = supervised("the Lease", &shutdown, move || {
+        let (failures, end) = (portcullis_kubernetes::Failures::new("hold the Lease", |_| ()), token.clone());
+        hold_lease(client.clone(), lease.clone(), sender.clone(), failures, async move { end.begun().await })
+    });
 
-    let mut helpers = JoinSet::new();
+    let mut helpers = Vec::new();
     let (sender, changes) = mpsc::channel(QUEUE);
     for collection in Collection::ALL {
         let (client, failures) = (server.client.clone(), metrics.watch_failures.clone());
         let (namespace, policy_server) = (args.namespace.clone(), args.policy_server.clone());
-        helpers.spawn(watch(client, collection, namespace, policy_server, failures, sender.clone()));
+        let sender = sender.clone();
+        helpers.push(supervised("a watch", &shutdown, move || {
+            let (namespace, policy_server) = (namespace.clone(), policy_server.clone());
+            watch(client.clone(), collection, namespace, policy_server, failures.clone(), sender.clone())
+        }));
     }
     let (sender, bundle) = watch::channel(None);
     let (webhooks, siblings) = keepers(&args, &server, &certificate_metrics)?;
-    helpers.spawn(keep_certificates(webhooks, leadership.clone(), sender));
+    let leading = leadership.clone();
+    helpers.push(supervised("the certificates", &shutdown, move || {
+        keep_certificates(webhooks.clone(), leading.clone(), sender.clone())
+    }));
     if let Some(siblings) = siblings {
-        // Loaders take the authorities from the Secret that they mount.
-        helpers.spawn(keep_certificates(siblings, leadership.clone(), watch::channel(None).0));
+        let leading = leadership.clone();
+        helpers.push(supervised("the certificates of loaders", &shutdown, move || {
+            // Loaders take the authorities from the Secret that they mount.
+            keep_certificates(siblings.clone(), leading.clone(), watch::channel(None).0)
+        }));
     }
     let (sender, path_key) = watch::channel(None);
-    helpers.spawn(keep_path_keys(path_keeper(&args, &server, path_metrics), leadership.clone(), sender));
+    let (paths, leading) = (path_keeper(&args, &server, path_metrics), leadership.clone());
+    helpers.push(supervised("the keys of webhook paths", &shutdown, move || {
+        keep_path_keys(paths.clone(), leading.clone(), sender.clone())
+    }));
     let (sender, identity) =
         watch::channel(Err(ConditionValue::not_configured("Unknown", "the API server has not been asked yet")));
     let question = IdentityQuery {
@@ -92,13 +107,15 @@ pub async fn run(args: Args, shutdown: Shutdown) -> anyhow::Result<()> {
         username: args.username.clone(),
         owner: args.owner_cluster_role.clone(),
     };
-    helpers.spawn(question.ask(sender));
+    helpers.push(supervised("the identity", &shutdown, move || question.clone().ask(sender.clone())));
 
     started.release();
     let inputs = Inputs { changes, bundle, path_key, identity, leadership: leadership.clone() };
     control(&args, &server, metrics, leadership).run(inputs, beat, shutdown).await;
     readiness.drain();
-    helpers.shutdown().await;
+    for helper in &helpers {
+        helper.abort();
+    }
     lease.await.context("the task of the Lease ended early")
 }
 
