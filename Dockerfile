@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 #
-# The images of Portcullis for who builds with BuildKit: one static program each on an empty root.
+# The images of Portcullis for users who build with BuildKit: one static program each on an empty root.
 #
 #   docker build --target loader --tag registry.example.com/portcullis/loader:0.1.0 .
 #

@@ -51,7 +51,7 @@ if stalled ~= nil and stalled.status == "True" then
   return health
 end
 
--- Failing replicas are told even while they are tried again: the policy may not be enforced.
+-- Failing replicas are reported even while they are tried again: the policy may not be enforced.
 if ready.reason == "Error" or ready.reason == "Degraded" then
   health.status = "Degraded"
 end

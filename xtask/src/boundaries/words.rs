@@ -1,6 +1,6 @@
 //! Words: patterns of stilted English that once were all over the repository, each with the words to use instead.
 //!
-//! They are looked for in Rust, Markdown, YAML and templates. In Rust they are looked for in comments and strings: code has no
+//! They are looked for in Rust, Go, Lua, shell scripts, Markdown, YAML, TOML, templates and the Dockerfile. In Rust they are looked for in comments and strings: code has no
 //! spaces inside a name, and single words, which may be names, count only after `//` or an opening quote.
 
 use crate::files::TextFile;
@@ -52,7 +52,7 @@ const FRAGMENTS: [&str; 14] = [
 ];
 
 /// Endings of the files that are read by people.
-const ENDINGS: [&str; 6] = ["rs", "md", "yaml", "yml", "tpl", "txt"];
+const ENDINGS: [&str; 10] = ["rs", "go", "lua", "sh", "md", "yaml", "yml", "toml", "tpl", "txt"];
 
 /// This file, which lists the phrases.
 const OWN: &str = "xtask/src/boundaries/words.rs";
@@ -60,7 +60,7 @@ const OWN: &str = "xtask/src/boundaries/words.rs";
 pub(super) fn check(files: &[TextFile]) -> Vec<String> {
     let is_read = |file: &&TextFile| {
         let ending = file.path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        ENDINGS.contains(&ending) && !file.path.starts_with(OWN)
+        (ENDINGS.contains(&ending) || file.path.ends_with("Dockerfile")) && !file.path.starts_with(OWN)
     };
     files.iter().filter(is_read).flat_map(stilted).collect()
 }
