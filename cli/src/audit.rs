@@ -128,7 +128,7 @@ async fn of_one(cluster: &Cluster, policy: &str, args: &AuditArgs) -> anyhow::Re
             let text = match args.output {
                 ResultForm::Text => {
                     format!(
-                        "{id} is to be scanned now; `portcullis audit {id}` shows what is found, --wait waits for it\n"
+                        "{id} will be scanned now; `portcullis audit {id}` shows what is found, --wait waits for it\n"
                     )
                 }
                 ResultForm::Json => format!("{:#}\n", json!({"policy": id, "requestedAt": asked})),

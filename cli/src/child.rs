@@ -69,9 +69,9 @@ pub enum StartError {
     Ended {
         /// The program that ended.
         program: Program,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// Its last words.
+        /// The last lines of its log.
         tail: Vec<String>,
     },
     /// Its ports did not open.
@@ -79,7 +79,7 @@ pub enum StartError {
     Late {
         /// The program that opened no ports.
         program: Program,
-        /// Its last words.
+        /// The last lines of its log.
         tail: Vec<String>,
     },
 }

@@ -58,7 +58,7 @@ pub fn describe(item: &Item, events: &Events, now: Timestamp) -> String {
     text
 }
 
-/// The part of the status that is no list.
+/// The part of the status that is not a list.
 fn status(lines: &mut Vec<Line>, item: &Item, now: Timestamp) {
     lines.push(Line { label: "Status:".to_owned(), value: None });
     if item.object.get("status").is_none_or(Value::is_null) {

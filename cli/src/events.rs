@@ -20,16 +20,16 @@ pub struct EventView {
     pub from: String,
     /// How often it happened.
     pub count: i64,
-    /// When first.
+    /// When it happened first.
     pub first: Timestamp,
-    /// When last.
+    /// When it happened last.
     pub last: Timestamp,
 }
 
 /// What is known of a policy's events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Events {
-    /// These.
+    /// The events.
     Known(Vec<EventView>),
     /// They cannot be read: why.
     Hidden(String),

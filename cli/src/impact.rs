@@ -133,14 +133,15 @@ fn notes(chosen: &Chosen, scope: &Scope, impact: &mut Impact) {
         }
     }
     if chosen.spec.suspend {
-        impact.note("the policy is suspended; the figures are those without it".to_owned());
+        impact.note("the policy is suspended; the figures ignore that".to_owned());
     }
     if !chosen.spec.match_conditions.is_empty() {
         impact.note("match conditions are not applied: an API server may ask about fewer objects".to_owned());
     }
     if scope.has_other_operations() {
-        impact
-            .note("rules for DELETE and CONNECT are left out: objects that exist do not tell who will ask".to_owned());
+        impact.note(
+            "rules for DELETE and CONNECT are left out: existing objects do not show who will send them".to_owned(),
+        );
     }
 }
 

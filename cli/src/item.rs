@@ -33,7 +33,7 @@ pub struct ConditionView {
     pub status: String,
     /// Why, in one word.
     pub reason: String,
-    /// Why, in words.
+    /// The reason, in words.
     pub message: String,
     /// The generation it speaks of; 0 where it does not say.
     pub generation: i64,
@@ -57,7 +57,7 @@ pub struct HistoryView {
 }
 
 impl Item {
-    /// An object of the API server; nothing when it is no policy.
+    /// An object of the API server; nothing when it is not a policy.
     pub fn of_object(mut object: Value) -> Option<Self> {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str()?;

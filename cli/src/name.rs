@@ -33,7 +33,7 @@ pub enum NameError {
     )]
     Form(String),
     /// The id names another namespace than the option.
-    #[error("POLICY: {id} is not of the namespace {namespace:?} of --namespace; leave one of them away")]
+    #[error("POLICY: {id} is not of the namespace {namespace:?} of --namespace; remove one of them")]
     Namespaces {
         /// The id.
         id: String,
@@ -185,7 +185,7 @@ mod tests {
         let error = candidates("namespaced/team-a/labels", Some("team-b")).expect_err("refused");
         assert_eq!(
             error,
-            "POLICY: namespaced/team-a/labels is not of the namespace \"team-b\" of --namespace; leave one of them away"
+            "POLICY: namespaced/team-a/labels is not of the namespace \"team-b\" of --namespace; remove one of them"
         );
     }
 

@@ -114,14 +114,14 @@ fn in_words(item: &Item, change: &Change, progress: Option<&Progress>, args: &Ro
         return format!("{id} would serve {what} (dry run: nothing has been changed)\n");
     }
     let end = match progress {
-        None => format!("{id} is to serve {what}, as generation {generation}"),
+        None => format!("{id} will serve {what}, as generation {generation}"),
         Some(Progress::Ready(words)) => format!("{id} serves {what}, as generation {generation}. {words}"),
         Some(Progress::Stuck(words)) => {
             format!("{id} was to serve {what}, as generation {generation}, and does not: {words}")
         }
         Some(Progress::Waiting(words)) => {
             let patience = portcullis_api::column::short_duration(args.timeout);
-            format!("{id} is to serve {what}, as generation {generation}, and does not after {patience}: {words}")
+            format!("{id} will serve {what}, as generation {generation}, and does not yet after {patience}: {words}")
         }
     };
     match change {

@@ -70,10 +70,10 @@ pub(crate) async fn keep<K: Keep>(mut kept: K) {
             Some(problem) => {
                 kept.errors().inc();
                 if log.fails(&problem, Instant::now()) {
-                    tracing::error!(error = problem, "{} cannot be kept as they should be", K::KEPT);
+                    tracing::error!(error = problem, "{} cannot be maintained", K::KEPT);
                 }
             }
-            None if log.works() => tracing::info!("{} are kept as they should be again", K::KEPT),
+            None if log.works() => tracing::info!("{} are maintained again", K::KEPT),
             None => {}
         }
         tokio::time::sleep(pause).await;

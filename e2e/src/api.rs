@@ -75,7 +75,7 @@ impl Api {
     pub fn find(&self, path: &str) -> Option<Value> {
         eventually(&format!("an answer about {path}"), || match self.read(path) {
             Ok(reply) if reply.is_ok() => Some(Some(reply.body)),
-            // A path that is not served yet is another matter: its 404 is no object.
+            // A path that is not served yet is another matter: its 404 is not an object.
             Ok(reply) if reply.code == 404 && reply.body["kind"] == "Status" => Some(None),
             _ => None,
         })

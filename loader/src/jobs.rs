@@ -49,7 +49,7 @@ pub(crate) struct JobRunner {
     readers: Arc<Slots>,
     /// What stays when the volume is full.
     keep: Mutex<Keep>,
-    /// Known sizes of artifacts that did not fit, so that they are not compiled again in vain.
+    /// Known sizes of artifacts that did not fit, so that they are not compiled again for nothing.
     too_large: Mutex<HashMap<Digest, u64>>,
     /// Modules that came so lately that the plan may not know them, and when. A pruning that was planned before must leave them: they
     /// would be fetched again.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use portcullis_contract::Digest;
 use serde::Serialize;
 
-/// The name under which a policy that is no group has its module. No member can have it.
+/// The name under which a policy that is not a group has its module. No member can have it.
 const OWN: &str = "";
 
 /// Digests of modules, by the name of a body's part. Parts whose module is not known yet are absent.
@@ -20,7 +20,7 @@ impl Pins {
         Self(members.into_iter().chain(own).collect())
     }
 
-    /// The module, where it is no group.
+    /// The module, where it is not a group.
     pub(crate) fn module(&self) -> Option<Digest> {
         self.get(OWN)
     }

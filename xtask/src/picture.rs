@@ -117,7 +117,7 @@ impl<'s> Scene<'s> {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "-H", "Content-Type: application/json", "--data-binary", REQUEST, url]);
         let output = curl.current_dir(self.stage).output().context("failed to start curl")?;
-        let review: Value = serde_json::from_slice(&output.stdout).context("the answer is no JSON")?;
+        let review: Value = serde_json::from_slice(&output.stdout).context("the answer is not JSON")?;
         Ok(serde_json::to_string_pretty(&review["response"])?)
     }
 }

@@ -40,7 +40,7 @@ impl Given {
     /// Adds what the metadata of a module file declares.
     ///
     /// # Errors
-    /// When the module is no file, or cannot be read.
+    /// When the module is not a file, or cannot be read.
     pub(super) fn add_declared(&mut self, module: &str) -> anyhow::Result<()> {
         let path = module.strip_prefix("file://").unwrap_or(module);
         ensure!(!path.contains("://"), "--allow-context-aware: {module} is not a file; pull it first");

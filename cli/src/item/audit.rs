@@ -28,7 +28,7 @@ pub struct AuditView {
 }
 
 impl AuditView {
-    /// `status.audit`; nothing where it is no object.
+    /// `status.audit`; nothing where it is not an object.
     pub(super) fn of_status(audit: &Value) -> Option<Self> {
         if !audit.is_object() {
             return None;

@@ -43,7 +43,7 @@ pub(super) fn hello(
             quote(&format!("{base}/validate/{policy}"))
         ));
     } else {
-        lines.push(format!("No policy serves yet: mend those that are there, or put a manifest into {dir}"));
+        lines.push(format!("No policy serves yet: fix those in the folder, or put a manifest into {dir}"));
     }
     lines.push(format!(
         "Status: portcullis describe --dir {} · logs: {}",

@@ -52,7 +52,7 @@ impl Settings {
             folder("--module-root", root)?;
         }
         if let Some(policies) = args.policies.as_ref().filter(|policies| !policies.is_file()) {
-            let problem = format!("{} is not there, or is no file", policies.display());
+            let problem = format!("{} is not there, or is not a file", policies.display());
             return Err(SettingError::new("--policies", problem));
         }
         args.access.check()?;

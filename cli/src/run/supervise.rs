@@ -27,7 +27,7 @@ impl Supervised {
         Self { stop, task: tokio::spawn(keep(recipe, running, console, stopped)) }
     }
 
-    /// Ends the program: asks, waits, and after `patience` does not ask any more.
+    /// Ends the program: asks, waits, and after `patience` kills it.
     pub(super) async fn stop(self, patience: Duration) {
         // The task is gone only if it panicked, and then its child is gone, too.
         let _ = self.stop.send(patience);

@@ -43,9 +43,9 @@ pub struct KeeperParts {
     pub ca_secret: String,
     /// The Secret of the serving certificate.
     pub tls_secret: String,
-    /// How long what lasts.
+    /// Lifetimes and pauses.
     pub rules: Rules,
-    /// What is shown.
+    /// The metrics.
     pub metrics: CertificateMetrics,
 }
 
@@ -252,8 +252,10 @@ impl Keeper {
         for which in &decision.expiring {
             let end = decision.ends.iter().find(|(one, _)| one == which).map(|(_, end)| end.to_string());
             let name = self.maker(*which);
-            let text =
-                format!("the certificate in Secret {name} ends at {} and was not renewed", end.unwrap_or_default());
+            let text = format!(
+                "the certificate in Secret {name} expires at {} and has not been renewed",
+                end.unwrap_or_default()
+            );
             self.events.warn(Reason::CertificateExpiring, *which, &self.reference(name), &text).await;
         }
     }

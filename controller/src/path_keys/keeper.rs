@@ -1,4 +1,4 @@
-//! Reads the Secret, asks who follows, writes what was decided, and says by which key webhooks are registered.
+//! Reads the Secret, checks which replicas and webhooks follow, writes what was decided, and says by which key webhooks are registered.
 
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ pub(crate) struct PathKeeperParts {
     pub(crate) service: String,
     /// The name of the Secret.
     pub(crate) secret: String,
-    /// How long what lasts.
+    /// Lifetimes and pauses.
     pub(crate) rules: PathRules,
-    /// What is shown.
+    /// The metrics.
     pub(crate) metrics: PathKeyMetrics,
 }
 
@@ -54,9 +54,9 @@ pub(crate) struct PathKeeper {
 pub(crate) enum TurnError {
     #[error("Secret {name}: {source}")]
     Store { name: String, source: StoreError },
-    #[error("failed to ask who follows a change of the keys of webhook paths: {0}")]
+    #[error("failed to check whether replicas and webhooks use the new path key: {0}")]
     Followers(#[from] kube::Error),
-    #[error("the system gives no random numbers")]
+    #[error("failed to get random bytes from the system")]
     Random,
     #[error(transparent)]
     TimedOut(#[from] TimedOut),

@@ -62,7 +62,7 @@ pub struct ReplicaReportSpec {
     /// The policies whose module's metadata differs from what they grant; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mismatches: Vec<ReportMismatch>,
-    /// The policies that read objects of the cluster which this pod does not have, or not as they are now; 500 at most.
+    /// The policies that read objects of the cluster which this pod does not have, or has only in an old version; 500 at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub context: Vec<ReportContext>,
     /// What policies would do to the objects that exist, as this pod counted it when somebody applied them; 100 at most.
@@ -156,7 +156,7 @@ pub struct ReportMismatch {
     pub message: String,
 }
 
-/// A policy that reads objects of the cluster which this pod does not have, or not as they are now.
+/// A policy that reads objects of the cluster which this pod does not have, or has only in an old version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportContext {

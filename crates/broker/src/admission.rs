@@ -285,7 +285,7 @@ mod tests {
             let admission = admission(policy, &[], &["Pod"], &["*"]);
             let mut manifest = manifest(&[(policy, 1, &[], &["Pod"])]);
             let content = &mut manifest.policies[0].candidates[0].content;
-            let portcullis_contract::CandidateContent::Module(module) = content else { panic!("it is no group") };
+            let portcullis_contract::CandidateContent::Module(module) = content else { panic!("it is not a module") };
             module.execution_mode = portcullis_contract::ExecutionMode::Opa;
             admission.record.publish(&manifest);
             admission

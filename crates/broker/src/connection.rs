@@ -32,7 +32,7 @@ const QUEUE: usize = 16;
 /// more does not read its replies.
 const MOST: usize = 4096;
 
-/// What answers messages that are no calls of policies.
+/// What answers messages that are not calls of policies.
 pub(crate) struct Others {
     pub(crate) exports: Exports,
     pub(crate) checks: Checks,
@@ -92,7 +92,7 @@ async fn answer(stream: UnixStream, admission: &Arc<Admission>, others: &Arc<Oth
                 frame = frames.next() => {
                     let Some(Ok(frame)) = frame else { return };
                     let Ok((message, start)) = decode_frame::<BrokerMessage>(&frame) else {
-                        tracing::warn!("the evaluator sent what is no call; its connection is closed");
+                        tracing::warn!("the evaluator sent a message that cannot be decoded; its connection is closed");
                         return;
                     };
                     if calls.len() >= 2 * MOST {

@@ -83,13 +83,13 @@ impl Exports {
         match result {
             Ok(()) => {
                 if is_news {
-                    tracing::info!(?signal, "the collector takes what the evaluator exports again");
+                    tracing::info!(?signal, "the collector accepts the evaluator's telemetry again");
                 }
                 Ok(Bytes::new())
             }
             Err(problem) => {
                 if is_news {
-                    tracing::warn!(?signal, problem, "the collector does not take what the evaluator exports");
+                    tracing::warn!(?signal, problem, "the collector rejects the evaluator's telemetry");
                 }
                 Err(ProvideError::failed("the collector does not take them; the loader's log says why"))
             }
@@ -98,7 +98,7 @@ impl Exports {
 }
 
 impl Logged {
-    /// Whether an outcome is to be logged: it is another than the log says, and the last line is old enough.
+    /// Whether an outcome is to be logged: it differs from the last one logged, and the last line is old enough.
     fn is_news(&mut self, is_failing: bool, now: Instant) -> bool {
         let is_quiet = self.at.is_none_or(|at| now.saturating_duration_since(at) >= QUIET);
         let is_news = is_quiet && is_failing != self.is_failing;

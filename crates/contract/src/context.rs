@@ -1,4 +1,4 @@
-//! Objects of the cluster that a policy reads and that the broker does not have, or not as they are now.
+//! Objects of the cluster that a policy reads and that the broker does not have, or has only in an old version.
 
 use serde::{Deserialize, Serialize};
 

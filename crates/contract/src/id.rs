@@ -30,7 +30,7 @@ impl PolicyId {
     /// The id of a Policy.
     ///
     /// # Errors
-    /// When one of the names is no DNS name of at most 63 characters.
+    /// When one of the names is not a DNS name of at most 63 characters.
     pub fn namespaced(namespace: &str, name: &str) -> Result<Self, PolicyIdError> {
         format!("namespaced/{namespace}/{name}").parse()
     }

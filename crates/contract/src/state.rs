@@ -163,7 +163,7 @@ pub struct LoaderState {
     pub policies: Vec<LoaderPolicy>,
     /// The hosts that modules come from.
     pub sources: Vec<SourceHealth>,
-    /// Input that is no policy and should perhaps be one.
+    /// Input that is not a policy and should perhaps be one.
     pub problems: Vec<InputProblem>,
 }
 

@@ -15,7 +15,7 @@ pub use leadership::{Leadership, LeadershipSender};
 
 /// How long a Lease is valid after its last renewal, whatever the object says.
 const DURATION: Duration = Duration::from_secs(15);
-/// How long its holder trusts a renewal, counted from the begin of the call: it stops before another may start.
+/// How long its holder trusts a renewal, counted from the beginning of the call: it stops before another may start.
 const TRUSTED: Duration = Duration::from_secs(13);
 /// How often the holder renews it.
 const RENEW: Duration = Duration::from_secs(5);

@@ -90,7 +90,7 @@ pub enum ParseError {
     /// The number does not fit into 64 bits.
     #[error("{0:?} is too many bytes")]
     TooManyBytes(String),
-    /// The text is no duration.
+    /// The text is not a duration.
     #[error("{0} (write it like 500ms, 2s or 1m)")]
     NotDuration(humantime::DurationError),
 }
@@ -116,7 +116,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseError> {
 /// A duration as users write it: `500ms`, `2s`, `1m 30s`. For clap's `value_parser`.
 ///
 /// # Errors
-/// When the text is no duration.
+/// When the text is not a duration.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseError> {
     humantime::parse_duration(text).map_err(ParseError::NotDuration)
 }

@@ -58,7 +58,7 @@ impl<T: PartialEq> StateFeed<T> {
         self.0.borrow().0
     }
 
-    /// Waits until the version is another than `since`, but no longer than `longest`, and gives the newest document.
+    /// Waits until the version differs from `since`, but no longer than `longest`, and gives the newest document.
     pub async fn after(&self, since: u64, longest: Duration) -> Arc<T> {
         let mut receiver = self.0.subscribe();
         let changed = receiver.wait_for(|(version, _)| *version != since);

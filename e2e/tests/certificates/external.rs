@@ -87,7 +87,7 @@ fn fault_h14_a_certificate_near_its_end_is_told() {
         (&event["type"], &event["reportingController"]),
         (&json!("Warning"), &json!("policies.portcullis.dev/controller"))
     );
-    assert!(event["note"].as_str().unwrap().contains("was not renewed"), "{event}");
+    assert!(event["note"].as_str().unwrap().contains("has not been renewed"), "{event}");
     let series = "portcullis_controller_certificate_expiry_seconds{certificate=\"serving\"} ";
     let left = || {
         let (_, metrics) = controller.probe(Program::Controller, "/metrics")?;

@@ -78,7 +78,7 @@ fn fault_h14_h15_a_certificate_that_ends_is_told_and_renewed_without_a_restart()
 
     certificates.put(&issuer, SHORT);
     let taken = certificates.wait_taken(&taken, || {});
-    wait_event(certificates, "CertificateExpiring", "was not renewed");
+    wait_event(certificates, "CertificateExpiring", "has not been renewed");
     eventually("health checks that name the end", || {
         let ended = |(code, text): &(u16, String)| *code == 500 && text.contains("certificate failed: it ended at ");
         certificates.health().iter().all(ended).then_some(())

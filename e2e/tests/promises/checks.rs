@@ -150,7 +150,7 @@ fn fault_c04_a_flood_of_applies_delays_no_request() {
         denied
     });
     assert!(denied > 20, "{denied} requests meanwhile");
-    // What was tried is no policy, and is gone.
+    // What was tried is not a policy, and is gone.
     let health = eventually("only the guard", || {
         let (code, text) = installation.replicas()[0].loopback(Program::Loader, "/healthz/policies?verbose")?;
         (code == 200 && text.contains("cluster/checks-flood-guard")).then_some(text)

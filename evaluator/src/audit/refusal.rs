@@ -31,7 +31,7 @@ pub(super) enum Refusal {
     #[error("{0}")]
     MediaType(&'static str),
     /// The body is above `--max-body`.
-    #[error("the body is above the limit of this server")]
+    #[error("the body is larger than the limit of this server")]
     TooLarge,
     /// The body took too long to arrive.
     #[error("the body took too long to arrive")]

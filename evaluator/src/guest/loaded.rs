@@ -18,7 +18,7 @@ use crate::verdict::{rego, reply};
 pub struct Loaded {
     generation: i64,
     digest: Digest,
-    /// The digests of the members' modules; empty where it is no policy group.
+    /// The digests of the members' modules; empty where it is not a policy group.
     members: BTreeMap<String, Digest>,
     message: Option<String>,
     mutating: bool,
@@ -142,7 +142,7 @@ impl Loaded {
         }
     }
 
-    /// Its module, where it is no policy group.
+    /// Its module, where it is not a policy group.
     pub fn module(&self) -> Option<&LoadedModule> {
         match &self.content {
             Content::Module(module) => Some(module),

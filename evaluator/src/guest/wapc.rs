@@ -86,7 +86,7 @@ where
     R: wasmtime::WasmResults,
 {
     let function = instance.get_module_export(&mut *store, export).and_then(wasmtime::Extern::into_func);
-    function.ok_or_else(|| wasmtime::Error::msg("it is no function"))?.typed(&*store)
+    function.ok_or_else(|| wasmtime::Error::msg("it is not a function"))?.typed(&*store)
 }
 
 /// A length as the guest takes it. Payloads are far below 4 GiB, since bodies and settings are.

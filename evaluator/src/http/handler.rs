@@ -112,7 +112,7 @@ impl From<BodyError> for HttpError {
     fn from(error: BodyError) -> Self {
         match error {
             BodyError::TooLarge => {
-                Self::closing(StatusCode::PAYLOAD_TOO_LARGE, "the body is above the limit of this server")
+                Self::closing(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than the limit of this server")
             }
             BodyError::TooSlow => Self::closing(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive"),
             BodyError::NoRoom => {
@@ -266,11 +266,11 @@ impl Handler {
         // Length and chunks together are how requests are smuggled, and hyper hides the length when there are chunks. API
         // servers always send a length, so chunks are refused altogether.
         if parts.headers.contains_key(TRANSFER_ENCODING) {
-            let text = "Transfer-Encoding is not taken; send the body with Content-Length";
+            let text = "Transfer-Encoding is not supported; send the body with Content-Length";
             return Err(HttpError::closing(StatusCode::BAD_REQUEST, text));
         }
         if parts.method != Method::POST {
-            return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is taken here"));
+            return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "only POST is allowed"));
         }
         let destination = destination(&self.table.load(), self.checks.as_ref(), route)?;
         if let Some(problem) = media_type::problem(&parts.headers) {

@@ -110,7 +110,7 @@ pub(crate) fn quoted(id: &str) -> String {
 /// The `timeout` of a query, as Go writes durations; none where it is absent or zero.
 ///
 /// # Errors
-/// When the value is no duration.
+/// When the value is not a duration.
 pub(crate) fn timeout(query: &str) -> Result<Option<Duration>, &'static str> {
     const ERROR: &str = "`timeout` is not a duration like 10s or 500ms";
     let Some(text) = query.split('&').find_map(|pair| pair.strip_prefix("timeout=")) else { return Ok(None) };

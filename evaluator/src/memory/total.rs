@@ -66,7 +66,7 @@ fn limit(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> 
         let (root, folder) = mounts.lines().find_map(|line| mount(line, kind, option))?;
         // What is mounted may begin below the root of all groups; a group outside of it is not seen.
         let path = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        // A number that is no number, `max` for instance, is no limit. Neither is that of version 1 for none, near 2^63.
+        // A text that is not a number, `max` for instance, is no limit. Neither is that of version 1 for none, near 2^63.
         let limit = |folder: &Path| read(&folder.join(file))?.trim().parse().ok().filter(|bytes| *bytes < 1 << 60);
         let below = path.ancestors().map(|part| folder.join(part));
         below.filter_map(|folder| limit(&folder)).min()

@@ -76,7 +76,7 @@ fn is_same_json(one: &str, other: &str) -> bool {
     decoded(one).is_some_and(|one| decoded(other) == Some(one))
 }
 
-/// Some fields of an object; none where it is no object, or where one of them stands twice.
+/// Some fields of an object; none where it is not an object, or where one of them stands twice.
 fn parts<'a, T: Deserialize<'a>>(json: &'a RawValue) -> Option<T> {
     serde_json::from_str::<Object<T>>(json.get()).ok().map(|object| object.0)
 }

@@ -20,7 +20,7 @@ pub(crate) enum PatchError {
     #[error("the patch has too many operations for a value of this size")]
     TooMuchWork,
     /// It is not written as RFC 6902 has it.
-    #[error("it is no JSON patch")]
+    #[error("it is not a JSON patch")]
     Malformed,
     /// It makes the value too large.
     #[error("the patch copies more than {MAX_COPIED} bytes")]

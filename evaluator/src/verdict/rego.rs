@@ -110,7 +110,7 @@ fn patched(patch: &str, request: &[u8]) -> Result<Box<RawValue>, EvaluationError
     let patch: Value = decode_any(&patch).map_err(|cause| odd(&cause))?;
     let subject: Subject = serde_json::from_slice(request).map_err(|_| odd(&"the request has no object"))?;
     let object = apply_patch(subject.object, patch.as_array().map(Vec::as_slice).unwrap_or_default());
-    serde_json::value::to_raw_value(&object.map_err(|cause| odd(&cause))?).map_err(|_| odd(&"the object is no JSON"))
+    serde_json::value::to_raw_value(&object.map_err(|cause| odd(&cause))?).map_err(|_| odd(&"the object is not JSON"))
 }
 
 fn gatekeeper(result: &[u8]) -> Result<Verdict, EvaluationError> {

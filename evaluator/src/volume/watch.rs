@@ -106,14 +106,14 @@ impl Volume {
                 Ok(watcher) => self.armed = Some(Armed { folder, _watcher: watcher }),
                 Err(error) if !self.told => {
                     self.told = true;
-                    tracing::warn!(%error, volume = %self.path.display(), "no events of the volume, polling instead");
+                    tracing::warn!(%error, volume = %self.path.display(), "the volume cannot be watched; polling it");
                 }
                 Err(_) => {}
             }
         }
         self.polling.set(i64::from(self.armed.is_none()));
         if self.armed.is_some() && std::mem::take(&mut self.told) {
-            tracing::info!(volume = %self.path.display(), "events of the volume are back");
+            tracing::info!(volume = %self.path.display(), "the volume is watched again");
         }
         self.armed.is_some()
     }

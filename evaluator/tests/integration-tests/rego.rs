@@ -96,7 +96,7 @@ async fn what_a_builtin_refuses_rejects_the_request_and_names_it() {
     let request = json!({"uid": "u", "object": {"builtin": "yaml.unmarshal", "arguments": ["a: [1"]}}).to_string();
     let error = rig.ask(ID, &request).await.expect_err("an error");
     assert_eq!(error.reason, Reason::EvaluationTrapped);
-    assert!(error.text.starts_with("internal server error: yaml.unmarshal: it is no YAML: "), "{}", error.text);
+    assert!(error.text.starts_with("internal server error: yaml.unmarshal: it is not YAML: "), "{}", error.text);
     // Nothing of it is left.
     assert_eq!(builtin(&rig, "semver.compare", json!(["1.0.0", "1.0.0"])).await, 0);
 }

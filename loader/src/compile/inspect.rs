@@ -77,7 +77,7 @@ fn metadata_section(module: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// What bytes look like that are no module.
+/// What bytes look like that are not a module.
 fn what(bytes: &[u8]) -> &'static str {
     let start = &bytes[..bytes.len().min(512)];
     let text = std::str::from_utf8(start).or_else(|error| std::str::from_utf8(&start[..error.valid_up_to()]));

@@ -40,7 +40,7 @@ pub(crate) struct Applied {
 /// Why an object cannot be tried.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotTried {
-    /// It is no policy of this release: the API server's own schema has more to say about it.
+    /// It is not a policy of this release: the API server's own schema has more to say about it.
     Unreadable(String),
     /// Its spec says what cannot be.
     Invalid(Problem),
@@ -50,7 +50,7 @@ impl Applied {
     /// Reads the object as an API server sends it.
     ///
     /// # Errors
-    /// When it is no policy, or its spec cannot be used.
+    /// When it is not a policy, or its spec cannot be used.
     pub(crate) fn read(text: &str) -> Result<Self, NotTried> {
         let unreadable = |text: String| NotTried::Unreadable(text);
         let mut documents = portcullis_yaml::json_documents(text).map_err(|error| unreadable(error.to_string()))?;

@@ -126,7 +126,7 @@ impl Watched {
             }
         });
         let watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "no file events here: the folder is read every {POLL:?}"))
+            .inspect_err(|error| tracing::warn!(%error, "the folder cannot be watched; it is read every {POLL:?}"))
             .ok();
         Self { watcher, main: None, folders: BTreeSet::new() }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Snapshot {
     pub matched: BTreeMap<PolicyId, Arc<Matched>>,
     /// Files that cannot be read. Their last content stays in force, with this problem.
     pub unreadable: BTreeMap<String, Unreadable>,
-    /// What is no policy and should perhaps be one: file and text.
+    /// What is not a policy and should perhaps be one: file and text.
     pub problems: Vec<(String, String)>,
     /// The local module files, and the stamp of each; nothing where there is no file.
     pub stamps: BTreeMap<PathBuf, Option<Stamp>>,

@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Lists the reports that exist, at the begin of a scan.
+    /// Lists the reports that exist, at the beginning of a scan.
     pub(super) async fn list(&mut self) {
         self.known = Known::default();
         self.problem = None;
@@ -149,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// Deletes the reports on objects of kinds for which no policy is any longer.
+    /// Deletes the reports on objects of kinds that no policy covers any longer.
     pub(super) async fn delete_others(&mut self, listed: &[(String, String)]) {
         let listed = listed.iter().map(|(api_version, kind)| (api_version.as_str(), kind.as_str()));
         for place in self.known.others(listed) {

@@ -216,7 +216,7 @@ impl<'a> Leader<'a> {
                         reason: failing::REASON.to_owned(),
                         note: failing::note(&said.reason, said.since),
                     };
-                    // Dated by its begin, so that another leader makes the same event, and not a second one.
+                    // Dated by its start, so that another leader makes the same event, and not a second one.
                     self.announcer.add(notice, said.since, now);
                 } else if failing.is_none() {
                     self.failing.remove(&id);

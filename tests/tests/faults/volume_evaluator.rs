@@ -203,7 +203,7 @@ fn fault_v10_artifact_of_another_engine() {
             pod.volume().edit(|manifest| {
                 let victim = manifest.policies.iter_mut().find(|policy| policy.id.as_str() == VICTIM);
                 let candidates = &mut victim.expect("it is there").candidates;
-                let CandidateContent::Module(module) = &mut candidates[0].content else { panic!("it is no group") };
+                let CandidateContent::Module(module) = &mut candidates[0].content else { panic!("it is not a module") };
                 module.artifact.sha256 = Digest::of(&other);
                 module.artifact.size = u64::try_from(other.len()).expect("it is small");
             });

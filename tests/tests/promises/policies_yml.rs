@@ -115,7 +115,7 @@ fn promise_a_policies_yml_is_watched_and_one_bad_entry_harms_no_other() {
     write(&folder, &policies("stage"));
     pod.wait_current("labels", 2);
     assert_eq!(pod.ask("labels", &Review::pod()).verdict().message, "missing labels: stage");
-    // A file that is no YAML takes nothing away.
+    // A file that is not YAML takes nothing away.
     folder.write("kubewarden/policies.yml", "labels: [");
     eventually("the loader to say so", || {
         let problems = pod.loader_state()?.problems;

@@ -33,6 +33,24 @@ const PHRASES: [(&str, &str); 24] = [
     ("as far as anybody", "say what is known"),
 ];
 
+/// Things that "are not" something else: "is no list" is "is not a list". "There is no list" is plain.
+const KINDS: [&str; 14] = [
+    "call",
+    "dns name",
+    "duration",
+    "file",
+    "function",
+    "json",
+    "key",
+    "list",
+    "module",
+    "number",
+    "object",
+    "policy",
+    "trust root",
+    "yaml",
+];
+
 /// Doc comments that say nothing by themselves.
 const FRAGMENTS: [&str; 14] = [
     "Whose.",
@@ -74,6 +92,9 @@ fn stilted(file: &TextFile) -> Vec<String> {
         for (phrase, instead) in PHRASES.iter().filter(|(phrase, _)| has_words(&lower, phrase, file.is_rust())) {
             problems.push(format!("{place} has \"{phrase}\"; write instead: {instead}"));
         }
+        for words in denials(&lower) {
+            problems.push(format!("{place} has \"{words}\"; write instead: \"is not a …\""));
+        }
         let doc = file.is_rust().then(|| line.trim_start().strip_prefix("///")).flatten();
         if let Some(text) = doc.map(str::trim).filter(|text| !is_inside && is_fragment(text)) {
             problems
@@ -82,6 +103,23 @@ fn stilted(file: &TextFile) -> Vec<String> {
         is_inside = doc.is_some();
     }
     problems
+}
+
+/// Which words of a line in lower case deny that one thing is another by "no".
+fn denials(line: &str) -> impl Iterator<Item = &str> {
+    ["is no ", "are no "].into_iter().flat_map(move |verb| {
+        line.match_indices(verb).filter_map(move |(at, _)| {
+            let (before, after) = (&line[..at], &line[at + verb.len()..]);
+            let kind = KINDS.iter().find(|kind| {
+                let rest = after.strip_prefix(**kind);
+                rest.is_some_and(|rest| !rest.strip_prefix('s').unwrap_or(rest).starts_with(char::is_alphanumeric))
+            })?;
+            // At the beginning of a line, "there" may stand at the end of the line before.
+            let plain = before.trim_start_matches(['/', '!', '#', ' ']);
+            let is_plain = plain.is_empty() || plain.trim_end().ends_with("there");
+            (before.ends_with(' ') && !is_plain).then(|| &line[at..at + verb.len() + kind.len()])
+        })
+    })
 }
 
 /// Whether a doc comment that opens with this line does not name its item.
@@ -125,6 +163,15 @@ mod tests {
     fn a_name_in_code_is_no_phrase() {
         assert_eq!(check_one("a.rs", "if !anew { self.whom.clear(); }\n"), Vec::<String>::new());
         assert_eq!(check_one("a.rs", "say(\"made anew\"); // For whom.\n").len(), 2);
+    }
+
+    #[test]
+    fn a_thing_is_not_another_rather_than_no_other() {
+        let expected = "a.md:1 has \"is no list\"; write instead: \"is not a …\"";
+        assert_eq!(check_one("a.md", "It is no list.\n"), [expected]);
+        assert_eq!(check_one("Dockerfile", "# Tokens are no modules.\n").len(), 1);
+        assert_eq!(check_one("a.rs", "// There is no list: this is no listing, and it is\n// no list.\n").len(), 0);
+        assert_eq!(check_one("a.rs", "// What counts where there\n// is no list.\n").len(), 0);
     }
 
     #[test]

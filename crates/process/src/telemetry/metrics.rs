@@ -46,7 +46,7 @@ pub fn export_metrics(
     let interval = interval(text.as_deref()).unwrap_or_else(|| {
         tracing::warn!(
             seconds = INTERVAL.as_secs(),
-            "OTEL_METRIC_EXPORT_INTERVAL is no number of milliseconds; the usual interval is used"
+            "OTEL_METRIC_EXPORT_INTERVAL is not a number of milliseconds; the usual interval is used"
         );
         INTERVAL
     });

@@ -173,7 +173,8 @@ fn target(set: &impl Fn(&str) -> Option<String>, signal: Signal) -> Result<Optio
     let mut headers = HeaderMap::new();
     if let Some((name, text)) = either("HEADERS") {
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (key, value) = header(pair).ok_or_else(|| format!("{name} is no list like key=value,key2=value2"))?;
+            let (key, value) =
+                header(pair).ok_or_else(|| format!("{name} is not a list like key=value,key2=value2"))?;
             headers.append(key, value);
         }
     }
@@ -320,8 +321,8 @@ mod tests {
                 ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "file:///etc/passwd"),
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is no URL",
             ),
-            (("OTEL_EXPORTER_OTLP_HEADERS", "secret"), "OTEL_EXPORTER_OTLP_HEADERS is no list"),
-            (("OTEL_EXPORTER_OTLP_HEADERS", "a=b%0a"), "OTEL_EXPORTER_OTLP_HEADERS is no list"),
+            (("OTEL_EXPORTER_OTLP_HEADERS", "secret"), "OTEL_EXPORTER_OTLP_HEADERS is not a list"),
+            (("OTEL_EXPORTER_OTLP_HEADERS", "a=b%0a"), "OTEL_EXPORTER_OTLP_HEADERS is not a list"),
             (("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"), "OTEL_EXPORTER_OTLP_TIMEOUT is \"10s\""),
             (("OTEL_TRACES_EXPORTER", "zipkin"), "OTEL_TRACES_EXPORTER is \"zipkin\""),
         ] {

@@ -170,7 +170,7 @@ impl TokenRequest<'_> {
             }
         };
         let host = host_of(&url);
-        // Tokens are no modules.
+        // Tokens are not modules.
         let mut request = Request { redirects: Redirects::Anywhere, ..request };
         request.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let answer = web.send(&request).await.map_err(|error| FetchError {

@@ -77,7 +77,7 @@ impl PeerKeys {
     /// The files of this folder, which need not be there yet. `name` is the DNS name in the certificate of every loader.
     ///
     /// # Errors
-    /// When that is no DNS name.
+    /// When that is not a DNS name.
     pub fn new(folder: PathBuf, name: &str) -> Result<Self, PeerNameError> {
         let server = ServerName::try_from(name.to_ascii_lowercase());
         match server {

@@ -28,7 +28,7 @@ enum Kind {
     Rsa,
 }
 
-/// A text that is no key.
+/// A text that is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// It is something else, or damaged.
@@ -43,7 +43,7 @@ impl PublicKey {
     /// Reads PEM (`BEGIN PUBLIC KEY`).
     ///
     /// # Errors
-    /// When it is no key, or none of a known kind.
+    /// When it is not a key, or not one of a known kind.
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
         let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).map_err(|_| KeyError::NotPem)?;
         Self::from_der(der.as_ref())
@@ -62,7 +62,7 @@ impl PublicKey {
     /// Reads a key in DER.
     ///
     /// # Errors
-    /// When it is no key, or none of a known kind.
+    /// When it is not a key, or not one of a known kind.
     pub(super) fn from_der(der: &[u8]) -> Result<Self, KeyError> {
         let (rest, info) = SubjectPublicKeyInfo::from_der(der).map_err(|_| KeyError::NotPem)?;
         if !rest.is_empty() {

@@ -104,7 +104,7 @@ impl TrustRoot {
         crypto::install();
         let form = |error: &dyn std::error::Error| {
             let cause = portcullis_contract::clean(&error.to_string(), 300);
-            TrustRootError(format!("it is no trust root of Sigstore (trusted_root.json): {cause}"))
+            TrustRootError(format!("it is not a trust root of Sigstore (trusted_root.json): {cause}"))
         };
         let mut value: Value = serde_json::from_slice(json).map_err(|error| form(&error))?;
         if let Some(inner) = value.get_mut("trustedRoot") {

@@ -82,7 +82,7 @@ pub(super) fn yaml_marshal(arguments: &Arguments) -> Outcome {
 }
 
 pub(super) fn yaml_unmarshal(arguments: &Arguments) -> Outcome {
-    portcullis_yaml::read(arguments.text(0)?).map_err(|error| format!("it is no YAML: {error}"))
+    portcullis_yaml::read(arguments.text(0)?).map_err(|error| format!("it is not YAML: {error}"))
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, String> {
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(run("yaml.unmarshal", json!([text])), Ok(value));
         assert_eq!(run("yaml.is_valid", json!(["a: [1"])), Ok(json!(false)));
         let error = run("yaml.unmarshal", json!(["a: 1\nb: [secret"])).expect_err("no YAML");
-        assert!(error.contains("it is no YAML") && !error.contains("secret"), "{error}");
+        assert!(error.contains("it is not YAML") && !error.contains("secret"), "{error}");
     }
 
     /// A few hundred bytes that would be a billion texts.

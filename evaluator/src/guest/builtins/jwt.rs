@@ -16,8 +16,8 @@ pub(super) fn decode(arguments: &Arguments) -> Outcome {
         URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).map_err(|_| "a part is no base64url".to_owned())
     };
     let object = |part: &str| -> Result<Value, String> {
-        let value: Value = serde_json::from_slice(&bytes(part)?).map_err(|_| "a part is no JSON".to_owned())?;
-        if value.is_object() { Ok(value) } else { Err("a part is no JSON object".to_owned()) }
+        let value: Value = serde_json::from_slice(&bytes(part)?).map_err(|_| "a part is not JSON".to_owned())?;
+        if value.is_object() { Ok(value) } else { Err("a part is not a JSON object".to_owned()) }
     };
     let signature = super::encoding::hex(&bytes(signature)?);
     Ok(Value::Array(vec![object(header)?, object(claims)?, signature.into()]))

@@ -32,7 +32,7 @@ pub(super) fn union_n(arguments: &Arguments) -> Outcome {
     let mut all = Value::Object(Map::new());
     for object in arguments.list(0)? {
         if !object.is_object() {
-            return Err("argument 1 is no list of objects".to_owned());
+            return Err("argument 1 is not a list of objects".to_owned());
         }
         unite(&mut all, object);
     }

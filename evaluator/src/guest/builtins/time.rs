@@ -33,7 +33,7 @@ pub(super) fn parse(arguments: &Arguments) -> Outcome {
 /// A duration of Go's: `1h15m30.5s`, `-1.5h`, `300ms`.
 pub(super) fn parse_duration(arguments: &Arguments) -> Outcome {
     let text = arguments.text(0)?;
-    let odd = || "it is no duration such as 1h30m".to_owned();
+    let odd = || "it is not a duration such as 1h30m".to_owned();
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
         None => (1, text.strip_prefix('+').unwrap_or(text)),

@@ -43,9 +43,9 @@ fn split(text: &str) -> Result<(f64, String), String> {
         None => (number, text[end..].to_owned()),
     };
     if unit.contains(char::is_whitespace) || number.is_empty() {
-        return Err("it is no number with a unit".to_owned());
+        return Err("it is not a number with a unit".to_owned());
     }
-    Ok((number.parse().map_err(|_| "it is no number with a unit".to_owned())?, unit))
+    Ok((number.parse().map_err(|_| "it is not a number with a unit".to_owned())?, unit))
 }
 
 fn factor(unit: &str) -> Option<f64> {

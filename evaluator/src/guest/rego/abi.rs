@@ -114,7 +114,8 @@ fn memory(store: &mut impl AsContextMut<Data = Context>) -> Result<wasmtime::Mem
 pub(super) async fn builtins(store: &mut Store<Context>) -> Result<BTreeMap<String, i32>, CallError> {
     let address = call(store, "builtins", ()).await?;
     let named = pull(store, address, MAX_TEXT).await?;
-    let unreadable = || CallError::Trap("builtins: what the module gives is no object of names and numbers".to_owned());
+    let unreadable =
+        || CallError::Trap("builtins: what the module gives is not an object of names and numbers".to_owned());
     named.and_then(|text| serde_json::from_slice(&text).ok()).ok_or_else(unreadable)
 }
 
