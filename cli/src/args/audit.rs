@@ -17,7 +17,7 @@ pub struct AuditArgs {
     #[arg(value_name = "POLICY")]
     pub policy: Option<String>,
 
-    /// Where from.
+    /// The source of policies.
     #[command(flatten)]
     pub scope: ScopeArgs,
 

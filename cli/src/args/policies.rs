@@ -52,7 +52,7 @@ pub struct GetArgs {
     #[arg(value_name = "POLICY")]
     pub policy: Option<String>,
 
-    /// Where from.
+    /// The source of policies.
     #[command(flatten)]
     pub scope: ScopeArgs,
 
@@ -89,7 +89,7 @@ pub struct DescribeArgs {
     #[arg(value_name = "POLICY")]
     pub policy: Option<String>,
 
-    /// Where from.
+    /// The source of policies.
     #[command(flatten)]
     pub scope: ScopeArgs,
 }
@@ -106,7 +106,7 @@ pub struct HistoryArgs {
     #[arg(value_name = "POLICY")]
     pub policy: String,
 
-    /// Where from.
+    /// The source of policies.
     #[command(flatten)]
     pub source: SourceArgs,
 
@@ -136,7 +136,7 @@ pub struct DiffArgs {
     #[arg(value_name = "B")]
     pub to: Option<i64>,
 
-    /// Where from.
+    /// The source of policies.
     #[command(flatten)]
     pub source: SourceArgs,
 
@@ -180,7 +180,7 @@ pub struct RollbackArgs {
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = portcullis_process::parse_duration)]
     pub timeout: Duration,
 
-    /// Where from.
+    /// The source of policies.
     #[command(flatten)]
     pub source: SourceArgs,
 

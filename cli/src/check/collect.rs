@@ -21,7 +21,7 @@ const MOST_FILES: usize = 10_000;
 /// Deepest folder.
 const DEEPEST: usize = 32;
 
-/// What was found.
+/// The policies that were found, and the reports on them.
 pub(super) struct Collected {
     /// Policies that can be given to the programs, with their places in the report.
     pub(super) ready: Vec<(usize, Chosen)>,

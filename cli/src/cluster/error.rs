@@ -37,7 +37,7 @@ pub enum ClusterError {
     Unreachable {
         /// Its URL.
         server: String,
-        /// Why, in words.
+        /// The reason, in words.
         problem: String,
     },
     /// It does not know the user.

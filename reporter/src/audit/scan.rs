@@ -27,7 +27,7 @@ pub(crate) struct Found {
     pub(crate) policy: PolicyId,
     /// Its uid.
     pub(crate) uid: String,
-    /// What was found.
+    /// What the scan found.
     pub(crate) summary: AuditSummary,
 }
 

@@ -52,7 +52,7 @@ const KINDS: [&str; 14] = [
 ];
 
 /// Doc comments that say nothing by themselves.
-const FRAGMENTS: [&str; 14] = [
+const FRAGMENTS: [&str; 20] = [
     "Whose.",
     "Which.",
     "Why.",
@@ -63,10 +63,16 @@ const FRAGMENTS: [&str; 14] = [
     "Decides.",
     "All of it.",
     "All of them.",
+    "How.",
     "How long.",
     "How often.",
     "How many.",
     "Since when.",
+    "These.",
+    "What.",
+    "What was found.",
+    "Where from.",
+    "Why, in words.",
 ];
 
 /// Endings of the files that are read by people.

@@ -76,7 +76,7 @@ pub(super) struct Subject {
     pub(super) is_suspended: bool,
 }
 
-/// What was found.
+/// What a check found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// What the author of the policy is warned of.
