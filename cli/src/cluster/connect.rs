@@ -6,9 +6,8 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use portcullis_contract::PolicyId;
-use portcullis_process::SettingError;
+use portcullis_process::{SettingError, causes};
 
-use super::error::chain;
 use super::{Cluster, ClusterError};
 use crate::args::SourceArgs;
 
@@ -29,7 +28,7 @@ impl Cluster {
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         check_namespace("--namespace", &namespace)?;
-        let client = Client::try_from(config).map_err(|error| ClusterError::Kubeconfig(chain(&error)))?;
+        let client = Client::try_from(config).map_err(|error| ClusterError::Kubeconfig(causes(&error)))?;
         Ok(Self { client, server, namespace })
     }
 }
@@ -60,7 +59,7 @@ async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
         }
         None => Kubeconfig::read(),
     };
-    let kubeconfig = kubeconfig.map_err(|error| ClusterError::Kubeconfig(chain(&error)))?;
+    let kubeconfig = kubeconfig.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?;
     if let Some(context) = &args.context {
         let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
         if !names.contains(&context.as_str()) {
@@ -71,7 +70,7 @@ async fn config(args: &SourceArgs) -> anyhow::Result<Config> {
     }
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-    Ok(config.map_err(|error| ClusterError::Kubeconfig(chain(&error)))?)
+    Ok(config.map_err(|error| ClusterError::Kubeconfig(causes(&error)))?)
 }
 
 fn has_default() -> bool {

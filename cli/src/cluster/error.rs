@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use portcullis_contract::clean;
+use portcullis_process::causes;
 
 /// Longest text of the API server that is shown, in bytes.
 const LONGEST: usize = 2048;
@@ -127,28 +128,13 @@ impl ClusterError {
 
     /// A failure before the API server could answer.
     pub fn other(server: &str, error: &dyn std::error::Error) -> Self {
-        Self::Unreachable { server: server.to_owned(), problem: clean(&chain(error), LONGEST) }
+        Self::Unreachable { server: server.to_owned(), problem: clean(&causes(error), LONGEST) }
     }
 
     /// Whether a right is missing.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Forbidden { .. })
     }
-}
-
-/// An error and its causes, each once.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let words = next.to_string();
-        if !text.contains(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        cause = next.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use portcullis_api::Truth;
 use portcullis_contract::{GroupId, clean, marker_message};
+use portcullis_process::causes;
 
 /// The longest text of another program that is quoted, in bytes.
 const QUOTED: usize = 300;
@@ -109,21 +110,6 @@ pub(crate) fn judge<T>(answer: Result<T, kube::Error>, group: &GroupId) -> Resul
         404 => Err(ProofProblem::Gone),
         code => Err(ProofProblem::Unexpected { code, text }),
     }
-}
-
-/// An error with its causes.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = next.source();
-    }
-    text
 }
 
 /// How long to wait after this many tries: briefly at first, as an API server sees a new webhook within about a second.

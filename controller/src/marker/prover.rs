@@ -11,11 +11,12 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Config};
 use portcullis_contract::GroupId;
+use portcullis_process::causes;
 use serde_json::json;
 
 use super::MARKER_ANNOTATION;
 use super::address::api_servers;
-use super::proof::{ProofProblem, Unproven, causes, judge, retry_after};
+use super::proof::{ProofProblem, Unproven, judge, retry_after};
 
 /// How long one answer may take. The webhook itself has less time.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -45,7 +45,7 @@ pub use log::{LogArgs, LogFormat};
 #[cfg(feature = "client")]
 pub use poster::{Answer, PostError, Poster};
 pub use probe::{ProbeServer, ProbeSources};
-pub use root_cause::root_cause;
+pub use root_cause::{causes, root_cause};
 pub use shutdown::Shutdown;
 pub use supervise::supervised;
 

@@ -1,4 +1,4 @@
-//! What lies at the bottom of an error.
+//! An error with its causes, and the innermost of them.
 
 /// The text of the innermost cause, for instance "Connection refused (os error 111)".
 pub fn root_cause(error: &dyn std::error::Error) -> String {
@@ -7,6 +7,21 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
         deepest = cause;
     }
     deepest.to_string()
+}
+
+/// An error and its causes, each once.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let words = next.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        cause = next.source();
+    }
+    text
 }
 
 #[cfg(test)]
@@ -22,5 +37,6 @@ mod tests {
         struct Outer(#[source] io::Error);
         let error = Outer(io::Error::from_raw_os_error(111));
         assert_eq!(root_cause(&error), "Connection refused (os error 111)");
+        assert_eq!(causes(&error), "failed to connect: Connection refused (os error 111)");
     }
 }
