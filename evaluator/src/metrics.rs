@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_contract::{PolicyId, Reason, Stage};
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
-};
+use portcullis_process::registered;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::metrics::kubewarden::{Kubewarden, PolicySeries};
 
@@ -406,13 +405,10 @@ impl Series {
     }
 }
 
-fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
-}
-
 #[cfg(test)]
 mod tests {
+    use prometheus::core::Collector as _;
+
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portcullis_contract::Reason;
-use prometheus::core::Collector;
+use portcullis_process::registered;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 /// All metrics of the loader.
@@ -80,9 +80,4 @@ impl Metrics {
     pub(crate) fn failure(&self, reason: Reason) {
         self.failures.with_label_values(&[reason.as_str()]).inc();
     }
-}
-
-fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
 }

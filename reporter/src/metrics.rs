@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_process::registered;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 /// The reporter's metrics.
@@ -36,13 +37,16 @@ impl Metrics {
             Opts::new("portcullis_reporter_state_read_failures_total", "Failed attempts to ask a program of this pod"),
             &["program"],
         )?;
-        registry.register(Box::new(policies.clone()))?;
-        registry.register(Box::new(writes.clone()))?;
-        registry.register(Box::new(write_failures.clone()))?;
-        registry.register(Box::new(reads.clone()))?;
+        let reads = registered(registry, reads)?;
         let [loader_failures, evaluator_failures] =
             ["loader", "evaluator"].map(|program| reads.with_label_values(&[program]));
-        Ok(Self { policies, writes, write_failures, loader_failures, evaluator_failures })
+        Ok(Self {
+            policies: registered(registry, policies)?,
+            writes: registered(registry, writes)?,
+            write_failures: registered(registry, write_failures)?,
+            loader_failures,
+            evaluator_failures,
+        })
     }
 
     /// Shows how many policies have which reason of `Ready`.

@@ -1,6 +1,7 @@
 //! Metrics of the certificates.
 
 use jiff::Timestamp;
+use portcullis_process::registered;
 use prometheus::{IntCounter, IntGaugeVec, Opts, Registry};
 
 use super::decide::Which;
@@ -31,9 +32,7 @@ impl CertificateMetrics {
             "portcullis_controller_certificate_errors_total",
             "Failures to read, write or use the Secrets of the certificates",
         )?;
-        registry.register(Box::new(seconds_left.clone()))?;
-        registry.register(Box::new(errors.clone()))?;
-        Ok(Self { seconds_left, errors })
+        Ok(Self { seconds_left: registered(registry, seconds_left)?, errors: registered(registry, errors)? })
     }
 
     /// Shows the time left of each certificate. A controller that does not lead shows none.

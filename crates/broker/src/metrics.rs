@@ -1,5 +1,6 @@
 //! The broker's metrics, on the loader's port.
 
+use portcullis_process::registered;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
 /// The broker's metrics.
@@ -28,14 +29,9 @@ impl Metrics {
             ),
             &["capability", "outcome"],
         )?;
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone()))?;
-            prometheus::Result::Ok(gauge)
-        };
-        registry.register(Box::new(calls.clone()))?;
+        let gauge = |name: &str, help: &str| registered(registry, IntGauge::new(name, help)?);
         Ok(Self {
-            calls,
+            calls: registered(registry, calls)?,
             running: gauge("portcullis_broker_calls_running", "Calls of policies that the broker works on")?,
             watches: gauge("portcullis_broker_watches", "Collections of the API server that are watched for policies")?,
             watched_bytes: gauge(

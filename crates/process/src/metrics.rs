@@ -10,6 +10,15 @@ use tokio::sync::Mutex;
 
 use crate::{Readiness, VERSION};
 
+/// Registers a metric.
+///
+/// # Errors
+/// When its name is taken.
+pub fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
 /// What every program registers.
 pub(crate) struct CommonMetrics;
 

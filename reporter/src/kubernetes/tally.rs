@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use portcullis_contract::PolicyId;
+use portcullis_process::registered;
 use prometheus::core::Collector as _;
 use prometheus::{IntGaugeVec, Opts, Registry};
 
@@ -35,9 +36,7 @@ impl Tally {
             ),
             &["policy", "status"],
         )?;
-        registry.register(Box::new(words.clone()))?;
-        registry.register(Box::new(troubled.clone()))?;
-        Ok(Self { words, troubled })
+        Ok(Self { words: registered(registry, words)?, troubled: registered(registry, troubled)? })
     }
 
     /// Shows these policies, each with the reason of its Ready, and no others.
