@@ -226,7 +226,7 @@ impl Candidate {
         }
     }
 
-    /// The digests of the members' modules, by their names; empty where it is no group.
+    /// The digests of the members' modules, by their names; empty where it is not a group.
     pub fn members(&self) -> BTreeMap<String, Digest> {
         let modules = self.modules().into_iter();
         modules.filter_map(|named| Some((named.member?.to_owned(), named.digest))).collect()
