@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock};
 
+use cel::common::ast::{Expr, LiteralValue, operators};
 use cel::objects::{Key, Map};
 use cel::parser::PrattParser;
 use cel::{Context, Env, IdedExpr};
@@ -58,17 +59,19 @@ impl Subject {
 }
 
 impl Conditions {
-    /// Reads conditions that are evaluated for each request; nothing where one of them might mean something else in an API server, or
-    /// takes more than a moment, whatever the object.
+    /// Reads conditions that are evaluated for each request; nothing where one of them might mean something else in an API server, takes more
+    /// than a moment, or looks at more of an object than its metadata.
     pub(crate) fn for_requests(conditions: &[MatchCondition]) -> Option<Self> {
-        /// Variables that only API servers have, and a field of the request that is not there as it is sent.
-        const ELSEWHERE: [&str; 3] = ["authorizer", "namespaceObject", "options"];
+        /// Variables that only API servers have, and fields that are left out of what conditions see here.
+        const ELSEWHERE: [&str; 4] = ["authorizer", "namespaceObject", "options", "managedFields"];
         let is_judged = |condition: &MatchCondition| {
             let text = &condition.expression;
             !ELSEWHERE.iter().any(|word| text.contains(word)) && portcullis_expression::match_condition(text).is_ok()
         };
         let all = Self::of(conditions);
-        let is_brief = |one: &Condition| one.expression.as_ref().is_some_and(|(_, cost)| cost.is_brief());
+        let is_brief = |one: &Condition| {
+            one.expression.as_ref().is_some_and(|(tree, cost)| cost.is_brief() && reads_metadata_only(tree))
+        };
         (conditions.iter().all(is_judged) && all.0.iter().all(is_brief)).then_some(all)
     }
 
@@ -115,6 +118,29 @@ impl Conditions {
             }
         }
         unknown.map_or(Decision::Matches, |name| Decision::Unknown(name.clone()))
+    }
+}
+
+/// Whether an expression looks at no more of `object` and `oldObject` than at their metadata, and whether they are there.
+fn reads_metadata_only(expression: &IdedExpr) -> bool {
+    let is_object =
+        |part: &IdedExpr| matches!(&part.expr, Expr::Ident(name) if name == "object" || name == "oldObject");
+    let is_null = |part: &IdedExpr| matches!(part.expr, Expr::Literal(LiteralValue::Null));
+    match &expression.expr {
+        Expr::Ident(_) => !is_object(expression),
+        Expr::Select(select) if is_object(&select.operand) => select.field == "metadata",
+        Expr::Select(select) => reads_metadata_only(&select.operand),
+        Expr::Call(call) if [operators::EQUALS, operators::NOT_EQUALS].contains(&call.func_name.as_str()) => {
+            let is_there = call.args.iter().any(is_null);
+            call.args.iter().all(|part| is_there && is_object(part) || reads_metadata_only(part))
+        }
+        Expr::Call(call) => {
+            call.target.iter().all(|target| reads_metadata_only(target)) && call.args.iter().all(reads_metadata_only)
+        }
+        Expr::List(list) => list.elements.iter().all(reads_metadata_only),
+        Expr::Literal(_) => true,
+        // They are made by loops and copies, which are not evaluated for requests.
+        Expr::Map(_) | Expr::Comprehension(_) | Expr::Struct(_) | Expr::Unspecified => false,
     }
 }
 

@@ -1,16 +1,18 @@
 //! Which requests of a shared webhook a member is asked about: its object selector and its match conditions.
 //!
 //! Only what means the same here as in an API server is judged, so that a policy which shares a webhook is asked about the same requests
-//! as with a webhook of its own. Whatever else a policy wants to be matched by keeps it out of shared webhooks ([`MemberMatcher::of`]).
+//! as with a webhook of its own. Of objects nothing but their metadata is read, so that a large object costs neither time nor memory.
+//! Whatever else a policy wants to be matched by keeps it out of shared webhooks ([`MemberMatcher::of`]).
 
 use std::cell::OnceCell;
 
 use portcullis_contract::MemberMatch;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::conditions::{Conditions, Decision, Subject};
-use crate::selector::{Labels, Selector};
+use crate::selector::{Labels, Selector, labels};
 
 /// An object selector and match conditions that are judged here.
 #[derive(Debug)]
@@ -19,24 +21,34 @@ pub struct MemberMatcher {
     conditions: Conditions,
 }
 
+/// Most metadata of an object that conditions are evaluated on, in bytes. API servers store much less.
+const MAX_METADATA: usize = 1 << 20;
+
 /// A request, with what selectors and conditions look at. It is read as far as they need it, and once for all members.
 pub struct AdmissionRequest<'a> {
     object: Option<&'a str>,
     old: Option<&'a str>,
     request: Box<dyn Fn() -> String + 'a>,
-    labels: OnceCell<Option<[Option<Labels>; 2]>>,
+    metadata: OnceCell<Option<[Metadata; 2]>>,
     subject: OnceCell<Option<Subject>>,
 }
 
-/// As much of an object as selectors look at.
-#[derive(Deserialize)]
-struct Labelled {
-    metadata: Option<Metadata>,
+/// What is read of an object.
+#[derive(Debug)]
+enum Metadata {
+    /// There is no object.
+    NoObject,
+    /// The object has no metadata.
+    Absent,
+    /// Its metadata, without the managed fields.
+    Present(Value),
 }
 
+/// As much of an object as is read.
 #[derive(Deserialize)]
-struct Metadata {
-    labels: Option<Labels>,
+struct Partial<'a> {
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
 }
 
 impl MemberMatcher {
@@ -51,8 +63,8 @@ impl MemberMatcher {
     /// never left out.
     pub fn decide(&self, request: &AdmissionRequest<'_>) -> Decision {
         if !self.objects.is_empty() {
-            let Some(labels) = request.labels() else { return Decision::Unknown("objectSelector".to_owned()) };
-            if !labels.iter().flatten().any(|labels| self.objects.selects(labels)) {
+            let Some(both) = request.metadata() else { return Decision::Unknown("objectSelector".to_owned()) };
+            if !both.iter().filter_map(Metadata::labels).any(|labels| self.objects.selects(&labels)) {
                 return Decision::Excluded;
             }
         }
@@ -67,34 +79,58 @@ impl MemberMatcher {
 impl<'a> AdmissionRequest<'a> {
     /// A request about these objects, as JSON. `request` makes the JSON of the AdmissionReview's request without them.
     pub fn new(object: Option<&'a str>, old: Option<&'a str>, request: impl Fn() -> String + 'a) -> Self {
-        Self { object, old, request: Box::new(request), labels: OnceCell::new(), subject: OnceCell::new() }
+        Self { object, old, request: Box::new(request), metadata: OnceCell::new(), subject: OnceCell::new() }
     }
 
-    /// The labels of the object and of the old one. What has no metadata, for instance the options of `kubectl exec`, has none to select.
-    fn labels(&self) -> Option<&[Option<Labels>; 2]> {
-        let read = |object: Option<&str>| {
-            let read = object.map(serde_json::from_str::<Labelled>).transpose().ok()?;
-            Some(read.and_then(|object| object.metadata).map(|metadata| metadata.labels.unwrap_or_default()))
-        };
-        self.labels.get_or_init(|| Some([read(self.object)?, read(self.old)?])).as_ref()
+    /// The metadata of the object and of the old one; nothing where they cannot be read.
+    fn metadata(&self) -> Option<&[Metadata; 2]> {
+        self.metadata.get_or_init(|| Some([Metadata::of(self.object)?, Metadata::of(self.old)?])).as_ref()
     }
 
     fn subject(&self) -> Option<&Subject> {
-        let read = |text: Option<&str>| text.map_or(Ok(Value::Null), serde_json::from_str);
         let subject = self.subject.get_or_init(|| {
             let request = serde_json::from_str(&(self.request)()).ok()?;
-            Some(Subject::new(&request, &read(self.object).ok()?, &read(self.old).ok()?))
+            let [object, old] = self.metadata()?;
+            Some(Subject::new(&request, &object.object(), &old.object()))
         });
         subject.as_ref()
     }
 }
 
+impl Metadata {
+    fn of(object: Option<&str>) -> Option<Self> {
+        let Some(object) = object else { return Some(Self::NoObject) };
+        let Some(raw) = serde_json::from_str::<Partial<'_>>(object).ok()?.metadata else { return Some(Self::Absent) };
+        if raw.get().len() > MAX_METADATA {
+            return None;
+        }
+        let mut metadata: Value = serde_json::from_str(raw.get()).ok()?;
+        metadata.as_object_mut()?.shift_remove("managedFields");
+        Some(Self::Present(metadata))
+    }
+
+    /// The labels. What has no metadata, for instance the options of `kubectl exec`, is selected by no label.
+    fn labels(&self) -> Option<Labels> {
+        match self {
+            Self::Present(metadata) => Some(labels(metadata)),
+            Self::NoObject | Self::Absent => None,
+        }
+    }
+
+    /// The object as conditions see it that look at its metadata only.
+    fn object(&self) -> Value {
+        match self {
+            Self::NoObject => Value::Null,
+            Self::Absent => json!({}),
+            Self::Present(metadata) => json!({"metadata": metadata}),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use portcullis_contract::MatchCondition;
-    use serde_json::json;
-
     use super::*;
+    use portcullis_contract::MatchCondition;
 
     const WEB: &str = r#"{"metadata":{"name":"web","labels":{"app":"shop"}},"spec":{"hostNetwork":true,"priority":7}}"#;
     const BARE: &str = r#"{"metadata":{"name":"bare"}}"#;
@@ -142,7 +178,7 @@ mod tests {
         for good in [
             "request.userInfo.username == 'me' && 'a' in request.userInfo.groups",
             "has(request.namespace) && request.namespace.startsWith('te') && !has(request.name)",
-            "object.spec.hostNetwork == true && object.spec.priority > 6 && oldObject == null",
+            "object != null && object.metadata.name == 'web' && oldObject == null",
             "has(object.metadata.labels) && object.metadata.labels['app'] == 'shop'",
             "false || true",
         ] {
@@ -162,13 +198,24 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_never_left_out() {
-        let deep = format!(r#"{{"metadata":{{"name":"web"}},"spec":{}{}}}"#, "[".repeat(300), "]".repeat(300));
+        let nested = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        let deep = format!(r#"{{"metadata":{{"name":"web","annotations":{nested}}}}}"#);
+        let large = format!(r#"{{"metadata":{{"name":"{}"}}}}"#, "x".repeat(MAX_METADATA));
         let conditions = matcher(Value::Null, &["object.metadata.name == 'other'"]).expect("judged");
-        assert_eq!(decide(&conditions, Some(&deep), None), Decision::Unknown("matchConditions".into()));
-        assert!(!selects(json!({"matchLabels": {"app": "shop"}}), Some(&deep), None), "its labels can be read");
-        let odd = r#"{"metadata":{"labels":{"app":["shop"]}}}"#;
         let selector = matcher(json!({"matchLabels": {"app": "shop"}}), &[]).expect("judged");
-        assert_eq!(decide(&selector, Some(odd), None), Decision::Unknown("objectSelector".into()));
+        for object in [&deep, &large, r#"{"metadata":7}"#, "["] {
+            assert_eq!(decide(&conditions, Some(object), None), Decision::Unknown("matchConditions".into()));
+            assert_eq!(decide(&selector, Some(object), None), Decision::Unknown("objectSelector".into()));
+        }
+    }
+
+    #[test]
+    fn only_the_metadata_of_an_object_are_read() {
+        let nested = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        let object =
+            format!(r#"{{"spec":{nested},"metadata":{{"name":"web","managedFields":[{{}}]}},"data":{nested}}}"#);
+        let conditions = matcher(Value::Null, &["object.metadata.name == 'web'"]).expect("judged");
+        assert_eq!(decide(&conditions, Some(&object), None), Decision::Matches);
     }
 
     #[test]
@@ -178,7 +225,13 @@ mod tests {
             "object.metadata.name.matches('^w')",
             "namespaceObject == null",
             "request.options.fieldManager == 'kubectl'",
-            "object.spec.containers.all(c, c.image != '')",
+            "object.metadata.finalizers.all(f, f != '')",
+            "object.spec.hostNetwork == true",
+            "has(oldObject.spec)",
+            "object == oldObject",
+            "'spec' in object",
+            "object['spec'] == null",
+            "size(object.metadata.managedFields) > 0",
             "object.metadata.name + 'x' == 'webx'",
             "request.object.metadata.name == 'web'",
             "object.spec.hostNetwork",

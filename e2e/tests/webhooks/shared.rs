@@ -30,7 +30,7 @@ fn parts() -> Vec<Value> {
         expression("app", "NotIn", json!(["shop"])),
         expression("app", "DoesNotExist", json!([])),
         when(&["object == null || has(object.metadata.labels)"]),
-        when(&["has(object.spec) && has(object.spec.hostNetwork) && object.spec.hostNetwork == true"]),
+        when(&["has(object.metadata.ownerReferences) || object.metadata.name.endsWith('1')"]),
         when(&["request.operation in ['UPDATE', 'DELETE']"]),
         when(&["request.userInfo.username == 'nobody'"]),
         when(&["request.name.startsWith('a')", "request.namespace.contains('team')"]),
@@ -38,7 +38,7 @@ fn parts() -> Vec<Value> {
         when(&["object.metadata.labels['app'] == 'bank'"]),
         when(&["object.metadata.labels['app'] == 'bank'", "request.operation == 'UPDATE'"]),
         when(&["!has(request.subResource) && request.resource.resource == 'configmaps'"]),
-        when(&["size(object.data) > 1 && request.dryRun == false"]),
+        when(&["size(object.metadata.name) > 2 && request.dryRun == false && oldObject != null"]),
         both,
     ]
 }
