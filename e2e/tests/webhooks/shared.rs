@@ -142,3 +142,32 @@ fn an_edit_of_a_selector_changes_no_shared_webhook_and_acts_at_once() {
     let [after] = scene.webhooks(1).try_into().expect("one");
     assert_eq!(before["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
 }
+
+#[test]
+#[ignore = "starts a cluster"]
+fn a_condition_that_fails_in_a_shared_webhook_counts_as_in_an_api_server() {
+    let scene = Scene::with("shared-fail", 1, quick().env(Program::Controller, "PORTCULLIS_SHARED_WEBHOOKS", "true"));
+    let fails = json!([{ "name": "labelled", "expression": "object.metadata.labels['app'] == 'shop'" }]);
+    let policy = |name: &str| scene.installation.cluster_policy(name).field("matchConditions", fails.clone());
+    let strict = policy("shared-fail-strict").denying("strict");
+    let lax = policy("shared-fail-lax").denying("lax").field("failurePolicy", "Ignore");
+    scene.installation.apply_ready(&[strict.clone(), lax]);
+    scene.webhooks(2);
+    let create = |name: &str, labels: Value| {
+        let extra = json!({ "metadata": { "labels": labels } });
+        scene.installation.create_pod(&scene.namespace, name, &extra).stderr
+    };
+    let refused = create("one", json!({ "tier": "x" }));
+    assert!(refused.contains("policy cluster/shared-fail-strict: MatchConditionFailed: "), "{refused}");
+    assert!(refused.contains("labelled failed") && !refused.contains("lax"), "{refused}");
+    assert_eq!(create("two", json!({ "app": "bank" })), "", "it holds for neither");
+    let refused = create("three", json!({ "app": "shop" }));
+    assert!(refused.contains("strict") || refused.contains("lax"), "{refused}");
+    scene.installation.apply_ready(&[strict.field("mode", "monitor")]);
+    let mut tries = 0;
+    let warned = eventually("a policy in monitor mode that denies nothing", || {
+        tries += 1;
+        Some(create(&format!("monitored-{tries}"), json!({ "tier": "x" }))).filter(|told| !told.contains("denied"))
+    });
+    assert!(warned.starts_with("Warning: ") && warned.contains("MatchConditionFailed"), "{warned}");
+}
