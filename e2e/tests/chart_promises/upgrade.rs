@@ -7,12 +7,12 @@ use serde_json::json;
 
 use crate::stage::{assert_all, assert_denied, second_release, site, turn};
 
-/// The chart of this repository under a lower version: until there is a release, this is the one before.
+/// The chart of this repository under a lower version. Its programs are those of today, so this shows no row of the fault catalogue: the
+/// upgrade from an earlier release is in `earlier_release.rs`.
 fn previous_chart(folder: &Path) -> String {
     let site = site();
     let (chart, folder) = (Helm::chart().display().to_string(), folder.display().to_string());
     let current = env!("CARGO_PKG_VERSION");
-    // The images are those of today.
     let package = ["package", &chart, "--version", "0.0.1", "--app-version", current, "--destination", &folder];
     site.helm(package, "").expect("a package of the chart");
     format!("{folder}/portcullis-0.0.1.tgz")
@@ -20,7 +20,7 @@ fn previous_chart(folder: &Path) -> String {
 
 #[test]
 #[ignore = "starts a cluster"]
-fn fault_k07_an_upgrade_and_the_way_back_keep_policies_and_what_they_say_and_fail_no_call() {
+fn an_upgrade_of_the_chart_and_the_way_back_keep_policies_and_what_they_say_and_fail_no_call() {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let previous = previous_chart(folder.path());

@@ -11,7 +11,8 @@ use crate::files::TextFile;
 /// What a whole run has shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// One line for the catalogue and for each page, and one for each test that should have run and did not.
+    /// One line for the catalogue and for each page, one for each test whose skip leaves a row shown in part, and one for each test that
+    /// should have run and did not.
     pub(crate) lines: Vec<String>,
     /// How many tests did not run.
     pub(crate) missing: u64,
@@ -20,7 +21,10 @@ pub(crate) struct Count {
 /// What tests say about a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shown {
+    /// All its tests ran and passed.
     Passed,
+    /// Some passed, and some were skipped.
+    InPart,
     Skipped,
     Untested,
     NotRun,
@@ -40,7 +44,7 @@ pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Coun
     let rows: Vec<_> = catalogue::of(files)
         .into_iter()
         .map(|row| {
-            let shown = tally.row(of_rows.get(&row.id).into_iter().flatten().copied());
+            let shown = tally.row(&row.id, of_rows.get(&row.id).into_iter().flatten().copied());
             (row.id, shown)
         })
         .collect();
@@ -49,25 +53,31 @@ pub(crate) fn count(files: &[TextFile], runs: &[Run], left_out: &[&str]) -> Coun
         let rows: Vec<_> = pages::named(&page.text)
             .into_iter()
             .map(|row| {
-                let shown = tally.row(row.tests.iter().map(String::as_str));
+                let shown = tally.row(&row.title, row.tests.iter().map(String::as_str));
                 (row.title, shown)
             })
             .collect();
         lines.push(line(&page.path.display().to_string(), &rows));
     }
+    let in_part = |(test, rows): (&String, &BTreeSet<String>)| {
+        let rows: Vec<_> = rows.iter().map(String::as_str).collect();
+        format!("IN PART: {test} was skipped, so these rows are shown by their other tests only: {}", rows.join(", "))
+    };
+    lines.extend(tally.in_part.iter().map(in_part));
     let missing = tally.missing.len() as u64;
     let not_run = |test: &String| format!("NOT RUN: {test} stands for a row and did not run to its end");
     lines.extend(tally.missing.iter().map(not_run));
     Count { lines, missing }
 }
 
-/// `fault catalogue: 2 of 3 rows shown by tests that passed; no test: K01`
+/// `fault catalogue: 2 of 4 rows shown by tests that all passed; in part: L01; no test: K01`
 fn line(what: &str, rows: &[(String, Shown)]) -> String {
     let of = |wanted: Shown| -> Vec<&str> {
         rows.iter().filter(|(_, shown)| *shown == wanted).map(|(row, _)| row.as_str()).collect()
     };
-    let mut text = format!("{what}: {} of {} rows shown by tests that passed", of(Shown::Passed).len(), rows.len());
+    let mut text = format!("{what}: {} of {} rows shown by tests that all passed", of(Shown::Passed).len(), rows.len());
     let others = [
+        ("in part", Shown::InPart),
         ("skipped", Shown::Skipped),
         ("no test", Shown::Untested),
         ("not run", Shown::NotRun),
@@ -89,6 +99,8 @@ struct Tally<'r> {
     expected: BTreeMap<&'r str, usize>,
     /// Names of which some function was left out.
     left_out: BTreeSet<&'r str>,
+    /// Tests that were skipped, with the rows that other tests have shown.
+    in_part: BTreeMap<String, BTreeSet<String>>,
     /// Tests that stand for a row and did not run.
     missing: BTreeSet<String>,
 }
@@ -99,6 +111,7 @@ impl<'r> Tally<'r> {
             verdicts: BTreeMap::new(),
             expected: BTreeMap::new(),
             left_out: BTreeSet::new(),
+            in_part: BTreeMap::new(),
             missing: BTreeSet::new(),
         };
         for run in runs {
@@ -114,14 +127,24 @@ impl<'r> Tally<'r> {
         tally
     }
 
-    /// A row is shown when one of its tests passed, and none failed or did not run.
-    fn row<'t>(&mut self, tests: impl Iterator<Item = &'t str>) -> Shown {
-        let shown: BTreeSet<Shown> = tests.map(|test| self.test(test)).collect();
-        let (best, worst) = (shown.first().copied(), shown.last().copied());
-        let counts = if matches!(worst, Some(Shown::Failed | Shown::NotRun)) { worst } else { best };
-        counts.unwrap_or(Shown::Untested)
+    /// A row is shown when all its tests passed, and in part when some were skipped. One that failed or did not run counts alone.
+    fn row<'t>(&mut self, row: &str, tests: impl Iterator<Item = &'t str>) -> Shown {
+        let tests: Vec<_> = tests.map(|test| (test, self.test(test))).collect();
+        let (Some(best), Some(worst)) =
+            (tests.iter().map(|(_, shown)| *shown).min(), tests.iter().map(|(_, shown)| *shown).max())
+        else {
+            return Shown::Untested;
+        };
+        if worst >= Shown::NotRun || best == worst && worst != Shown::InPart {
+            return worst;
+        }
+        for (test, _) in tests.iter().filter(|(_, shown)| *shown != Shown::Passed) {
+            self.in_part.entry((*test).to_owned()).or_default().insert(row.to_owned());
+        }
+        Shown::InPart
     }
 
+    /// Several functions may have one name: all must have passed.
     fn test(&mut self, test: &str) -> Shown {
         let verdicts = self.verdicts.get(test).map(Vec::as_slice).unwrap_or_default();
         let expected = self.expected.get(test).copied().unwrap_or(0);
@@ -130,10 +153,12 @@ impl<'r> Tally<'r> {
         } else if verdicts.len() < expected || (expected == 0 && !self.left_out.contains(test)) {
             self.missing.insert(test.to_owned());
             Shown::NotRun
-        } else if verdicts.contains(&Verdict::Passed) {
-            Shown::Passed
-        } else {
+        } else if !verdicts.contains(&Verdict::Passed) {
             Shown::Skipped
+        } else if verdicts.contains(&Verdict::Skipped) || self.left_out.contains(test) {
+            Shown::InPart
+        } else {
+            Shown::Passed
         }
     }
 }
@@ -168,8 +193,13 @@ mod tests {
         Run { test, verdict, words: String::new(), is_skipped_inside: false }
     }
 
+    fn in_part(test: &str, row: &str) -> String {
+        let test = format!("{}{test}", catalogue::PREFIX);
+        format!("IN PART: {test} was skipped, so these rows are shown by their other tests only: {row}")
+    }
+
     #[test]
-    fn rows_are_shown_by_tests_that_passed() {
+    fn a_test_that_was_skipped_is_not_hidden_by_one_that_passed() {
         let runs = [
             run("a::FAULT_l01_one", Verdict::Skipped),
             run("a::FAULT_l01_l02_two", Verdict::Passed),
@@ -180,8 +210,12 @@ mod tests {
             count(&files(), &runs, &["e2e/tests/node/"]),
             Count {
                 lines: vec![
-                    "fault catalogue: 2 of 4 rows shown by tests that passed; skipped: L04; no test: L03".to_owned(),
-                    "docs/compatibility.md: 1 of 2 rows shown by tests that passed; skipped: Go".to_owned(),
+                    "fault catalogue: 0 of 4 rows shown by tests that all passed; in part: L01, L02; skipped: L04; \
+                     no test: L03"
+                        .to_owned(),
+                    "docs/compatibility.md: 1 of 2 rows shown by tests that all passed; skipped: Go".to_owned(),
+                    in_part("l01_one", "L01"),
+                    in_part("l02_on_a_node", "L02"),
                 ],
                 missing: 0,
             },
@@ -200,9 +234,9 @@ mod tests {
             count(&files(), &runs, &[]),
             Count {
                 lines: vec![
-                    "fault catalogue: 1 of 4 rows shown by tests that passed; no test: L03; failed: L01, L02"
+                    "fault catalogue: 1 of 4 rows shown by tests that all passed; no test: L03; failed: L01, L02"
                         .to_owned(),
-                    "docs/compatibility.md: 1 of 2 rows shown by tests that passed; not run: Rust".to_owned(),
+                    "docs/compatibility.md: 1 of 2 rows shown by tests that all passed; not run: Rust".to_owned(),
                     "NOT RUN: acceptance_of_all stands for a row and did not run to its end".to_owned(),
                 ],
                 missing: 1,

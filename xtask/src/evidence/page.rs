@@ -17,7 +17,7 @@ const HEAD: &str = "# Faults and their tests\n\n\
     <!-- Written by `cargo xtask generate`. -->\n\n\
     What can break, from the [fault catalogue](design/faults.md), and the tests that break it. The catalogue also says what users see and\n\
     how a test injects the fault. Tests are named after rows; a row without a test says why.\n\n\
-    `cargo xtask test` counts the rows that were shown by tests that ran and passed, and names the others at its end.\n";
+    `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n";
 
 /// The page for the files of the repository.
 pub(crate) fn of(root: &Path) -> Result<String> {
