@@ -155,6 +155,18 @@ fn an_audit_lists_what_the_operator_lists_and_writes_reports_of_one_format() {
     let objects = render(&json!({ "rbac": { "auditReads": reads } }));
     assert_eq!(rights(find(&objects, "ClusterRole", "portcullis-default-audit")), set(&["/pods list"]));
     assert!(!has(&objects, "ValidatingAdmissionPolicy", "portcullis-default-audit"));
+    // For that they find the namespaces of a namespaceSelector.
+    let checks = |mode: &str, reads: &Value| {
+        let checks = json!({ "mode": mode, "impact": true });
+        render(&json!({ "policyChecks": checks, "rbac": { "auditReads": reads } }))
+    };
+    let objects = checks("warn", &reads);
+    let role = rights(find(&objects, "ClusterRole", "portcullis-default-audit"));
+    assert_eq!(role, set(&["/namespaces list", "/pods list"]));
+    assert!(!has(&objects, "ValidatingAdmissionPolicy", "portcullis-default-audit"));
+    let objects = checks("deny", &json!([]));
+    assert_eq!(rights(find(&objects, "ClusterRole", "portcullis-default-audit")), set(&["/namespaces list"]));
+    assert!(!has(&checks("off", &json!([])), "ClusterRole", "portcullis-default-audit"));
 }
 
 #[test]
