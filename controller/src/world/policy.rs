@@ -172,7 +172,7 @@ impl Content {
     }
 
     /// Whether evaluators can judge what the webhook would be asked about as an API server does. Mutating policies have a webhook for each
-    /// match part, since API servers look at the object anew before each.
+    /// match part, since API servers look at the object again before each.
     pub fn may_share(&self) -> bool {
         let (webhook, member) = self.own.shared();
         self.own.kind == WebhookKind::Validating

@@ -178,7 +178,7 @@ impl Admission {
             match decision.unwrap_or(matching::Decision::Matches) {
                 matching::Decision::Matches => Some((record, step_for(record, review))),
                 matching::Decision::Excluded => None,
-                // As an API server does it: whoever admits without a verdict is not asked.
+                // As an API server does it: a policy that admits without a verdict is not asked.
                 matching::Decision::Unknown(_) if record.failure_policy == FailurePolicy::Ignore => None,
                 matching::Decision::Unknown(name) if !record.suspend => {
                     let text = format!("whether the policy matches the request cannot be found out: {name} failed");
