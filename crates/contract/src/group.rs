@@ -86,24 +86,6 @@ pub struct MemberMatch {
     pub match_conditions: Vec<MatchCondition>,
 }
 
-impl MemberMatch {
-    /// Whether the member is asked about everything.
-    pub fn is_empty(&self) -> bool {
-        let selects_all = |selector: &Value| selector.as_object().is_some_and(|fields| fields.values().all(is_hollow));
-        self.object_selector.as_ref().is_none_or(selects_all) && self.match_conditions.is_empty()
-    }
-}
-
-/// Whether a field of a selector requires nothing.
-fn is_hollow(field: &Value) -> bool {
-    match field {
-        Value::Null => true,
-        Value::Array(entries) => entries.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
-    }
-}
-
 impl MatchPart {
     /// The part that policies share which differ in object selector and match conditions only, and what is this policy's own.
     pub fn shared(&self) -> (Self, MemberMatch) {

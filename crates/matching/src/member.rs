@@ -40,8 +40,8 @@ enum Metadata {
     NoObject,
     /// The object has no metadata.
     Absent,
-    /// Its metadata, without the managed fields.
-    Present(Value),
+    /// Its metadata, without the managed fields, and the labels among them.
+    Present { metadata: Value, labels: Labels },
 }
 
 /// As much of an object as is read.
@@ -64,7 +64,7 @@ impl MemberMatcher {
     pub fn decide(&self, request: &AdmissionRequest<'_>) -> Decision {
         if !self.objects.is_empty() {
             let Some(both) = request.metadata() else { return Decision::Unknown("objectSelector".to_owned()) };
-            if !both.iter().filter_map(Metadata::labels).any(|labels| self.objects.selects(&labels)) {
+            if !both.iter().filter_map(Metadata::labels).any(|labels| self.objects.selects(labels)) {
                 return Decision::Excluded;
             }
         }
@@ -106,13 +106,14 @@ impl Metadata {
         }
         let mut metadata: Value = serde_json::from_str(raw.get()).ok()?;
         metadata.as_object_mut()?.shift_remove("managedFields");
-        Some(Self::Present(metadata))
+        let labels = labels(&metadata);
+        Some(Self::Present { metadata, labels })
     }
 
     /// The labels. What has no metadata, for instance the options of `kubectl exec`, is selected by no label.
-    fn labels(&self) -> Option<Labels> {
+    fn labels(&self) -> Option<&Labels> {
         match self {
-            Self::Present(metadata) => Some(labels(metadata)),
+            Self::Present { labels, .. } => Some(labels),
             Self::NoObject | Self::Absent => None,
         }
     }
@@ -122,15 +123,16 @@ impl Metadata {
         match self {
             Self::NoObject => Value::Null,
             Self::Absent => json!({}),
-            Self::Present(metadata) => json!({"metadata": metadata}),
+            Self::Present { metadata, .. } => json!({"metadata": metadata}),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use portcullis_contract::MatchCondition;
+
+    use super::*;
 
     const WEB: &str = r#"{"metadata":{"name":"web","labels":{"app":"shop"}},"spec":{"hostNetwork":true,"priority":7}}"#;
     const BARE: &str = r#"{"metadata":{"name":"bare"}}"#;

@@ -170,9 +170,12 @@ impl Admission {
         if group.matchers.is_empty() {
             return group.members.iter().map(|record| (record, step_for(record, review))).collect();
         }
-        let old = review.wire.old_object.filter(|old| old.get() != "null");
         let circumstances = || String::from_utf8_lossy(&review.circumstances()).into_owned();
-        let request = AdmissionRequest::new(review.object().map(RawValue::get), old.map(RawValue::get), circumstances);
+        let request = AdmissionRequest::new(
+            review.object().map(RawValue::get),
+            review.wire.old_object.map(RawValue::get),
+            circumstances,
+        );
         let members = group.members.iter().filter_map(|record| {
             let decision = group.matchers.get(&record.id).map(|matchers| matched(matchers, &request));
             match decision.unwrap_or(matching::Decision::Matches) {

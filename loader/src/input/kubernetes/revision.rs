@@ -41,7 +41,7 @@ pub(super) struct Revision {
     pub(super) head: Head,
     /// A group that only its labels name, beside that of its content: the policy may be called there until they are corrected.
     pub(super) other_group: Option<(GroupId, WebhookKind)>,
-    /// Which requests of its shared webhook it is asked about; nothing where that is all.
+    /// Which requests of its shared webhook it is asked about; nothing where its webhook is not shared.
     pub(super) matches: Option<MemberMatch>,
     /// Which requests reach it; nothing where its content cannot be read, or is large.
     pub(super) matched: Option<Arc<Matched>>,
@@ -110,7 +110,7 @@ pub(super) fn read(object: &Object) -> Result<Revision, UnknownOwner> {
         generation,
         created: metadata.creation_timestamp.as_ref().map(|time| time.0),
         marks: metadata.annotations.as_ref().map(RevisionMarks::of).unwrap_or_default(),
-        matches: shared.map(|(_, matches)| matches).filter(|matches| !matches.is_empty()),
+        matches: shared.map(|(_, matches)| matches),
         other_group: label.filter(|label| own.is_some_and(|own| own.0 != label.0)),
         matched: part.and_then(|(part, _)| Matched::of(part)).map(Arc::new),
         head,
