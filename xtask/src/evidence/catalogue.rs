@@ -20,6 +20,8 @@ pub(crate) struct Row {
     pub(crate) id: String,
     /// What breaks.
     pub(crate) fault: String,
+    /// What the user sees of it.
+    pub(crate) seen: String,
     /// The heading above its table, without the number.
     pub(crate) section: String,
 }
@@ -45,11 +47,12 @@ fn rows(page: &str) -> Vec<Row> {
         if let Some(heading) = line.strip_prefix("## ") {
             section = heading.split_once(". ").map_or(heading, |(_, title)| title);
         }
-        let mut cells = line.split('|').map(str::trim);
-        if let (Some(""), Some(id), Some(fault)) = (cells.next(), cells.next(), cells.next())
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        if let ["", id, fault, seen, ..] = cells[..]
             && row(&id.to_lowercase()).is_some_and(|row| row == id)
         {
-            rows.push(Row { id: id.to_owned(), fault: fault.to_owned(), section: section.to_owned() });
+            let [id, fault, seen, section] = [id, fault, seen, section].map(str::to_owned);
+            rows.push(Row { id, fault, seen, section });
         }
     }
     rows
@@ -85,12 +88,13 @@ mod tests {
         let page = "# Catalogue\n\n## 2. Words\n\n| id | invariant |\n| --- | --- |\n| I1 | A canary answers. |\n\n\
             ## 4. Fetching (loader)\n\n| id | fault | what the user sees |\n| --- | --- | --- |\n\
             | L01 | Source refuses connections | As it is |\n| L02 | Source never answers | As L01 |\n\nA row like L03 | here | is text.\n";
-        let row = |id: &str, fault: &str| Row {
-            id: id.to_owned(),
-            fault: fault.to_owned(),
-            section: "Fetching (loader)".to_owned(),
+        let row = |id: &str, fault: &str, seen: &str| {
+            let [id, fault, seen, section] = [id, fault, seen, "Fetching (loader)"].map(str::to_owned);
+            Row { id, fault, seen, section }
         };
-        assert_eq!(rows(page), [row("L01", "Source refuses connections"), row("L02", "Source never answers")]);
+        let expected =
+            [row("L01", "Source refuses connections", "As it is"), row("L02", "Source never answers", "As L01")];
+        assert_eq!(rows(page), expected);
     }
 
     #[test]

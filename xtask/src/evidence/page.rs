@@ -15,8 +15,11 @@ pub(crate) const PATH: &str = "docs/faults.md";
 /// What stands above the tables.
 const HEAD: &str = "# Faults and their tests\n\n\
     <!-- Written by `cargo xtask generate`. -->\n\n\
-    What can break, from the [fault catalogue](design/faults.md), and the tests that break it. The catalogue also says what users see and\n\
-    how a test injects the fault. Tests are named after rows; a row without a test says why.\n\n\
+    What can break and what users see then, from the [fault catalogue](design/faults.md), and the tests that break it. The catalogue also has\n\
+    the reason that status and messages name, and how a test injects the fault. Tests are named after rows; a row without a test says why.\n\n\
+    UNSERVED: the policy has no generation to answer with; the answer says so by its `failurePolicy`. KEEP: an older generation goes on\n\
+    answering. EVALERR: one evaluation failed, and the answer says so by the `failurePolicy`. TRANSPORT: an HTTP error without an\n\
+    AdmissionReview. I1 to I7 are invariants. [The catalogue](design/faults.md#1-words-used-in-the-tables) has more of each.\n\n\
     `cargo xtask test` counts the rows whose tests all ran and passed, and names the others at its end, with the tests that were skipped.\n";
 
 /// The page for the files of the repository.
@@ -40,14 +43,16 @@ fn text(rows: &[Row], sources: &[Source], untested: &BTreeMap<String, String>) -
     for row in rows {
         if row.section != section {
             section = &row.section;
-            text += &format!("\n## {section}\n\n| row | what breaks | tests |\n| --- | --- | --- |\n");
+            text += &format!(
+                "\n## {section}\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n"
+            );
         }
         let tests = match (of_rows.get(&row.id), untested.get(&row.id)) {
             (Some(sources), _) => sources::by_files(sources),
             (None, Some(reason)) => format!("not yet: {reason}"),
             (None, None) => "not yet".to_owned(),
         };
-        text += &format!("| {} | {} | {tests} |\n", row.id, row.fault);
+        text += &format!("| {} | {} | {} | {tests} |\n", row.id, row.fault, row.seen);
     }
     text
 }
@@ -61,6 +66,7 @@ mod tests {
         let row = |id: &str, section: &str| Row {
             id: id.to_owned(),
             fault: format!("{id} breaks"),
+            seen: format!("{id} is named"),
             section: section.to_owned(),
         };
         let source = |name: &str, file: &str| Source {
@@ -71,11 +77,11 @@ mod tests {
         let untested = catalogue::untested("K01 There is no release.\n");
         let text = text(&[row("L01", "Fetching"), row("L02", "Fetching"), row("K01", "Life")], &sources, &untested);
         let expected = "\n2 of 3 rows have a test.\n\n\
-            ## Fetching\n\n| row | what breaks | tests |\n| --- | --- | --- |\n\
-            | L01 | L01 breaks | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs)); `F_l01_y` ([b.rs](../tests/tests/b.rs)) |\n\
-            | L02 | L02 breaks | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs)) |\n\n\
-            ## Life\n\n| row | what breaks | tests |\n| --- | --- | --- |\n\
-            | K01 | K01 breaks | not yet: There is no release. |\n";
+            ## Fetching\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
+            | L01 | L01 breaks | L01 is named | `F_l01_l02_x` ([a.rs](../tests/tests/a.rs)); `F_l01_y` ([b.rs](../tests/tests/b.rs)) |\n\
+            | L02 | L02 breaks | L02 is named | `F_l01_l02_x`, `F_l02_z` ([a.rs](../tests/tests/a.rs)) |\n\n\
+            ## Life\n\n| row | what breaks | what the user sees | tests |\n| --- | --- | --- | --- |\n\
+            | K01 | K01 breaks | K01 is named | not yet: There is no release. |\n";
         assert_eq!(text, format!("{HEAD}{}", expected.replace("F_", catalogue::PREFIX)));
     }
 }
